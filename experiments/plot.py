@@ -18,44 +18,26 @@ WIDTH, LEFT, RIGHT, ROW, TOP = 860, 330, 40, 26, 64
 
 @dataclass(frozen=True)
 class Plot:
-    """One picture.
+    """One picture."""
 
-    Args:
-        record: Path of the record.
-        table: Its table.
-        value: Column of the dots.
-        spread: Column of half the interval, if there is one.
-        other: Column of a second dot, drawn as a ring, if there is one.
-        title: What the picture shows.
-        out: Path of the picture.
-    """
-
-    record: str
-    table: str
-    value: str
-    title: str
-    out: str
-    spread: str = ""
-    other: str = ""
+    record: str  # Path of the record.
+    table: str  # Its table.
+    value: str  # Column of the dots.
+    title: str  # What the picture shows.
+    out: str  # Path of the picture.
+    spread: str = ""  # Column of half the interval, if there is one.
+    other: str = ""  # Column of a second dot, drawn as a ring, if there is one.
 
 
 @dataclass(frozen=True)
 class Lines:
-    """A picture of columns over the first one, which counts.
+    """A picture of columns over the first one, which counts."""
 
-    Args:
-        record: Path of the record.
-        table: Its table.
-        columns: Columns of the lines, and how each is dashed: lengths of stroke and gap, empty for a whole line.
-        title: What the picture shows.
-        out: Path of the picture.
-    """
-
-    record: str
-    table: str
-    columns: dict[str, str]
-    title: str
-    out: str
+    record: str  # Path of the record.
+    table: str  # Its table.
+    columns: dict[str, str]  # Columns of the lines, and how each is dashed: lengths of stroke and gap, empty for a whole line.
+    title: str  # What the picture shows.
+    out: str  # Path of the picture.
 
 
 LINES = (

@@ -32,97 +32,55 @@ Row = dict[str, Value]
 
 
 class Machine(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a record was made; None where nobody wrote it down.
+    """Where a record was made; None where nobody wrote it down."""
 
-    Args:
-        processor: Name of the processor.
-        cores: Number of cores the process could use.
-        memory_gib: Memory of the machine.
-        system: Operating system and architecture.
-    """
-
-    processor: str
-    cores: int | None
-    memory_gib: float | None
-    system: str | None
+    processor: str  # Name of the processor.
+    cores: int | None  # Number of cores the process could use.
+    memory_gib: float | None  # Memory of the machine.
+    system: str | None  # Operating system and architecture.
 
 
 class Commit(msgspec.Struct, forbid_unknown_fields=True):
-    """The state of the code that wrote a record.
+    """The state of the code that wrote a record."""
 
-    Args:
-        hash: Of HEAD.
-        dirty: Whether tracked files other than records differed from it.
-    """
-
-    hash: str
-    dirty: bool
+    hash: str  # Of HEAD.
+    dirty: bool  # Whether tracked files other than records differed from it.
 
 
 class Facts(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How numbers came about; None: as is said one level above.
+    """How numbers came about; None: as is said one level above."""
 
-    Args:
-        source: Measured, simulated, predicted or from the paper.
-        runs: Number of repetitions behind each number.
-        interleaved: Whether the contestants took turns.
-    """
-
-    source: Source | None = None
-    runs: Runs = None
-    interleaved: bool | None = None
+    source: Source | None = None  # Measured, simulated, predicted or from the paper.
+    runs: Runs = None  # Number of repetitions behind each number.
+    interleaved: bool | None = None  # Whether the contestants took turns.
 
 
 class About(Facts, forbid_unknown_fields=True, omit_defaults=True):
-    """How the numbers of one table came about, as far as the record does not say it for all.
+    """How the numbers of one table came about, as far as the record does not say it for all."""
 
-    Args:
-        columns: Columns that differ from the table.
-        rows: Rows that differ from the table, by the value of their first column.
-    """
-
-    columns: dict[str, Facts] = {}
-    rows: dict[str, Facts] = {}
+    columns: dict[str, Facts] = {}  # Columns that differ from the table.
+    rows: dict[str, Facts] = {}  # Rows that differ from the table, by the value of their first column.
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
-    """One run of one experiment.
+    """One run of one experiment."""
 
-    Args:
-        schema: Version of this schema.
-        experiment: Folder under ``experiments``.
-        source: How the numbers came about.
-        date: When it was run, ISO 8601: day, or day and time in UTC.
-        commit: What code wrote it; None if that was not recorded.
-        recorded_in: Hash of the commit that the file was last written in, where the writer did not note its own.
-        command: What reproduces it.
-        runs: Number of repetitions behind each number; None where nothing is repeated.
-        interleaved: Whether contestants took turns; None where nothing is compared, or nobody wrote it down.
-        load: Mean number of busy processes over the minute before the run; None where it says nothing.
-        machine: Where it ran; None where no machine has to do with the numbers.
-        versions: Versions of the packages that matter.
-        tables: Rows by table name.
-        about: What differs in a table, by its name.
-        notes: What a reader must know before the numbers.
-        corrected: What was changed in the file after the run, and why.
-    """
-
-    schema: int
-    experiment: str
-    source: Source
-    date: str
-    commit: Commit | None
-    recorded_in: str | None
-    command: str
-    runs: Runs
-    interleaved: bool | None
-    load: float | None
-    machine: Machine | None
-    versions: dict[str, str]
-    tables: dict[str, list[Row]]
-    about: dict[str, About] = {}
-    notes: list[str] = []
-    corrected: list[str] = []
+    schema: int  # Version of this schema.
+    experiment: str  # Folder under ``experiments``.
+    source: Source  # How the numbers came about.
+    date: str  # When it was run, ISO 8601: day, or day and time in UTC.
+    commit: Commit | None  # What code wrote it; None if that was not recorded.
+    recorded_in: str | None  # Hash of the commit that the file was last written in, where the writer did not note its own.
+    command: str  # What reproduces it.
+    runs: Runs  # Number of repetitions behind each number; None where nothing is repeated.
+    interleaved: bool | None  # Whether contestants took turns; None where nothing is compared, or nobody wrote it down.
+    load: float | None  # Mean number of busy processes over the minute before the run; None where it says nothing.
+    machine: Machine | None  # Where it ran; None where no machine has to do with the numbers.
+    versions: dict[str, str]  # Versions of the packages that matter.
+    tables: dict[str, list[Row]]  # Rows by table name.
+    about: dict[str, About] = {}  # What differs in a table, by its name.
+    notes: list[str] = []  # What a reader must know before the numbers.
+    corrected: list[str] = []  # What was changed in the file after the run, and why.
 
     def facts(self, table: str, row: str = "", column: str = "") -> Facts:
         """How a table, or one of its rows, columns or cells, came about.

@@ -19,34 +19,21 @@ Pieces = tuple[Piece, ...]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a rule may look at.
+    """What a rule may look at."""
 
-    Args:
-        inputs: Shapes of what the operator reads.
-        attrs: Its attributes.
-        shape: Of its output.
-    """
-
-    inputs: Sequence[Shape]
-    attrs: Attrs
-    shape: Shape
+    inputs: Sequence[Shape]  # Shapes of what the operator reads.
+    attrs: Attrs  # Its attributes.
+    shape: Shape  # Of its output.
 
 
 @dataclass(frozen=True)
 class Narrowed:
-    """Channels of an operator in a scaled copy.
+    """Channels of an operator in a scaled copy."""
 
-    Args:
-        before: Channels that the original reads.
-        after: Channels that the copy reads.
-        out: Channels that the copy writes.
-        position: Where a channel that the original reads stands in what the copy reads.
-    """
-
-    before: int
-    after: int
-    out: int
-    position: Callable[[int], int]
+    before: int  # Channels that the original reads.
+    after: int  # Channels that the copy reads.
+    out: int  # Channels that the copy writes.
+    position: Callable[[int], int]  # Where a channel that the original reads stands in what the copy reads.
 
 
 class Groups:

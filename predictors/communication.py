@@ -25,7 +25,6 @@ class LinkModel:
         Args:
             source: Processor that holds the tensor, with or without core set.
             target: Processor that needs it, with or without core set.
-            elements: Elements of the tensor.
             precision: Precision of what crosses, that of the processor that is not the CPU.
         """
         return sum(self.parts(source, target, elements, precision).values())

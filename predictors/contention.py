@@ -11,12 +11,7 @@ from predictors.models.base import KernelTime
 
 
 def contended_ms(time: KernelTime, profile: ProcessorProfile) -> float:
-    """Time of a kernel beside other processors that compute, ms; starting it takes as long as before.
-
-    Args:
-        time: Alone.
-        profile: Of its processor.
-    """
+    """Time of a kernel beside other processors that compute, ms; starting it takes as long as before."""
     computing = profile.contention.value
     moving = (profile.contention_memory or profile.contention).value
     work = time.compute_ms + time.memory_ms

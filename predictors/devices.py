@@ -70,25 +70,15 @@ PROFILE_FOLDER = Path(__file__).parent / "profiles"
 
 @dataclass(frozen=True)
 class Processor:
-    """A processor with one core set, in the units the predictors use.
+    """A processor with one core set, in the units the predictors use."""
 
-    Args:
-        name: As it is written in a design, such as ``cpu`` or ``cpu[1large]``.
-        family: Name without the core set.
-        core_set: Name of the core set.
-        profile: The processor's profile.
-        cores: The core set's profile.
-        fits: What was fitted to measurements on it, by precision.
-        priors: What its relatives say of it, by precision.
-    """
-
-    name: str
-    family: str
-    core_set: str
-    profile: ProcessorProfile
-    cores: CoreSet
-    fits: Mapping[str, Fit]
-    priors: Mapping[str, Prior]
+    name: str  # As it is written in a design, such as ``cpu`` or ``cpu[1large]``.
+    family: str  # Name without the core set.
+    core_set: str  # Name of the core set.
+    profile: ProcessorProfile  # The processor's profile.
+    cores: CoreSet  # The core set's profile.
+    fits: Mapping[str, Fit]  # What was fitted to measurements on it, by precision.
+    priors: Mapping[str, Prior]  # What its relatives say of it, by precision.
 
     @property
     def precisions(self) -> tuple[Precision, ...]:

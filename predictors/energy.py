@@ -12,23 +12,14 @@ State = Literal["busy", "waiting", "idle"]
 
 
 class EnergyPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Energy of one processor in one state; a row of `predicted.energy` in the command line's JSON.
+    """Energy of one processor in one state; a row of `predicted.energy` in the command line's JSON."""
 
-    Args:
-        processor: Name, with or without core set; of one without work its family.
-        state: What it does.
-        ms: For how long.
-        power_w: Power meanwhile, W; None where the profile states none.
-        mj: Energy, mJ; None where the profile states no power.
-        source: Where the profile has the power from.
-    """
-
-    processor: str
-    state: State
-    ms: float
-    power_w: float | None
-    mj: float | None
-    source: str | None
+    processor: str  # Name, with or without core set; of one without work its family.
+    state: State  # What it does.
+    ms: float  # For how long.
+    power_w: float | None  # Power meanwhile, W; None where the profile states none.
+    mj: float | None  # Energy, mJ; None where the profile states no power.
+    source: str | None  # Where the profile has the power from.
 
 
 class EnergyModel:
@@ -48,7 +39,6 @@ class EnergyModel:
 
         Args:
             processor: Name, with or without core set.
-            ms: For how long, ms.
 
         Raises:
             UnknownNameError: If the device has no such processor.
@@ -61,7 +51,6 @@ class EnergyModel:
 
         Args:
             busy: How long each processor computes, ms by name.
-            makespan_ms: How long the run takes.
 
         Returns:
             None if the profile states no power of one that computes.
@@ -79,7 +68,6 @@ class EnergyModel:
 
         Args:
             busy: As of `plan_mj`.
-            makespan_ms: How long the run takes.
 
         Raises:
             UnknownNameError: If the device lacks one of them.

@@ -54,17 +54,11 @@ class UnknownNameError(StretchError):
 
 
 class TightRule(NamedTuple):
-    """A rule of a request that leaves no design.
+    """A rule of a request that leaves no design."""
 
-    Args:
-        rule: Name of the option that states it.
-        value: What was asked for.
-        nearest: The nearest value with a design; None where there is none, or none is known.
-    """
-
-    rule: str
-    value: Any
-    nearest: Any = None
+    rule: str  # Name of the option that states it.
+    value: Any  # What was asked for.
+    nearest: Any = None  # The nearest value with a design; None where there is none, or none is known.
 
 
 class InfeasibleError(StretchError):

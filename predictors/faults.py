@@ -11,17 +11,11 @@ import msgspec
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that a schema does not allow.
+    """One thing that a schema does not allow."""
 
-    Args:
-        where: Keys that lead to it, with dots between them; empty for the file as a whole.
-        what: What is wrong there, as the end of a sentence.
-        hint: The nearest name that would have been allowed, as a question, if one is near.
-    """
-
-    where: str
-    what: str
-    hint: str | None = None
+    where: str  # Keys that lead to it, with dots between them; empty for the file as a whole.
+    what: str  # What is wrong there, as the end of a sentence.
+    hint: str | None = None  # The nearest name that would have been allowed, as a question, if one is near.
 
     @property
     def sentence(self) -> str:
@@ -55,13 +49,7 @@ def find_fault(raw: Any, kind: Any, where: str = "") -> Fault | None:
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str | None:
-    """``did you mean `x`?`` for the known name that is nearest, or None if none is near.
-
-    Args:
-        name: What was written.
-        known: What could have been.
-        prefix: Written before the name.
-    """
+    """``did you mean `x`?`` for the known name that is nearest, or None if none is near."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean `{prefix}{close[0]}`?" if close else None
 

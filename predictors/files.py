@@ -52,10 +52,7 @@ def read_bytes(path: Path, what: str, limit: int, hint: str | None = None) -> by
     """The content of a regular file.
 
     Args:
-        path: The file.
         what: What it should be, for messages, such as ``design``.
-        limit: Most bytes it may have.
-        hint: What to do if it cannot be read.
 
     Raises:
         StretchError: If it cannot be read, is not regular, or larger than `limit`.
@@ -76,8 +73,6 @@ def write_whole(path: Path, content: bytes, what: str) -> None:
     """Write a file that appears when it is whole, or not at all.
 
     Args:
-        path: The file.
-        content: What it is to hold.
         what: What it is, for messages, such as ``trace``.
 
     Raises:
@@ -97,9 +92,7 @@ def read_toml(path: Path, what: str, hint: str | None = None) -> dict[str, Any]:
     """A TOML file as a dictionary whose numbers are finite and fit into 64 bits.
 
     Args:
-        path: The file.
         what: What it should be, for messages, such as ``design``.
-        hint: What such a file looks like.
 
     Raises:
         StretchError: If it cannot be read, is larger than `MAX_TOML_BYTES`, or

@@ -32,51 +32,32 @@ _KINDS = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
 
 class FusionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A chain of operators that becomes one kernel.
+    """A chain of operators that becomes one kernel."""
 
-    Args:
-        start: Kinds (or set names) the chain begins with.
-        then: Steps, each a list of kinds (or set names); a step is taken if the
-            only reader of the chain's last tensor is of such a kind, and else left out.
-            An operator with several inputs is taken by the chain that has the last of them.
-        links: Kinds (or set names) of which as many are taken after the steps as follow.
-    """
-
-    start: _KINDS
+    start: _KINDS  # Kinds (or set names) the chain begins with.
+    #: Steps, each a list of kinds (or set names); a step is taken if the only reader of the chain's last tensor is of such a kind, and else
+    #: left out. An operator with several inputs is taken by the chain that has the last of them.
     then: tuple[_KINDS, ...] = ()
-    links: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()  # Kinds (or set names) of which as many are taken after the steps as follow.
 
 
 class Implementation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An implementation that a backend chooses for some kernels of a kind; its name becomes their `variant`.
+    """An implementation that a backend chooses for some kernels of a kind; its name becomes their `variant`."""
 
-    Args:
-        name: Such as ``winograd``.
-        kinds: Kinds of kernels that have it.
-        taps: Positions of the window; None for any.
-        max_stride: Most input positions for each output position.
-        max_pixels: Most output positions; None for any.
-        min_in_channels: Fewest input channels.
-        min_out_channels: Fewest output channels.
-        tile: Rows and columns of output that it computes at a time.
-        min_tiles: Fewest of such tiles.
-    """
-
-    name: Annotated[str, msgspec.Meta(min_length=1)]
-    kinds: _KINDS
-    taps: int | None = None
-    max_stride: int | None = None
-    max_pixels: int | None = None
-    min_in_channels: int = 1
-    min_out_channels: int = 1
-    tile: Annotated[int, msgspec.Meta(ge=1)] = 1
-    min_tiles: int = 1
+    name: Annotated[str, msgspec.Meta(min_length=1)]  # Such as ``winograd``.
+    kinds: _KINDS  # Kinds of kernels that have it.
+    taps: int | None = None  # Positions of the window; None for any.
+    max_stride: int | None = None  # Most input positions for each output position.
+    max_pixels: int | None = None  # Most output positions; None for any.
+    min_in_channels: int = 1  # Fewest input channels.
+    min_out_channels: int = 1  # Fewest output channels.
+    tile: Annotated[int, msgspec.Meta(ge=1)] = 1  # Rows and columns of output that it computes at a time.
+    min_tiles: int = 1  # Fewest of such tiles.
 
     def takes(self, work: Work, shape: Shape) -> bool:
         """Whether the backend chooses it.
 
         Args:
-            work: What the kernel computes.
             shape: Its result, batch and channels first.
         """
         return (
@@ -91,34 +72,22 @@ class Implementation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How one backend turns operators into kernels.
+    """How one backend turns operators into kernels."""
 
-    Args:
-        id: Name of the backend; equals the file name.
-        source: Where the rules come from.
-        free: Kinds for which nothing is launched.
-        rules: Chains; the first that starts with an operator's kind is used.
-        sets: Named sets of kinds, so that rules stay short. Where a kind may stand,
-            a set or a trait that kinds have (``pointwise``) may stand for all of them.
-        idioms: Operators that its converter recognises where they are written out (`predictors.idioms`).
-        implementations: Choices between implementations; the first that takes a kernel counts.
-        base: Backend whose chains, sets and idioms are used, where only the choices differ.
-        placed: Kinds that put tensors side by side and whose parts are written where they are read: only the others are copied.
-        viewed: Kinds that take a range of channels, for which nothing is launched where it begins with a block.
-        lanes: Channels in a block; a part is written in place where it begins and ends with one.
-    """
-
-    id: str
-    source: str
-    free: tuple[str, ...] = ()
-    rules: tuple[FusionRule, ...] = ()
+    id: str  # Name of the backend; equals the file name.
+    source: str  # Where the rules come from.
+    free: tuple[str, ...] = ()  # Kinds for which nothing is launched.
+    rules: tuple[FusionRule, ...] = ()  # Chains; the first that starts with an operator's kind is used.
+    #: Named sets of kinds, so that rules stay short. Where a kind may stand, a set or a trait that kinds have (``pointwise``) may stand for
+    #: all of them.
     sets: dict[str, tuple[str, ...]] = {}
-    idioms: tuple[str, ...] = ()
-    implementations: tuple[Implementation, ...] = ()
-    base: str | None = None
+    idioms: tuple[str, ...] = ()  # Operators that its converter recognises where they are written out (`predictors.idioms`).
+    implementations: tuple[Implementation, ...] = ()  # Choices between implementations; the first that takes a kernel counts.
+    base: str | None = None  # Backend whose chains, sets and idioms are used, where only the choices differ.
+    #: Kinds that put tensors side by side and whose parts are written where they are read: only the others are copied.
     placed: tuple[str, ...] = ()
-    viewed: tuple[str, ...] = ()
-    lanes: Annotated[int, msgspec.Meta(ge=1)] = 1
+    viewed: tuple[str, ...] = ()  # Kinds that take a range of channels, for which nothing is launched where it begins with a block.
+    lanes: Annotated[int, msgspec.Meta(ge=1)] = 1  # Channels in a block; a part is written in place where it begins and ends with one.
 
     def kinds(self, names: tuple[str, ...]) -> frozenset[str]:
         """Operator kinds that a list of kinds, set names and traits stands for."""
@@ -132,52 +101,30 @@ def _with_trait(trait: str) -> list[str]:
 
 
 class KernelCost(NamedTuple):
-    """What the time of a kernel depends on; equal costs take equal time.
+    """What the time of a kernel depends on; equal costs take equal time."""
 
-    Args:
-        kind: One of `predictors.devices.KERNEL_KINDS`.
-        in_channels: Input channels of one group.
-        out_channels: Output channels of one group.
-        groups: Groups; 1 for a dense kernel.
-        taps: Positions of the convolution or pooling window.
-        pixels: Output positions, batch included.
-        reads: Elements of the tensors read.
-        writes: Elements of the tensor written.
-        weights: Weight elements.
-        stride: Input positions for each output position: down times across.
-        variant: Implementation or operator within the kind, such as ``winograd`` or ``softmax``; empty where there is but one.
-    """
-
-    kind: str
-    in_channels: int
-    out_channels: int
-    groups: int
-    taps: int
-    pixels: int
-    reads: int
-    writes: int
-    weights: int
-    stride: int = 1
-    variant: str = ""
+    kind: str  # One of `predictors.devices.KERNEL_KINDS`.
+    in_channels: int  # Input channels of one group.
+    out_channels: int  # Output channels of one group.
+    groups: int  # Groups; 1 for a dense kernel.
+    taps: int  # Positions of the convolution or pooling window.
+    pixels: int  # Output positions, batch included.
+    reads: int  # Elements of the tensors read.
+    writes: int  # Elements of the tensor written.
+    weights: int  # Weight elements.
+    stride: int = 1  # Input positions for each output position: down times across.
+    variant: str = ""  # Implementation or operator within the kind, such as ``winograd`` or ``softmax``; empty where there is but one.
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One launch of a backend.
+    """One launch of a backend."""
 
-    Args:
-        name: Name of its main operator.
-        ops: Names of the operators it computes.
-        cost: What its time depends on.
-        macs: Multiply-accumulates.
-        elsewhere: Whether the CPU computes it, since the processor does not.
-    """
-
-    name: str
-    ops: tuple[str, ...]
-    cost: KernelCost
-    macs: int
-    elsewhere: bool = False
+    name: str  # Name of its main operator.
+    ops: tuple[str, ...]  # Names of the operators it computes.
+    cost: KernelCost  # What its time depends on.
+    macs: int  # Multiply-accumulates.
+    elsewhere: bool = False  # Whether the CPU computes it, since the processor does not.
 
 
 @cache

@@ -20,19 +20,12 @@ MAX_OPS = 100_000
 
 
 class Facts(NamedTuple):
-    """What follows from an operator's kind, attributes and shapes.
+    """What follows from an operator's kind, attributes and shapes."""
 
-    Args:
-        params: Learned numbers; batch-norm statistics are not counted.
-        weights: Numbers that its kernel reads beside its inputs; none where runtimes fold them into the operator before.
-        macs: Multiply-accumulates.
-        work: What it computes, if it is the main operator of its kernel.
-    """
-
-    params: int
-    weights: int
-    macs: int
-    work: Work
+    params: int  # Learned numbers; batch-norm statistics are not counted.
+    weights: int  # Numbers that its kernel reads beside its inputs; none where runtimes fold them into the operator before.
+    macs: int  # Multiply-accumulates.
+    work: Work  # What it computes, if it is the main operator of its kernel.
 
 
 #: Facts of operators by all that they depend on: networks repeat themselves, and so do designs.
@@ -44,23 +37,14 @@ _MOST_FACTS = 1 << 16
 
 @dataclass(frozen=True)
 class Op:
-    """One operator with one output tensor, which carries the operator's name.
+    """One operator with one output tensor, which carries the operator's name."""
 
-    Args:
-        name: Unique in its graph.
-        kind: A name of `predictors.operators`, such as ``conv``.
-        inputs: Names of the operators whose outputs are read, in order.
-        attrs: What the kind needs, such as ``kernel`` and ``stride``.
-        shape: Output shape, batch first; derived, see `OpGraph.build`.
-        tags: Notes that travel along (segment, processor, origin); two
-            operators that differ only in tags are equal.
-    """
-
-    name: str
-    kind: str
-    inputs: tuple[str, ...] = ()
-    attrs: Mapping[str, Attr] = field(default_factory=dict)
-    shape: Shape = ()
+    name: str  # Unique in its graph.
+    kind: str  # A name of `predictors.operators`, such as ``conv``.
+    inputs: tuple[str, ...] = ()  # Names of the operators whose outputs are read, in order.
+    attrs: Mapping[str, Attr] = field(default_factory=dict)  # What the kind needs, such as ``kernel`` and ``stride``.
+    shape: Shape = ()  # Output shape, batch first; derived, see `OpGraph.build`.
+    #: Notes that travel along (segment, processor, origin); two operators that differ only in tags are equal.
     tags: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
@@ -69,23 +53,17 @@ class OpGraph:
     """Operators in topological order, with one or more inputs and outputs.
 
     Build it with `OpGraph.build`, which infers and checks the shapes.
-
-    Args:
-        name: Name of the network, or of the part of one.
-        ops: Operators; those of kind ``input`` stand for what arrives.
-        outputs: Names of the operators whose tensors are the results, in order.
     """
 
-    name: str
-    ops: tuple[Op, ...]
-    outputs: tuple[str, ...]
+    name: str  # Name of the network, or of the part of one.
+    ops: tuple[Op, ...]  # Operators; those of kind ``input`` stand for what arrives.
+    outputs: tuple[str, ...]  # Names of the operators whose tensors are the results, in order.
 
     @classmethod
     def build(cls, name: str, ops: Iterable[Op], outputs: str | Iterable[str]) -> "OpGraph":
         """A graph whose shapes are inferred from its input operators.
 
         Args:
-            name: Name of the network.
             ops: Operators in topological order; at least one of kind ``input``.
             outputs: Name of the operator whose tensor is the result, or the names of several.
 

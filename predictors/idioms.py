@@ -18,15 +18,10 @@ _SLACK = 1e-3
 
 @dataclass(frozen=True)
 class Recognised:
-    """A graph whose idioms are single operators.
+    """A graph whose idioms are single operators."""
 
-    Args:
-        graph: The graph; operators keep their names, an idiom has that of its last operator.
-        parts: For each idiom the names of the operators that it stands for, in order.
-    """
-
-    graph: OpGraph
-    parts: Mapping[str, tuple[str, ...]]
+    graph: OpGraph  # The graph; operators keep their names, an idiom has that of its last operator.
+    parts: Mapping[str, tuple[str, ...]]  # For each idiom the names of the operators that it stands for, in order.
 
     def names(self, op: str) -> tuple[str, ...]:
         """Operators of the graph as it was that one of this graph stands for."""
@@ -37,7 +32,6 @@ def recognise(graph: OpGraph, idioms: Collection[str]) -> Recognised:
     """Put single operators in the place of idioms.
 
     Args:
-        graph: Any graph.
         idioms: Those to look for, of `IDIOMS`.
     """
     found = {idiom[-1].name: idiom for op in graph.ops if (idiom := _idiom(graph, op, idioms))}

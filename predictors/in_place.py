@@ -10,15 +10,10 @@ from predictors.graph import Op, OpGraph
 
 
 class Place(NamedTuple):
-    """Where a tensor is written.
+    """Where a tensor is written."""
 
-    Args:
-        whole: Name of the tensor that it is a part of.
-        first: Its first channel there.
-    """
-
-    whole: str
-    first: int
+    whole: str  # Name of the tensor that it is a part of.
+    first: int  # Its first channel there.
 
 
 def places(
@@ -30,9 +25,7 @@ def places(
 
     Args:
         wholes: Names of tensors and, in order, of those that lie side by side in each.
-        channels: Of the parts.
         written: Tensors that kernels write, and that may lie elsewhere than by themselves.
-        lanes: Channels in a block.
     """
     found: dict[str, Place] = {}
     for whole, parts in wholes:
@@ -51,9 +44,7 @@ def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[
 
     Args:
         graph: The network; `placed` operators join the second axis.
-        placed: Kinds that put tensors side by side.
         unwritten: Kinds whose results are given or lie in other tensors.
-        lanes: Channels in a block.
     """
     wholes = {op.name: op.inputs for op in graph.ops if op.kind in placed}
     if not wholes:
@@ -69,8 +60,6 @@ def is_view(op: Op, viewed: Collection[str], lanes: int) -> bool:
     """Whether an operator takes a range of channels that begins with a block, so that it is read where it lies.
 
     Args:
-        op: The operator.
         viewed: Kinds that take ranges of channels.
-        lanes: Channels in a block.
     """
     return op.kind in viewed and cast("int", op.attrs["start"]) % lanes == 0

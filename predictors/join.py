@@ -13,31 +13,20 @@ from predictors.shapes import Shape
 
 @dataclass(frozen=True)
 class Join:
-    """How the branches of a segment meet, as a design says it.
+    """How the branches of a segment meet, as a design says it."""
 
-    Args:
-        meets: Name of the `Meeting` that computes it; None where nothing is joined: there is one branch, or they hand
-            tensors to each other.
-        convolves: Whether each branch ends with a 1×1 convolution of its own, so that the trunk keeps its width
-            however wide the branches are; else it has all their channels.
-        whole: Whether that convolution writes every channel of the trunk; else it writes the branch's part of them.
-        adds: Whether what these convolutions write is added up, so that their weights are found together.
-        bands: Whether each branch computes a band of the rows of the original segment's output, exactly.
-        paths: Whether each branch computes some of the paths that the original segment has already, exactly.
-        channels: Whether each branch computes some channels of the original segment, exactly.
-        hidden: Whether these are hidden channels, of which each branch adds its part to every channel of the output.
-        placed: Whether each branch computes a portion of the original segment's operators, exactly, and hands tensors on.
-    """
-
+    #: Name of the `Meeting` that computes it; None where nothing is joined: there is one branch, or they hand tensors to each other.
     meets: str | None
+    #: Whether each branch ends with a 1×1 convolution of its own, so that the trunk keeps its width however wide the branches are; else it
+    #: has all their channels.
     convolves: bool = False
-    whole: bool = False
-    adds: bool = False
-    bands: bool = False
-    paths: bool = False
-    channels: bool = False
-    hidden: bool = False
-    placed: bool = False
+    whole: bool = False  # Whether that convolution writes every channel of the trunk; else it writes the branch's part of them.
+    adds: bool = False  # Whether what these convolutions write is added up, so that their weights are found together.
+    bands: bool = False  # Whether each branch computes a band of the rows of the original segment's output, exactly.
+    paths: bool = False  # Whether each branch computes some of the paths that the original segment has already, exactly.
+    channels: bool = False  # Whether each branch computes some channels of the original segment, exactly.
+    hidden: bool = False  # Whether these are hidden channels, of which each branch adds its part to every channel of the output.
+    placed: bool = False  # Whether each branch computes a portion of the original segment's operators, exactly, and hands tensors on.
 
     @property
     def exact(self) -> bool:
@@ -62,29 +51,21 @@ class Join:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What makes one tensor of several when the network runs.
+    """What makes one tensor of several when the network runs."""
 
-    Args:
-        operator: The kind of operator that it is in the graph of the whole network.
-        kernel: One of `predictors.devices.KERNEL_KINDS`.
-        reads: Elements read for each that is written, from the number of branches.
-        in_place: Whether the tensors lie side by side in the joined one, so that a branch may write straight into
-            its part of it, where that is one piece.
-        combine: The joined array, from the branches', the axis along which they are joined and the array to write it
-            into, or None for a new one.
-        problem: Why tensors of these shapes and this layout do not give one of that shape, as what
-            follows "join `name`" in a sentence; None if they do.
-        reason: What happens there, for people.
-        axes: Axis along which they are joined, by layout of the tensors; in others tensors are not joined so.
-    """
-
-    operator: str
-    kernel: str
-    reads: Callable[[int], int]
+    operator: str  # The kind of operator that it is in the graph of the whole network.
+    kernel: str  # One of `predictors.devices.KERNEL_KINDS`.
+    reads: Callable[[int], int]  # Elements read for each that is written, from the number of branches.
+    #: Whether the tensors lie side by side in the joined one, so that a branch may write straight into its part of it, where that is one
+    #: piece.
     in_place: bool
+    #: The joined array, from the branches', the axis along which they are joined and the array to write it into, or None for a new one.
     combine: Callable[[Sequence[Any], int, Any], Any]
+    #: Why tensors of these shapes and this layout do not give one of that shape, as what follows "join `name`" in a sentence; None if they
+    #: do.
     problem: Callable[[Sequence[Shape], Shape, str], str | None]
-    reason: str
+    reason: str  # What happens there, for people.
+    #: Axis along which they are joined, by layout of the tensors; in others tensors are not joined so.
     axes: Mapping[str, int] = field(default_factory=lambda: {"NCHW": 1, "NC": 1, "NHWC": -1})
 
     def axis(self, layout: str, rank: int) -> int:
@@ -107,9 +88,6 @@ def misfit(inputs: Sequence[Shape], output: Shape, axis: int, what: str) -> str 
     """Why tensors do not lie one after the other in another along an axis, as what follows "join `name`"; None if they do.
 
     Args:
-        inputs: Shapes of the tensors.
-        output: Shape of the tensor that they are to give.
-        axis: Along which they are joined.
         what: What is counted there, such as ``rows``.
     """
     shapes = [list(shape) for shape in (*inputs, output)]

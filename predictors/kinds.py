@@ -17,25 +17,15 @@ from predictors.slices import Additive, SliceRule, all_channels
 
 
 class Work(NamedTuple):
-    """What a kernel computes, apart from the tensors that it moves.
+    """What a kernel computes, apart from the tensors that it moves."""
 
-    Args:
-        kind: One of `predictors.devices.KERNEL_KINDS`.
-        in_channels: Input channels of one group.
-        out_channels: Output channels of one group.
-        groups: Groups; 1 for a dense kernel.
-        taps: Positions of the convolution or pooling window.
-        pixels: Output positions, batch included.
-        stride: Input positions for each output position: down times across.
-    """
-
-    kind: str
-    in_channels: int
-    out_channels: int
-    groups: int
-    taps: int
-    pixels: int
-    stride: int = 1
+    kind: str  # One of `predictors.devices.KERNEL_KINDS`.
+    in_channels: int  # Input channels of one group.
+    out_channels: int  # Output channels of one group.
+    groups: int  # Groups; 1 for a dense kernel.
+    taps: int  # Positions of the convolution or pooling window.
+    pixels: int  # Output positions, batch included.
+    stride: int = 1  # Input positions for each output position: down times across.
 
 
 def per_channel(kind: str) -> "WorkRule":
@@ -92,49 +82,28 @@ POINTWISE = "pointwise"
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of one kind of operator.
+    """What is known of one kind of operator."""
 
-    Args:
-        shape: Output shape from input shapes and attributes.
-        macs: Multiply-accumulates from input shapes, attributes, output shape.
-        weights: Shape of each weight, by name, output channels first.
-        channels: How its output's channels are tied to those it reads (`predictors.channels`).
-        rows: Which rows it reads for a band of rows of its output (`predictors.rows`).
-        slices: Which channels it reads for some channels of its output (`predictors.slices`).
-        additive: What it does to a sum, where that may be done to each term; None where it needs the whole sum.
-        work: What its kernel computes, where it is not fused into another.
-        scaled: Its attributes where it has other numbers of channels.
-        dense: Whether, given its attributes, its ``weight`` has a column for each channel that it reads.
-        min_inputs: Fewest inputs.
-        weightless: It neither computes with weights nor mixes channels, so a
-            meeting point may be pushed past it.
-        elementwise: Output element i depends only on input elements i.
-        identity: At inference it returns its input.
-        folds: Runtimes fold its weights into those of the operator before it.
-        nodes: ONNX operators that compute it and no other kind from its inputs alone, element by element: the
-            check of bundles takes their shape from this kind.
-        traits: What it is to fusion rules: `UNLAUNCHED`, `RECTIFIER`, `POINTWISE`.
-        stated: Its attributes state its shape, channels included, so that nothing of it can be scaled.
-    """
-
-    shape: Callable[[Sequence[Shape], Attrs], Shape] = same_shape
-    macs: Callable[[Sequence[Shape], Attrs, Shape], int] = no_macs
-    weights: Callable[[Sequence[Shape], Attrs], dict[str, Shape]] = no_weights
-    channels: ChannelRule = freeze_all
-    rows: RowRule = all_rows
-    slices: SliceRule = all_channels
-    additive: Additive | None = None
-    work: WorkRule = elementwise_work
-    scaled: Callable[[Attrs, Narrowed], Attrs] = unscaled
-    dense: Callable[[Attrs], bool] = never
-    min_inputs: int = 1
-    weightless: bool = True
-    elementwise: bool = False
-    identity: bool = False
-    folds: bool = False
+    shape: Callable[[Sequence[Shape], Attrs], Shape] = same_shape  # Output shape from input shapes and attributes.
+    macs: Callable[[Sequence[Shape], Attrs, Shape], int] = no_macs  # Multiply-accumulates from input shapes, attributes, output shape.
+    weights: Callable[[Sequence[Shape], Attrs], dict[str, Shape]] = no_weights  # Shape of each weight, by name, output channels first.
+    channels: ChannelRule = freeze_all  # How its output's channels are tied to those it reads (`predictors.channels`).
+    rows: RowRule = all_rows  # Which rows it reads for a band of rows of its output (`predictors.rows`).
+    slices: SliceRule = all_channels  # Which channels it reads for some channels of its output (`predictors.slices`).
+    additive: Additive | None = None  # What it does to a sum, where that may be done to each term; None where it needs the whole sum.
+    work: WorkRule = elementwise_work  # What its kernel computes, where it is not fused into another.
+    scaled: Callable[[Attrs, Narrowed], Attrs] = unscaled  # Its attributes where it has other numbers of channels.
+    dense: Callable[[Attrs], bool] = never  # Whether, given its attributes, its ``weight`` has a column for each channel that it reads.
+    min_inputs: int = 1  # Fewest inputs.
+    weightless: bool = True  # It neither computes with weights nor mixes channels, so a meeting point may be pushed past it.
+    elementwise: bool = False  # Output element i depends only on input elements i.
+    identity: bool = False  # At inference it returns its input.
+    folds: bool = False  # Runtimes fold its weights into those of the operator before it.
+    #: ONNX operators that compute it and no other kind from its inputs alone, element by element: the check of bundles takes their shape
+    #: from this kind.
     nodes: tuple[str, ...] = ()
-    traits: frozenset[str] = frozenset()
-    stated: bool = False
+    traits: frozenset[str] = frozenset()  # What it is to fusion rules: `UNLAUNCHED`, `RECTIFIER`, `POINTWISE`.
+    stated: bool = False  # Its attributes state its shape, channels included, so that nothing of it can be scaled.
 
 
 #: Kinds by name; those of this package are registered once `predictors.operators` is imported.

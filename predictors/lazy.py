@@ -11,7 +11,6 @@ def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callab
 
     Args:
         package: The package's ``__name__``.
-        homes: Names by the module that has them.
 
     Returns:
         A function that imports one name, and keeps it in the package; and one that lists all names there are.

@@ -32,31 +32,18 @@ class KernelEstimate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A predicted latency.
+    """A predicted latency."""
 
-    Args:
-        ms: Most likely value of a whole inference: kernels, and what one takes beside them.
-        contended_ms: The kernels alone while other processors compute.
-        fixed_ms: What an inference takes beside its kernels, such as the hand-over of its input and output; 0 where not known.
-        low_ms: Lower end of the interval.
-        high_ms: Upper end of the interval.
-        processor: Where it would run.
-        precision: At what precision.
-        origin: What times its kernels: a fit, fits of other devices, or the roofline.
-        source: Always ``predicted``.
-        kernels: What the time is made of, in order.
-    """
-
-    ms: float
-    contended_ms: float
-    fixed_ms: float
-    low_ms: float
-    high_ms: float
-    processor: str
-    precision: Precision
-    origin: Origin
-    source: str = "predicted"
-    kernels: tuple[KernelEstimate, ...] = field(default=(), repr=False)
+    ms: float  # Most likely value of a whole inference: kernels, and what one takes beside them.
+    contended_ms: float  # The kernels alone while other processors compute.
+    fixed_ms: float  # What an inference takes beside its kernels, such as the hand-over of its input and output; 0 where not known.
+    low_ms: float  # Lower end of the interval.
+    high_ms: float  # Upper end of the interval.
+    processor: str  # Where it would run.
+    precision: Precision  # At what precision.
+    origin: Origin  # What times its kernels: a fit, fits of other devices, or the roofline.
+    source: str = "predicted"  # Always ``predicted``.
+    kernels: tuple[KernelEstimate, ...] = field(default=(), repr=False)  # What the time is made of, in order.
 
     @property
     def computing_ms(self) -> float:
@@ -70,15 +57,10 @@ class Estimate:
 
 
 class KernelsTime(NamedTuple):
-    """Time of several kernels one after the other, ms.
+    """Time of several kernels one after the other, ms."""
 
-    Args:
-        ms: While other processors wait.
-        contended_ms: While they compute.
-    """
-
-    ms: float
-    contended_ms: float
+    ms: float  # While other processors wait.
+    contended_ms: float  # While they compute.
 
 
 class LatencyPredictor:
@@ -104,7 +86,6 @@ class LatencyPredictor:
         """Latency of `graph` on `processor`, without communication.
 
         Args:
-            graph: The operators.
             processor: Such as ``gpu`` or ``cpu[1large]``.
             precision: None for the processor's default.
 
@@ -180,9 +161,6 @@ class LatencyPredictor:
 
         Args:
             kind: Of the join, as designs or bundles name it.
-            shape: Of the joined tensor, batch and channels first.
-            branches: How many outputs are joined.
-            host: Processor that joins.
             precision: Precision on it; the processor's default if None.
         """
         meeting = meeting_of(kind)
@@ -219,11 +197,7 @@ class LatencyPredictor:
 
 
 def check_unsupported(device: str, processor: str, names: Iterable[str]) -> None:
-    """Refuse a profile whose list of operators that a processor does not compute cannot be.
-
-    Raises:
-        StretchError: If one is no kind of operator, or the processor is the CPU, which computes what others do not.
-    """
+    """Refuse a profile whose list of operators that a processor does not compute cannot be."""
     for name in names:
         where = f"processor `{processor}` of {device} lists `{name}` as unsupported"
         if name not in kinds and name != GROUPED:
@@ -249,7 +223,6 @@ def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | No
     """A sentence that tells which times were not fitted to measurements on the device, and what they are from; None if all were.
 
     Args:
-        device: The device's id.
         origins: A processor, or what of it was predicted, and which model its times are from.
     """
     guessed = [f"{what} (from {ORIGINS[origin]})" for what, origin in dict.fromkeys(origins) if origin != "fit"]

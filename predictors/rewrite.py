@@ -23,7 +23,6 @@ def rewritten(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str,
     """A graph after some rewrites, one after the other.
 
     Args:
-        graph: Any graph; it stays as it is.
         names: Such as ``silu=relu6``.
 
     Returns:

@@ -25,17 +25,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Band:
-    """What computes a band of an operator's output.
+    """What computes a band of an operator's output."""
 
-    Args:
-        reads: The rows that are needed of each input.
-        attrs: Attributes with which the operator reads them: it pads only where the image ends.
-        skip: Rows of what it then computes that lie before the band.
-    """
-
-    reads: tuple[Rows, ...]
-    attrs: Attrs = field(default_factory=dict)
-    skip: int = 0
+    reads: tuple[Rows, ...]  # The rows that are needed of each input.
+    attrs: Attrs = field(default_factory=dict)  # Attributes with which the operator reads them: it pads only where the image ends.
+    skip: int = 0  # Rows of what it then computes that lie before the band.
 
 
 #: From shapes of the inputs, attributes and rows of the output.

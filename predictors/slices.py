@@ -31,30 +31,19 @@ class Channels:
 
 @dataclass(frozen=True)
 class Slice:
-    """What computes some channels of an operator's output.
+    """What computes some channels of an operator's output."""
 
-    Args:
-        reads: The channels that are needed of each input; none where it is empty.
-        computes: The channels that are computed, those asked for among them; each weight has a row for each.
-        attrs: Attributes with which the operator computes them.
-    """
-
-    reads: tuple[Channels, ...]
-    computes: Channels
-    attrs: Attrs = field(default_factory=dict)
+    reads: tuple[Channels, ...]  # The channels that are needed of each input; none where it is empty.
+    computes: Channels  # The channels that are computed, those asked for among them; each weight has a row for each.
+    attrs: Attrs = field(default_factory=dict)  # Attributes with which the operator computes them.
 
 
 @dataclass(frozen=True)
 class Additive:
-    """What an operator does to a sum, if it may be done to each term instead.
+    """What an operator does to a sum, if it may be done to each term instead."""
 
-    Args:
-        offsets: Its weights that shift the result: of all terms, one has them and the others have zeros.
-        once: Whether it does nothing but shift: one term has it, the others do without.
-    """
-
-    offsets: tuple[str, ...] = ()
-    once: bool = False
+    offsets: tuple[str, ...] = ()  # Its weights that shift the result: of all terms, one has them and the others have zeros.
+    once: bool = False  # Whether it does nothing but shift: one term has it, the others do without.
 
 
 #: From what a rule may look at, and channels of the output.
@@ -71,8 +60,6 @@ def weight_rows(channels: Channels, width: int, count: int) -> Channels:
 
     Args:
         channels: Whole groups of those that share a row.
-        width: Output channels of the whole operator.
-        count: Rows of the weight of the whole operator.
     """
     per = width // count
     return Channels(channels.start // per, -(-channels.stop // per))

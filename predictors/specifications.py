@@ -77,102 +77,59 @@ Quantity = Positive | NotNegative | Ratio | Factor | Cores
 
 
 class CoreSet(_Part, frozen=True):
-    """One way to run a processor: a choice of cores.
+    """One way to run a processor: a choice of cores."""
 
-    Args:
-        cores: The cores in words.
-        peak_gops: Arithmetic peak of all these cores together per precision,
-            10⁹ operations a second (a multiply-accumulate is two).
-        scaling: Fraction of the peak that remains after threads wait for each other.
-        bandwidth_gbs: Sustained DRAM bandwidth, 10⁹ bytes a second.
-        cache_kib: Cache these cores keep activations in, KiB.
-        cache_gbs: Bandwidth of that cache, 10⁹ bytes a second.
-        power_w: Power while it computes, W.
-    """
-
-    cores: str
+    cores: str  # The cores in words.
+    #: Arithmetic peak of all these cores together per precision, 10⁹ operations a second (a multiply-accumulate is two).
     peak_gops: dict[Precision, Positive]
-    scaling: Ratio
-    bandwidth_gbs: Positive
-    cache_kib: Positive
-    cache_gbs: Positive
-    power_w: Positive | None = None
+    scaling: Ratio  # Fraction of the peak that remains after threads wait for each other.
+    bandwidth_gbs: Positive  # Sustained DRAM bandwidth, 10⁹ bytes a second.
+    cache_kib: Positive  # Cache these cores keep activations in, KiB.
+    cache_gbs: Positive  # Bandwidth of that cache, 10⁹ bytes a second.
+    power_w: Positive | None = None  # Power while it computes, W.
 
 
 class ProcessorProfile(_Part, frozen=True):
-    """One processor of a device.
+    """One processor of a device."""
 
-    Args:
-        backend: Fusion rules of the runtime that drives it (`predictors/fusion_rules`).
-        layout: How it keeps activations.
-        default_precision: Precision a plan uses unless told otherwise.
-        default_core_set: Core set meant by the bare processor name.
-        width_slice: Output channels are computed in multiples of this many.
-        reduce_slice: Input channels are computed in multiples of this many.
-        launch_us: Time to start one kernel, µs.
-        half_outputs: Output elements of a kernel at which it reaches half of its rate.
-        epilogue_macs: Work per output element of a convolution beside its products
-            (bias, re-quantisation, store), as a number of multiply-accumulates.
-        contention: Factor on the time of kernels that compute, while another processor works.
-        relatives: Backends of other kinds of processors whose fits say something of this one, where none of its own kind was ever fitted.
-        rewrites: What branches that are scaled have instead of operators that it lacks or is slow at (`predictors.rewrite`).
-        unsupported: Kinds of operators that its runtime does not compute: the CPU does, and tensors go there and back.
-        idle_w: Power while it has no work in a run, W; None where not known, and then not counted.
-        waiting_w: Power while it waits for other processors between its parts of a run, W; `idle_w` if None.
-        contention_memory: The same for kernels that move memory; `contention` if None (`predictors.contention`).
-        uncertainty: Relative half-width of the 90 % interval around a prediction without a fit.
-        efficiency: Fraction of the peak per kernel kind when nothing else limits.
-        core_sets: Core sets by name.
-    """
-
-    backend: str
-    layout: Layout
-    default_precision: Precision
-    default_core_set: str
-    width_slice: Positive
-    reduce_slice: Positive
-    launch_us: NotNegative
-    half_outputs: NotNegative
+    backend: str  # Fusion rules of the runtime that drives it (`predictors/fusion_rules`).
+    layout: Layout  # How it keeps activations.
+    default_precision: Precision  # Precision a plan uses unless told otherwise.
+    default_core_set: str  # Core set meant by the bare processor name.
+    width_slice: Positive  # Output channels are computed in multiples of this many.
+    reduce_slice: Positive  # Input channels are computed in multiples of this many.
+    launch_us: NotNegative  # Time to start one kernel, µs.
+    half_outputs: NotNegative  # Output elements of a kernel at which it reaches half of its rate.
+    #: Work per output element of a convolution beside its products (bias, re-quantisation, store), as a number of multiply-accumulates.
     epilogue_macs: NotNegative
-    contention: Factor
-    uncertainty: Positive
-    efficiency: dict[str, Ratio]
-    core_sets: dict[str, CoreSet]
-    contention_memory: Factor | None = None
-    idle_w: NotNegative | None = None
-    waiting_w: NotNegative | None = None
+    contention: Factor  # Factor on the time of kernels that compute, while another processor works.
+    uncertainty: Positive  # Relative half-width of the 90 % interval around a prediction without a fit.
+    efficiency: dict[str, Ratio]  # Fraction of the peak per kernel kind when nothing else limits.
+    core_sets: dict[str, CoreSet]  # Core sets by name.
+    contention_memory: Factor | None = None  # The same for kernels that move memory; `contention` if None (`predictors.contention`).
+    idle_w: NotNegative | None = None  # Power while it has no work in a run, W; None where not known, and then not counted.
+    waiting_w: NotNegative | None = None  # Power while it waits for other processors between its parts of a run, W; `idle_w` if None.
+    #: Backends of other kinds of processors whose fits say something of this one, where none of its own kind was ever fitted.
     relatives: tuple[str, ...] = ()
+    #: What branches that are scaled have instead of operators that it lacks or is slow at (`predictors.rewrite`).
     rewrites: tuple[str, ...] = ()
-    unsupported: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()  # Kinds of operators that its runtime does not compute: the CPU does, and tensors go there and back.
 
 
 class LinkProfile(_Part, frozen=True):
-    """How a tensor moves between the CPU and one other processor, in one runtime.
+    """How a tensor moves between the CPU and one other processor, in one runtime."""
 
-    Args:
-        runtime: Runtime and interface that the numbers belong to: another one on the same device may be several times faster or slower.
-        map_ms: Fixed time to hand a tensor to the processor, ms.
-        unmap_ms: Fixed time to make its result readable by the CPU, ms.
-        sync_ms: Time to notice that it has finished, ms.
-        convert_gbs: Rate of layout and precision conversion and copying on the way to the processor, 10⁹ bytes a second.
-        convert_back_gbs: The same on the way back; `convert_gbs` if None.
-    """
-
+    #: Runtime and interface that the numbers belong to: another one on the same device may be several times faster or slower.
     runtime: _Text
-    map_ms: NotNegative
-    unmap_ms: NotNegative
-    sync_ms: NotNegative
-    convert_gbs: Positive
-    convert_back_gbs: Positive | None = None
+    map_ms: NotNegative  # Fixed time to hand a tensor to the processor, ms.
+    unmap_ms: NotNegative  # Fixed time to make its result readable by the CPU, ms.
+    sync_ms: NotNegative  # Time to notice that it has finished, ms.
+    convert_gbs: Positive  # Rate of layout and precision conversion and copying on the way to the processor, 10⁹ bytes a second.
+    convert_back_gbs: Positive | None = None  # The same on the way back; `convert_gbs` if None.
 
 
 class ProfileFile(_Part, frozen=True):
-    """A profile as it stands in TOML.
-
-    Args:
-        aliases: Other names that `load_device` knows it by: of the chip, its part numbers, the product.
-        left_out: Processors that the device has and the profile lacks, with the reason.
-    """
+    """A profile as it stands in TOML."""
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
     name: _Text
@@ -180,8 +137,8 @@ class ProfileFile(_Part, frozen=True):
     sources: dict[str, _Text]
     processors: dict[str, ProcessorProfile]
     links: dict[str, LinkProfile]
-    aliases: tuple[_Text, ...] = ()
-    left_out: dict[str, _Text] = {}
+    aliases: tuple[_Text, ...] = ()  # Other names that `load_device` knows it by: of the chip, its part numbers, the product.
+    left_out: dict[str, _Text] = {}  # Processors that the device has and the profile lacks, with the reason.
     little_cores: Cores | None = None
     thermal: Thermal | None = None
 

@@ -23,43 +23,27 @@ _Speed = Annotated[float, msgspec.Meta(ge=0.01, le=1)]
 
 
 class Throttle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A step of speed.
+    """A step of speed."""
 
-    Args:
-        at_c: Temperature from which on it holds, °C.
-        speed: Of all processors, as a share of what the profile's times are of.
-    """
-
-    at_c: _Celsius
-    speed: _Speed
+    at_c: _Celsius  # Temperature from which on it holds, °C.
+    speed: _Speed  # Of all processors, as a share of what the profile's times are of.
 
 
 class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A chip as one body.
+    """A chip as one body."""
 
-    Args:
-        source: Where the numbers come from: of a profile a key of its ``[sources]``, of a file of its own the words themselves,
-            such as ``assumed, for the shape``.
-        resistance_c_per_w: How much warmer than its surroundings a watt keeps it in the end, °C.
-        time_constant_s: After which 63 % of a change of temperature are over, s.
-        ambient_c: Temperature of its surroundings, and its own at the start, °C.
-        throttle: Steps, coldest first.
-        hysteresis_c: How far it cools below a step before that ends, °C.
-        power_exponent: Of the speed in the power of a processor that computes: 1 if only the clock falls, 3 if the voltage
-            falls with it.
-        power_w: Power of processors that compute, where the profile states none, W.
-        rest_w: What the rest of the chip draws all the time, W.
-    """
-
+    #: Where the numbers come from: of a profile a key of its ``[sources]``, of a file of its own the words themselves, such as ``assumed,
+    #: for the shape``.
     source: _Text
-    resistance_c_per_w: _Positive
-    time_constant_s: _Positive
-    ambient_c: _Celsius
-    throttle: tuple[Throttle, ...]
-    hysteresis_c: _NotNegative
+    resistance_c_per_w: _Positive  # How much warmer than its surroundings a watt keeps it in the end, °C.
+    time_constant_s: _Positive  # After which 63 % of a change of temperature are over, s.
+    ambient_c: _Celsius  # Temperature of its surroundings, and its own at the start, °C.
+    throttle: tuple[Throttle, ...]  # Steps, coldest first.
+    hysteresis_c: _NotNegative  # How far it cools below a step before that ends, °C.
+    #: Of the speed in the power of a processor that computes: 1 if only the clock falls, 3 if the voltage falls with it.
     power_exponent: Annotated[float, msgspec.Meta(ge=0, le=4)]
-    power_w: dict[str, _NotNegative] = {}
-    rest_w: _NotNegative = 0.0
+    power_w: dict[str, _NotNegative] = {}  # Power of processors that compute, where the profile states none, W.
+    rest_w: _NotNegative = 0.0  # What the rest of the chip draws all the time, W.
 
     def problem(self) -> str | None:
         """What is wrong with the steps, in words; None if nothing is."""

@@ -11,7 +11,6 @@ def window_shape(image: Shape, attrs: Attrs, channels: int) -> Shape:
     Args:
         image: N×C×H×W.
         attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right), maybe ``dilation`` and ``ceil_mode``.
-        channels: Of the result.
     """
     n, _, h, w = rank4(image)
     kernel, stride = ints(attrs, "kernel"), ints(attrs, "stride")

@@ -22,197 +22,107 @@ from scheduler.runtime.trace import Trace
 
 
 class TimingAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How long one contestant took.
+    """How long one contestant took."""
 
-    Args:
-        name: Which.
-        median_ms: Median over the rounds.
-        p90_ms: What nine rounds of ten stay under.
-    """
-
-    name: str
-    median_ms: float
-    p90_ms: float
+    name: str  # Which.
+    median_ms: float  # Median over the rounds.
+    p90_ms: float  # What nine rounds of ten stay under.
 
 
 class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How right the results are.
+    """How right the results are."""
 
-    Args:
-        against: File that they were compared with.
-        measure: ``largest`` difference over the largest element, or ``rms`` over rms.
-        error: Of the worst tensor, by that measure.
-        tolerance: Largest error allowed.
-        tensors: Tensors that were compared.
-        stored: Whether the whole model was itself compared with what it gave when the bundle was written.
-    """
-
-    against: str
-    measure: str
-    error: float
-    tolerance: float
-    tensors: int
-    stored: bool
+    against: str  # File that they were compared with.
+    measure: str  # ``largest`` difference over the largest element, or ``rms`` over rms.
+    error: float  # Of the worst tensor, by that measure.
+    tolerance: float  # Largest error allowed.
+    tensors: int  # Tensors that were compared.
+    stored: bool  # Whether the whole model was itself compared with what it gave when the bundle was written.
 
 
 class ReplacedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a subgraph ran that its processor's delegate could not run.
+    """Where a subgraph ran that its processor's delegate could not run."""
 
-    Args:
-        delegate: Which ran it.
-        queue: What it shared with others.
-        reason: Why there.
-    """
-
-    delegate: str
-    queue: str
-    reason: str
+    delegate: str  # Which ran it.
+    queue: str  # What it shared with others.
+    reason: str  # Why there.
 
 
 class ProcessorAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the work of one of the device's processors ran, and how long it was busy.
+    """Where the work of one of the device's processors ran, and how long it was busy."""
 
-    Args:
-        delegate: Which ran it.
-        cores: CPU cores that it used.
-        dispatch: How it was started.
-        queue: What it shared with others.
-        stand_in: Whether this machine lacks the processor.
-        reason: Why it ran there.
-        busy_ms: Of one inference, median.
-    """
-
-    delegate: str
-    cores: tuple[int, ...]
-    dispatch: Dispatch
-    queue: str
-    stand_in: bool
-    reason: str
-    busy_ms: float
+    delegate: str  # Which ran it.
+    cores: tuple[int, ...]  # CPU cores that it used.
+    dispatch: Dispatch  # How it was started.
+    queue: str  # What it shared with others.
+    stand_in: bool  # Whether this machine lacks the processor.
+    reason: str  # Why it ran there.
+    busy_ms: float  # Of one inference, median.
 
 
 class ThroughputAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Inferences a second with several in flight.
+    """Inferences a second with several in flight."""
 
-    Args:
-        in_flight: Inferences at once.
-        rounds: Rounds that counted.
-        burst: Inferences of a round, each contestant.
-        over_one_core: Rate with several in flight over that of the net as one graph on one core.
-        contestants: The bundle with several in flight, then what it was compared with.
-    """
-
-    in_flight: int
-    rounds: int
-    burst: int
-    over_one_core: float
-    contestants: tuple[Rate, ...]
+    in_flight: int  # Inferences at once.
+    rounds: int  # Rounds that counted.
+    burst: int  # Inferences of a round, each contestant.
+    over_one_core: float  # Rate with several in flight over that of the net as one graph on one core.
+    contestants: tuple[Rate, ...]  # The bundle with several in flight, then what it was compared with.
 
 
 class PlannedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle was planned to do on its device.
+    """What a bundle was planned to do on its device."""
 
-    Args:
-        makespan_ms: Predicted for an inference; None where the bundle does not say, as the others.
-        best_single_processor: The fastest single processor for the original.
-        best_single_ms: What that takes.
-        recommended: What the planner recommends to run.
-    """
-
-    makespan_ms: float | None
-    best_single_processor: str | None
-    best_single_ms: float | None
-    recommended: str
+    makespan_ms: float | None  # Predicted for an inference; None where the bundle does not say, as the others.
+    best_single_processor: str | None  # The fastest single processor for the original.
+    best_single_ms: float | None  # What that takes.
+    recommended: str  # What the planner recommends to run.
 
 
 class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle, measured on this machine beside its controls.
+    """A bundle, measured on this machine beside its controls."""
 
-    Args:
-        bundle: Its folder.
-        model: The network.
-        device: What it was planned for.
-        weights: Where its weights came from.
-        planned: What the plan predicts and recommends.
-        source: Where the times come from.
-        median_ms: Of the bundle.
-        p90_ms: Of the bundle.
-        runs: Rounds that counted.
-        seconds: How long they went on.
-        sequential: The original on as many threads as served it best; None without controls.
-        sequential_same_macs: The original scaled to the bundle's multiply-accumulates; None without controls.
-        best_sequential: The faster of these two; None without controls.
-        same_net_whole_graph: The branched net as one graph.
-        same_net_whole_graph_ms: Its median.
-        ratio: Time of `sequential` over the bundle's.
-        macs_ratio: Multiply-accumulates over the original's; None where that has none.
-        ideal_ms: If branches overlapped perfectly and meeting cost nothing.
-        efficiency: That over what the bundle took; None where processors share a core.
-        max_error: Largest difference of the output, relative to its largest element; None where a delegate computes nothing.
-        check: How right the results are; None where a delegate computes nothing.
-        moved: Subgraphs that run on another processor than the design's, and on which.
-        replaced: Subgraphs that their delegate could not run, and where they ran.
-        cores: Cores that all contestants used.
-        processors: Where each processor's work ran.
-        subgraphs_alone_ms: Median of each subgraph with everything else idle.
-        others: Contestants that were beaten by one of the above.
-        verdict: Who won, in one sentence.
-        winner: ``branched``, ``sequential``, or None where the times do not tell.
-        comparisons: The bundle against each control.
-        precisions: Of the bundle's subgraphs (``branched``) and of the ``controls``.
-        equal_precision: Whether both compute in the same.
-        throughput: Inferences a second, where that was asked for.
-        trace: File of the timeline, where one was asked for.
-        csv: File of the table, where one was asked for.
-        priority: What processors were chosen for; None: as the design says.
-        energy_mj: Measured energy of one inference, with all else that the counter covers; None where it could not be measured.
-        energy_counter: What measured it; None where nothing did.
-        energy_reason: Why it could not be measured; None where it was.
-        warnings: What a person should know.
-        on: The board that it ran on; None: this machine.
-    """
-
-    bundle: Path
-    model: str
-    device: str
-    weights: WeightsInfo
-    planned: PlannedAnswer
-    source: str = "measured"
-    median_ms: float
-    p90_ms: float
-    runs: int
-    seconds: float
-    sequential: TimingAnswer | None
-    sequential_same_macs: TimingAnswer | None
-    best_sequential: TimingAnswer | None
-    same_net_whole_graph: TimingAnswer
-    same_net_whole_graph_ms: float
-    ratio: float | None
-    macs_ratio: float | None
-    ideal_ms: float
-    efficiency: float | None
-    max_error: float | None
-    check: CheckAnswer | None
-    moved: dict[str, str]
-    replaced: dict[str, ReplacedAnswer]
-    cores: tuple[int, ...]
-    processors: dict[str, ProcessorAnswer]
-    subgraphs_alone_ms: dict[str, float]
-    others: tuple[TimingAnswer, ...]
-    verdict: str
-    winner: str | None
-    comparisons: tuple[Comparison, ...]
-    precisions: dict[str, tuple[str, ...]]
-    equal_precision: bool
-    throughput: ThroughputAnswer | None
-    trace: Path | None
-    csv: Path | None
-    priority: str | None
-    energy_mj: float | None
-    energy_counter: str | None
-    energy_reason: str | None
-    warnings: list[str]
-    on: BoardAnswer | None = None
+    bundle: Path  # Its folder.
+    model: str  # The network.
+    device: str  # What it was planned for.
+    weights: WeightsInfo  # Where its weights came from.
+    planned: PlannedAnswer  # What the plan predicts and recommends.
+    source: str = "measured"  # Where the times come from.
+    median_ms: float  # Of the bundle.
+    p90_ms: float  # Of the bundle.
+    runs: int  # Rounds that counted.
+    seconds: float  # How long they went on.
+    sequential: TimingAnswer | None  # The original on as many threads as served it best; None without controls.
+    sequential_same_macs: TimingAnswer | None  # The original scaled to the bundle's multiply-accumulates; None without controls.
+    best_sequential: TimingAnswer | None  # The faster of these two; None without controls.
+    same_net_whole_graph: TimingAnswer  # The branched net as one graph.
+    same_net_whole_graph_ms: float  # Its median.
+    ratio: float | None  # Time of `sequential` over the bundle's.
+    macs_ratio: float | None  # Multiply-accumulates over the original's; None where that has none.
+    ideal_ms: float  # If branches overlapped perfectly and meeting cost nothing.
+    efficiency: float | None  # That over what the bundle took; None where processors share a core.
+    max_error: float | None  # Largest difference of the output, relative to its largest element; None where a delegate computes nothing.
+    check: CheckAnswer | None  # How right the results are; None where a delegate computes nothing.
+    moved: dict[str, str]  # Subgraphs that run on another processor than the design's, and on which.
+    replaced: dict[str, ReplacedAnswer]  # Subgraphs that their delegate could not run, and where they ran.
+    cores: tuple[int, ...]  # Cores that all contestants used.
+    processors: dict[str, ProcessorAnswer]  # Where each processor's work ran.
+    subgraphs_alone_ms: dict[str, float]  # Median of each subgraph with everything else idle.
+    others: tuple[TimingAnswer, ...]  # Contestants that were beaten by one of the above.
+    verdict: str  # Who won, in one sentence.
+    winner: str | None  # ``branched``, ``sequential``, or None where the times do not tell.
+    comparisons: tuple[Comparison, ...]  # The bundle against each control.
+    precisions: dict[str, tuple[str, ...]]  # Of the bundle's subgraphs (``branched``) and of the ``controls``.
+    equal_precision: bool  # Whether both compute in the same.
+    throughput: ThroughputAnswer | None  # Inferences a second, where that was asked for.
+    trace: Path | None  # File of the timeline, where one was asked for.
+    csv: Path | None  # File of the table, where one was asked for.
+    priority: str | None  # What processors were chosen for; None: as the design says.
+    energy_mj: float | None  # Measured energy of one inference, with all else that the counter covers; None where it could not be measured.
+    energy_counter: str | None  # What measured it; None where nothing did.
+    energy_reason: str | None  # Why it could not be measured; None where it was.
+    warnings: list[str]  # What a person should know.
+    on: BoardAnswer | None = None  # The board that it ran on; None: this machine.
 
 
 def read_run_answer(told: object) -> RunAnswer:
@@ -243,13 +153,10 @@ def run_answer(
 
     Args:
         session: The bundle on this machine, still open.
-        result: Its times and those of its controls.
         right: Of its results; None where a delegate computes nothing.
         rates: With several in flight, where that was asked for.
-        energy: Of one inference.
         trace: File of the timeline, where one was asked for.
         csv: File of the table, where one was asked for.
-        priority: What processors were chosen for.
         warnings: What a person should know.
     """
     manifest = session.bundle.manifest
@@ -356,23 +263,14 @@ def _throughput(rates: Throughput) -> ThroughputAnswer:
 
 
 class VerifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a bundle is fit to run.
+    """Whether a bundle is fit to run."""
 
-    Args:
-        bundle: Its folder.
-        ok: Whether nothing is wrong.
-        problems: What is wrong, one sentence each.
-        max_error: Of the subgraphs run together against the whole model; None if they were not run.
-        tolerance: Largest `max_error` allowed; None where fp16 or int8 is judged by its distance instead.
-        signer: Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
-    """
-
-    bundle: Path
-    ok: bool
-    problems: tuple[str, ...]
-    max_error: float | None
-    tolerance: float | None
-    signer: str | None = None
+    bundle: Path  # Its folder.
+    ok: bool  # Whether nothing is wrong.
+    problems: tuple[str, ...]  # What is wrong, one sentence each.
+    max_error: float | None  # Of the subgraphs run together against the whole model; None if they were not run.
+    tolerance: float | None  # Largest `max_error` allowed; None where fp16 or int8 is judged by its distance instead.
+    signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
 
 
 def verify_answer(path: Path, found: Verification) -> VerifyAnswer:
@@ -383,37 +281,23 @@ def verify_answer(path: Path, found: Verification) -> VerifyAnswer:
 
 
 class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle's kernels before and after they were tuned.
+    """A bundle's kernels before and after they were tuned."""
 
-    Args:
-        bundle: Its folder.
-        device: What the kernels run on, with its driver.
-        mode: What was tried.
-        source: Where the times come from.
-        before_ms: Sum over the kernels.
-        after_ms: Sum over the kernels.
-        kernels: Each kernel.
-        warnings: What a person should know.
-    """
-
-    bundle: Path
-    device: str
-    mode: str
-    source: str = "measured"
-    before_ms: float
-    after_ms: float
-    kernels: list[TunedKernel]
-    warnings: list[str]
+    bundle: Path  # Its folder.
+    device: str  # What the kernels run on, with its driver.
+    mode: str  # What was tried.
+    source: str = "measured"  # Where the times come from.
+    before_ms: float  # Sum over the kernels.
+    after_ms: float  # Sum over the kernels.
+    kernels: list[TunedKernel]  # Each kernel.
+    warnings: list[str]  # What a person should know.
 
 
 def tune_answer(path: Path, device: str, modes: Sequence[str], kernels: list[TunedKernel], warnings: list[str]) -> TuneAnswer:
     """What tuning the bundle in the folder `path` brought, summed up.
 
     Args:
-        path: The bundle's folder.
         device: What the kernels run on, with its driver.
-        modes: Mode of each subgraph that was tuned.
-        kernels: Each kernel.
         warnings: What a person should know.
     """
     return TuneAnswer(

@@ -41,7 +41,6 @@ def little_core(known: Sequence[int] = (), system: Path = Path("/sys/devices/sys
 
     Args:
         known: What the device's profile says.
-        system: Where Linux describes its cores.
 
     Returns:
         Its number, or None where all cores are alike as far as anyone knows.

@@ -38,9 +38,6 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
 
     The memory lives as long as an array that is a view of it, or a process that has mapped it; the descriptor, as long as the array.
 
-    Args:
-        size: Number of bytes.
-
     Raises:
         OSError: If there is no memory for them, or no descriptor.
     """
@@ -60,9 +57,6 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
 
 def shared_like(arrays: Sequence[Array]) -> list[Array]:
     """Arrays of the shapes and types of others, in one piece of shared memory.
-
-    Args:
-        arrays: Those others.
 
     Raises:
         OSError: As `shared_bytes`.

@@ -20,17 +20,11 @@ HERE = Path(__file__).parent
 
 
 class Case(NamedTuple):
-    """One network.
+    """One network."""
 
-    Args:
-        network: As `stretch branch` takes it.
-        calibrated: Images that it is calibrated with.
-        batch: Views of a step.
-    """
-
-    network: str
-    calibrated: int
-    batch: int
+    network: str  # As `stretch branch` takes it.
+    calibrated: int  # Images that it is calibrated with.
+    batch: int  # Views of a step.
 
 
 CASES = (Case("mobilenet_v2", 32, 16), Case("resnet50", 16, 8))

@@ -25,17 +25,11 @@ NAME, WIDTHS, DEPTH = "resnet18_48_cifar10", (48, 96, 192, 384), 2
 
 
 class Epochs(NamedTuple):
-    """How long is trained.
+    """How long is trained."""
 
-    Args:
-        original: The original.
-        unlabelled: A calibrated design without labels.
-        labelled: A calibrated design with labels.
-    """
-
-    original: int
-    unlabelled: int
-    labelled: int
+    original: int  # The original.
+    unlabelled: int  # A calibrated design without labels.
+    labelled: int  # A calibrated design with labels.
 
 
 class Case(NamedTuple):

@@ -39,23 +39,14 @@ CORE = (1,)
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of trouble.
+    """One kind of trouble."""
 
-    Args:
-        inner: Delegate that is broken.
-        share: Of all inferences.
-        rates: What goes wrong how often.
-        submitted: Whether inferences are in flight together.
-        spot_every: Of the policy.
-        limit_s: Seconds that a call may take.
-    """
-
-    inner: str
-    share: float
-    rates: dict[str, float]
-    submitted: bool
-    spot_every: int = 0
-    limit_s: float = 60.0
+    inner: str  # Delegate that is broken.
+    share: float  # Of all inferences.
+    rates: dict[str, float]  # What goes wrong how often.
+    submitted: bool  # Whether inferences are in flight together.
+    spot_every: int = 0  # Of the policy.
+    limit_s: float = 60.0  # Seconds that a call may take.
 
     @property
     def name(self) -> str:

@@ -54,23 +54,14 @@ while True:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a process and its children have at one time.
+    """What a process and its children have at one time."""
 
-    Args:
-        seconds: Since the beginning.
-        threads: Of this process.
-        descriptors: Of this process.
-        children: Processes of delegates.
-        mib: Memory of this process in use.
-        children_mib: The same of its children, together.
-    """
-
-    seconds: float
-    threads: int
-    descriptors: int
-    children: int
-    mib: float
-    children_mib: float
+    seconds: float  # Since the beginning.
+    threads: int  # Of this process.
+    descriptors: int  # Of this process.
+    children: int  # Processes of delegates.
+    mib: float  # Memory of this process in use.
+    children_mib: float  # The same of its children, together.
 
 
 def main(words: list[str] | None = None) -> int:

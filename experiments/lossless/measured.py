@@ -43,17 +43,11 @@ Times = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Measured:
-    """One network's bundle on this machine.
+    """One network's bundle on this machine."""
 
-    Args:
-        times: ms of each round, by contestant.
-        efficiency: Of each round, what the slowest branches take alone over what the bundle took.
-        error: Largest difference of its output from the original's.
-    """
-
-    times: Times
-    efficiency: list[float]
-    error: float
+    times: Times  # ms of each round, by contestant.
+    efficiency: list[float]  # Of each round, what the slowest branches take alone over what the bundle took.
+    error: float  # Largest difference of its output from the original's.
 
 
 def make_bundle(name: str, profile: DeviceProfile, folder: Path) -> tuple[PlanResult, float]:

@@ -40,17 +40,11 @@ FAMILIES = {
 
 
 class Run(NamedTuple):
-    """What a table of the source was measured on.
+    """What a table of the source was measured on."""
 
-    Args:
-        device: Our name of the board.
-        core_set: Our name of the cores; numbers of threads and kinds of cores.
-        precision: In which networks that are not int8 were computed.
-    """
-
-    device: str
-    core_set: str
-    precision: str
+    device: str  # Our name of the board.
+    core_set: str  # Our name of the cores; numbers of threads and kinds of cores.
+    precision: str  # In which networks that are not int8 were computed.
 
 
 #: By the beginning of the board's name, threads, `powersave` and `gpu_device`. ncnn computes in fp16 where cores can, unless

@@ -38,17 +38,11 @@ KERNELS = ("conv", "product")
 
 @dataclass(frozen=True)
 class Measured:
-    """All tiles of one problem.
+    """All tiles of one problem."""
 
-    Args:
-        network: Where it is first met.
-        problem: What is computed.
-        times: Milliseconds by (VW, VC, CHANNELS_FIRST).
-    """
-
-    network: str
-    problem: Problem
-    times: dict[tuple[int, int, int], float]
+    network: str  # Where it is first met.
+    problem: Problem  # What is computed.
+    times: dict[tuple[int, int, int], float]  # Milliseconds by (VW, VC, CHANNELS_FIRST).
 
 
 def read_tiles(path: Path) -> list[Measured]:

@@ -33,57 +33,34 @@ COLOURS: dict[Source, str] = {"measured": ACCENT, "simulated": "#00664d", "predi
 
 @dataclass(frozen=True)
 class Point:
-    """A number with its source.
+    """A number with its source."""
 
-    Args:
-        value: The number.
-        source: How it came about.
-        series: What it is one of; empty where a figure has one series of that source.
-        low: Lower end of its interval, where it has one.
-        high: Upper end.
-    """
-
-    value: float
-    source: Source
-    series: str = ""
-    low: float | None = None
-    high: float | None = None
+    value: float  # The number.
+    source: Source  # How it came about.
+    series: str = ""  # What it is one of; empty where a figure has one series of that source.
+    low: float | None = None  # Lower end of its interval, where it has one.
+    high: float | None = None  # Upper end.
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a panel.
+    """A row of a panel."""
 
-    Args:
-        name: In words.
-        points: What is shown on it.
-    """
-
-    name: str
-    points: tuple[Point, ...]
+    name: str  # In words.
+    points: tuple[Point, ...]  # What is shown on it.
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Rows that share an axis.
+    """Rows that share an axis."""
 
-    Args:
-        title: What they have in common.
-        axis: What the axis counts, with its unit.
-        lines: From above to below.
-        bounds: Numbers that hold for all rows, drawn across them, with their words.
-        logarithmic: Whether equal factors are equally far apart.
-        start: Where the axis begins, where that is not left to the numbers.
-        span: Both of its ends, where panels are to be compared with each other.
-    """
-
-    title: str
-    axis: str
-    lines: tuple[Line, ...]
-    bounds: tuple[tuple[Point, str], ...] = ()
-    logarithmic: bool = False
-    start: float | None = None
-    span: tuple[float, float] | None = None
+    title: str  # What they have in common.
+    axis: str  # What the axis counts, with its unit.
+    lines: tuple[Line, ...]  # From above to below.
+    bounds: tuple[tuple[Point, str], ...] = ()  # Numbers that hold for all rows, drawn across them, with their words.
+    logarithmic: bool = False  # Whether equal factors are equally far apart.
+    start: float | None = None  # Where the axis begins, where that is not left to the numbers.
+    span: tuple[float, float] | None = None  # Both of its ends, where panels are to be compared with each other.
 
 
 def point_of(record: Record, table: str, row: Row, column: str, series: str = "", ends: tuple[str, str] | None = None) -> Point | None:

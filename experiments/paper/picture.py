@@ -15,17 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Need:
-    """A table of a record.
+    """A table of a record."""
 
-    Args:
-        record: Path of the record, from the root of the repository.
-        table: Name of the table.
-        command: What makes the record.
-    """
-
-    record: str
-    table: str
-    command: str
+    record: str  # Path of the record, from the root of the repository.
+    table: str  # Name of the table.
+    command: str  # What makes the record.
 
     def read(self, root: Path = ROOT) -> "Found":
         """The table.
@@ -47,15 +41,10 @@ class Need:
 
 @dataclass(frozen=True)
 class Found:
-    """A table that was read.
+    """A table that was read."""
 
-    Args:
-        record: The record.
-        table: Name of the table.
-    """
-
-    record: Record
-    table: str
+    record: Record  # The record.
+    table: str  # Name of the table.
 
     @property
     def rows(self) -> list[Row]:
@@ -97,19 +86,12 @@ def published(table: str) -> Need:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure.
+    """A figure."""
 
-    Args:
-        title: What it shows.
-        words: What is to be seen in it, for those who cannot see it.
-        needs: Tables that it is drawn from, by the names that drawing has for them.
-        draw: Makes the drawing of them.
-    """
-
-    title: str
-    words: str
-    needs: Mapping[str, Need]
-    draw: Callable[[Mapping[str, Found]], "Figure"]
+    title: str  # What it shows.
+    words: str  # What is to be seen in it, for those who cannot see it.
+    needs: Mapping[str, Need]  # Tables that it is drawn from, by the names that drawing has for them.
+    draw: Callable[[Mapping[str, Found]], "Figure"]  # Makes the drawing of them.
 
     def svg(self, name: str, root: Path = ROOT) -> str:
         """The picture as a file.

@@ -23,35 +23,21 @@ NAMES = {words.lower(): model for model, words in MODELS.items()} | {model.lower
 
 @dataclass(frozen=True)
 class PublishedDesign:
-    """A row of a file.
+    """A row of a file."""
 
-    Args:
-        name: Unique in its file.
-        model: Name that loads the network.
-        device: Id of the phone's profile.
-        branches: A table for each processor; empty for the network as it is.
-        join: How branches meet; None for the release's way.
-        host: Processor of the stem, the head and stages that no branch has; None for the first of the branches that is a CPU, or the first.
-        changes: Rewrites of the whole network, such as ``squeeze_excite=none``.
-        rewrites: Rewrites of branches, by processor.
-        ms: Measured latency; None where none is published.
-        alone: Measured latency of the network as it is on single processors, by processor.
-        macs: Published multiply-accumulates, 10⁹; None where none are.
-        source: Where all of this is from.
-    """
-
-    name: str
-    model: str
-    device: str
-    branches: dict[str, StageTable]
-    join: JoinKind | None
+    name: str  # Unique in its file.
+    model: str  # Name that loads the network.
+    device: str  # Id of the phone's profile.
+    branches: dict[str, StageTable]  # A table for each processor; empty for the network as it is.
+    join: JoinKind | None  # How branches meet; None for the release's way.
+    #: Processor of the stem, the head and stages that no branch has; None for the first of the branches that is a CPU, or the first.
     host: str | None
-    changes: tuple[str, ...]
-    rewrites: dict[str, tuple[str, ...]]
-    ms: float | None
-    alone: dict[str, float]
-    macs: float | None
-    source: str
+    changes: tuple[str, ...]  # Rewrites of the whole network, such as ``squeeze_excite=none``.
+    rewrites: dict[str, tuple[str, ...]]  # Rewrites of branches, by processor.
+    ms: float | None  # Measured latency; None where none is published.
+    alone: dict[str, float]  # Measured latency of the network as it is on single processors, by processor.
+    macs: float | None  # Published multiply-accumulates, 10⁹; None where none are.
+    source: str  # Where all of this is from.
 
     @property
     def processors(self) -> tuple[str, ...]:

@@ -26,13 +26,9 @@ from stretch.planning.simulated import network_of
 
 @dataclass(frozen=True)
 class Basis:
-    """What predictions are made from.
+    """What predictions are made from."""
 
-    Args:
-        name: Profile: of version 0.1.0, or as it is now, ``fitted``.
-    """
-
-    name: str
+    name: str  # Profile: of version 0.1.0, or as it is now, ``fitted``.
 
 
 #: Bases of the record. Nothing of the designs' times went into any of them; a few times of whole networks on single
@@ -56,23 +52,14 @@ def network(design: PublishedDesign) -> OpGraph:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A design on a device.
+    """A design on a device."""
 
-    Args:
-        design: As published.
-        basis: What it was predicted from.
-        device: The device's profile.
-        graph: The network.
-        result: Its prediction; None for the network as it is.
-        differs: Where its blocks are not those of pycls.
-    """
-
-    design: PublishedDesign
-    basis: Basis
-    device: DeviceProfile
-    graph: OpGraph
-    result: PlanResult | None
-    differs: tuple[str, ...]
+    design: PublishedDesign  # As published.
+    basis: Basis  # What it was predicted from.
+    device: DeviceProfile  # The device's profile.
+    graph: OpGraph  # The network.
+    result: PlanResult | None  # Its prediction; None for the network as it is.
+    differs: tuple[str, ...]  # Where its blocks are not those of pycls.
 
     def alone_ms(self, processor: str) -> float:
         """The network as it is on a processor of the file, ms."""

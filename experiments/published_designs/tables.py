@@ -30,21 +30,13 @@ STEP = 8
 
 @dataclass(frozen=True)
 class StageTable:
-    """A network, or a branch of one, in pycls's terms: a number a stage.
+    """A network, or a branch of one, in pycls's terms: a number a stage."""
 
-    Args:
-        depths: Blocks; 0 where a branch has no part of the stage.
-        widths: Channels that the stage's blocks write.
-        strides: Of each stage's first block; empty for those of the network.
-        group_widths: Channels of a group of the spatial convolution; empty for those of the network.
-        multipliers: Hidden channels of a block over those it writes; empty for those of the network.
-    """
-
-    depths: tuple[int, ...]
-    widths: tuple[int, ...]
-    strides: tuple[int, ...] = ()
-    group_widths: tuple[int, ...] = ()
-    multipliers: tuple[float, ...] = ()
+    depths: tuple[int, ...]  # Blocks; 0 where a branch has no part of the stage.
+    widths: tuple[int, ...]  # Channels that the stage's blocks write.
+    strides: tuple[int, ...] = ()  # Of each stage's first block; empty for those of the network.
+    group_widths: tuple[int, ...] = ()  # Channels of a group of the spatial convolution; empty for those of the network.
+    multipliers: tuple[float, ...] = ()  # Hidden channels of a block over those it writes; empty for those of the network.
 
     def __post_init__(self) -> None:
         """Check that all rows have as many numbers.
@@ -62,21 +54,13 @@ class StageTable:
 
 @dataclass(frozen=True)
 class Original:
-    """A network of paper 003 as its authors' configurations describe it.
+    """A network of paper 003 as its authors' configurations describe it."""
 
-    Args:
-        table: All of it.
-        stem_stride: Pixels of the input over those that arrive at the first stage, in one direction.
-        join: How its branches meet in the release: outputs side by side, or a 1×1 convolution each and then side by side.
-        changes: What the authors changed in all of it to deploy it (paper 003, section 7.2).
-        rewrites: What they changed on one processor.
-    """
-
-    table: StageTable
-    stem_stride: int
-    join: JoinKind
-    changes: tuple[str, ...] = ()
-    rewrites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    table: StageTable  # All of it.
+    stem_stride: int  # Pixels of the input over those that arrive at the first stage, in one direction.
+    join: JoinKind  # How its branches meet in the release: outputs side by side, or a 1×1 convolution each and then side by side.
+    changes: tuple[str, ...] = ()  # What the authors changed in all of it to deploy it (paper 003, section 7.2).
+    rewrites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # What they changed on one processor.
 
 
 #: Hidden channels of ResNet-50's blocks over those that they write.

@@ -40,17 +40,11 @@ RIDGE = 1e-4
 
 @dataclass(frozen=True)
 class Pruned:
-    """A network that lost channels.
+    """A network that lost channels."""
 
-    Args:
-        captured: It, as data with its weights.
-        kept: Of each operator, the original's channel that each of its channels is.
-        ratio: Share of the channels of every layer that was asked for.
-    """
-
-    captured: "Captured"
-    kept: "Mapping[str, torch.Tensor]"
-    ratio: float
+    captured: "Captured"  # It, as data with its weights.
+    kept: "Mapping[str, torch.Tensor]"  # Of each operator, the original's channel that each of its channels is.
+    ratio: float  # Share of the channels of every layer that was asked for.
 
 
 def prune(original: "Captured", ratio: float, step: int) -> Pruned:

@@ -31,17 +31,11 @@ HELD_BACK = 200
 
 @dataclass(frozen=True)
 class Real:
-    """A network that others trained on ImageNet.
+    """A network that others trained on ImageNet."""
 
-    Args:
-        name: As `stretch branch` takes it.
-        weights: File of weights in the folder of weights.
-        preprocessing: What differs from what the network states.
-    """
-
-    name: str
-    weights: str
-    preprocessing: dict[str, Any]
+    name: str  # As `stretch branch` takes it.
+    weights: str  # File of weights in the folder of weights.
+    preprocessing: dict[str, Any]  # What differs from what the network states.
 
 
 NETWORKS = {
@@ -68,23 +62,14 @@ SEQUENTIAL = "sequential"
 
 @dataclass(frozen=True)
 class Job:
-    """One network, calibrated and perhaps refined.
+    """One network, calibrated and perhaps refined."""
 
-    Args:
-        network: A key of `NETWORKS`.
-        design: A key of `DESIGNS`, or `SEQUENTIAL` for the control of the default design.
-        images: Photographs that it may look at.
-        channels: Whether the channels that stay are chosen on activations.
-        blocks: Whether the blocks that stay are.
-        refine: Share of a refinement in which each segment is refined by itself; None for no refinement.
-    """
-
-    network: str
-    design: str
-    images: int
-    channels: bool = True
-    blocks: bool = True
-    refine: float | None = None
+    network: str  # A key of `NETWORKS`.
+    design: str  # A key of `DESIGNS`, or `SEQUENTIAL` for the control of the default design.
+    images: int  # Photographs that it may look at.
+    channels: bool = True  # Whether the channels that stay are chosen on activations.
+    blocks: bool = True  # Whether the blocks that stay are.
+    refine: float | None = None  # Share of a refinement in which each segment is refined by itself; None for no refinement.
 
     @property
     def name(self) -> str:

@@ -36,25 +36,15 @@ VARIED = ("mixed", MERGED)
 
 @dataclass(frozen=True)
 class Case:
-    """What one plan is made for.
+    """What one plan is made for."""
 
-    Args:
-        model: Name of the network.
-        which: Profile: of version 0.1.0, or as it is now.
-        device: The device's id.
-        processors: With commas.
-        kind: Of designs: exact, stretched or mixed.
-        merged: How stages become segments.
-        change: What of the device is another; empty for nothing.
-    """
-
-    model: str
-    which: str
-    device: str
-    processors: str
-    kind: str
-    merged: str
-    change: str = ""
+    model: str  # Name of the network.
+    which: str  # Profile: of version 0.1.0, or as it is now.
+    device: str  # The device's id.
+    processors: str  # With commas.
+    kind: str  # Of designs: exact, stretched or mixed.
+    merged: str  # How stages become segments.
+    change: str = ""  # What of the device is another; empty for nothing.
 
     @property
     def place(self) -> str:

@@ -23,15 +23,10 @@ PARTS = ROOT / "runs" / "simulated_speedup"
 
 
 class Part(msgspec.Struct):
-    """What is planned already of a network.
+    """What is planned already of a network."""
 
-    Args:
-        commit: The code that planned it.
-        rows: One a case, by its name.
-    """
-
-    commit: str | None
-    rows: dict[str, Row] = {}
+    commit: str | None  # The code that planned it.
+    rows: dict[str, Row] = {}  # One a case, by its name.
 
 
 def part_of(path: Path) -> Part:

@@ -70,15 +70,10 @@ SIMULATED, REPEATS = 20_000, 5
 
 @dataclass
 class Seen:
-    """What was measured of a bundle.
+    """What was measured of a bundle."""
 
-    Args:
-        traces: Of each inference that counts.
-        disturbed: For each, whether the system gave a core to somebody else meanwhile.
-    """
-
-    traces: list[Trace] = field(default_factory=list)
-    disturbed: list[bool] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)  # Of each inference that counts.
+    disturbed: list[bool] = field(default_factory=list)  # For each, whether the system gave a core to somebody else meanwhile.
 
     @property
     def kept(self) -> list[Trace]:
@@ -145,17 +140,11 @@ def step_medians(traces: Sequence[Trace]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Handoffs:
-    """What lies between steps, ms.
+    """What lies between steps, ms."""
 
-    Args:
-        there: From the end of what it waits for to the start of a step on the other core.
-        back: From the end of such a step to the start of the next one on the calling thread.
-        inline: Between two steps on the calling thread.
-    """
-
-    there: float
-    back: float
-    inline: float
+    there: float  # From the end of what it waits for to the start of a step on the other core.
+    back: float  # From the end of such a step to the start of the next one on the calling thread.
+    inline: float  # Between two steps on the calling thread.
 
 
 def gaps(bundle: Bundle, traces: Sequence[Trace]) -> dict[str, list[float]]:

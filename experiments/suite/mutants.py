@@ -40,23 +40,14 @@ SECONDS = 12.0
 
 
 class Mutant(msgspec.Struct, frozen=True):
-    """One changed place.
+    """One changed place."""
 
-    Args:
-        file: Relative to the repository.
-        line: Of the change, from 1, in the file that it was drawn from.
-        kind: What is changed.
-        before: The line as it is.
-        after: The line changed.
-        occurrence: Which of the file's lines that read like `before` it is, from 0.
-    """
-
-    file: str
-    line: int
-    kind: str
-    before: str
-    after: str
-    occurrence: int
+    file: str  # Relative to the repository.
+    line: int  # Of the change, from 1, in the file that it was drawn from.
+    kind: str  # What is changed.
+    before: str  # The line as it is.
+    after: str  # The line changed.
+    occurrence: int  # Which of the file's lines that read like `before` it is, from 0.
 
 
 def changes(source: str) -> Iterator[tuple[str, int, int, int, str]]:
@@ -124,19 +115,12 @@ def located(mutant: Mutant, root: Path) -> int | None:
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What became of one mutant.
+    """What became of one mutant."""
 
-    Args:
-        mutant: The change.
-        state: ``caught``, ``missed`` (tests that reach it pass), ``unreached`` or ``gone`` (the sources no longer have the line).
-        tests: Number of tests that reach the line.
-        by: The test that failed.
-    """
-
-    mutant: Mutant
-    state: str
-    tests: int = 0
-    by: str = ""
+    mutant: Mutant  # The change.
+    state: str  # ``caught``, ``missed`` (tests that reach it pass), ``unreached`` or ``gone`` (the sources no longer have the line).
+    tests: int = 0  # Number of tests that reach the line.
+    by: str = ""  # The test that failed.
 
 
 def judge(mutant: Mutant, copy: Path, reach: dict[str, float]) -> Verdict:

@@ -20,28 +20,17 @@ class Trees(_Part, frozen=True):
     A node goes to its left child where its feature is at most its threshold,
     else to its right; a leaf is its own child. The prediction is `base` plus the
     values of the leaves that the trees end in.
-
-    Args:
-        features: Names of the features (`predictors.models.trees`), which `feature` counts.
-        roots: First node of each tree.
-        feature: Feature that each node asks for.
-        threshold: Bound of each node.
-        left: Left child of each node.
-        right: Right child of each node.
-        value: What each leaf adds; 0 in other nodes.
-        base: What every prediction begins with.
-        bound: The prediction is cut to between minus this and this.
     """
 
-    features: tuple[_Text, ...]
-    roots: tuple[_Count, ...]
-    feature: tuple[_Count, ...]
-    threshold: tuple[float, ...]
-    left: tuple[_Count, ...]
-    right: tuple[_Count, ...]
-    value: tuple[float, ...]
-    base: float
-    bound: Annotated[float, msgspec.Meta(gt=0, le=5)]
+    features: tuple[_Text, ...]  # Names of the features (`predictors.models.trees`), which `feature` counts.
+    roots: tuple[_Count, ...]  # First node of each tree.
+    feature: tuple[_Count, ...]  # Feature that each node asks for.
+    threshold: tuple[float, ...]  # Bound of each node.
+    left: tuple[_Count, ...]  # Left child of each node.
+    right: tuple[_Count, ...]  # Right child of each node.
+    value: tuple[float, ...]  # What each leaf adds; 0 in other nodes.
+    base: float  # What every prediction begins with.
+    bound: Annotated[float, msgspec.Meta(gt=0, le=5)]  # The prediction is cut to between minus this and this.
 
     def __post_init__(self) -> None:
         """Refuse nodes that are none, or that would be walked without end."""
@@ -59,99 +48,57 @@ class Trees(_Part, frozen=True):
 
 
 class KernelGroup(_Part, frozen=True):
-    """Kernels that one formula times.
+    """Kernels that one formula times."""
 
-    Args:
-        terms: ms for a unit of each term (`predictors.models.terms`).
-        trees: What the logarithm of time ÷ sum of terms is, where there were enough measured kernels.
-        kernels: Measured kernels that it was fitted to; 0 where only whole networks were measured.
-    """
-
-    terms: dict[_Text, _NotNegative]
-    trees: Trees | None = None
-    kernels: _Count = 0
+    terms: dict[_Text, _NotNegative]  # ms for a unit of each term (`predictors.models.terms`).
+    trees: Trees | None = None  # What the logarithm of time ÷ sum of terms is, where there were enough measured kernels.
+    kernels: _Count = 0  # Measured kernels that it was fitted to; 0 where only whole networks were measured.
 
 
 class Correction(_Part, frozen=True):
-    """From the sum of kernels to a whole network: ``scale · sum + per_kernel_ms · kernels + per_weight_ms · weights + fixed_ms``.
+    """From the sum of kernels to a whole network: ``scale · sum + per_kernel_ms · kernels + per_weight_ms · weights + fixed_ms``."""
 
-    Args:
-        scale: Factor on each kernel.
-        per_kernel_ms: What each kernel takes beside its own time.
-        fixed_ms: What an inference takes beside its kernels.
-        per_weight_ms: What each weight element takes beside the kernel's own time: a kernel that is timed by itself has its
-            weights in a cache, in a network others drive them out.
-    """
-
-    scale: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0
-    per_kernel_ms: _NotNegative = 0.0
-    fixed_ms: _NotNegative = 0.0
+    scale: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0  # Factor on each kernel.
+    per_kernel_ms: _NotNegative = 0.0  # What each kernel takes beside its own time.
+    fixed_ms: _NotNegative = 0.0  # What an inference takes beside its kernels.
+    #: What each weight element takes beside the kernel's own time: a kernel that is timed by itself has its weights in a cache, in a
+    #: network others drive them out.
     per_weight_ms: _NotNegative = 0.0
 
 
 class Interval(_Part, frozen=True):
-    """Where the measured time of a network lies around the predicted one.
+    """Where the measured time of a network lies around the predicted one."""
 
-    Args:
-        coverage: Share of networks of other families that it is made to hold.
-        low: Lower end ÷ prediction.
-        high: Upper end ÷ prediction.
-        method: How it was found, with its source.
-    """
-
-    coverage: Annotated[float, msgspec.Meta(gt=0, lt=1)]
-    low: Annotated[float, msgspec.Meta(gt=0, le=1)]
-    high: Annotated[float, msgspec.Meta(ge=1, le=1e6)]
-    method: _Text
+    coverage: Annotated[float, msgspec.Meta(gt=0, lt=1)]  # Share of networks of other families that it is made to hold.
+    low: Annotated[float, msgspec.Meta(gt=0, le=1)]  # Lower end ÷ prediction.
+    high: Annotated[float, msgspec.Meta(ge=1, le=1e6)]  # Upper end ÷ prediction.
+    method: _Text  # How it was found, with its source.
 
 
 class HeldOut(_Part, frozen=True):
-    """How good fits made in the same way were on networks whose family they had not seen.
+    """How good fits made in the same way were on networks whose family they had not seen."""
 
-    Args:
-        networks: Networks, each left out once with its family.
-        families: Families.
-        folds: Fits that were made.
-        within_10: Share within ±10 % of the measured time.
-        within_20: Share within ±20 %.
-        mape: Mean absolute error relative to the measured time.
-        coverage: Share within the interval that was made without them.
-    """
-
-    networks: _Count
-    families: _Count
-    folds: _Count
-    within_10: _Share
-    within_20: _Share
-    mape: _NotNegative
-    coverage: _Share
+    networks: _Count  # Networks, each left out once with its family.
+    families: _Count  # Families.
+    folds: _Count  # Fits that were made.
+    within_10: _Share  # Share within ±10 % of the measured time.
+    within_20: _Share  # Share within ±20 %.
+    mape: _NotNegative  # Mean absolute error relative to the measured time.
+    coverage: _Share  # Share within the interval that was made without them.
 
 
 class Fit(_Part, frozen=True, omit_defaults=True):
-    """The kernel model of one processor with one core set at one precision.
+    """The kernel model of one processor with one core set at one precision."""
 
-    Args:
-        processor: Family name, such as ``cpu``.
-        core_set: Such as ``1large``.
-        precision: Such as ``fp32``.
-        backend: Fusion rules that its kernels were made by.
-        runtime: Runtime and version that was measured.
-        groups: Kernel groups by ``kind`` or ``kind:variant``.
-        correction: From kernels to networks.
-        interval: Around a network's time.
-        held_out: How good it is.
-        source: Measurements it was fitted to, in words.
-        sibling: Id of the profile whose device was measured, where that is another one with the same chip; None: the device itself.
-    """
-
-    processor: _Text
-    core_set: _Text
-    precision: _Text
-    backend: _Text
-    runtime: _Text
-    groups: dict[_Text, KernelGroup]
-    correction: Correction
-    interval: Interval
-    held_out: HeldOut
-    source: _Text
+    processor: _Text  # Family name, such as ``cpu``.
+    core_set: _Text  # Such as ``1large``.
+    precision: _Text  # Such as ``fp32``.
+    backend: _Text  # Fusion rules that its kernels were made by.
+    runtime: _Text  # Runtime and version that was measured.
+    groups: dict[_Text, KernelGroup]  # Kernel groups by ``kind`` or ``kind:variant``.
+    correction: Correction  # From kernels to networks.
+    interval: Interval  # Around a network's time.
+    held_out: HeldOut  # How good it is.
+    source: _Text  # Measurements it was fitted to, in words.
+    #: Id of the profile whose device was measured, where that is another one with the same chip; None: the device itself.
     sibling: _Text | None = None

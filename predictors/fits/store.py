@@ -19,31 +19,19 @@ _HINT = "`stretch fit` and `stretch profile` write such files"
 
 
 class FitFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fits of one device.
+    """The fits of one device."""
 
-    Args:
-        device: Id of the profile they belong to.
-        command: Command that makes this file from shipped or given measurements.
-        fits: One for each processor, core set and precision.
-    """
-
-    device: str
-    command: str
-    fits: tuple[Fit, ...]
+    device: str  # Id of the profile they belong to.
+    command: str  # Command that makes this file from shipped or given measurements.
+    fits: tuple[Fit, ...]  # One for each processor, core set and precision.
 
 
 class PriorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The priors of one device.
+    """The priors of one device."""
 
-    Args:
-        device: Id of the profile they belong to.
-        command: Command that makes this file from the fits of other profiles.
-        priors: One for each processor, core set and precision.
-    """
-
-    device: str
-    command: str
-    priors: tuple[Prior, ...]
+    device: str  # Id of the profile they belong to.
+    command: str  # Command that makes this file from the fits of other profiles.
+    priors: tuple[Prior, ...]  # One for each processor, core set and precision.
 
 
 File = TypeVar("File", FitFile, PriorFile)
@@ -64,7 +52,6 @@ def read_fits(profile: Path, device: str) -> dict[tuple[str, str, str], Fit]:
 
     Args:
         profile: The profile's TOML file.
-        device: Its id.
 
     Raises:
         StretchError: If the file cannot be read, is no file of fits or belongs to another device.
@@ -78,7 +65,6 @@ def read_priors(profile: Path, device: str) -> dict[tuple[str, str, str], Prior]
 
     Args:
         profile: The profile's TOML file.
-        device: Its id.
 
     Raises:
         StretchError: If the file cannot be read, is no file of priors or belongs to another device.
@@ -102,26 +88,12 @@ def _read(path: Path, kind: type[File], device: str) -> File | None:
 
 
 def write_fits(path: Path, device: str, command: str, fits: Sequence[Fit]) -> None:
-    """Write the fits of a device; the same fits give the same bytes.
-
-    Args:
-        path: File to write.
-        device: Id of the profile.
-        command: Command that makes them.
-        fits: In the order of the file.
-    """
+    """Write the fits of a device; the same fits give the same bytes."""
     _write(path, FitFile(device, command, tuple(fits)))
 
 
 def write_priors(path: Path, device: str, command: str, priors: Sequence[Prior]) -> None:
-    """Write the priors of a device; the same priors give the same bytes.
-
-    Args:
-        path: File to write.
-        device: Id of the profile.
-        command: Command that makes them.
-        priors: In the order of the file.
-    """
+    """Write the priors of a device; the same priors give the same bytes."""
     _write(path, PriorFile(device, command, tuple(priors)))
 
 

@@ -45,9 +45,7 @@ def grow(costs: Sequence[KernelCost], targets: NDArray[np.float64], weights: NDA
     """Trees on what the terms of a group leave (Friedman 2001; histograms as LightGBM, Ke et al. 2017).
 
     Args:
-        costs: Measured kernels.
         targets: Logarithm of measured ÷ terms, one a kernel.
-        weights: Of each kernel.
     """
     from sklearn.ensemble import HistGradientBoostingRegressor
 

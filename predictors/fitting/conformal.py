@@ -56,11 +56,6 @@ def family_ends(ratios: Mapping[str, float], families: Mapping[str, str], covera
 
     Networks of one family err alike, so that quantiles over networks promise too
     much: the level is raised until families that are left out are covered.
-
-    Args:
-        ratios: Measured ÷ predicted of networks left out.
-        families: Family of each.
-        coverage: Between 0 and 1.
     """
     levels = [1 - (1 - coverage) * (1 - step / _LEVELS) for step in range(_LEVELS)]
     level = next((each for each in levels if _between(ratios, families, each) >= coverage), levels[-1])
@@ -86,8 +81,6 @@ def covered(ratios: Mapping[str, float], families: Mapping[str, str], coverage: 
 
     Args:
         ratios: Measured ÷ predicted of each network, left out.
-        families: Family of each.
-        coverage: That the intervals are made for.
     """
     inside = []
     for family in sorted({families[name] for name in ratios}):

@@ -27,17 +27,11 @@ def grain_of(processor: Processor, precision: str) -> Grain:
 
 @dataclass
 class Networks:
-    """Networks as the kernels that one backend launches.
+    """Networks as the kernels that one backend launches."""
 
-    Args:
-        graphs: Networks by name.
-        families: Family of each.
-        backend: Fusion rules.
-    """
-
-    graphs: Mapping[str, OpGraph]
-    families: Mapping[str, str]
-    backend: str
+    graphs: Mapping[str, OpGraph]  # Networks by name.
+    families: Mapping[str, str]  # Family of each.
+    backend: str  # Fusion rules.
     costs: dict[str, list[KernelCost]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,21 +47,13 @@ class Networks:
 
 @dataclass(frozen=True)
 class Design:
-    """Units of each parameter in each network.
+    """Units of each parameter in each network."""
 
-    Args:
-        names: Networks, one a row.
-        parameters: One a column.
-        groups: Groups of kernels that the parameters speak of.
-        units: Networks × parameters.
-        left: Kernels of each network that are in no group.
-    """
-
-    names: tuple[str, ...]
-    parameters: tuple[Parameter, ...]
-    groups: tuple[str, ...]
-    units: Vector
-    left: dict[str, list[KernelCost]]
+    names: tuple[str, ...]  # Networks, one a row.
+    parameters: tuple[Parameter, ...]  # One a column.
+    groups: tuple[str, ...]  # Groups of kernels that the parameters speak of.
+    units: Vector  # Networks × parameters.
+    left: dict[str, list[KernelCost]]  # Kernels of each network that are in no group.
 
     def priors(self, precision: str) -> list[Prior]:
         """What is known of each parameter before anything is measured."""
@@ -91,9 +77,6 @@ def design(networks: Networks, formula: Formula, grain: Grain, precision: str) -
     """Units of the parameters that have a prior at a precision.
 
     Args:
-        networks: As kernels.
-        formula: Of their backend.
-        grain: Of the processor.
         precision: Such as ``fp32``.
     """
     parameters = tuple(parameter for parameter in formula.parameters if precision in parameter.prior)

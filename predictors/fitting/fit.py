@@ -37,42 +37,25 @@ Predictions = dict[str, float]
 
 @dataclass(frozen=True)
 class Judged:
-    """A fit and what fits made in the same way said of networks of families that they had not seen.
+    """A fit and what fits made in the same way said of networks of families that they had not seen."""
 
-    Args:
-        fit: The fit.
-        measured: ms of each network.
-        predicted: ms of each, left out with its family.
-    """
-
-    fit: Fit
-    measured: Predictions
-    predicted: Predictions
+    fit: Fit  # The fit.
+    measured: Predictions  # ms of each network.
+    predicted: Predictions  # ms of each, left out with its family.
 
 
 @dataclass(frozen=True)
 class _Task:
-    """The core sets of one processor at one precision.
+    """The core sets of one processor at one precision."""
 
-    Args:
-        measurements: All of them, relatives included.
-        device: Profile that the fits are for.
-        measured_on: Device of the rows that they are made from.
-        family: Of the processor.
-        precision: Of the rows.
-        networks: As kernels of the processor's backend.
-        formula: Of that backend.
-        folds: Fold of each network.
-    """
-
-    measurements: Measurements
-    device: DeviceProfile
-    measured_on: str
-    family: str
-    precision: str
-    networks: Networks
-    formula: Formula
-    folds: Mapping[str, int]
+    measurements: Measurements  # All of them, relatives included.
+    device: DeviceProfile  # Profile that the fits are for.
+    measured_on: str  # Device of the rows that they are made from.
+    family: str  # Of the processor.
+    precision: str  # Of the rows.
+    networks: Networks  # As kernels of the processor's backend.
+    formula: Formula  # Of that backend.
+    folds: Mapping[str, int]  # Fold of each network.
 
     def rows(self, device: str | None = None) -> Iterator[Latency]:
         """Rows of this processor and precision, of all devices or one."""
@@ -118,8 +101,6 @@ def fit_device(
     """Fits of everything that was measured on a device and that its profile has.
 
     Args:
-        measurements: Of this device, and of others where there are: they share a prior.
-        device: Profile that the fits belong to.
         measured_on: Device in the tables; the profile's own id if None. Another
             of the same chip may stand for it.
         step: Called after each processor and precision.

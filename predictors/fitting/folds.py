@@ -12,11 +12,6 @@ def family_folds(families: Mapping[str, str], kinds: Mapping[str, Set[str]], fol
     Largest families first, each into the fold with the fewest networks. Where only
     two families have a kind of kernel, they are put into different folds, so that
     no fold is predicted without ever having seen the kind.
-
-    Args:
-        families: Family of each network.
-        kinds: Kinds of kernels of each network.
-        folds: How many, at most one a family.
     """
     sizes = Counter(families.values())
     has = {family: frozenset().union(*(kinds[name] for name, of in families.items() if of == family)) for family in sizes}

@@ -20,35 +20,21 @@ _Size = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 
 class Prior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a unit of a term costs before anything is measured.
+    """What a unit of a term costs before anything is measured."""
 
-    Args:
-        compute: In multiply-accumulates.
-        memory: In bytes from memory.
-        launch: In launches of operators.
-    """
-
-    compute: _Size = 0.0
-    memory: _Size = 0.0
-    launch: _Size = 0.0
+    compute: _Size = 0.0  # In multiply-accumulates.
+    memory: _Size = 0.0  # In bytes from memory.
+    launch: _Size = 0.0  # In launches of operators.
 
 
 class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One number that a fit finds: ms for a unit of a term, in all the groups of kernels that share it.
+    """One number that a fit finds: ms for a unit of a term, in all the groups of kernels that share it."""
 
-    Args:
-        term: Name of a term (`predictors.models.terms`), or `INFERENCE`.
-        groups: ``kind`` (with all its variants) or ``kind:variant``.
-        shares: Scalings by which its size with more threads follows from that with one.
-        prior: Its size before anything is measured, by precision.
-        spread: How unsure that is, as a logarithm; for pooled fits.
-    """
-
-    term: str
-    groups: tuple[str, ...]
-    shares: tuple[str, ...]
-    prior: dict[str, Prior]
-    spread: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.5
+    term: str  # Name of a term (`predictors.models.terms`), or `INFERENCE`.
+    groups: tuple[str, ...]  # ``kind`` (with all its variants) or ``kind:variant``.
+    shares: tuple[str, ...]  # Scalings by which its size with more threads follows from that with one.
+    prior: dict[str, Prior]  # Its size before anything is measured, by precision.
+    spread: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.5  # How unsure that is, as a logarithm; for pooled fits.
 
     def takes(self, group: str) -> bool:
         """Whether it has a part in the times of a group."""
@@ -56,42 +42,29 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What more threads do to some parameters before that is measured: ``factor / threads ** exponent``.
+    """What more threads do to some parameters before that is measured: ``factor / threads ** exponent``."""
 
-    Args:
-        exponent: 1 where work is divided, 0 where it is not.
-        factor: Beside that.
-        spread: How unsure that is: relative; for pooled fits, how differently devices do this part of their work, as a logarithm.
-    """
-
-    exponent: Annotated[float, msgspec.Meta(ge=0, le=1)]
-    factor: Annotated[float, msgspec.Meta(gt=0, le=10)]
+    exponent: Annotated[float, msgspec.Meta(ge=0, le=1)]  # 1 where work is divided, 0 where it is not.
+    factor: Annotated[float, msgspec.Meta(gt=0, le=10)]  # Beside that.
+    #: How unsure that is: relative; for pooled fits, how differently devices do this part of their work, as a logarithm.
     spread: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.2
 
 
 class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the kernels of one backend are timed.
+    """How the kernels of one backend are timed."""
 
-    Args:
-        source: Where it comes from.
-        parameters: For fits to whole networks.
-        threads: Scalings by name.
-        kernels: For fits to single kernels: terms of each group.
-        like: Kinds that tables of kernels do not have, and the group whose times theirs are.
-        units: What a multiply-accumulate, a byte and a launch cost by precision, ms, on a device of usual speed. Where they are
-            given, fits to whole networks are pooled over devices and precisions (`predictors.fitting.pooled`); a parameter's
-            first scaling is then the part of the work that it belongs to.
-        noise: Error of a time beside what the formula can say, as a logarithm; for pooled fits.
-        apart: How differently a device may do the parts of its work at one precision beside another, as a logarithm; for pooled fits.
-    """
-
-    source: str
-    parameters: tuple[Parameter, ...] = ()
-    threads: dict[str, Scaling] = {}
-    kernels: dict[str, tuple[str, ...]] = {}
-    like: dict[str, str] = {}
+    source: str  # Where it comes from.
+    parameters: tuple[Parameter, ...] = ()  # For fits to whole networks.
+    threads: dict[str, Scaling] = {}  # Scalings by name.
+    kernels: dict[str, tuple[str, ...]] = {}  # For fits to single kernels: terms of each group.
+    like: dict[str, str] = {}  # Kinds that tables of kernels do not have, and the group whose times theirs are.
+    #: What a multiply-accumulate, a byte and a launch cost by precision, ms, on a device of usual speed. Where they are given, fits to
+    #: whole networks are pooled over devices and precisions (`predictors.fitting.pooled`); a parameter's first scaling is then the part of
+    #: the work that it belongs to.
     units: dict[str, Prior] = {}
+    #: Error of a time beside what the formula can say, as a logarithm; for pooled fits.
     noise: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.15
+    #: How differently a device may do the parts of its work at one precision beside another, as a logarithm; for pooled fits.
     apart: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.15
 
 

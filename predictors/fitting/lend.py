@@ -22,21 +22,13 @@ from predictors.measurements.networks import load_measurements
 
 
 class Loan(NamedTuple):
-    """What one table lends to fits to another.
+    """What one table lends to fits to another."""
 
-    Args:
-        measurements: That have the kernels; they ship with nn-stretch.
-        backend: Fusion rules by which they are fitted.
-        slices: Output and input channels that are computed at a time.
-        groups: Groups that are lent, by their name in the fit that borrows.
-        devices: Devices of the borrower by another name in these measurements: the same chip in another phone.
-    """
-
-    measurements: str
-    backend: str
-    slices: tuple[int, int]
-    groups: dict[str, str]
-    devices: dict[str, str]
+    measurements: str  # That have the kernels; they ship with nn-stretch.
+    backend: str  # Fusion rules by which they are fitted.
+    slices: tuple[int, int]  # Output and input channels that are computed at a time.
+    groups: dict[str, str]  # Groups that are lent, by their name in the fit that borrows.
+    devices: dict[str, str]  # Devices of the borrower by another name in these measurements: the same chip in another phone.
 
 
 #: By the borrower's fusion rules.
@@ -54,12 +46,7 @@ LOANS = {
 
 
 def lend(fit: Fit, measured_on: str) -> Fit:
-    """A fit with the kernels that another table of the same device, cores and precision knows; itself where there is none.
-
-    Args:
-        fit: To whole networks.
-        measured_on: Device of its table.
-    """
+    """A fit with the kernels that another table of the same device, cores and precision knows; itself where there is none."""
     loan = LOANS.get(fit.backend)
     if loan is None:
         return fit

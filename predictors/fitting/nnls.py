@@ -17,11 +17,7 @@ def solve(matrix: Vector, times: Vector, prior: Vector | None = None, spread: fl
     (Hoerl and Kennard 1970), restricted to sizes that physics allows.
 
     Args:
-        matrix: Units, times × terms.
-        times: Positive, ms.
         prior: Size of each term before anything was measured; None for plain least squares.
-        spread: Relative uncertainty of the prior.
-        noise: Relative uncertainty of a time.
     """
     return _weighted(matrix, times, np.ones(len(times)), prior, spread, noise)
 
@@ -29,16 +25,7 @@ def solve(matrix: Vector, times: Vector, prior: Vector | None = None, spread: fl
 def solve_robustly(
     matrix: Vector, times: Vector, prior: Vector, spread: float | Vector, noise: float = 0.05, least: Vector | None = None
 ) -> Vector:
-    """As `solve`, but a few times that are wrong by far hardly count: Cauchy weights, three rounds (Holland and Welsch 1977).
-
-    Args:
-        matrix: Units, times × terms.
-        times: Positive, ms.
-        prior: Size of each term before anything was measured.
-        spread: Relative uncertainty of the prior, of all terms or of each.
-        noise: Relative uncertainty of a time.
-        least: Below which no size is believed; None for 0.
-    """
+    """As `solve`, but a few times that are wrong by far hardly count: Cauchy weights, three rounds (Holland and Welsch 1977)."""
     weights = np.ones(len(times))
     sizes = prior
     for _ in range(3):

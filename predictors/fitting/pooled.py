@@ -39,39 +39,20 @@ Place = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class _Data:
-    """Times as arrays, one element or row a time.
+    """Times as arrays, one element or row a time."""
 
-    Args:
-        units: Times × parameters.
-        logs: Of the times.
-        precision: Index of each.
-        core_set: Index of each.
-        runtime: Index of each.
-        weights: Of each: runtimes that timed the same network share one.
-    """
-
-    units: Vector
-    logs: Vector
-    precision: Index
-    core_set: Index
-    runtime: Index
-    weights: Vector
+    units: Vector  # Times × parameters.
+    logs: Vector  # Of the times.
+    precision: Index  # Index of each.
+    core_set: Index  # Index of each.
+    runtime: Index  # Index of each.
+    weights: Vector  # Of each: runtimes that timed the same network share one.
 
 
 def fit_pooled(
     designs: Mapping[str, Design], formula: Formula, sets: Mapping[str, Sequence[CoreSet]], training: Vector
 ) -> dict[Place, Vector]:
-    """Sizes of the parameters for every precision and core set.
-
-    Args:
-        designs: Units of the networks by precision; all have the same parameters.
-        formula: That they are of, with its `units`.
-        sets: Times by precision; a core set is there once for each runtime that timed networks on it.
-        training: Which networks may be looked at.
-
-    Returns:
-        The sizes with the runtime that takes the least beside the kernels.
-    """
+    """Sizes of the parameters for every precision and core set."""
     precisions = sorted(designs)
     known = {each.key: each for some in sets.values() for each in some}
     keys = sorted(known)

@@ -40,21 +40,13 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Chip:
-    """A fitted processor with the networks that were measured on it.
+    """A fitted processor with the networks that were measured on it."""
 
-    Args:
-        name: Where it is found.
-        processor: With its core set.
-        measured: ms of each network.
-        times: Kernel times of each network by its fit.
-        fixed_ms: What an inference takes beside them.
-    """
-
-    name: Relative
-    processor: Processor
-    measured: Mapping[str, float]
-    times: Mapping[str, Times]
-    fixed_ms: float
+    name: Relative  # Where it is found.
+    processor: Processor  # With its core set.
+    measured: Mapping[str, float]  # ms of each network.
+    times: Mapping[str, Times]  # Kernel times of each network by its fit.
+    fixed_ms: float  # What an inference takes beside them.
 
     def on(self, other: Processor, precision: str) -> dict[str, float]:
         """What its fit says of each network on another processor, ms."""
@@ -69,12 +61,6 @@ def fit_priors(
     step: Callable[[], object] = lambda: None,
 ) -> list[Prior]:
     """Priors of all core sets and precisions of a device that have no fit and enough relatives.
-
-    Args:
-        device: The device.
-        profiles: Those with fits.
-        measurements: What the fits were made from: they are judged by it.
-        step: Called after each prior.
 
     Raises:
         StretchError: If none of its processors has enough relatives.
@@ -109,11 +95,7 @@ def log_ratios(chips: Sequence[Chip], precision: str) -> list[dict[str, float]]:
 
 
 def spread(ratios: Sequence[Mapping[str, float]]) -> tuple[float, float]:
-    """Middle and half-width of the interval of a chip's log ratios, from those of other chips.
-
-    Args:
-        ratios: Log ratios of the networks of each chip.
-    """
+    """Middle and half-width of the interval of a chip's log ratios, from those of other chips."""
     middles = np.array([np.median(list(each.values())) for each in ratios])
     within = np.mean([np.var(np.array(list(each.values())) - middle) for each, middle in zip(ratios, middles, strict=True)])
     between = np.var(middles, ddof=1) * (1 + 1 / len(middles))

@@ -23,27 +23,15 @@ LEAST_MS = 1e-4
 
 @dataclass(frozen=True)
 class Timed:
-    """A measured kernel.
+    """A measured kernel."""
 
-    Args:
-        network: That it is part of.
-        cost: What its time depends on.
-        ms: Its time.
-    """
-
-    network: str
-    cost: KernelCost
-    ms: float
+    network: str  # That it is part of.
+    cost: KernelCost  # What its time depends on.
+    ms: float  # Its time.
 
 
 def fit_kernels(rows: Sequence[Timed], formula: Formula, grain: Grain) -> dict[str, KernelGroup]:
-    """A formula and, where there are enough kernels, trees for each group.
-
-    Args:
-        rows: Measured kernels.
-        formula: Of their backend.
-        grain: Of the processor.
-    """
+    """A formula and, where there are enough kernels, trees for each group."""
     inside: dict[str, list[Timed]] = {}
     for row in rows:
         group = group_of(row.cost, tuple(formula.kernels))
@@ -102,13 +90,6 @@ def time_kernels(groups: dict[str, KernelGroup], costs: Sequence[KernelCost], gr
 
 
 def correction(sums: Vector, kernels: Vector, weights: Vector, times: Vector) -> Correction:
-    """From sums of kernels to whole networks, on the relative error: see `Correction`.
-
-    Args:
-        sums: Sum of each network's kernels, ms.
-        kernels: How many there are.
-        weights: Their weight elements.
-        times: ms of the networks.
-    """
+    """From sums of kernels to whole networks, on the relative error: see `Correction`."""
     scale, per_kernel, per_weight, fixed = solve(np.stack([sums, kernels, weights, np.ones(len(sums))], axis=1), times)
     return Correction(rounded(float(scale)), rounded(float(per_kernel)), rounded(float(fixed)), rounded(float(per_weight)))

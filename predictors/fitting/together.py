@@ -29,21 +29,13 @@ MIN_NETWORKS = 8
 
 @dataclass(frozen=True)
 class Pool:
-    """All times of one kind of processor, on every device and at every precision that a formula has units for.
+    """All times of one kind of processor, on every device and at every precision that a formula has units for."""
 
-    Args:
-        networks: As kernels of the backend.
-        formula: With its units.
-        rows: Times; of several runtimes the fastest is predicted.
-        folds: Fold of each network.
-        slices: Output and input channels that are computed at a time.
-    """
-
-    networks: Networks
-    formula: Formula
-    rows: Sequence[Latency]
-    folds: Mapping[str, int]
-    slices: tuple[int, int]
+    networks: Networks  # As kernels of the backend.
+    formula: Formula  # With its units.
+    rows: Sequence[Latency]  # Times; of several runtimes the fastest is predicted.
+    folds: Mapping[str, int]  # Fold of each network.
+    slices: tuple[int, int]  # Output and input channels that are computed at a time.
 
     @cached_property
     def designs(self) -> dict[str, Design]:
@@ -117,7 +109,6 @@ class Pool:
 
         Args:
             precision: Such as ``int8``.
-            without: Family that is not looked at.
         """
         from scipy.stats import t
 

@@ -30,19 +30,12 @@ _CORES = re.compile(r"(\d+)([A-Za-z]+)")
 
 @dataclass(frozen=True)
 class CoreSet:
-    """One choice of cores of one device whose networks were timed.
+    """One choice of cores of one device whose networks were timed."""
 
-    Args:
-        device: Its device.
-        name: Such as ``1large2med``.
-        times: ms of each network of a design, in its order; NaN where it was not measured.
-        runtime: That timed them; empty where it does not matter.
-    """
-
-    device: str
-    name: str
-    times: Vector
-    runtime: str = ""
+    device: str  # Its device.
+    name: str  # Such as ``1large2med``.
+    times: Vector  # ms of each network of a design, in its order; NaN where it was not measured.
+    runtime: str = ""  # That timed them; empty where it does not matter.
 
     @property
     def key(self) -> tuple[str, str]:
@@ -64,15 +57,7 @@ class CoreSet:
 def fit_core_sets(
     made: Design, formula: Formula, precision: str, sets: Sequence[CoreSet], training: Vector
 ) -> dict[tuple[str, str], Vector]:
-    """Sizes of the parameters for every core set.
-
-    Args:
-        made: Units of the networks.
-        formula: That they are of.
-        precision: Of all these times.
-        sets: Core sets of all devices.
-        training: Which networks may be looked at.
-    """
+    """Sizes of the parameters for every core set."""
     known = {each.key for each in sets}
     # What has no single core to be compared with counts as one itself.
     single = [each for each in sets if each.cores == 1 or (each.device, each.alone) not in known]
@@ -97,13 +82,7 @@ def _first(made: Design, precision: str, each: CoreSet, training: Vector) -> Vec
 
 
 def scaled_prior(units: Vector, times: Vector, priors: Sequence[Prior]) -> Vector:
-    """Sizes in ms from priors in multiply-accumulates, bytes and launches: what one of each costs here.
-
-    Args:
-        units: Networks × parameters.
-        times: ms of the networks.
-        priors: Of the parameters.
-    """
+    """Sizes in ms from priors in multiply-accumulates, bytes and launches: what one of each costs here."""
     parts = np.array([[each.compute, each.memory, each.launch] for each in priors])
     rows = (units @ parts) / times[:, None]
     scale = np.maximum(rows.mean(axis=0), np.finfo(float).tiny)

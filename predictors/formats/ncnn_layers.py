@@ -13,30 +13,20 @@ _SAME = (-233, -234)
 
 @dataclass(frozen=True)
 class Blob:
-    """A tensor between layers.
+    """A tensor between layers."""
 
-    Args:
-        op: Name of the operator that computes it; empty for one that is stored in the file.
-        shape: Batch first; N×C×H×W, N×H×W or N×W.
-    """
-
-    op: str
-    shape: Shape
+    op: str  # Name of the operator that computes it; empty for one that is stored in the file.
+    shape: Shape  # Batch first; N×C×H×W, N×H×W or N×W.
 
 
 @dataclass(frozen=True)
 class Step:
-    """One operator of a layer.
+    """One operator of a layer."""
 
-    Args:
-        kind: Its kind.
-        attrs: What the kind needs.
-        reads: What it reads; None for what the layer reads or, if it is not the layer's first, for the one before it.
-            A blob without operator and shape stands for the one before it.
-    """
-
-    kind: str
-    attrs: dict[str, Attr]
+    kind: str  # Its kind.
+    attrs: dict[str, Attr]  # What the kind needs.
+    #: What it reads; None for what the layer reads or, if it is not the layer's first, for the one before it. A blob without operator and
+    #: shape stands for the one before it.
     reads: tuple[Blob, ...] | None = None
 
 

@@ -24,25 +24,15 @@ Number = int | float
 
 @dataclass(frozen=True)
 class Layer:
-    """One line.
+    """One line."""
 
-    Args:
-        kind: ncnn's name of the layer, such as ``Convolution``.
-        name: Its name.
-        inputs: Blobs that it reads.
-        outputs: Blobs that it writes.
-        params: Its parameters by id, as far as they are given.
-        shapes: Of the outputs, batch first, as the file states them; empty if it does not.
-        line: In the file, from 1.
-    """
-
-    kind: str
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    params: dict[int, Number | tuple[Number, ...]] = field(default_factory=dict)
-    shapes: tuple[Shape, ...] = ()
-    line: int = 0
+    kind: str  # ncnn's name of the layer, such as ``Convolution``.
+    name: str  # Its name.
+    inputs: tuple[str, ...]  # Blobs that it reads.
+    outputs: tuple[str, ...]  # Blobs that it writes.
+    params: dict[int, Number | tuple[Number, ...]] = field(default_factory=dict)  # Its parameters by id, as far as they are given.
+    shapes: tuple[Shape, ...] = ()  # Of the outputs, batch first, as the file states them; empty if it does not.
+    line: int = 0  # In the file, from 1.
 
     def integer(self, key: int, default: int) -> int:
         """Parameter `key` as a whole number."""
@@ -58,15 +48,7 @@ class Layer:
 
 
 def parse_layers(text: str, what: str) -> list[Layer]:
-    """The layers of a file, in its order.
-
-    Args:
-        text: Content of the file.
-        what: Its name, for errors.
-
-    Raises:
-        StretchError: If it is no such file or damaged; names the line.
-    """
+    """The layers of a file, in its order."""
     lines = [line.split() for line in text.splitlines()]
     if len(lines) < 2 or lines[0] != [MAGIC]:
         raise StretchError(

@@ -32,7 +32,6 @@ def read_onnx(path: str | Path, input_shape: Asked | None = None) -> OpGraph:
     """The operator graph of an ONNX network.
 
     Args:
-        path: Of the file.
         input_shape: Of its first input, batch first, or of several in their order or by their names; what the file states
             where none is given, with a batch of 1 where it leaves that open.
 

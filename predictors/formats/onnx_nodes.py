@@ -33,21 +33,13 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Node:
-    """A node with the shapes around it.
+    """A node with the shapes around it."""
 
-    Args:
-        kind: Its operator.
-        attrs: Its attributes.
-        inputs: Shape of each input; None where it is left out or not known.
-        computed: Whether each input is computed from the network's input, rather than stored.
-        shape: Of its first output; None where ONNX cannot tell.
-    """
-
-    kind: str
-    attrs: dict[str, Any]
-    inputs: tuple[Shape | None, ...]
-    computed: tuple[bool, ...]
-    shape: Shape | None
+    kind: str  # Its operator.
+    attrs: dict[str, Any]  # Its attributes.
+    inputs: tuple[Shape | None, ...]  # Shape of each input; None where it is left out or not known.
+    computed: tuple[bool, ...]  # Whether each input is computed from the network's input, rather than stored.
+    shape: Shape | None  # Of its first output; None where ONNX cannot tell.
 
     @classmethod
     def of(cls, node: Any, inputs: list[Shape | None], computed: list[bool], shape: Shape | None) -> "Node":

@@ -37,28 +37,17 @@ _HINT = "give the text that `benchncnn 8 1 0 -1` prints, a line `resnet18  min =
 
 @dataclass(frozen=True)
 class Bench:
-    """A network as it ran.
+    """A network as it ran."""
 
-    Args:
-        name: As `benchncnn` calls it, without the ending of its precision.
-        precision: ``int8`` where the name said so, else what ncnn computes in where it may: ``fp16``.
-        min_ms: Quickest run.
-        max_ms: Slowest run.
-        avg_ms: Mean of the runs.
-    """
-
-    name: str
-    precision: str
-    min_ms: float
-    max_ms: float
-    avg_ms: float
+    name: str  # As `benchncnn` calls it, without the ending of its precision.
+    precision: str  # ``int8`` where the name said so, else what ncnn computes in where it may: ``fp16``.
+    min_ms: float  # Quickest run.
+    max_ms: float  # Slowest run.
+    avg_ms: float  # Mean of the runs.
 
 
 def read_benchncnn(path: Path) -> tuple[list[Bench], dict[str, int]]:
     """Networks and settings such as ``num_threads``; other lines are passed over.
-
-    Args:
-        path: File with what was printed.
 
     Raises:
         StretchError: If the file cannot be read or has no such line, a network is there twice or a time is none; names the line.

@@ -22,24 +22,15 @@ _HINT = "benchmark_model writes it with --enable_op_profiling=true --profiling_o
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator as it ran.
+    """An operator as it ran."""
 
-    Args:
-        kind: Its type, such as ``CONV_2D``, or a delegate's.
-        ms: Mean time of a run.
-        name: Tensor that it writes, and its number.
-    """
-
-    kind: str
-    ms: float
-    name: str
+    kind: str  # Its type, such as ``CONV_2D``, or a delegate's.
+    ms: float  # Mean time of a run.
+    name: str  # Tensor that it writes, and its number.
 
 
 def read_op_profile(path: Path) -> list[Operator]:
     """Operators of one network in the order in which they ran, those of preparation left out.
-
-    Args:
-        path: The file.
 
     Raises:
         StretchError: If the file cannot be read or is no such table, or a time is none; names the line.

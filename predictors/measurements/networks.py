@@ -26,21 +26,13 @@ _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where measurements come from.
+    """Where measurements come from."""
 
-    Args:
-        title: What they are.
-        url: Where they were published; empty for one's own.
-        commit: Version of that.
-        licence: Its licence, as SPDX names it.
-        notes: What the numbers mean, and what was left out.
-    """
-
-    title: _Text
-    url: str
-    commit: str
-    licence: _Text
-    notes: _Text
+    title: _Text  # What they are.
+    url: str  # Where they were published; empty for one's own.
+    commit: str  # Version of that.
+    licence: _Text  # Its licence, as SPDX names it.
+    notes: _Text  # What the numbers mean, and what was left out.
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,21 +45,13 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured.
+    """What was measured."""
 
-    Args:
-        source: Where it comes from.
-        graphs: The networks by name.
-        families: The family of each network: relatives are left out together when a fit is judged.
-        latencies: Times of whole networks.
-        kernels: Times of single kernels.
-    """
-
-    source: Source
-    graphs: dict[str, OpGraph]
-    families: dict[str, str]
-    latencies: list[Latency]
-    kernels: list[KernelLatency] = field(default_factory=list)
+    source: Source  # Where it comes from.
+    graphs: dict[str, OpGraph]  # The networks by name.
+    families: dict[str, str]  # The family of each network: relatives are left out together when a fit is judged.
+    latencies: list[Latency]  # Times of whole networks.
+    kernels: list[KernelLatency] = field(default_factory=list)  # Times of single kernels.
 
     def of(self, device: str) -> "Measurements":
         """Those on one device."""
@@ -118,12 +102,7 @@ def load_measurements(folder: str | Path) -> Measurements:
 
 
 def write_networks(path: Path, networks: Iterable[tuple[str, str, OpGraph]]) -> None:
-    """Write networks; the same networks give the same bytes.
-
-    Args:
-        path: File to write.
-        networks: Name, family and graph of each.
-    """
+    """Write networks; the same networks give the same bytes."""
     lines = [
         msgspec.json.encode({"network": name, "family": family, "graph": msgspec.Raw(graph.to_json())}) for name, family, graph in networks
     ]

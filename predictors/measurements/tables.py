@@ -36,75 +36,41 @@ _Least = Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
 
 
 class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Time of a network on one processor.
+    """Time of a network on one processor."""
 
-    Args:
-        device: Id of the device.
-        network: Name of the network.
-        processor: Such as ``cpu``.
-        core_set: Such as ``1large``.
-        precision: Such as ``fp32``.
-        runtime: Runtime and version.
-        ms: Its time.
-        std_ms: Standard deviation of its runs; empty where not known.
-    """
-
-    device: _Text
-    network: _Text
-    processor: _Text
-    core_set: _Text
-    precision: _Text
-    runtime: _Text
-    ms: _Ms
-    std_ms: Annotated[float, msgspec.Meta(ge=0, le=MAX_MS)] | None = None
+    device: _Text  # Id of the device.
+    network: _Text  # Name of the network.
+    processor: _Text  # Such as ``cpu``.
+    core_set: _Text  # Such as ``1large``.
+    precision: _Text  # Such as ``fp32``.
+    runtime: _Text  # Runtime and version.
+    ms: _Ms  # Its time.
+    std_ms: Annotated[float, msgspec.Meta(ge=0, le=MAX_MS)] | None = None  # Standard deviation of its runs; empty where not known.
 
 
 class KernelLatency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Time of one kernel of a network; from `kind` on the fields of `predictors.fusion.KernelCost`.
+    """Time of one kernel of a network; from `kind` on the fields of `predictors.fusion.KernelCost`."""
 
-    Args:
-        device: Id of the device.
-        network: Network that it is part of.
-        processor: Such as ``gpu``.
-        core_set: Such as ``all``.
-        precision: Such as ``fp16``.
-        runtime: Runtime and version.
-        kernel: Name of the kernel, as the runtime tells it.
-        implementation: Which of its implementations the runtime chose.
-        kind: Kind of the kernel.
-        in_channels: Input channels of one group.
-        out_channels: Output channels of one group.
-        groups: Groups.
-        taps: Positions of the window.
-        pixels: Output positions.
-        reads: Elements read.
-        writes: Elements written.
-        weights: Weight elements.
-        stride: Input positions for each output position.
-        variant: Implementation or operator within the kind; may be empty.
-        ms: Its time.
-    """
-
-    device: _Text
-    network: _Text
-    processor: _Text
-    core_set: _Text
-    precision: _Text
-    runtime: _Text
-    kernel: _Text
-    implementation: str
-    kind: _Text
-    in_channels: _Least
-    out_channels: _Least
-    groups: _Least
-    taps: _Least
-    pixels: _Least
-    reads: _Count
-    writes: _Count
-    weights: _Count
-    stride: _Least
-    variant: str
-    ms: _Ms
+    device: _Text  # Id of the device.
+    network: _Text  # Network that it is part of.
+    processor: _Text  # Such as ``gpu``.
+    core_set: _Text  # Such as ``all``.
+    precision: _Text  # Such as ``fp16``.
+    runtime: _Text  # Runtime and version.
+    kernel: _Text  # Name of the kernel, as the runtime tells it.
+    implementation: str  # Which of its implementations the runtime chose.
+    kind: _Text  # Kind of the kernel.
+    in_channels: _Least  # Input channels of one group.
+    out_channels: _Least  # Output channels of one group.
+    groups: _Least  # Groups.
+    taps: _Least  # Positions of the window.
+    pixels: _Least  # Output positions.
+    reads: _Count  # Elements read.
+    writes: _Count  # Elements written.
+    weights: _Count  # Weight elements.
+    stride: _Least  # Input positions for each output position.
+    variant: str  # Implementation or operator within the kind; may be empty.
+    ms: _Ms  # Its time.
 
     @property
     def cost(self) -> KernelCost:
@@ -116,16 +82,7 @@ Row = TypeVar("Row", Latency, KernelLatency)
 
 
 def read_table(path: Path, kind: type[Row]) -> list[Row]:
-    """A table, checked.
-
-    Args:
-        path: CSV file in UTF-8 with the header that `kind` has.
-        kind: `Latency` or `KernelLatency`.
-
-    Raises:
-        StretchError: If the file cannot be read, its header differs, a number is
-            missing, absurd or not finite, a row is there twice or there is none; names line and field.
-    """
+    """A table, checked."""
     found: list[Row] = []
     seen: dict[tuple[object, ...], int] = {}
     for line, raw in _lines(path, [field.name for field in msgspec.structs.fields(kind)]):
@@ -143,12 +100,7 @@ def read_table(path: Path, kind: type[Row]) -> list[Row]:
 
 
 def write_table(path: Path, rows: list[Row]) -> None:
-    """Write a table that `read_table` reads.
-
-    Args:
-        path: File to write.
-        rows: At least one.
-    """
+    """Write a table that `read_table` reads."""
     fields = [field.name for field in msgspec.structs.fields(type(rows[0]))]
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")

@@ -26,21 +26,13 @@ ORIGINS: dict[Origin, str] = {
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Time of a kernel and what it is made of, ms.
+    """Time of a kernel and what it is made of, ms."""
 
-    Args:
-        ms: The whole.
-        launch_ms: Fixed cost of starting it.
-        compute_ms: Arithmetic.
-        memory_ms: Moving activations and weights.
-        origin: Which model it is from.
-    """
-
-    ms: float
-    launch_ms: float
-    compute_ms: float
-    memory_ms: float
-    origin: Origin = "roofline"
+    ms: float  # The whole.
+    launch_ms: float  # Fixed cost of starting it.
+    compute_ms: float  # Arithmetic.
+    memory_ms: float  # Moving activations and weights.
+    origin: Origin = "roofline"  # Which model it is from.
 
     @property
     def bound(self) -> str:

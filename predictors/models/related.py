@@ -21,15 +21,10 @@ from predictors.models.fitted import FittedModel
 
 @dataclass(frozen=True)
 class Ratios:
-    """A processor against its relative: factors on the parts of the relative's times.
+    """A processor against its relative: factors on the parts of the relative's times."""
 
-    Args:
-        compute: The relative's peak over the processor's, threads that wait for each other considered.
-        memory: The relative's bandwidth over the processor's.
-    """
-
-    compute: float
-    memory: float
+    compute: float  # The relative's peak over the processor's, threads that wait for each other considered.
+    memory: float  # The relative's bandwidth over the processor's.
 
     @classmethod
     def between(cls, relative: Processor, processor: Processor, precision: str) -> "Ratios":
@@ -64,11 +59,6 @@ class RelatedModel:
     @classmethod
     def of(cls, prior: Prior, processor: Processor, load: Callable[[str], DeviceProfile]) -> "RelatedModel":
         """The model of a processor from its prior.
-
-        Args:
-            prior: What its relatives say of it.
-            processor: The processor.
-            load: Profile of a device by its id.
 
         Raises:
             StretchError: If a relative's profile or fit is gone.

@@ -18,30 +18,19 @@ Part = Literal["launch", "compute", "memory"]
 
 @dataclass(frozen=True)
 class Grain:
-    """Units that a processor works in.
+    """Units that a processor works in."""
 
-    Args:
-        width_slice: Output channels are computed in multiples of this many.
-        reduce_slice: Input channels are computed in multiples of this many.
-        item_bytes: Bytes of an element.
-    """
-
-    width_slice: int
-    reduce_slice: int
-    item_bytes: int
+    width_slice: int  # Output channels are computed in multiples of this many.
+    reduce_slice: int  # Input channels are computed in multiples of this many.
+    item_bytes: int  # Bytes of an element.
 
 
 @dataclass(frozen=True)
 class Term:
-    """One term.
+    """One term."""
 
-    Args:
-        units: How many units of it a kernel has, from its cost (numbers or arrays) and the processor's grain.
-        part: What it is part of.
-    """
-
-    units: Callable[[Any, Grain], Any]
-    part: Part
+    units: Callable[[Any, Grain], Any]  # How many units of it a kernel has, from its cost (numbers or arrays) and the processor's grain.
+    part: Part  # What it is part of.
 
 
 #: Terms by name; a fit names those it uses.

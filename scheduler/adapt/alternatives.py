@@ -7,37 +7,23 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Work:
-    """A step of a plan.
+    """A step of a plan."""
 
-    Args:
-        name: Unique in its plan.
-        processor: Processor that it occupies.
-        queue: What runs one step at a time.
-        computing_ms: Time on the processor, which grows with whatever else uses it.
-        other_ms: Exchanges before and after it, which do not.
-        after: Steps of the plan that have to be over before it begins.
-    """
-
-    name: str
-    processor: str
-    queue: str
-    computing_ms: float
-    other_ms: float
-    after: tuple[str, ...]
+    name: str  # Unique in its plan.
+    processor: str  # Processor that it occupies.
+    queue: str  # What runs one step at a time.
+    computing_ms: float  # Time on the processor, which grows with whatever else uses it.
+    other_ms: float  # Exchanges before and after it, which do not.
+    after: tuple[str, ...]  # Steps of the plan that have to be over before it begins.
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """A plan, as the policy sees it.
+    """A plan, as the policy sees it."""
 
-    Args:
-        name: Unique among the alternatives.
-        work: Its steps, each behind those that it waits for.
-        watts: What each processor takes more while it computes; nothing where nobody minds energy.
-    """
-
-    name: str
-    work: tuple[Work, ...]
+    name: str  # Unique among the alternatives.
+    work: tuple[Work, ...]  # Its steps, each behind those that it waits for.
+    #: What each processor takes more while it computes; nothing where nobody minds energy.
     watts: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
@@ -49,14 +35,7 @@ class Alternative:
         return total
 
     def expected_mj(self, factors: Mapping[str, float]) -> float:
-        """What processors take for an inference if they take longer than planned, mJ.
-
-        Args:
-            factors: As of `expected_ms`.
-
-        Raises:
-            KeyError: If the power of one is not known.
-        """
+        """What processors take for an inference if they take longer than planned, mJ."""
         return sum(self.watts[name] * ms * factors.get(name, 1.0) for name, ms in self.computing_ms.items() if ms)
 
     def expected_ms(self, factors: Mapping[str, float]) -> float:

@@ -40,32 +40,22 @@ _RECENT = 3
 class Rules:
     """When the policy acts.
 
-    Args:
-        contended: Factor on its expected time from which on a processor counts as contended.
-        free: Factor up to which it counts as free again; below `contended`.
-        inferences: How many in a row have to say so.
-        weight: Of the last inference in the exponential mean, above 0 and at most 1.
-        gain: Share of the present plan's expected time that another one has to save.
-        probe_after: Inferences before the first look at a contended processor that is not used.
-        probe_most: What doubling that distance ends at.
-        prefer: ``latency``: the plan with the least expected time. ``energy``: the one whose processors take least for an inference.
-            ``deadline``: of those that are expected to be over within `deadline_ms` the one that takes least energy, or where no
-            power is known the quickest; the quickest of all where none is.
-        deadline_ms: Latency allowed, for ``deadline``.
-
     Raises:
         UsageError: If a number is out of its range.
     """
 
-    contended: float = 1.5
-    free: float = 1.2
-    inferences: int = 2
-    weight: float = 0.5
-    gain: float = 0.05
-    probe_after: int = 8
-    probe_most: int = 64
+    contended: float = 1.5  # Factor on its expected time from which on a processor counts as contended.
+    free: float = 1.2  # Factor up to which it counts as free again; below `contended`.
+    inferences: int = 2  # How many in a row have to say so.
+    weight: float = 0.5  # Of the last inference in the exponential mean, above 0 and at most 1.
+    gain: float = 0.05  # Share of the present plan's expected time that another one has to save.
+    probe_after: int = 8  # Inferences before the first look at a contended processor that is not used.
+    probe_most: int = 64  # What doubling that distance ends at.
+    #: ``latency``: the plan with the least expected time. ``energy``: the one whose processors take least for an inference. ``deadline``:
+    #: of those that are expected to be over within `deadline_ms` the one that takes least energy, or where no power is known the quickest;
+    #: the quickest of all where none is.
     prefer: Prefer = "latency"
-    deadline_ms: float | None = None
+    deadline_ms: float | None = None  # Latency allowed, for ``deadline``.
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -88,110 +78,66 @@ class Rules:
 
 @dataclass(frozen=True)
 class Ran:
-    """An inference is over.
+    """An inference is over."""
 
-    Args:
-        number: Which one.
-        alternative: Plan that it ran.
-        expected_ms: What each processor of that plan computes, as planned.
-        measured_ms: What it took.
-    """
-
-    number: int
-    alternative: str
-    expected_ms: Mapping[str, float]
-    measured_ms: Mapping[str, float]
+    number: int  # Which one.
+    alternative: str  # Plan that it ran.
+    expected_ms: Mapping[str, float]  # What each processor of that plan computes, as planned.
+    measured_ms: Mapping[str, float]  # What it took.
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Subgraphs to run for nobody, to see how busy their processor is.
+    """Subgraphs to run for nobody, to see how busy their processor is."""
 
-    Args:
-        processor: The processor.
-        alternative: Plan whose subgraphs on it are run, one after the other.
-        expected_ms: What they take undisturbed.
-    """
-
-    processor: str
-    alternative: str
-    expected_ms: float
+    processor: str  # The processor.
+    alternative: str  # Plan whose subgraphs on it are run, one after the other.
+    expected_ms: float  # What they take undisturbed.
 
 
 @dataclass(frozen=True)
 class Probed:
-    """A probe is over.
+    """A probe is over."""
 
-    Args:
-        number: Inference after which that is told.
-        processor: That was looked at.
-        expected_ms: What its subgraphs take undisturbed.
-        measured_ms: What they took; infinite where they failed.
-    """
-
-    number: int
-    processor: str
-    expected_ms: float
-    measured_ms: float
+    number: int  # Inference after which that is told.
+    processor: str  # That was looked at.
+    expected_ms: float  # What its subgraphs take undisturbed.
+    measured_ms: float  # What they took; infinite where they failed.
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the next inference runs, and why.
+    """What the next inference runs, and why."""
 
-    Args:
-        inference: The one after which it was decided.
-        kind: What it is.
-        before: Plan that was run.
-        after: Plan to run; the same one while a look is under way, or where it found that it is the right one.
-        reason: In words.
-        factors: What was taken for the factor on each processor's time; those that count as free are left out.
-        probe: What to run beside the next inferences, of a ``probe``; `Probed` is to be told of it when it is over.
-    """
-
-    inference: int
-    kind: Kind
-    before: str
-    after: str
-    reason: str
-    factors: Mapping[str, float]
-    probe: Probe | None = None
+    inference: int  # The one after which it was decided.
+    kind: Kind  # What it is.
+    before: str  # Plan that was run.
+    after: str  # Plan to run; the same one while a look is under way, or where it found that it is the right one.
+    reason: str  # In words.
+    factors: Mapping[str, float]  # What was taken for the factor on each processor's time; those that count as free are left out.
+    probe: Probe | None = None  # What to run beside the next inferences, of a ``probe``; `Probed` is to be told of it when it is over.
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of a processor.
+    """What is known of a processor."""
 
-    Args:
-        recent: Logarithms of the last factors; before the first inference, that all takes what was planned.
-        mean: Their exponential mean, by the median of the last ones.
-        contended: Whether it counts as that.
-        votes: Inferences in a row that speak for the contrary.
-        wait: Inferences until it is looked at, if it is contended and not used.
-        gap: How long the next wait is.
-    """
-
+    #: Logarithms of the last factors; before the first inference, that all takes what was planned.
     recent: tuple[float, ...] = (0.0,) * (_RECENT - 1)
-    mean: float = 0.0
-    contended: bool = False
-    votes: int = 0
-    wait: int = 0
-    gap: int = 0
+    mean: float = 0.0  # Their exponential mean, by the median of the last ones.
+    contended: bool = False  # Whether it counts as that.
+    votes: int = 0  # Inferences in a row that speak for the contrary.
+    wait: int = 0  # Inferences until it is looked at, if it is contended and not used.
+    gap: int = 0  # How long the next wait is.
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything that a policy remembers.
+    """Everything that a policy remembers."""
 
-    Args:
-        present: Plan that the next inference runs.
-        seen: By processor; none for those that were never used.
-        probed: Processor that a probe looks at; None if none is under way, or what it sees no longer matters.
-    """
-
-    present: str
-    seen: Mapping[str, Seen] = field(default_factory=dict)
-    probed: str | None = None
+    present: str  # Plan that the next inference runs.
+    seen: Mapping[str, Seen] = field(default_factory=dict)  # By processor; none for those that were never used.
+    probed: str | None = None  # Processor that a probe looks at; None if none is under way, or what it sees no longer matters.
 
 
 class Policy:
@@ -224,10 +170,6 @@ class Policy:
 
     def after(self, state: State, told: Ran | Probed) -> tuple[State, Decision | None]:
         """What follows from an inference, or from a probe.
-
-        Args:
-            state: Before it was over.
-            told: What it took.
 
         Returns:
             The state from now on, and the decision if there is one.

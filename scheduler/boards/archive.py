@@ -18,17 +18,11 @@ _LEVEL = 4
 
 @dataclass(frozen=True)
 class Archive:
-    """Files that become one folder on a board.
+    """Files that become one folder on a board."""
 
-    Args:
-        name: Of the folder there, with the digest of what decides its content at its end.
-        files: By name in that folder.
-        compress: Whether that makes them smaller.
-    """
-
-    name: str
-    files: Mapping[str, Path]
-    compress: bool = True
+    name: str  # Of the folder there, with the digest of what decides its content at its end.
+    files: Mapping[str, Path]  # By name in that folder.
+    compress: bool = True  # Whether that makes them smaller.
 
     @property
     def bytes(self) -> int:
@@ -67,7 +61,6 @@ def below(folder: Path, skipped: Iterable[str] = ()) -> dict[str, Path]:
     """Files of a folder by their name in it.
 
     Args:
-        folder: The folder.
         skipped: Names of folders that are left out.
     """
     left_out = set(skipped)

@@ -19,7 +19,6 @@ def ask_for_file(path: Path, question: str) -> None:
     """Have a file made by the machine that started this program, and wait for it.
 
     Args:
-        path: The file to write here.
         question: What is to be in it, as both ends understand it.
 
     Raises:

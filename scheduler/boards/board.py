@@ -49,43 +49,25 @@ class Teller(Protocol):
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """Which board, and how it is to be set up.
+    """Which board, and how it is to be set up."""
 
-    Args:
-        host: As ``ssh`` takes it.
-        folder: There, for all that is copied; empty: ``nn-stretch/board`` in the user's cache.
-        wheels: Folder here with the board's packages; None: the index that pip uses here.
-        extras: Of ours, beside the base install.
-        config: File to take instead of the user's ssh configuration.
-    """
-
-    host: str
-    folder: str = ""
-    wheels: Path | None = None
-    extras: tuple[str, ...] = ()
-    config: Path | None = None
+    host: str  # As ``ssh`` takes it.
+    folder: str = ""  # There, for all that is copied; empty: ``nn-stretch/board`` in the user's cache.
+    wheels: Path | None = None  # Folder here with the board's packages; None: the index that pip uses here.
+    extras: tuple[str, ...] = ()  # Of ours, beside the base install.
+    config: Path | None = None  # File to take instead of the user's ssh configuration.
 
 
 class BoardAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where something ran.
+    """Where something ran."""
 
-    Args:
-        host: As it was named.
-        arch: ``x86_64`` or ``aarch64``.
-        python: Its version there.
-        glibc: Its version there.
-        cores: That programs may use there.
-        folder: There, with all that was copied.
-        copied_bytes: Of what was not there yet: ``packages``, ``nn_stretch``, ``bundle``.
-    """
-
-    host: str
-    arch: str
-    python: str
-    glibc: str
-    cores: int
-    folder: str
-    copied_bytes: dict[str, int]
+    host: str  # As it was named.
+    arch: str  # ``x86_64`` or ``aarch64``.
+    python: str  # Its version there.
+    glibc: str  # Its version there.
+    cores: int  # That programs may use there.
+    folder: str  # There, with all that was copied.
+    copied_bytes: dict[str, int]  # Of what was not there yet: ``packages``, ``nn_stretch``, ``bundle``.
 
 
 class Board:
@@ -140,9 +122,6 @@ class Board:
 
     def copy_bundle(self, bundle: Bundle) -> str:
         """Copy a bundle, if it is not there as it is here.
-
-        Args:
-            bundle: One whose hashes were compared.
 
         Returns:
             Its folder there.
@@ -204,7 +183,6 @@ class Board:
         """Run a verb there with ``--json``; it ends when the line does.
 
         Args:
-            words: The verb and its flags.
             folder: In which it runs, a name of `scratch`.
             said: Told each line that it writes on stderr.
             make: Makes files that it asks for with `scheduler.boards.asking`.
@@ -236,7 +214,6 @@ class Board:
 
         Args:
             name: Below the board's folder.
-            most: Bytes that it may have.
 
         Raises:
             StretchError: If there is none, or the line is lost.
@@ -289,10 +266,6 @@ class Board:
 def open_board(where: Where, teller: Teller) -> Iterator[Board]:
     """A board with nn-stretch on it, for as long as the block lasts; whatever still runs there ends with it.
 
-    Args:
-        where: Which board, and how it is to be set up.
-        teller: Told what goes on.
-
     Raises:
         UsageError: If the name of the host is none.
         MissingBackendError: If ssh, pip, Python or packages are missing.
@@ -323,13 +296,7 @@ def _refused(host: str, refused: RefusedError, doing: str) -> StretchError:
 
 
 def explain_trial(host: str, code: int, told: str) -> StretchError:
-    """Why packages do not import there: mostly a library of the system is missing.
-
-    Args:
-        host: The board.
-        code: Of the trial's end.
-        told: What it wrote.
-    """
+    """Why packages do not import there: mostly a library of the system is missing."""
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     last = lines[-1][:300] if lines else "nothing was said"
     if ".so" in last and "cannot open shared object file" in last:

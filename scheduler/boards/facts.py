@@ -14,25 +14,15 @@ SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a board says of itself.
+    """What a board says of itself."""
 
-    Args:
-        system: Of the kernel, ``Linux``.
-        machine: Architecture as its kernel calls it.
-        bits: Of Python there, 32 or 64.
-        implementation: Of Python, ``cpython``; with a `t` behind it where threads run without a lock.
-        python: Its version.
-        glibc: Version of the C library; empty where it is another one.
-        cores: That a program may use.
-    """
-
-    system: str
-    machine: str
-    bits: int
-    implementation: str
-    python: str
-    glibc: str
-    cores: int
+    system: str  # Of the kernel, ``Linux``.
+    machine: str  # Architecture as its kernel calls it.
+    bits: int  # Of Python there, 32 or 64.
+    implementation: str  # Of Python, ``cpython``; with a `t` behind it where threads run without a lock.
+    python: str  # Its version.
+    glibc: str  # Version of the C library; empty where it is another one.
+    cores: int  # That a program may use.
 
     @property
     def arch(self) -> str:
@@ -51,11 +41,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_facts(host: str, told: object) -> Facts:
-    """Facts as an agent told them.
-
-    Raises:
-        StretchError: If they are none.
-    """
+    """Facts as an agent told them."""
     try:
         return msgspec.convert(told, Facts)
     except msgspec.ValidationError as error:
@@ -63,11 +49,7 @@ def read_facts(host: str, told: object) -> Facts:
 
 
 def check_facts(host: str, facts: Facts) -> None:
-    """Refuse a board on which our packages would not run, before anything is copied.
-
-    Raises:
-        MissingBackendError: If its system, architecture, Python or C library is one without packages.
-    """
+    """Refuse a board on which our packages would not run, before anything is copied."""
     if facts.system != "Linux":
         raise MissingBackendError(f"{host} runs {facts.system}; boards run Linux", "choose a board with Linux")
     if facts.implementation != "cpython":

@@ -69,11 +69,7 @@ class RefusedError(Exception):
 
 
 def boot(names: Sequence[str]) -> str:
-    """What a shell there runs, as one argument of ssh.
-
-    Args:
-        names: Of Python, the best first.
-    """
+    """What a shell there runs, as one argument of ssh."""
     return f"sh -c '{BOOT.format(names=' '.join(names), missing=NO_PYTHON, old=OLD_PYTHON)}'"
 
 
@@ -113,11 +109,7 @@ class Line:
         self.close(_END_S if kind is None or issubclass(kind, StretchError) else _INTERRUPTED_S)
 
     def close(self, grace_s: float = _END_S) -> None:
-        """Let the agent end; it goes on with that by itself where the program is killed.
-
-        Args:
-            grace_s: Seconds that the program gets for it.
-        """
+        """Let the agent end; it goes on with that by itself where the program is killed."""
         with contextlib.suppress(OSError):
             self._in.close()
         try:
@@ -134,10 +126,8 @@ class Line:
         """Ask for something and wait for the answer.
 
         Args:
-            do: What.
             said: Told each line that a program there writes on stderr.
             make: Makes the files that a program there asks for, from its question; raises StretchError where it cannot.
-            words: What belongs to it.
 
         Raises:
             LostError: If the program ends.
@@ -151,11 +141,6 @@ class Line:
     def send(self, do: str, write: Callable[["Sending"], None], **words: Any) -> dict[str, Any]:
         """Ask for something with content behind it.
 
-        Args:
-            do: What.
-            write: Writes the content on what it is given.
-            words: What belongs to it.
-
         Raises:
             LostError: If the program ends.
             RefusedError: If it cannot be done.
@@ -167,16 +152,7 @@ class Line:
         return self._answer()
 
     def receive(self, name: str, most: int) -> bytes:
-        """The content of a file.
-
-        Args:
-            name: Below the folder that was opened.
-            most: Bytes that it may have.
-
-        Raises:
-            LostError: If the program ends, or sends what is no such content.
-            RefusedError: If there is no such file, or it is larger.
-        """
+        """The content of a file."""
         self.ask("get", name=name, most=most)
         digest, content = hashlib.sha256(), bytearray()
         while length := struct.unpack(">I", self._take(4))[0]:

@@ -29,11 +29,7 @@ def distribution() -> metadata.Distribution:
 
 
 def our_archive() -> Archive:
-    """The packages and their metadata, as a folder that Python imports from; named by their content.
-
-    Raises:
-        MissingBackendError: As `distribution`.
-    """
+    """The packages and their metadata, as a folder that Python imports from; named by their content."""
     files: dict[str, Path] = {}
     for package in PACKAGES:
         folder = Path(str(resources.files(package)))

@@ -33,7 +33,6 @@ def requirements(extras: Sequence[str], facts: Facts) -> list[Requirement]:
 
     Args:
         extras: Of ours, beside the base install.
-        facts: Of the board.
 
     Raises:
         UnknownNameError: If an extra is none that a board has use for.
@@ -75,18 +74,7 @@ def pins(stated: Sequence[Requirement], facts: Facts) -> list[str]:
 
 @contextmanager
 def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name: str, wheels: Path | None) -> Iterator[Archive]:
-    """The packages as a folder that Python imports from, for as long as the block lasts.
-
-    Args:
-        host: For messages.
-        facts: Of the board.
-        stated: What is needed.
-        name: Of the folder there.
-        wheels: Folder with wheels to take them from; None: the index that pip or uv uses here.
-
-    Raises:
-        MissingBackendError: If there is neither pip nor uv here, or no package for such a board.
-    """
+    """The packages as a folder that Python imports from, for as long as the block lasts."""
     with tempfile.TemporaryDirectory(prefix="nn-stretch-") as folder:
         target, limits = Path(folder, "packages"), Path(folder, "pins.txt")
         # a folder of wheels decides itself which versions there are
@@ -101,11 +89,7 @@ def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name
 
 
 def package_name(stated: Sequence[Requirement], facts: Facts, wheels: Path | None) -> str:
-    """Name of the folder on the board that holds these packages, from all that decides which they are.
-
-    Raises:
-        StretchError: If there is no such folder of wheels, or no wheel in it.
-    """
+    """Name of the folder on the board that holds these packages, from all that decides which they are."""
     if wheels is None:
         chosen = pins(stated, facts)
     else:
@@ -117,11 +101,7 @@ def package_name(stated: Sequence[Requirement], facts: Facts, wheels: Path | Non
 
 
 def installer(facts: Facts) -> list[str]:
-    """Words that start pip, or uv where there is no pip, to fetch wheels alone, for such a board.
-
-    Raises:
-        MissingBackendError: If there is neither.
-    """
+    """Words that start pip, or uv where there is no pip, to fetch wheels alone, for such a board."""
     minor = int(facts.glibc.split(".")[1]) if facts.glibc.startswith("2.") else _OLDEST
     if importlib.util.find_spec("pip") is not None:
         tags = [f"manylinux_2_{n}_{facts.arch}" for n in range(minor, _OLDEST - 1, -1)] + [f"manylinux2014_{facts.arch}"]

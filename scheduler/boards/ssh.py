@@ -81,11 +81,7 @@ def connect(host: str, config: Path | None = None) -> Line:
 
 
 def ssh_words(host: str, config: Path | None) -> list[str]:
-    """Words that start ssh, up to the host.
-
-    Raises:
-        StretchError: If its configuration cannot be read.
-    """
+    """Words that start ssh, up to the host."""
     start = ["ssh", *(("-F", str(config)) if config is not None else ())]
     shown = subprocess.run(
         [*start, "-G", "--", host], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False

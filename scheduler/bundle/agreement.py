@@ -12,67 +12,41 @@ _Images = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 
 class SegmentAgreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The original with one of its segments replaced by the branched one.
+    """The original with one of its segments replaced by the branched one."""
 
-    Args:
-        segment: Its name.
-        value: Share of images with the same best class as the original; None where outputs are no classes, or the
-            segment reads or writes other channels than the original's and cannot stand in its place.
-        error: Root of the squared error of the network's outputs over the root of the original's square; None likewise.
-    """
-
-    segment: str
+    segment: str  # Its name.
+    #: Share of images with the same best class as the original; None where outputs are no classes, or the segment reads or writes other
+    #: channels than the original's and cannot stand in its place.
     value: _Share | None
-    error: _Error | None
+    error: _Error | None  # Root of the squared error of the network's outputs over the root of the original's square; None likewise.
 
 
 class AgreementFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Two networks beside each other on images.
+    """Two networks beside each other on images."""
 
-    Args:
-        value: Share of images with the same best class; None where outputs are no classes, or the original answers nearly always the same.
-        low: Lower end of its 95 % interval (Wilson's).
-        high: Upper end.
-        top5_overlap: Share of the five best classes that both have; None with five classes or fewer.
-        error: Root of the squared error of the outputs over the root of the original's square.
-        images: Images it was measured on.
-        classes: Classes that the original answers for them; None where outputs are no classes, or in bundles of earlier versions.
-    """
-
+    #: Share of images with the same best class; None where outputs are no classes, or the original answers nearly always the same.
     value: _Share | None
-    low: _Share | None
-    high: _Share | None
-    top5_overlap: _Share | None
-    error: _Error
-    images: _Images
+    low: _Share | None  # Lower end of its 95 % interval (Wilson's).
+    high: _Share | None  # Upper end.
+    top5_overlap: _Share | None  # Share of the five best classes that both have; None with five classes or fewer.
+    error: _Error  # Root of the squared error of the outputs over the root of the original's square.
+    images: _Images  # Images it was measured on.
+    #: Classes that the original answers for them; None where outputs are no classes, or in bundles of earlier versions.
     classes: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class BundleAgreement(AgreementFigures, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A bundle's subgraphs in the precisions planned for the device's processors, run by delegates, beside the original in fp32.
+    """A bundle's subgraphs in the precisions planned for the device's processors, run by delegates, beside the original in fp32."""
 
-    Args:
-        precisions: What the subgraphs of each processor computed in, sorted.
-        delegates: What computed them where this was measured, by processor.
-        source: Always ``measured``.
-    """
-
-    precisions: dict[str, tuple[Precision, ...]]
-    delegates: dict[str, str]
-    source: Literal["measured"] = "measured"
+    precisions: dict[str, tuple[Precision, ...]]  # What the subgraphs of each processor computed in, sorted.
+    delegates: dict[str, str]  # What computed them where this was measured, by processor.
+    source: Literal["measured"] = "measured"  # Always ``measured``.
 
 
 class Agreement(AgreementFigures, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A branched network beside its original on images.
+    """A branched network beside its original on images."""
 
-    Args:
-        precision: What both computed in.
-        source: Always ``measured``.
-        segments: Each segment that is not the original's, alone.
-        bundle: The same of the files as they are planned to run; None where that was not measured.
-    """
-
-    precision: Literal["fp32"] = "fp32"
-    source: Literal["measured"] = "measured"
-    segments: tuple[SegmentAgreement, ...] = ()
-    bundle: BundleAgreement | None = None
+    precision: Literal["fp32"] = "fp32"  # What both computed in.
+    source: Literal["measured"] = "measured"  # Always ``measured``.
+    segments: tuple[SegmentAgreement, ...] = ()  # Each segment that is not the original's, alone.
+    bundle: BundleAgreement | None = None  # The same of the files as they are planned to run; None where that was not measured.

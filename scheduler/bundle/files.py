@@ -14,14 +14,7 @@ from scheduler.formats.onnx.checks import MAX_WORK
 
 
 def file_problems(path: Path, held: Held, manifest: Manifest, *, hashes: bool) -> Iterator[str]:
-    """What is wrong with a bundle's files, one sentence each, without looking at what they hold.
-
-    Args:
-        path: The bundle's folder, for messages.
-        held: The folder itself.
-        manifest: What is said of it.
-        hashes: Whether to compare each file's SHA-256.
-    """
+    """What is wrong with a bundle's files, one sentence each, without looking at what they hold."""
     for name in _used(manifest):
         if name not in manifest.files:
             yield f"{path / 'bundle.json'} uses the file `{name}` without stating its size and hash"
@@ -40,13 +33,7 @@ def file_problems(path: Path, held: Held, manifest: Manifest, *, hashes: bool) -
 
 
 def onnx_problems(path: Path, held: Held, manifest: Manifest) -> Iterator[str]:
-    """What is wrong with the ONNX files of a bundle whose files are as they were written, one sentence each.
-
-    Args:
-        path: The bundle's folder, for messages.
-        held: The folder itself.
-        manifest: What is said of it; its graph holds together.
-    """
+    """What is wrong with the ONNX files of a bundle whose files are as they were written, one sentence each."""
     compiled = {name for files in manifest.contexts.values() for name in files.values()}
     work: dict[str, int] = {}
     for name in manifest.files:

@@ -87,7 +87,6 @@ def read_bundle(path: Path, keys: Sequence[bytes] = ()) -> Bundle:
     """Read a bundle's description alone; nothing says yet that its files are there.
 
     Args:
-        path: The folder.
         keys: Public keys, 32 bytes each, with one of which the description has to be signed; none: with any or not at all.
 
     Raises:
@@ -174,7 +173,6 @@ def sign_bundle(path: str | Path, key: Path) -> str:
     """Sign a bundle that is whole.
 
     Args:
-        path: The bundle's folder.
         key: PEM file (PKCS #8) of an Ed25519 private key without a password.
 
     Returns:

@@ -23,73 +23,43 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tensor(_Part, frozen=True):
-    """A tensor that crosses subgraphs.
+    """A tensor that crosses subgraphs."""
 
-    Args:
-        name: Unique in the bundle.
-        shape: Batch first.
-        producer: Subgraph or join that writes it; ``input`` for an input of the model.
-        consumers: Subgraphs and joins that read it; ``output`` if it is a result.
-        dtype: Element type.
-        layout: Axis order; ``plain`` for what is neither images nor vectors, such as tokens.
-        scale: Quantisation scale, or None.
-        zero_point: Quantisation zero point, or None.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    producer: str
-    consumers: tuple[str, ...]
-    dtype: Literal["float32", "float16", "int8", "uint8"] = "float32"
+    name: str  # Unique in the bundle.
+    shape: tuple[int, ...]  # Batch first.
+    producer: str  # Subgraph or join that writes it; ``input`` for an input of the model.
+    consumers: tuple[str, ...]  # Subgraphs and joins that read it; ``output`` if it is a result.
+    dtype: Literal["float32", "float16", "int8", "uint8"] = "float32"  # Element type.
+    #: Axis order; ``plain`` for what is neither images nor vectors, such as tokens.
     layout: Literal["NCHW", "NHWC", "PHWC4", "NC", "plain"] = "NCHW"
-    scale: float | None = None
-    zero_point: int | None = None
+    scale: float | None = None  # Quantisation scale, or None.
+    zero_point: int | None = None  # Quantisation zero point, or None.
 
 
 class Alternative(_Part, frozen=True):
-    """A subgraph on one of the device's processors.
+    """A subgraph on one of the device's processors."""
 
-    Args:
-        ms: Predicted time, without communication.
-        mj: Predicted energy of the processor, mJ; None if the profile states no power.
-    """
-
-    ms: _Amount
-    mj: _Amount | None = None
+    ms: _Amount  # Predicted time, without communication.
+    mj: _Amount | None = None  # Predicted energy of the processor, mJ; None if the profile states no power.
 
 
 class SubgraphEntry(_Part, frozen=True):
-    """A piece that one processor runs without waiting for another.
+    """A piece that one processor runs without waiting for another."""
 
-    Args:
-        name: Unique, such as ``s1.cpu``.
-        segment: Segment it belongs to.
-        processor: Processor of the device profile it was planned for.
-        file: ONNX file, relative to the bundle.
-        inputs: Tensors it reads, at least one.
-        outputs: Tensors it writes, at least one.
-        macs: Multiply-accumulates.
-        rows: Of tensors of which it does not read all rows: the first one, and the one behind the last.
-        precision: Precision of the file.
-        planned_precision: Precision the plan assumed on the device.
-        predicted_ms: Predicted time on the device, alone and without communication.
-        contention: Predicted factor on that while other branches of its segment compute.
-        alternatives: What it would take on each processor of the plan.
-    """
-
-    name: str
-    segment: str
-    processor: str
-    file: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    macs: _Count
+    name: str  # Unique, such as ``s1.cpu``.
+    segment: str  # Segment it belongs to.
+    processor: str  # Processor of the device profile it was planned for.
+    file: str  # ONNX file, relative to the bundle.
+    inputs: tuple[str, ...]  # Tensors it reads, at least one.
+    outputs: tuple[str, ...]  # Tensors it writes, at least one.
+    macs: _Count  # Multiply-accumulates.
+    #: Of tensors of which it does not read all rows: the first one, and the one behind the last.
     rows: dict[str, tuple[_Count, _Count]] = {}
-    precision: Precision = "fp32"
-    planned_precision: Precision = "fp32"
-    predicted_ms: _Amount | None = None
-    contention: Annotated[float, msgspec.Meta(ge=1, le=1e3)] = 1.0
-    alternatives: dict[str, Alternative] = {}
+    precision: Precision = "fp32"  # Precision of the file.
+    planned_precision: Precision = "fp32"  # Precision the plan assumed on the device.
+    predicted_ms: _Amount | None = None  # Predicted time on the device, alone and without communication.
+    contention: Annotated[float, msgspec.Meta(ge=1, le=1e3)] = 1.0  # Predicted factor on that while other branches of its segment compute.
+    alternatives: dict[str, Alternative] = {}  # What it would take on each processor of the plan.
 
     @property
     def input(self) -> str:
@@ -111,26 +81,16 @@ class SubgraphEntry(_Part, frozen=True):
 
 
 class JoinEntry(_Part, frozen=True):
-    """A meeting point of two or more branches.
+    """A meeting point of two or more branches."""
 
-    Args:
-        name: Unique, such as ``s1.join``.
-        segment: Segment whose branches meet.
-        kind: One of `predictors.join.meetings`, which the bundle's check sees to.
-            ``concat``: inputs side by side along channels, in order;
-            ``sum``: inputs added. (A ``project`` join is a ``concat`` here: its
-            1×1 convolutions belong to the branches.)
-        inputs: Branch output tensors, in order.
-        output: Joined tensor.
-        processor: Processor that waits and joins (the CPU of the paper's Algorithm 1).
-    """
-
-    name: str
-    segment: str
+    name: str  # Unique, such as ``s1.join``.
+    segment: str  # Segment whose branches meet.
+    #: One of `predictors.join.meetings`, which the bundle's check sees to. ``concat``: inputs side by side along channels, in order;
+    #: ``sum``: inputs added. (A ``project`` join is a ``concat`` here: its 1×1 convolutions belong to the branches.)
     kind: str
-    inputs: tuple[str, ...]
-    output: str
-    processor: str = "cpu"
+    inputs: tuple[str, ...]  # Branch output tensors, in order.
+    output: str  # Joined tensor.
+    processor: str = "cpu"  # Processor that waits and joins (the CPU of the paper's Algorithm 1).
 
 
 class FileEntry(_Part, frozen=True):
@@ -141,100 +101,56 @@ class FileEntry(_Part, frozen=True):
 
 
 class ModelInfo(_Part, frozen=True):
-    """The branched model and its original in numbers (batch 1).
+    """The branched model and its original in numbers (batch 1)."""
 
-    Args:
-        name: Of the model.
-        input_shape: Of its first input.
-        output_shape: Of its first output.
-        macs: Multiply-accumulates.
-        params: Parameters.
-        original_macs: Multiply-accumulates of the original.
-        original_params: Parameters of the original.
-        preprocessing: What a picture goes through before the model reads it; None if that is not known.
-    """
-
-    name: str
-    input_shape: tuple[int, ...]
-    output_shape: tuple[int, ...]
-    macs: _Count
-    params: _Count
-    original_macs: _Count
-    original_params: _Count
-    preprocessing: Preprocessing | None = None
+    name: str  # Of the model.
+    input_shape: tuple[int, ...]  # Of its first input.
+    output_shape: tuple[int, ...]  # Of its first output.
+    macs: _Count  # Multiply-accumulates.
+    params: _Count  # Parameters.
+    original_macs: _Count  # Multiply-accumulates of the original.
+    original_params: _Count  # Parameters of the original.
+    preprocessing: Preprocessing | None = None  # What a picture goes through before the model reads it; None if that is not known.
 
 
 class WeightsInfo(_Part, frozen=True):
-    """Where the weights came from.
+    """Where the weights came from."""
 
-    Args:
-        source: ``default`` (pretrained), ``random``, ``file``, ``given`` or ``trained`` (after it was branched).
-        detail: Which file or which weights entry.
-    """
-
-    source: str
-    detail: str = ""
+    source: str  # ``default`` (pretrained), ``random``, ``file``, ``given`` or ``trained`` (after it was branched).
+    detail: str = ""  # Which file or which weights entry.
 
 
 class Manifest(_Part, frozen=True):
-    """`bundle.json`.
+    """`bundle.json`."""
 
-    Args:
-        schema: Version of this schema.
-        version: nn-stretch that wrote the bundle.
-        model: The model in numbers.
-        device: Profile the design was planned for.
-        calibrated: Whether that profile was fitted to measurements.
-        weights: Where the weights came from.
-        design: The `BranchDesign` as JSON.
-        inputs: Names of the model's input tensors, at least one.
-        outputs: Names of the model's output tensors, at least one.
-        tensors: Tensors that cross subgraphs.
-        subgraphs: In topological order.
-        joins: In topological order.
-        whole: ONNX of the whole branched model.
-        controls: ONNX of the sequential controls, by name (``original``, ``sequential_same_macs``).
-        control_macs: Multiply-accumulates of each control.
-        predicted: The planner's figures (`predicted` of the command line's JSON).
-        recommended: What the planner recommends to run.
-        checks: Results of the numeric checks at export.
-        files: Every other file of the bundle.
-        contexts: Files with code for the DSP of named chips, by chip and subgraph.
-        little_cores: The device's cores for threads that only wait for another processor.
-        tflite: TFLite file with a signature for each subgraph and join, if there is one.
-        aot: Copies of that file whose int8 signatures of the DSP are code for named chips, by chip.
-        agreement: With the original on images, as the bundle was made; None where that was not measured.
-        results: What the outputs are called for those who run the model, in their order, such as the keys of what the original
-            returns; empty where they are called like their tensors.
-        calibrated_on: Fingerprints of the images that weights were fitted to (`fingerprint`), where there were any.
-    """
-
-    schema: int
-    version: str
-    model: ModelInfo
-    device: str
-    calibrated: bool
-    weights: WeightsInfo
-    design: dict[str, Any]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    tensors: tuple[Tensor, ...]
-    subgraphs: tuple[SubgraphEntry, ...]
-    joins: tuple[JoinEntry, ...]
-    whole: str
-    controls: dict[str, str]
-    control_macs: dict[str, _Count]
-    predicted: dict[str, Any]
-    recommended: str
-    checks: dict[str, Any]
-    files: dict[str, FileEntry]
-    contexts: dict[str, dict[str, str]] = {}
-    little_cores: tuple[_Core, ...] = ()
-    tflite: str | None = None
-    aot: dict[str, str] = {}
-    agreement: Agreement | None = None
+    schema: int  # Version of this schema.
+    version: str  # nn-stretch that wrote the bundle.
+    model: ModelInfo  # The model in numbers.
+    device: str  # Profile the design was planned for.
+    calibrated: bool  # Whether that profile was fitted to measurements.
+    weights: WeightsInfo  # Where the weights came from.
+    design: dict[str, Any]  # The `BranchDesign` as JSON.
+    inputs: tuple[str, ...]  # Names of the model's input tensors, at least one.
+    outputs: tuple[str, ...]  # Names of the model's output tensors, at least one.
+    tensors: tuple[Tensor, ...]  # Tensors that cross subgraphs.
+    subgraphs: tuple[SubgraphEntry, ...]  # In topological order.
+    joins: tuple[JoinEntry, ...]  # In topological order.
+    whole: str  # ONNX of the whole branched model.
+    controls: dict[str, str]  # ONNX of the sequential controls, by name (``original``, ``sequential_same_macs``).
+    control_macs: dict[str, _Count]  # Multiply-accumulates of each control.
+    predicted: dict[str, Any]  # The planner's figures (`predicted` of the command line's JSON).
+    recommended: str  # What the planner recommends to run.
+    checks: dict[str, Any]  # Results of the numeric checks at export.
+    files: dict[str, FileEntry]  # Every other file of the bundle.
+    contexts: dict[str, dict[str, str]] = {}  # Files with code for the DSP of named chips, by chip and subgraph.
+    little_cores: tuple[_Core, ...] = ()  # The device's cores for threads that only wait for another processor.
+    tflite: str | None = None  # TFLite file with a signature for each subgraph and join, if there is one.
+    aot: dict[str, str] = {}  # Copies of that file whose int8 signatures of the DSP are code for named chips, by chip.
+    agreement: Agreement | None = None  # With the original on images, as the bundle was made; None where that was not measured.
+    #: What the outputs are called for those who run the model, in their order, such as the keys of what the original returns; empty where
+    #: they are called like their tensors.
     results: tuple[str, ...] = ()
-    calibrated_on: tuple[str, ...] = ()
+    calibrated_on: tuple[str, ...] = ()  # Fingerprints of the images that weights were fitted to (`fingerprint`), where there were any.
 
     def named(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs among some tensors by name, as those who run the model get them."""

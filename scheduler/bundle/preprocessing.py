@@ -19,27 +19,17 @@ MAX_PIXELS = 1 << 26
 
 
 class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Resize, crop at the centre, normalise.
+    """Resize, crop at the centre, normalise."""
 
-    Args:
-        mean: Of red, green and blue, in 0 to `range`.
-        std: Standard deviation of each.
-        crop: Share of the shorter side that the crop keeps.
-        size: Shorter side after the resize, pixels; None for what `crop` asks for.
-        interpolation: Of the resize, as Pillow knows it; what gets smaller is averaged.
-        squash: Whether the resize gives both sides what `crop` asks for, whatever their ratio was.
-        channels: Order in which the model reads the colours.
-        range: What the brightest pixel is before the mean is taken off.
-    """
-
-    mean: tuple[_Level, _Level, _Level] = (0.485, 0.456, 0.406)
-    std: tuple[_Deviation, _Deviation, _Deviation] = (0.229, 0.224, 0.225)
-    crop: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 0.875
-    size: _Pixels | None = None
+    mean: tuple[_Level, _Level, _Level] = (0.485, 0.456, 0.406)  # Of red, green and blue, in 0 to `range`.
+    std: tuple[_Deviation, _Deviation, _Deviation] = (0.229, 0.224, 0.225)  # Standard deviation of each.
+    crop: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 0.875  # Share of the shorter side that the crop keeps.
+    size: _Pixels | None = None  # Shorter side after the resize, pixels; None for what `crop` asks for.
+    #: Of the resize, as Pillow knows it; what gets smaller is averaged.
     interpolation: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear"
-    squash: bool = False
-    channels: Literal["rgb", "bgr"] = "rgb"
-    range: Literal[1, 255] = 1
+    squash: bool = False  # Whether the resize gives both sides what `crop` asks for, whatever their ratio was.
+    channels: Literal["rgb", "bgr"] = "rgb"  # Order in which the model reads the colours.
+    range: Literal[1, 255] = 1  # What the brightest pixel is before the mean is taken off.
 
     def scaled(self, width: int, height: int, to: tuple[int, int]) -> tuple[int, int]:
         """Size of a picture of `width` × `height` after the resize, never smaller than `to`, the crop.
@@ -105,7 +95,6 @@ def asked_preprocessing(stated: Preprocessing, asked: Preprocessing | Mapping[st
     """What a caller asks for in the place of what a model states.
 
     Args:
-        stated: By the model.
         asked: All of it, or a table of the values that are others; None for what is stated.
         shape: Of the model's input, batch first.
 

@@ -29,19 +29,12 @@ _KEY_HINT = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`, an
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file beside a bundle's description.
+    """The file beside a bundle's description."""
 
-    Args:
-        schema: Of this file.
-        algorithm: How it was signed.
-        key: Public key that it was signed with, base64; only a hint, since anybody can put theirs here.
-        signature: Of the description, base64.
-    """
-
-    schema: Literal[1]
-    algorithm: Literal["ed25519"]
-    key: str
-    signature: str
+    schema: Literal[1]  # Of this file.
+    algorithm: Literal["ed25519"]  # How it was signed.
+    key: str  # Public key that it was signed with, base64; only a hint, since anybody can put theirs here.
+    signature: str  # Of the description, base64.
 
 
 def fingerprint(key: bytes) -> str:
@@ -72,7 +65,6 @@ def sign(folder: Path, description: bytes, key: Path) -> bytes:
     """Sign a bundle's description; the signature is put beside it in one step.
 
     Args:
-        folder: The bundle's.
         description: Content of its `bundle.json`.
         key: PEM file (PKCS #8) of an Ed25519 private key without a password.
 
@@ -94,17 +86,7 @@ def sign(folder: Path, description: bytes, key: Path) -> bytes:
 
 
 def check_signature(folder: Path, description: bytes, keys: Sequence[bytes]) -> bytes:
-    """Which of some keys a bundle's description is signed with.
-
-    Args:
-        folder: The bundle's.
-        description: Content of its `bundle.json`.
-        keys: Public keys, 32 bytes each, one of which it has to be.
-
-    Raises:
-        StretchError: If it is not signed, or with none of them.
-        MissingBackendError: If the package `cryptography` is missing.
-    """
+    """Which of some keys a bundle's description is signed with."""
     hint = "nothing says who made it: get it again from whom you trust"
     file = folder / SIGNATURE
     if not file.exists():

@@ -25,44 +25,26 @@ _CODES = {kind.number: name for name, kind in OPERATORS.items()}
 
 
 class TflitePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a TFLite file says of the bundle that it runs.
+    """What a TFLite file says of the bundle that it runs."""
 
-    Args:
-        schema: Version of this description.
-        version: nn-stretch that wrote it.
-        model: Name of the model.
-        device: Profile that the design was planned for.
-        inputs: Names of the model's input tensors.
-        outputs: Names of the model's output tensors.
-        tensors: Tensors that cross subgraphs, in NHWC.
-        subgraphs: In topological order; each is a signature of its name.
-        joins: In topological order; each is a signature of its name.
-    """
-
-    schema: int
-    version: str
-    model: str
-    device: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    tensors: tuple[Tensor, ...]
-    subgraphs: tuple[SubgraphEntry, ...]
-    joins: tuple[JoinEntry, ...]
+    schema: int  # Version of this description.
+    version: str  # nn-stretch that wrote it.
+    model: str  # Name of the model.
+    device: str  # Profile that the design was planned for.
+    inputs: tuple[str, ...]  # Names of the model's input tensors.
+    outputs: tuple[str, ...]  # Names of the model's output tensors.
+    tensors: tuple[Tensor, ...]  # Tensors that cross subgraphs, in NHWC.
+    subgraphs: tuple[SubgraphEntry, ...]  # In topological order; each is a signature of its name.
+    joins: tuple[JoinEntry, ...]  # In topological order; each is a signature of its name.
 
 
 @dataclass(frozen=True)
 class TfliteFile:
-    """A file whose parts fit together.
+    """A file whose parts fit together."""
 
-    Args:
-        path: Where it came from, for messages.
-        model: Its tables.
-        plan: Its plan.
-    """
-
-    path: Path
-    model: Mapping[str, Any]
-    plan: TflitePlan
+    path: Path  # Where it came from, for messages.
+    model: Mapping[str, Any]  # Its tables.
+    plan: TflitePlan  # Its plan.
 
     def ends(self, signature: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
         """Names and shapes (NHWC) of a signature's inputs and outputs.
@@ -123,10 +105,6 @@ def load_tflite(path: Path) -> TfliteFile:
 
 def parse_tflite(data: bytes, path: Path) -> TfliteFile:
     """Check the content of a TFLite file.
-
-    Args:
-        data: What is in it.
-        path: Where it came from, for messages.
 
     Raises:
         StretchError: As `load_tflite`.

@@ -23,35 +23,20 @@ _PRECISIONS = tuple(TOLERANCE)
 
 @dataclass(frozen=True)
 class Judgement:
-    """A session's results that were found right.
+    """A session's results that were found right."""
 
-    Args:
-        against: File that they were compared with.
-        measure: ``largest`` difference over the largest element, or ``rms`` over rms.
-        error: Of the worst tensor, by that measure.
-        tolerance: Largest error allowed.
-        max_error: Largest difference of the output over its largest element.
-        tensors: Tensors that were compared.
-        stored: Whether the whole model was itself compared with what it gave when the bundle was written.
-        expected: The output that was expected.
-    """
-
-    against: str
-    measure: str
-    error: float
-    tolerance: float
-    max_error: float
-    tensors: int
-    stored: bool
-    expected: Values
+    against: str  # File that they were compared with.
+    measure: str  # ``largest`` difference over the largest element, or ``rms`` over rms.
+    error: float  # Of the worst tensor, by that measure.
+    tolerance: float  # Largest error allowed.
+    max_error: float  # Largest difference of the output over its largest element.
+    tensors: int  # Tensors that were compared.
+    stored: bool  # Whether the whole model was itself compared with what it gave when the bundle was written.
+    expected: Values  # The output that was expected.
 
 
 def judge(session: Session, x: Values) -> Judgement:
     """Run a session once and compare every tensor that crosses subgraphs, and the output.
-
-    Args:
-        session: Of delegates that compute.
-        x: Its input.
 
     Raises:
         UsageError: If the input does not fit the bundle.

@@ -49,19 +49,7 @@ class Reference:
 
 
 def run_file(file: Path, x: Values) -> dict[str, Array]:
-    """What the ONNX file of a subgraph computes on ONNX Runtime, integers as the reals they stand for.
-
-    Args:
-        file: The file.
-        x: Its input, or its inputs by name.
-
-    Returns:
-        Its outputs by name.
-
-    Raises:
-        StretchError: If ONNX Runtime cannot load or run it.
-        MissingBackendError: If ONNX Runtime is missing.
-    """
+    """What the ONNX file of a subgraph computes on ONNX Runtime, integers as the reals they stand for."""
     session = _session(str(file), file)
     return dict(zip([value.name for value in session.get_outputs()], _run(session, x), strict=True))
 

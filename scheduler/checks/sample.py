@@ -23,19 +23,12 @@ TOLERANCE = 1e-3
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Elements of the first output for one input, or for inputs by name.
+    """Elements of the first output for one input, or for inputs by name."""
 
-    Args:
-        seed: Seed of the input (`scheduler.checks.verify.random_input`).
-        input_sha256: Of its bytes: numpy may draw other numbers from a seed one day.
-        size: Elements of the output.
-        values: Every so-and-so-many-th of them.
-    """
-
-    seed: int
-    input_sha256: str
-    size: int
-    values: tuple[float, ...]
+    seed: int  # Seed of the input (`scheduler.checks.verify.random_input`).
+    input_sha256: str  # Of its bytes: numpy may draw other numbers from a seed one day.
+    size: int  # Elements of the output.
+    values: tuple[float, ...]  # Every so-and-so-many-th of them.
 
     @classmethod
     def of(cls, x: Values, output: Array, seed: int) -> "Sample":
@@ -44,7 +37,6 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Args:
             x: The input that `seed` gives.
             output: What the whole model computes for it.
-            seed: The seed.
         """
         return cls(seed, digest(x), output.size, tuple(_spread(output)))
 
@@ -70,11 +62,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_sample(checks: dict[str, Any]) -> Sample | None:
-    """The sample among a manifest's `checks`; None if the bundle was written without one.
-
-    Raises:
-        StretchError: If what stands there is no sample.
-    """
+    """The sample among a manifest's `checks`; None if the bundle was written without one."""
     if KEY not in checks:
         return None
     try:

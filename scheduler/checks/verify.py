@@ -36,20 +36,12 @@ ROUNDING = 0.3
 
 @dataclass(frozen=True)
 class Verification:
-    """Result of `verify_bundle`.
+    """Result of `verify_bundle`."""
 
-    Args:
-        problems: What is wrong, one sentence each.
-        max_error: Of the subgraphs run together against the whole model; None
-            if they were not run.
-        tolerance: Largest `max_error` allowed; None where int8 is judged by `ROUNDING`.
-        signer: Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
-    """
-
-    problems: tuple[str, ...]
-    max_error: float | None
-    tolerance: float | None = TOLERANCE
-    signer: str | None = None
+    problems: tuple[str, ...]  # What is wrong, one sentence each.
+    max_error: float | None  # Of the subgraphs run together against the whole model; None if they were not run.
+    tolerance: float | None = TOLERANCE  # Largest `max_error` allowed; None where int8 is judged by `ROUNDING`.
+    signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
 
     @property
     def ok(self) -> bool:
@@ -64,7 +56,6 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
     Nothing is run as long as anything else is wrong.
 
     Args:
-        path: The bundle's folder.
         trust: Files with public keys, with one of which it has to be signed; empty: whoever made it.
         progress: Called with a few words for each of its `STEPS`.
 

@@ -72,19 +72,12 @@ class AsyncInvocation(Invocation):
 
 @dataclass(frozen=True)
 class NodePlace:
-    """Where one operator of a subgraph ended up.
+    """Where one operator of a subgraph ended up."""
 
-    Args:
-        name: Name of the ONNX node.
-        op: Its operator type.
-        reason: Why it runs there, or was replaced, in words.
-        ms: Measured time of one run, or None where the delegate cannot tell.
-    """
-
-    name: str
-    op: str
-    reason: str
-    ms: float | None = None
+    name: str  # Name of the ONNX node.
+    op: str  # Its operator type.
+    reason: str  # Why it runs there, or was replaced, in words.
+    ms: float | None = None  # Measured time of one run, or None where the delegate cannot tell.
 
 
 class Compiled(ABC):
@@ -128,31 +121,18 @@ class Compiled(ABC):
 
 
 class TunedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel of a subgraph before and after it was tuned; the fields are the keys of `stretch tune --json`.
+    """A kernel of a subgraph before and after it was tuned; the fields are the keys of `stretch tune --json`."""
 
-    Args:
-        name: What it computes: an operator of the graph.
-        subgraph: What it is part of.
-        kernel: The program.
-        shape: What it works on, in words.
-        macs: Multiply-accumulates.
-        bytes: Read and written.
-        precision: That it computes in.
-        before_ms: Its time before; None where tuning brought it in.
-        after_ms: Its time after; None where tuning replaced it.
-        choice: What was chosen for it in this run; None: nothing.
-    """
-
-    name: str
-    subgraph: str
-    kernel: str
-    shape: str
-    macs: int
-    bytes: int
-    precision: str
-    before_ms: float | None
-    after_ms: float | None
-    choice: dict[str, Any] | None
+    name: str  # What it computes: an operator of the graph.
+    subgraph: str  # What it is part of.
+    kernel: str  # The program.
+    shape: str  # What it works on, in words.
+    macs: int  # Multiply-accumulates.
+    bytes: int  # Read and written.
+    precision: str  # That it computes in.
+    before_ms: float | None  # Its time before; None where tuning brought it in.
+    after_ms: float | None  # Its time after; None where tuning replaced it.
+    choice: dict[str, Any] | None  # What was chosen for it in this run; None: nothing.
 
 
 class Tuning(ABC):
@@ -274,10 +254,6 @@ class Delegate(ABC):
     def compile_from(self, bundle: "Bundle", name: str) -> Compiled:
         """Make a subgraph of a bundle ready to run, in the form that this delegate takes.
 
-        Args:
-            bundle: The bundle.
-            name: The subgraph.
-
         Raises:
             StretchError: As `compile`.
             MissingBackendError: As `compile`.
@@ -290,10 +266,6 @@ class Delegate(ABC):
         This is how kernels' times leave a delegate, whatever it measures them with; asked by `stretch explain`.
         A delegate that can tell runs the subgraph here, on made-up inputs.
 
-        Args:
-            bundle: The bundle.
-            name: The subgraph.
-
         Returns:
             Each operator of the subgraph, then kernels that the delegate added. An operator without a time is computed
             in another one's kernel, as its reason says, or by a delegate that cannot tell.
@@ -304,8 +276,6 @@ class Delegate(ABC):
         """Prepare a bundle's subgraph to have its kernels tuned; asked by `stretch tune`.
 
         Args:
-            bundle: The bundle.
-            name: The subgraph.
             mode: A key of `tunes`.
 
         Raises:

@@ -19,12 +19,7 @@ _NORMALISES = "_bn_nchwc"
 
 
 def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]) -> list[NodePlace]:
-    """Each operator with its kernel's time, or the operator it was merged into; then kernels that were added.
-
-    Args:
-        nodes: The ONNX nodes as they were written.
-        kernels: Operator type and milliseconds of each kernel, by its name.
-    """
+    """Each operator with its kernel's time, or the operator it was merged into; then kernels that were added."""
     nodes = list(nodes)
     names = [node.name or f"{node.op_type}_{i}" for i, node in enumerate(nodes)]
     by_name = {name: i for i, name in enumerate(names)}
@@ -67,12 +62,7 @@ def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]
 
 
 def profile_kernels(session_of: Any, runs: int = 5) -> dict[str, tuple[str, float]]:
-    """Operator type and milliseconds of each kernel, the median of `runs` runs on a zero input.
-
-    Args:
-        session_of: Makes a session that writes its profile to files with the prefix it is given.
-        runs: Runs that count; one before them allocates memory.
-    """
+    """Operator type and milliseconds of each kernel, the median of `runs` runs on a zero input."""
     with tempfile.TemporaryDirectory() as folder:
         session = session_of(str(Path(folder) / "ort"))
         feed = {i.name: np.zeros(i.shape, np.float32) for i in session.get_inputs()}

@@ -126,9 +126,6 @@ def check_int8(proto: Any, name: str) -> None:
 
     An operator is int8 if every tensor it reads, small constants of shape and
     axes left out, comes from a `DequantizeLinear`.
-
-    Raises:
-        StretchError: Names the subgraph and the operator.
     """
     import onnx
 

@@ -240,8 +240,6 @@ def open_interpreter(content: bytes, threads: int, what: str, shapes: Mapping[in
 
     Args:
         content: The file, whose structure was checked: runtimes follow it without a second look.
-        threads: That it may use; one at least.
-        what: What it is, for messages.
         shapes: Shapes of inputs, by their tensors' numbers, where they are not the file's.
 
     Raises:

@@ -30,12 +30,7 @@ def to_nhwc(source: Array, target: Array) -> None:
 
 
 def to_nchw(source: Array, target: Array) -> None:
-    """Copy an image batch with channels last into one with channels first; other arrays are copied as they are.
-
-    Args:
-        source: N×H×W×C, contiguous.
-        target: N×C×H×W, contiguous.
-    """
+    """Copy an image batch with channels last into one with channels first; other arrays are copied as they are."""
     if target.ndim != 4 or target.size in (target.shape[1] * target.shape[0], prod(target.shape[2:]) * target.shape[0]):
         np.copyto(target, source.reshape(target.shape))
         return

@@ -23,12 +23,6 @@ def cached_context(folder: Path | None, model: Path, versions: str, open_session
     A file is found by the SHA-256 of the model and of the versions, so one that
     is there fits. One that cannot be read is made again. Where the folder
     cannot be written, nothing is kept.
-
-    Args:
-        folder: The cache; `cache_folder` if None.
-        model: ONNX file of the subgraph, its weights inside.
-        versions: What a compiled file depends on beside the model.
-        open_session: Makes the session; raises if it cannot.
     """
     folder = folder or cache_folder()
     key = hashlib.sha256(versions.encode() + b"\0" + model.read_bytes()).hexdigest()

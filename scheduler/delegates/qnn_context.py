@@ -23,17 +23,11 @@ LIMIT = 900
 
 @dataclass(frozen=True)
 class Chip:
-    """A chip as QNN counts it.
+    """A chip as QNN counts it."""
 
-    Args:
-        name: What it is sold as.
-        soc_model: Its number in QNN.
-        htp_arch: Version of its Hexagon tensor processor.
-    """
-
-    name: str
-    soc_model: int
-    htp_arch: int
+    name: str  # What it is sold as.
+    soc_model: int  # Its number in QNN.
+    htp_arch: int  # Version of its Hexagon tensor processor.
 
 
 #: Chips that code can be compiled for (Qualcomm's QNN documentation, list of SoCs).
@@ -62,7 +56,6 @@ def compile_context(model: Path, chip: str, out: Path, x: Array) -> Array:
         model: Int8 ONNX file with its weights inside.
         chip: A key of `CHIPS`.
         out: ONNX file to write, whose one node holds the code (EPContext).
-        x: Input of the run.
 
     Returns:
         What the compiled code computes from `x`.

@@ -25,17 +25,11 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class QnnLibrary:
-    """The loaded provider.
+    """The loaded provider."""
 
-    Args:
-        devices: ONNX Runtime's devices of this provider.
-        backend: Path of the HTP library.
-        versions: What a compiled subgraph depends on beside its file.
-    """
-
-    devices: tuple[Any, ...]
-    backend: str
-    versions: str
+    devices: tuple[Any, ...]  # ONNX Runtime's devices of this provider.
+    backend: str  # Path of the HTP library.
+    versions: str  # What a compiled subgraph depends on beside its file.
 
 
 def missing() -> str | None:
@@ -66,7 +60,6 @@ def session_options(library: QnnLibrary, settings: Mapping[str, str], provider: 
     """Options of an ONNX Runtime session on this provider, one thread.
 
     Args:
-        library: The loaded provider.
         settings: Entries of the session's configuration.
         provider: Options of the provider beside its backend, such as the chip.
     """

@@ -13,17 +13,7 @@ _VERSION = re.compile(r"opset (\d+)", re.IGNORECASE)
 
 
 def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Collection[str]) -> tuple[str, str]:
-    """What stops an operator and what to change.
-
-    Args:
-        model: The file.
-        i: Place of the operator.
-        words: What the runtime says of it; None if it says nothing.
-        taken_kinds: Types of operators that it takes elsewhere in this file.
-
-    Returns:
-        The attribute, type, shape or version, or the operator itself; and a hint.
-    """
+    """What stops an operator and what to change."""
     op, said = model.ops[i], words or ""
     if model.kind == "ONNX" and (found := _VERSION.search(said)) and int(found[1]) == model.opset:
         return f"opset {model.opset}", "export the model with a newer opset"

@@ -25,42 +25,20 @@ _ERRORS = {kind.__name__: kind for kind in (StretchError, UsageError, UnknownNam
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """What the process answers.
+    """What the process answers."""
 
-    Args:
-        result: What was asked for.
-        error: Class, message and hint of an error.
-    """
-
-    result: Any = None
-    error: tuple[str, str, str | None] | None = None
+    result: Any = None  # What was asked for.
+    error: tuple[str, str, str | None] | None = None  # Class, message and hint of an error.
 
 
 def ask_runtime(file: Path, runtime: str, device: str | None) -> tuple[Verdict, str]:
-    """What a runtime says of a file, and all it wrote meanwhile.
-
-    Args:
-        file: An ONNX or TFLite file.
-        runtime: A key of `scheduler.explain.runtimes.RUNTIMES`.
-        device: One of its devices; the best one if None.
-
-    Raises:
-        UnknownNameError: If the runtime has no such device.
-        StretchError: If its process ends before it answers, or does not answer.
-    """
+    """What a runtime says of a file, and all it wrote meanwhile."""
     result, log = in_child("ask", str(file), runtime, device or "")
     return msgspec.convert(result, Verdict, str_keys=True), log
 
 
 def in_child(*words: str) -> tuple[Any, str]:
-    """Run a function of `_WORK` in a process of its own.
-
-    Returns:
-        Its result and what was written on stdout and stderr.
-
-    Raises:
-        StretchError: What the function raises, or if the process ends or hangs.
-    """
+    """Run a function of `_WORK` in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         answer, log = Path(folder) / "answer.json", Path(folder) / "log"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}

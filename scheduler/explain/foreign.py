@@ -34,7 +34,6 @@ def explain_file(path: Path, runtime: str, device: str | None = None) -> Runtime
     The runtime is asked in a process of its own, which a damaged file may end.
 
     Args:
-        path: The file.
         runtime: A key of `scheduler.explain.runtimes.RUNTIMES`.
         device: One of the runtime's devices; the best one here if None.
 
@@ -53,13 +52,7 @@ def explain_file(path: Path, runtime: str, device: str | None = None) -> Runtime
 
 
 def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplanation:
-    """What a verdict comes to.
-
-    Args:
-        model: The file.
-        verdict: What a runtime says of it.
-        log: What it wrote.
-    """
+    """What a verdict comes to."""
     on = {i for i, where in verdict.taken.items() if where == verdict.target}
     operators = [_operator(model, i, verdict, on) for i in range(len(model.ops))]
     total = sum(op.macs for op in operators)

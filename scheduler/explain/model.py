@@ -23,29 +23,17 @@ _AGAIN = "export the model again"
 
 @dataclass(frozen=True)
 class ForeignOp:
-    """One operator.
+    """One operator."""
 
-    Args:
-        name: Its name, which no other operator of the file has.
-        op: Its type.
-        domain: Of an ONNX operator that is not ONNX's own; else empty.
-        inputs: Tensors that it reads.
-        outputs: Tensors that it writes.
-        attributes: Its attributes that are numbers, words or lists of them.
-        types: Element types of its inputs and outputs that are known.
-        shapes: Shapes of its inputs and outputs that are known; an open size is None.
-        macs: Multiply-accumulates; 0 where it has none or its shapes are open.
-    """
-
-    name: str
-    op: str
-    domain: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    types: tuple[str, ...]
-    shapes: tuple[tuple[int | None, ...], ...]
-    macs: int
+    name: str  # Its name, which no other operator of the file has.
+    op: str  # Its type.
+    domain: str  # Of an ONNX operator that is not ONNX's own; else empty.
+    inputs: tuple[str, ...]  # Tensors that it reads.
+    outputs: tuple[str, ...]  # Tensors that it writes.
+    attributes: Mapping[str, Any]  # Its attributes that are numbers, words or lists of them.
+    types: tuple[str, ...]  # Element types of its inputs and outputs that are known.
+    shapes: tuple[tuple[int | None, ...], ...]  # Shapes of its inputs and outputs that are known; an open size is None.
+    macs: int  # Multiply-accumulates; 0 where it has none or its shapes are open.
 
     @property
     def dynamic(self) -> bool:
@@ -55,21 +43,13 @@ class ForeignOp:
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A file.
+    """A file."""
 
-    Args:
-        path: The file.
-        kind: ``ONNX`` or ``TFLite``.
-        ops: Its operators, in execution order.
-        proto: The `onnx.ModelProto` whose nodes all have names, or None.
-        network: The TFLite network, or None.
-    """
-
-    path: Path
-    kind: str
-    ops: tuple[ForeignOp, ...]
-    proto: Any = None
-    network: Network | None = None
+    path: Path  # The file.
+    kind: str  # ``ONNX`` or ``TFLite``.
+    ops: tuple[ForeignOp, ...]  # Its operators, in execution order.
+    proto: Any = None  # The `onnx.ModelProto` whose nodes all have names, or None.
+    network: Network | None = None  # The TFLite network, or None.
 
     @property
     def content(self) -> bytes:
@@ -84,12 +64,7 @@ class ForeignModel:
 
 
 def open_model(path: Path) -> ForeignModel:
-    """The operators of an ONNX or TFLite file.
-
-    Raises:
-        UsageError: If it is neither by its name.
-        StretchError: If it cannot be read, is damaged, or keeps weights outside of its folder.
-    """
+    """The operators of an ONNX or TFLite file."""
     kind = KINDS.get(path.suffix.lower())
     if kind is None:
         raise UsageError(f"{path} ends in neither {' nor '.join(KINDS)}", "give an ONNX or TFLite file, or a bundle without a runtime")

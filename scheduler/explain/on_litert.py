@@ -16,7 +16,6 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
     """What XNNPACK takes of a file, the rest being kernels of LiteRT.
 
     Args:
-        model: A TFLite file.
         device: ``cpu`` or None.
 
     Raises:

@@ -42,7 +42,6 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
     """What a session assigns to which provider.
 
     Args:
-        model: An ONNX file.
         device: A provider in small letters without its last words, such as ``cuda``; the first one beside the CPU's if None.
 
     Raises:
@@ -63,15 +62,7 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
 
 
 def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, verdict: Verdict, **settings: Any) -> Verdict:
-    """Fill in what a session with these options assigns, or why it is refused.
-
-    Args:
-        onnxruntime: The package.
-        model: An ONNX file.
-        options: Of the session; it is asked to write all it does, and to record what goes where.
-        verdict: Changed in place.
-        settings: For the session.
-    """
+    """Fill in what a session with these options assigns, or why it is refused."""
     options.log_severity_level = 0
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.path.parent))

@@ -14,7 +14,6 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
     """What kernels of the delegate compute of a file.
 
     Args:
-        model: An ONNX file.
         device: Part of the device's name, or None for the delegate's choice.
 
     Raises:

@@ -17,7 +17,6 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
     """What a plug-in takes of a file.
 
     Args:
-        model: An ONNX or TFLite file.
         device: A plug-in in small letters, such as ``gpu``; the best one here if None.
 
     Raises:

@@ -20,7 +20,6 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
     """What QNN's provider takes of a file, the rest being the CPU's.
 
     Args:
-        model: An ONNX file.
         device: ``htp`` or None.
 
     Raises:
@@ -37,13 +36,7 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
 
 
 def read_log(model: ForeignModel, log: str, verdict: Verdict) -> None:
-    """Add the provider's reasons, which its log alone has, to the operators that it left.
-
-    Args:
-        model: The file.
-        log: What was written while it was asked.
-        verdict: Changed in place.
-    """
+    """Add the provider's reasons, which its log alone has, to the operators that it left."""
     place = {op.name: i for i, op in enumerate(model.ops)}
     for match in _FAILED.finditer(log):
         for name in _NAME.findall(match["nodes"]):

@@ -19,13 +19,7 @@ RUNTIMES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def check_runtime(runtime: str, model: ForeignModel) -> None:
-    """Refuse a runtime that is not known, does not read this kind of file, or is not installed.
-
-    Raises:
-        UnknownNameError: If there is none of this name.
-        UsageError: If it does not read files of this kind.
-        MissingBackendError: If it is not installed, or finds no device.
-    """
+    """Refuse a runtime that is not known, does not read this kind of file, or is not installed."""
     if runtime not in RUNTIMES:
         raise UnknownNameError.among("runtime", runtime, RUNTIMES)
     delegate, kinds = RUNTIMES[runtime]

@@ -34,9 +34,6 @@ class Keeper:
         """A subgraph could not be run where it was placed.
 
         Args:
-            place: Where.
-            step: The subgraph.
-            reason: Why not, in words.
             for_good: Whether its site can never be used again.
         """
         self._tell(Failed(Site.of(place), step, reason, for_good))

@@ -18,15 +18,10 @@ What = Literal["retired", "on trial", "restored"]
 
 
 class Site(NamedTuple):
-    """A delegate on the cores that it was made for.
+    """A delegate on the cores that it was made for."""
 
-    Args:
-        delegate: Its name.
-        cores: CPU cores; empty for none.
-    """
-
-    delegate: str
-    cores: tuple[int, ...]
+    delegate: str  # Its name.
+    cores: tuple[int, ...]  # CPU cores; empty for none.
 
     @classmethod
     def of(cls, place: Placement) -> "Site":
@@ -39,29 +34,18 @@ class Site(NamedTuple):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """A site could not do its work.
+    """A site could not do its work."""
 
-    Args:
-        site: Which.
-        step: The subgraph that it was to run.
-        reason: Why not, in words.
-        for_good: Whether it can never be used again, because a call of it hangs.
-    """
-
-    site: Site
-    step: str
-    reason: str
-    for_good: bool = False
+    site: Site  # Which.
+    step: str  # The subgraph that it was to run.
+    reason: str  # Why not, in words.
+    for_good: bool = False  # Whether it can never be used again, because a call of it hangs.
 
 
 class Returned(msgspec.Struct, frozen=True, tag=True):
-    """A site that is on trial has its work again; inferences count for it from now on.
+    """A site that is on trial has its work again; inferences count for it from now on."""
 
-    Args:
-        site: Which.
-    """
-
-    site: Site
+    site: Site  # Which.
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
@@ -72,21 +56,13 @@ Event = Failed | Returned | Ended
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided of a site, and why.
+    """What was decided of a site, and why."""
 
-    Args:
-        inference: How many inferences had ended.
-        site: Which.
-        what: ``retired``: others do its work; ``on trial``: it is given its work again; ``restored``: it has done it well.
-        reason: In words.
-        inferences: For how many it is retired; None for good, or where it is not.
-    """
-
-    inference: int
-    site: Site
-    what: What
-    reason: str
-    inferences: int | None = None
+    inference: int  # How many inferences had ended.
+    site: Site  # Which.
+    what: What  # ``retired``: others do its work; ``on trial``: it is given its work again; ``restored``: it has done it well.
+    reason: str  # In words.
+    inferences: int | None = None  # For how many it is retired; None for good, or where it is not.
 
 
 @dataclass(frozen=True)
@@ -126,19 +102,12 @@ class FaultPolicy:
 
 @dataclass
 class _Record:
-    """What is known of a site that has failed.
+    """What is known of a site that has failed."""
 
-    Args:
-        back_off: Inferences for which it is retired, this time.
-        until: When it is tried again; None for never.
-        trial: Whether it is on trial.
-        passed: Inferences that went well on trial; None as long as it does not have its work again.
-    """
-
-    back_off: int
-    until: int | None
-    trial: bool = False
-    passed: int | None = None
+    back_off: int  # Inferences for which it is retired, this time.
+    until: int | None  # When it is tried again; None for never.
+    trial: bool = False  # Whether it is on trial.
+    passed: int | None = None  # Inferences that went well on trial; None as long as it does not have its work again.
 
 
 class Probation:
@@ -154,11 +123,7 @@ class Probation:
         self._records: dict[Site, _Record] = {}
 
     def handle(self, event: Event) -> list[Decision]:
-        """Take in one event.
-
-        Returns:
-            What is decided now.
-        """
+        """Take in one event."""
         match event:
             case Failed(site, step, reason, for_good):
                 return self._failed(site, f"`{step}`: {reason}", for_good=for_good)

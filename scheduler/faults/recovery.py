@@ -49,12 +49,7 @@ class Recovery:
         return self.keeper.pending
 
     def carry_out(self, places: Mapping[str, Placement], *runners: Runner) -> None:
-        """Do what was decided since the last time, while nothing runs.
-
-        Args:
-            places: Where each subgraph runs now.
-            runners: All that run them.
-        """
+        """Do what was decided since the last time, while nothing runs."""
         # of a site that was retired and is on trial by now, the last word counts
         for decision in {each.site: each for each in self.keeper.take()}.values():
             now = dict(places)
@@ -65,11 +60,6 @@ class Recovery:
 
     def without(self, site: Site, reason: str, places: Mapping[str, Placement]) -> dict[str, Placement]:
         """Where each subgraph runs when a site is left.
-
-        Args:
-            site: Which.
-            reason: Why, in words.
-            places: Where each runs now.
 
         Raises:
             StretchError: If nothing else can run one of them.

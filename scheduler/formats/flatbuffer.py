@@ -49,13 +49,6 @@ class Flatbuffer:
         """The root table; fields that are not there are left out.
 
         Numbers in a row come back as arrays that share the memory of `data`.
-
-        Args:
-            data: The file.
-            others: Whether it may have fields that the schema does not name; they are not read.
-
-        Raises:
-            StretchError: If the file is damaged or holds what the schema does not have.
         """
         if bytes(data[4:8]) != self._identifier:
             raise StretchError("it does not begin like one")

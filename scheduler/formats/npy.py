@@ -24,7 +24,6 @@ def read_npy(path: Path, what: str) -> Array:
     """The array in a .npy file.
 
     Args:
-        path: The file.
         what: What it should be, for messages, such as ``input``.
 
     Raises:
@@ -49,11 +48,7 @@ def read_npy(path: Path, what: str) -> Array:
 
 
 def _header(stream: BytesIO) -> tuple[tuple[int, ...], "np.dtype[np.generic]"]:
-    """Shape and element type that a file states; the stream is left where the numbers begin.
-
-    Raises:
-        ValueError: If it is no .npy file, or its elements are no plain numbers.
-    """
+    """Shape and element type that a file states; the stream is left where the numbers begin."""
     version = npy_format.read_magic(stream)
     if version == (1, 0):
         shape, _, dtype = npy_format.read_array_header_1_0(stream)

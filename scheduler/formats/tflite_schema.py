@@ -12,19 +12,12 @@ VERSION = 3
 
 @dataclass(frozen=True)
 class OperatorKind:
-    """What the schema and its runtime know of one operator.
+    """What the schema and its runtime know of one operator."""
 
-    Args:
-        number: In the schema.
-        options: Table of its settings, or None.
-        reads: A letter for each tensor that it reads: ``x`` has the type of the
-            result, ``w`` and ``b`` are the weight and the bias of such an
-            operator, ``i`` is a constant of whole numbers such as a shape, and
-            ``q`` has a type that the operator converts. ``*``: any number.
-    """
-
-    number: int
-    options: str | None
+    number: int  # In the schema.
+    options: str | None  # Table of its settings, or None.
+    #: A letter for each tensor that it reads: ``x`` has the type of the result, ``w`` and ``b`` are the weight and the bias of such an
+    #: operator, ``i`` is a constant of whole numbers such as a shape, and ``q`` has a type that the operator converts. ``*``: any number.
     reads: str
 
 

@@ -33,42 +33,23 @@ class Timing:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Measured times of a bundle and its controls on the same cores.
+    """Measured times of a bundle and its controls on the same cores."""
 
-    Args:
-        branched: The bundle.
-        sequential: The original model, on as many threads as served it best; None
-            if the bundle has no such control.
-        same_macs: The original rescaled to the bundle's MACs; None if there is none.
-        whole: The same branched net as one graph on all the cores.
-        others: Contestants that were beaten by one of the above.
-        cores: The cores that all of them used.
-        rounds: Milliseconds of each contestant, by its name, one a round, in the order of the rounds.
-        alone_ms: Median time of each subgraph with everything else idle.
-        ideal_ms: What the rounds would take if branches overlapped perfectly and meeting cost nothing, median (see `ideal_ms`).
-        efficiency: That over what the bundle took in the same round, median: at most 1;
-            None where processors share a core.
-        error: Largest difference of the output from the whole model's, relative
-            to its largest element; None where a delegate computes nothing.
-        traces: The measured inferences of the bundle.
-        output: What the last of them gave.
-        seconds: How long the rounds went on.
-    """
-
-    branched: Timing
-    sequential: Timing | None
-    same_macs: Timing | None
-    whole: Timing
-    others: tuple[Timing, ...]
-    cores: tuple[int, ...]
-    rounds: Mapping[str, tuple[float, ...]]
-    alone_ms: Mapping[str, float]
-    ideal_ms: float
-    efficiency: float | None
+    branched: Timing  # The bundle.
+    sequential: Timing | None  # The original model, on as many threads as served it best; None if the bundle has no such control.
+    same_macs: Timing | None  # The original rescaled to the bundle's MACs; None if there is none.
+    whole: Timing  # The same branched net as one graph on all the cores.
+    others: tuple[Timing, ...]  # Contestants that were beaten by one of the above.
+    cores: tuple[int, ...]  # The cores that all of them used.
+    rounds: Mapping[str, tuple[float, ...]]  # Milliseconds of each contestant, by its name, one a round, in the order of the rounds.
+    alone_ms: Mapping[str, float]  # Median time of each subgraph with everything else idle.
+    ideal_ms: float  # What the rounds would take if branches overlapped perfectly and meeting cost nothing, median (see `ideal_ms`).
+    efficiency: float | None  # That over what the bundle took in the same round, median: at most 1; None where processors share a core.
+    #: Largest difference of the output from the whole model's, relative to its largest element; None where a delegate computes nothing.
     error: float | None
-    traces: tuple[Trace, ...]
-    output: Values
-    seconds: float
+    traces: tuple[Trace, ...]  # The measured inferences of the bundle.
+    output: Values  # What the last of them gave.
+    seconds: float  # How long the rounds went on.
 
     @property
     def best_sequential(self) -> Timing | None:
@@ -84,27 +65,19 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long a comparison goes on.
+    """How long a comparison goes on."""
 
-    Args:
-        rounds: Rounds that count; with `width`, at least.
-        warmup: Rounds before them that do not.
-        width: Go on until no interval of a ratio is wider than this share of the ratio to either side; None for `rounds` rounds.
-        least_seconds: And not for less than this: an interval tells of the time it was taken in, and machines have moods.
-        seconds: But no longer than this, once there are `rounds` rounds.
-    """
-
-    rounds: int = 30
-    warmup: int = 5
+    rounds: int = 30  # Rounds that count; with `width`, at least.
+    warmup: int = 5  # Rounds before them that do not.
+    #: Go on until no interval of a ratio is wider than this share of the ratio to either side; None for `rounds` rounds.
     width: float | None = None
-    least_seconds: float = 2.0
-    seconds: float = 10.0
+    least_seconds: float = 2.0  # And not for less than this: an interval tells of the time it was taken in, and machines have moods.
+    seconds: float = 10.0  # But no longer than this, once there are `rounds` rounds.
 
     def enough(self, seconds: float, narrow: Callable[[float], bool]) -> bool:
         """Whether to stop, once there are `rounds` rounds.
 
         Args:
-            seconds: Since the start.
             narrow: Whether all intervals are within a width.
         """
         return self.width is None or seconds > self.seconds or (seconds >= self.least_seconds and narrow(self.width))
@@ -115,12 +88,6 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
 
     Each round runs every contestant once, in an order that rotates, and every
     subgraph alone.
-
-    Args:
-        session: The bundle on this machine.
-        x: Its input.
-        effort: How long.
-        step: Called after each round.
     """
     effort = effort or Effort()
     bundle = session.bundle

@@ -15,17 +15,11 @@ T_975 = (12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624)
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of times with its interval.
+    """A ratio of times with its interval."""
 
-    Args:
-        value: Median of the one over median of the other, all rounds together.
-        low: Lower end of the 95 % interval; 0 if there are too few rounds for one.
-        high: Upper end; infinity if there are too few.
-    """
-
-    value: float
-    low: float
-    high: float
+    value: float  # Median of the one over median of the other, all rounds together.
+    low: float  # Lower end of the 95 % interval; 0 if there are too few rounds for one.
+    high: float  # Upper end; infinity if there are too few.
 
     @property
     def side(self) -> int:
@@ -50,7 +44,6 @@ def ratio_interval(times: Sequence[float], others: Sequence[float]) -> Ratio:
 
     Args:
         times: Of one contestant, a number a round, in order.
-        others: Of the other in the same rounds.
     """
     a, b = np.asarray(times, float), np.asarray(others, float)
     value = float(np.median(a) / np.median(b))

@@ -8,32 +8,20 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Handover:
-    """A network that was run for its hand-over.
+    """A network that was run for its hand-over."""
 
-    Args:
-        in_bytes: Bytes of its input.
-        out_bytes: Bytes of its output.
-        ms: Time of a run, that of its kernels taken away.
-    """
-
-    in_bytes: int
-    out_bytes: int
-    ms: float
+    in_bytes: int  # Bytes of its input.
+    out_bytes: int  # Bytes of its output.
+    ms: float  # Time of a run, that of its kernels taken away.
 
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """What hand-overs cost.
+    """What hand-overs cost."""
 
-    Args:
-        fixed_ms: An exchange, there and back.
-        to_gbs: Rate on the way to the processor, 10⁹ bytes a second.
-        back_gbs: Rate on the way back.
-    """
-
-    fixed_ms: float
-    to_gbs: float
-    back_gbs: float
+    fixed_ms: float  # An exchange, there and back.
+    to_gbs: float  # Rate on the way to the processor, 10⁹ bytes a second.
+    back_gbs: float  # Rate on the way back.
 
 
 #: No link is believed to be faster: what crosses nothing at all.

@@ -13,9 +13,7 @@ def runner(compiled: Compiled, cores: tuple[int, ...], seed: int = 0) -> Callabl
     """What runs a compiled network once, from and into buffers of its own.
 
     Args:
-        compiled: The network.
         cores: The calling thread is pinned to the first; empty for anywhere.
-        seed: Of the input.
     """
     rng = np.random.default_rng(seed)
     inputs = [rng.standard_normal(shape, np.float32) for shape in compiled.inputs.values()]
@@ -33,10 +31,8 @@ def time_operators(delegate: Delegate, model: Path, cores: tuple[int, ...], oper
     """Times of operators inside a network, by the delegate's profiler.
 
     Args:
-        delegate: Runs the network.
         model: ONNX file whose nodes are named after operators, with a suffix where one has several.
         cores: The calling thread is pinned to the first.
-        operators: Their names.
 
     Returns:
         ms of each operator that has a kernel of its own, and ms of kernels that the delegate added, such as changes of layout.
@@ -58,11 +54,6 @@ def time_operators(delegate: Delegate, model: Path, cores: tuple[int, ...], oper
 
 
 def time_kernels(operators: Mapping[str, float], kernels: Sequence[tuple[str, ...]]) -> list[float | None]:
-    """Times of kernels from those of their operators, ms; None where the delegate ran none of a kernel's operators by itself.
-
-    Args:
-        operators: ms of operators.
-        kernels: Names of the operators of each kernel.
-    """
+    """Times of kernels from those of their operators, ms; None where the delegate ran none of a kernel's operators by itself."""
     sums = [[operators[name] for name in names if name in operators] for names in kernels]
     return [sum(some) if some and sum(some) > 0 else None for some in sums]

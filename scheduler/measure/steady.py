@@ -31,21 +31,13 @@ _NICE = -10
 
 @dataclass(frozen=True)
 class Steady:
-    """The time of one contestant.
+    """The time of one contestant."""
 
-    Args:
-        ms: Median of the runs that count.
-        std_ms: Their standard deviation, from the quartiles (1.349 of it lie between them in a normal distribution).
-        runs: How many count.
-        interrupted: During how many of all runs the system gave a core to somebody else.
-        least_ms: The quickest run.
-    """
-
-    ms: float
-    std_ms: float
-    runs: int
-    interrupted: int
-    least_ms: float = 0.0
+    ms: float  # Median of the runs that count.
+    std_ms: float  # Their standard deviation, from the quartiles (1.349 of it lie between them in a normal distribution).
+    runs: int  # How many count.
+    interrupted: int  # During how many of all runs the system gave a core to somebody else.
+    least_ms: float = 0.0  # The quickest run.
 
     @property
     def spread(self) -> float:
@@ -85,10 +77,6 @@ def time_steadily(
     left out as long as there are enough others. Rounds go on until every median is known well.
 
     Args:
-        contestants: What to run, by name.
-        serial: Whether each computes on one core at a time.
-        least: Rounds at least.
-        most: Rounds at most.
         end: On the clock of `time.monotonic`: no round is begun after it.
 
     Returns:
@@ -109,17 +97,11 @@ def time_steadily(
 
 @dataclass(frozen=True)
 class _Sample:
-    """One run, ms.
+    """One run, ms."""
 
-    Args:
-        wall: From its start to its end.
-        computed: Of that, what this process computed, on all its threads.
-        interrupted: Whether the system gave a core to somebody else meanwhile.
-    """
-
-    wall: float
-    computed: float
-    interrupted: bool
+    wall: float  # From its start to its end.
+    computed: float  # Of that, what this process computed, on all its threads.
+    interrupted: bool  # Whether the system gave a core to somebody else meanwhile.
 
 
 def _timed(run: Callable[[], object]) -> Callable[[], _Sample]:

@@ -24,25 +24,15 @@ class Rate:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Measured rates, all on the cores of the session.
+    """Measured rates, all on the cores of the session."""
 
-    Args:
-        submitted: The bundle with `in_flight` inferences at once.
-        one_at_a_time: The bundle, each inference after the other.
-        one_core: The same net as one graph on one core, one after the other.
-        all_cores: The same net as one graph on all the cores, one after the other.
-        in_flight: Inferences at once.
-        rounds: Rounds that counted.
-        burst: Inferences of a round, each contestant.
-    """
-
-    submitted: Rate
-    one_at_a_time: Rate
-    one_core: Rate
-    all_cores: Rate
-    in_flight: int
-    rounds: int
-    burst: int
+    submitted: Rate  # The bundle with `in_flight` inferences at once.
+    one_at_a_time: Rate  # The bundle, each inference after the other.
+    one_core: Rate  # The same net as one graph on one core, one after the other.
+    all_cores: Rate  # The same net as one graph on all the cores, one after the other.
+    in_flight: int  # Inferences at once.
+    rounds: int  # Rounds that counted.
+    burst: int  # Inferences of a round, each contestant.
 
     @property
     def over_one_core(self) -> float:
@@ -59,12 +49,6 @@ def throughput(
 
     Args:
         session: The bundle on this machine, made with that `in_flight`.
-        x: Its input.
-        in_flight: Inferences at once.
-        rounds: Rounds that count.
-        burst: Inferences of a round, each contestant.
-        warmup: Rounds that do not count.
-        step: Called after each round.
     """
     cores = used_cores(session)
     whole = session.bundle.file(session.bundle.manifest.whole)

@@ -14,15 +14,10 @@ RUNS, PHASES = 8, 5
 
 @dataclass(frozen=True)
 class Together:
-    """How much longer two pieces of work take side by side.
+    """How much longer two pieces of work take side by side."""
 
-    Args:
-        first: Time beside the second ÷ time alone.
-        second: Time beside the first ÷ time alone.
-    """
-
-    first: float
-    second: float
+    first: float  # Time beside the second ÷ time alone.
+    second: float  # Time beside the first ÷ time alone.
 
 
 def time_together(
@@ -31,10 +26,6 @@ def time_together(
     """Run both alone and together by turns; the ratio of the medians, at least 1: company cannot speed a processor up.
 
     Args:
-        first: Work of one processor, run on a thread of its own.
-        second: Work of another.
-        runs: Times in each phase.
-        phases: How often.
         end: On the clock of `time.monotonic`: no phase but the first is begun after it.
     """
     works = (first, second)

@@ -23,7 +23,6 @@ def perfetto(tracks: Mapping[str, Sequence[Trace]], depths: Mapping[str, Sequenc
     Args:
         tracks: Groups of traces that are shown below each other, such as
             ``{"measured": [...], "predicted": [...]}``; each group starts at time zero.
-        depths: Queue depths of some groups.
     """
     events: list[dict[str, Any]] = []
     for pid, (group, traces) in enumerate(tracks.items(), start=1):

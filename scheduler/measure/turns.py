@@ -9,10 +9,6 @@ T = TypeVar("T")
 def play_round(contestants: Mapping[str, Callable[[], T]], number: int) -> dict[str, T]:
     """Run every contestant once, in an order that rotates.
 
-    Args:
-        contestants: What to run, by name.
-        number: Of the round: the contestant of this place is first.
-
     Returns:
         What each gave.
     """

@@ -13,36 +13,22 @@ CONTROLS = "fp32"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A control's time over the bundle's: above 1 branching is faster.
+    """A control's time over the bundle's: above 1 branching is faster."""
 
-    Args:
-        name: Of the control.
-        ratio: Of the medians.
-        low: Lower end of the 95 % interval.
-        high: Upper end; None if there are too few rounds for one.
-    """
-
-    name: str
-    ratio: float
-    low: float
-    high: float | None
+    name: str  # Of the control.
+    ratio: float  # Of the medians.
+    low: float  # Lower end of the 95 % interval.
+    high: float | None  # Upper end; None if there are too few rounds for one.
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The comparison of a bundle with its controls.
+    """The comparison of a bundle with its controls."""
 
-    Args:
-        text: One sentence.
-        winner: ``branched``, ``sequential``, or None where the times do not tell.
-        ratios: Time of each control over the bundle's, by the control's name: above 1 branching is faster.
-        precisions: Precisions of the bundle's subgraphs.
-    """
-
-    text: str
-    winner: str | None
-    ratios: Mapping[str, Ratio]
-    precisions: tuple[str, ...]
+    text: str  # One sentence.
+    winner: str | None  # ``branched``, ``sequential``, or None where the times do not tell.
+    ratios: Mapping[str, Ratio]  # Time of each control over the bundle's, by the control's name: above 1 branching is faster.
+    precisions: tuple[str, ...]  # Precisions of the bundle's subgraphs.
 
     @property
     def equal_precision(self) -> bool:
@@ -61,7 +47,6 @@ def judge_speed(result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simu
     """Who is faster, if the intervals say it.
 
     Args:
-        result: What was measured.
         precisions: Precisions of the bundle's subgraphs.
         simulated: Processors that a simulator stands in for.
     """

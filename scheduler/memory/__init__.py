@@ -17,7 +17,6 @@ def plan_memory(lifetimes: Lifetimes, planner: str = "offset", alignment: int = 
     """Where tensors lie.
 
     Args:
-        lifetimes: The tensors and when they are alive.
         planner: Its name, such as ``naive``, ``greedy``, ``flow`` or ``offset``.
         alignment: Offsets are multiples of this many bytes.
 

@@ -13,10 +13,6 @@ def plan_flow(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
     assignment: each tensor y either has a new object, at the cost of its size,
     or takes over that of one tensor x which is dead by then, at the cost
     max(0, size_y − size_x). That is what SciPy solves.
-
-    Args:
-        lifetimes: The tensors.
-        alignment: Not needed: every tensor starts at its object's first byte.
     """
     from scipy.optimize import linear_sum_assignment
 

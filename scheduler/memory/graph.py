@@ -13,8 +13,6 @@ def graph_lifetimes(graph: OpGraph, kernels: Sequence[Kernel], item_bytes: int =
 
     Args:
         graph: The operators, such as a whole branched network.
-        kernels: What runs, in an order in which it can run.
-        item_bytes: Bytes of an element.
         lanes: Channels are stored in multiples of this many (4 in the PHWC4 layout of paper 000).
         concurrent: Whether kernels of different subgraphs (the ``subgraph`` tag
             of their operators) run as soon as what they read is there; else all

@@ -9,10 +9,6 @@ def plan_greedy(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
 
     An object is free if all tensors that had it are certainly dead; it grows if
     it is too small, and a new one is made where none is free.
-
-    Args:
-        lifetimes: The tensors.
-        alignment: Not needed: every tensor starts at its object's first byte.
     """
     before, tensors = lifetimes.before, lifetimes.tensors
     groups: list[list[int]] = []

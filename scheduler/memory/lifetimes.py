@@ -16,17 +16,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Lifetime:
-    """One tensor.
+    """One tensor."""
 
-    Args:
-        name: Unique among the tensors planned together.
-        bytes: Its size, above zero.
-        steps: Numbers of the steps that write or read it, at least one.
-    """
-
-    name: str
-    bytes: int
-    steps: tuple[int, ...]
+    name: str  # Unique among the tensors planned together.
+    bytes: int  # Its size, above zero.
+    steps: tuple[int, ...]  # Numbers of the steps that write or read it, at least one.
 
 
 class Lifetimes:
@@ -125,17 +119,7 @@ class Lifetimes:
 
 
 def chained(parts: Sequence[Lifetimes], follows: Mapping[int, Sequence[int]]) -> Lifetimes:
-    """Several sets of tensors as one, their steps ordered as the parts are.
-
-    Args:
-        parts: Such as the subgraphs of a bundle, each with steps of its own.
-        follows: For a part, the parts that have ended before it starts; parts
-            without an order run side by side. Names of tensors get the part's
-            number in front.
-
-    Raises:
-        ValueError: If a part follows one that does not come before it.
-    """
+    """Several sets of tensors as one, their steps ordered as the parts are."""
     tensors: list[Lifetime] = []
     after: list[tuple[int, ...]] = []
     last: list[tuple[int, ...]] = []

@@ -8,7 +8,6 @@ def plan_naive(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
     """A plan without sharing.
 
     Args:
-        lifetimes: The tensors.
         alignment: Not needed: every tensor starts an arena.
     """
     return shared_objects(lifetimes, [[i] for i in range(len(lifetimes.tensors))])

@@ -13,7 +13,6 @@ def plan_offset(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
     cost little and win where small tensors live long.
 
     Args:
-        lifetimes: The tensors.
         alignment: Offsets are multiples of this many bytes.
 
     Raises:

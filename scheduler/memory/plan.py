@@ -9,17 +9,11 @@ from scheduler.memory.lifetimes import Lifetimes
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where tensors lie.
+    """Where tensors lie."""
 
-    Args:
-        arenas: Number of the arena of each tensor.
-        offsets: Its first byte there.
-        sizes: Bytes of each arena. A shared object is an arena whose tensors all start at 0.
-    """
-
-    arenas: Mapping[str, int]
-    offsets: Mapping[str, int]
-    sizes: tuple[int, ...]
+    arenas: Mapping[str, int]  # Number of the arena of each tensor.
+    offsets: Mapping[str, int]  # Its first byte there.
+    sizes: tuple[int, ...]  # Bytes of each arena. A shared object is an arena whose tensors all start at 0.
 
     @property
     def total_bytes(self) -> int:

@@ -11,12 +11,6 @@ def fallback_placement(place: Placement, onto: str, why: str, queues: Mapping[st
     """The placement on CPU cores that stands in for one whose delegate cannot run a subgraph.
 
     It takes the cores of the other, or the last of this process where that had none.
-
-    Args:
-        place: Where the subgraph was to run.
-        onto: Delegate that runs it instead.
-        why: Why the other cannot, in words.
-        queues: Dispatch of the queues that are there already.
     """
     cores = place.cores or available_cores()[-1:]
     queue = f"cpu{'+'.join(map(str, cores))}"

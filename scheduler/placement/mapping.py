@@ -53,12 +53,10 @@ def place_processors(
     is free where the delegate computes on a core (OpenCL on a CPU).
 
     Args:
-        processors: Processors that the bundle uses, in order of first use.
         mapping: Target of some processors, such as ``{"gpu": "cpu1"}``: a
             delegate's name, followed by cores as ``0`` or ``0+1`` or by nothing.
         cores: Cores to use, those of this process if None.
         precisions: Precisions of each processor's subgraphs; fp32 if not named.
-        little_cores: Cores of the device for threads that only wait for another processor.
 
     Raises:
         UsageError: If a processor is not in the bundle, or a core not on this machine.
@@ -86,9 +84,7 @@ def target_placement(processor: str, target: str, queues: Mapping[str, Dispatch]
     """The placement that a target names, beside others that are there already.
 
     Args:
-        processor: Whose work it is.
         target: As in a mapping: a delegate and its cores.
-        queues: Dispatch of the queues of the others.
 
     Raises:
         UsageError: If it is no target, or a core not on this machine.
@@ -216,9 +212,7 @@ def mapping_of_used(
     """The mapping without processors that lost all their work to others.
 
     Args:
-        mapping: Where processors run here.
         manifest: The bundle's description, as it was designed.
-        used: Processors that have work.
         processors: Those that may be used; None for all.
 
     Raises:

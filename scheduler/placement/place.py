@@ -12,32 +12,18 @@ Dispatch = Literal["inline", "async", "blocking"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the work of one of the device's processors, or one subgraph of it, is done on this machine.
+    """Where the work of one of the device's processors, or one subgraph of it, is done on this machine."""
 
-    Args:
-        processor: Name in the device profile, such as ``gpu``.
-        delegate: Name of the delegate that runs it here.
-        cores: CPU cores it uses; the thread that calls its delegate is pinned to
-            the first. Empty for none.
-        queue: What it shares with others is run one at a time, such as ``cpu1``.
-        dispatch: ``inline``: on the calling thread; ``async``: enqueued, returns
-            at once; ``blocking``: handed to a thread of its own.
-        stand_in: Whether this machine lacks the processor, so that another does its work.
-        reason: Why it runs there, in words.
-        simulated: Whether it is simulated: its results count, its times do not.
-        waits_on: Core of the thread that only waits for it; None for any, or
-            where `cores` do the computing.
-    """
-
-    processor: str
-    delegate: str
-    cores: tuple[int, ...]
-    queue: str
+    processor: str  # Name in the device profile, such as ``gpu``.
+    delegate: str  # Name of the delegate that runs it here.
+    cores: tuple[int, ...]  # CPU cores it uses; the thread that calls its delegate is pinned to the first. Empty for none.
+    queue: str  # What it shares with others is run one at a time, such as ``cpu1``.
+    #: ``inline``: on the calling thread; ``async``: enqueued, returns at once; ``blocking``: handed to a thread of its own.
     dispatch: Dispatch
-    stand_in: bool
-    reason: str
-    simulated: bool = False
-    waits_on: int | None = None
+    stand_in: bool  # Whether this machine lacks the processor, so that another does its work.
+    reason: str  # Why it runs there, in words.
+    simulated: bool = False  # Whether it is simulated: its results count, its times do not.
+    waits_on: int | None = None  # Core of the thread that only waits for it; None for any, or where `cores` do the computing.
 
     @property
     def thread_cores(self) -> tuple[int, ...]:
@@ -47,10 +33,6 @@ class Placement:
 
 def place_subgraphs(entries: Iterable[SubgraphEntry], placements: Mapping[str, Placement]) -> dict[str, Placement]:
     """The placement of each subgraph: that of its processor.
-
-    Args:
-        entries: The subgraphs.
-        placements: Where each processor runs.
 
     Raises:
         StretchError: If a processor has no placement, or the placements do not go together (see `queues_of`).
@@ -81,11 +63,7 @@ def queues_of(placements: Iterable[Placement]) -> dict[str, Dispatch]:
 
 
 def own_cores(placements: Iterable[Placement]) -> frozenset[str]:
-    """Queues whose thread has cores that no other queue uses: what it does there holds nobody up.
-
-    Args:
-        placements: Of the subgraphs.
-    """
+    """Queues whose thread has cores that no other queue uses: what it does there holds nobody up."""
     cores: dict[str, set[int]] = {}
     for place in placements:
         cores.setdefault(place.queue, set()).update(place.cores, place.thread_cores)
@@ -98,7 +76,6 @@ def interchangeable(placements: Iterable[Placement], movable: Collection[str]) -
     """Queues that can do each other's work: all of it on the same movable delegate, on as many cores.
 
     Args:
-        placements: Of the subgraphs.
         movable: Delegates whose subgraphs may run on any thread, several of them at once.
     """
     kinds: dict[str, tuple[str, int] | None] = {}

@@ -28,7 +28,6 @@ def choose_processors(manifest: Manifest, allowed: Sequence[str] | None = None, 
     energy for it. Both go by the predictions for the device that the bundle carries.
 
     Args:
-        manifest: A bundle's description.
         allowed: Processors that may be used; None for all.
         priority: What matters most; None for the design.
 

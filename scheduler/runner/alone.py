@@ -9,15 +9,10 @@ from scheduler.formats.tflite_schema import TABLES
 
 @dataclass(frozen=True)
 class Patch:
-    """Four bytes of a file that become another number.
+    """Four bytes of a file that become another number."""
 
-    Args:
-        at: Where they begin.
-        value: The number, little-endian.
-    """
-
-    at: int
-    value: int
+    at: int  # Where they begin.
+    value: int  # The number, little-endian.
 
 
 def patches(content: bytes, file: TfliteFile, signature: str) -> list[Patch]:
@@ -30,8 +25,6 @@ def patches(content: bytes, file: TfliteFile, signature: str) -> list[Patch]:
 
     Args:
         content: The file; `file` is what it was parsed to.
-        file: The same, checked.
-        signature: Name of the signature that stays.
 
     Raises:
         StretchError: If the file has no such signature.

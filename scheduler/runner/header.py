@@ -27,15 +27,7 @@ _KINDS: Mapping[Dispatch, str] = {"async": "kAsync", "blocking": "kBlocking", "i
 
 
 def plan_header(content: bytes, path: Path) -> str:
-    """The text of `plan.h` for a file.
-
-    Args:
-        content: The TFLite file.
-        path: Where it came from, for messages.
-
-    Raises:
-        StretchError: If it is no TFLite file that nn-stretch wrote, or has what the runner does not take.
-    """
+    """The text of `plan.h` for a file."""
     file = parse_tflite(content, path)
     plan = execution_plan(file.plan)
     tensors = {tensor.name: number for number, tensor in enumerate(file.plan.tensors)}
@@ -87,11 +79,7 @@ def plan_header(content: bytes, path: Path) -> str:
 
 
 def execution_plan(plan: TflitePlan) -> ExecutionPlan:
-    """The plan of a TFLite file as the state machine has it.
-
-    Raises:
-        StretchError: If its steps depend on each other in a circle.
-    """
+    """The plan of a TFLite file as the state machine has it."""
     return plan_of(
         plan.inputs,
         plan.outputs,

@@ -25,7 +25,6 @@ def write_runner(bundle: Bundle, out: Path) -> list[str]:
     """Write a folder that CMake builds a runner of one bundle in.
 
     Args:
-        bundle: One with a TFLite file.
         out: The folder, which must not exist yet.
 
     Returns:

@@ -12,12 +12,7 @@ from scheduler.runtime.plan import ExecutionPlan
 
 
 def followers(plan: ExecutionPlan, queues: Mapping[str, str]) -> dict[str, str]:
-    """The step that each one's queue can go on with as soon as it has ended; a step without such a one has none.
-
-    Args:
-        plan: What is run.
-        queues: Of each subgraph, by name.
-    """
+    """The step that each one's queue can go on with as soon as it has ended; a step without such a one has none."""
     writers = {tensor: name for name in plan.order for tensor in plan.step(name).outputs}
     #: All that a step waits for, directly or not.
     before: dict[str, set[str]] = {}
@@ -42,7 +37,6 @@ def in_a_row(name: str, following: Mapping[str, str]) -> tuple[str, ...]:
     """A step, and those that its queue goes on with, in order.
 
     Args:
-        name: The first.
         following: As `followers` tells.
     """
     found = [name]
@@ -52,12 +46,7 @@ def in_a_row(name: str, following: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def awaited(plan: ExecutionPlan, name: str) -> bool:
-    """Whether more than one step reads what a step writes, or whoever runs the plan does: then its end is news to others.
-
-    Args:
-        plan: What is run.
-        name: The step.
-    """
+    """Whether more than one step reads what a step writes, or whoever runs the plan does: then its end is news to others."""
     written = plan.step(name).outputs
     readers = {reader for tensor in written for reader in plan.readers.get(tensor, ())}
     return len(readers) != 1 or not set(plan.outputs).isdisjoint(written)

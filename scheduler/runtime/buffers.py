@@ -208,17 +208,7 @@ def _outermost(name: str, slices: Mapping[str, tuple[PlannedJoin, int]]) -> str:
 def bind_subgraph(
     subgraph: PlannedSubgraph, compiled: Compiled, buffers: Buffers, outputs_into: Mapping[str, Array] | None = None
 ) -> Invocation:
-    """A compiled subgraph tied to the buffers of its tensors: by their names, else in their order; rows that are no piece are copied first.
-
-    Args:
-        subgraph: Which.
-        compiled: Its code.
-        buffers: Of the tensors that cross subgraphs.
-        outputs_into: Where its outputs go, by tensor, if not there.
-
-    Raises:
-        StretchError: If it does not fit them; names the file.
-    """
+    """A compiled subgraph tied to the buffers of its tensors: by their names, else in their order; rows that are no piece are copied first."""
     inputs, outputs = (
         list(own) if set(own) == set(planned) else planned
         for own, planned in ((compiled.inputs, subgraph.inputs), (compiled.outputs, subgraph.outputs))
@@ -234,14 +224,6 @@ def bind_subgraph(
 
 
 def subgraph_spans(subgraph: PlannedSubgraph, queue: str, call: Invocation, start: int, end: int) -> list[Span]:
-    """What a subgraph that has just run leaves in a trace: itself, then the conversions at its border, which lie within it.
-
-    Args:
-        subgraph: Which.
-        queue: Where it ran.
-        call: What ran.
-        start: When it started, on the clock of `time.perf_counter_ns`.
-        end: When it ended.
-    """
+    """What a subgraph that has just run leaves in a trace: itself, then the conversions at its border, which lie within it."""
     found = [Span(subgraph.name, subgraph.processor, queue, "subgraph", start, end)]
     return found + [Span(f"{subgraph.name} {what}", subgraph.processor, queue, "conversion", a, b) for what, a, b in call.conversions()]

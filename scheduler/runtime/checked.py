@@ -15,21 +15,13 @@ Other = Callable[[], tuple[str, Sequence[Array]] | None]
 
 @dataclass
 class Check:
-    """Looks at what a subgraph wrote, after each run.
+    """Looks at what a subgraph wrote, after each run."""
 
-    Args:
-        outputs: Its output buffers.
-        other: Computes them by another delegate.
-        precision: Of the subgraph.
-        allowed: How far each output may be from the other delegate's (`scheduler.runtime.distance.allowed`).
-        policy: What is looked at.
-    """
-
-    outputs: Sequence[Array]
-    other: Other
-    precision: str
-    allowed: Sequence[float]
-    policy: FaultPolicy
+    outputs: Sequence[Array]  # Its output buffers.
+    other: Other  # Computes them by another delegate.
+    precision: str  # Of the subgraph.
+    allowed: Sequence[float]  # How far each output may be from the other delegate's (`scheduler.runtime.distance.allowed`).
+    policy: FaultPolicy  # What is looked at.
     runs: int = 0
 
     def __call__(self) -> None:

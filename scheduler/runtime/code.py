@@ -62,11 +62,6 @@ class Code:
     def ready(self, name: str, place: Placement, queues: Mapping[str, Dispatch]) -> Placement:
         """Have a subgraph compiled for a placement, or for the one it falls back on.
 
-        Args:
-            name: The subgraph.
-            place: Where it is to run.
-            queues: Dispatch of the queues that are there already.
-
         Returns:
             Where it can run.
 
@@ -84,16 +79,6 @@ class Code:
 
         With a keeper of faults, who is told, any delegate that every machine has may do it; else the one that the delegate
         itself falls back on, with a warning.
-
-        Args:
-            name: The subgraph.
-            place: Where it cannot run.
-            error: Why it cannot.
-            queues: Dispatch of the queues that are there already.
-
-        Raises:
-            Exception: The same `error` if there is no other.
-            StretchError: As `get`, where the delegate falls back on one that refuses it.
         """
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if self.keeper is not None:
@@ -109,12 +94,6 @@ class Code:
 
     def stand_in(self, name: str, place: Placement, error: Exception, queues: Mapping[str, Dispatch]) -> Placement:
         """Compile a subgraph for the first delegate that any machine has, can run it and has not failed itself.
-
-        Args:
-            name: The subgraph.
-            place: Where it is not to run.
-            error: Why not.
-            queues: Dispatch of the queues that are there already.
 
         Raises:
             Exception: The same `error` if there is none.
@@ -134,10 +113,6 @@ class Code:
         """A subgraph compiled on the same cores by a delegate that its own may be compared with, and that one's name.
 
         None if there is none: one that has failed itself proves nothing.
-
-        Args:
-            name: The subgraph.
-            place: Where it runs.
         """
         for onto in STAND_INS:
             instead = replace(place, delegate=onto)
@@ -171,10 +146,6 @@ class Code:
 
     def abort(self, place: Placement, why: str) -> Aborted:
         """Have a delegate give up what hangs.
-
-        Args:
-            place: Where it hangs.
-            why: As the end of a sentence.
 
         Returns:
             ``ended`` if the call comes back now, ``restarting`` if it does not hang, ``no`` if it cannot be ended.
@@ -229,11 +200,7 @@ def _named(bundle: Bundle) -> Iterator[None]:
 
 
 def _create(name: str, cores: tuple[int, ...]) -> Delegate:
-    """A delegate made by its name.
-
-    Raises:
-        StretchError: If a plug-in breaks off; names it and its package.
-    """
+    """A delegate made by its name."""
     try:
         return get_delegate(name).create(cores)
     except Exception as error:
@@ -243,11 +210,7 @@ def _create(name: str, cores: tuple[int, ...]) -> Delegate:
 
 
 def _compile(delegate: Delegate, bundle: Bundle, subgraph: str, name: str) -> Compiled:
-    """A subgraph made ready.
-
-    Raises:
-        StretchError: If the delegate refuses it, or a plug-in breaks off.
-    """
+    """A subgraph made ready."""
     try:
         found = delegate.compile_from(bundle, subgraph)
     except Exception as error:

@@ -22,8 +22,6 @@ def allowed(checks: Mapping[str, Any], tensor: str, precision: str = "fp32", usu
     """Largest `distance` that is no fault.
 
     Args:
-        checks: Of a manifest.
-        tensor: Name of the tensor.
         precision: It was computed in: ``fp32``, ``fp16`` or ``int8``.
         usual: What is allowed in most networks; that of `TOLERANCE` if None.
     """
@@ -35,8 +33,6 @@ def distance(got: Array, expected: Array, precision: str) -> float:
     """How far a tensor is from the expected one; NaN if it holds one.
 
     Args:
-        got: The tensor.
-        expected: Of the same shape.
         precision: ``fp32``, ``fp16`` or ``int8``.
     """
     with np.errstate(all="ignore"):

@@ -71,11 +71,7 @@ class Driver(ABC, Generic[AnyLane]):
         return place
 
     def _add(self, name: str, place: Placement) -> None:
-        """Have a subgraph's code ready for a placement, bound to every lane's buffers.
-
-        Raises:
-            StretchError: If it cannot be compiled for it, does not fit its tensors, or is not what its delegate says.
-        """
+        """Have a subgraph's code ready for a placement, bound to every lane's buffers."""
         compiled = self._code.get(name, place)
         with self._adding:
             for lane in self._lanes:
@@ -124,15 +120,7 @@ class Driver(ABC, Generic[AnyLane]):
         return instructions
 
     def _lost(self, number: int, name: str, queue: str, place: Placement | None, error: Exception) -> Event:
-        """A step that raised: it failed, unless its code for another placement can be made and added now.
-
-        Args:
-            number: Its lane.
-            name: The step.
-            queue: Where it ran.
-            place: Placement that its subgraph had as it started; None for a join.
-            error: What it raised.
-        """
+        """A step that raised: it failed, unless its code for another placement can be made and added now."""
         if place is not None and (isinstance(error, UnableError) or self._code.keeper is not None):
             try:
                 places = self._placed()

@@ -98,19 +98,7 @@ class Executor(Driver[Lane]):
         self._begin_anew()
 
     def run(self, keep: dict[str, Array] | None = None) -> Trace:
-        """Run once, from the inputs' buffers to the outputs'.
-
-        Args:
-            keep: Gets a copy of every tensor that crosses subgraphs.
-
-        Returns:
-            What ran where and when.
-
-        Raises:
-            StretchError: If a delegate fails or takes longer than it may. Everything
-                else has come to rest by then, so that the next run starts afresh;
-                after a hang there is no next one.
-        """
+        """Run once, from the inputs' buffers to the outputs'."""
         start, end = self._begun(lambda: self._timed(keep))
         spans = tuple(span for record in self._done for span in self._spans(*record))
         return Trace(spans, start, end, os.getloadavg()[0], dict(self._replaced))
@@ -120,14 +108,7 @@ class Executor(Driver[Lane]):
         self._queues.wake(self._first)
 
     def run_alone(self, name: str) -> Span:
-        """Run one subgraph where it is placed, with every other processor idle.
-
-        Args:
-            name: The subgraph; it reads what its inputs' buffers hold.
-
-        Raises:
-            StretchError: If its delegate fails.
-        """
+        """Run one subgraph where it is placed, with every other processor idle."""
         place = self._places[name]
         event = self._begun(lambda: self._alone(name, place))
         if isinstance(event, StepReturned):
@@ -143,15 +124,7 @@ class Executor(Driver[Lane]):
         return self._places
 
     def replace(self, name: str, place: Placement) -> None:
-        """Run a subgraph elsewhere from the next inference on.
-
-        Args:
-            name: The subgraph.
-            place: Where; compiled first if it is not yet.
-
-        Raises:
-            StretchError: If it cannot be compiled for it, or the placement does not go together with the others.
-        """
+        """Run a subgraph elsewhere from the next inference on."""
         self._add(name, place)
         self._place(name, place)
 

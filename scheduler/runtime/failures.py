@@ -20,13 +20,7 @@ class HangError(StretchError):
 
     @classmethod
     def of(cls, subgraph: str, place: Placement, limit_s: float) -> "HangError":
-        """The error of a subgraph that hangs.
-
-        Args:
-            subgraph: Which.
-            place: Where it runs.
-            limit_s: How long it was waited for, s.
-        """
+        """The error of a subgraph that hangs."""
         found = cls(
             f"subgraph `{subgraph}` {_late(limit_s)} on processor `{place.processor}` (delegate `{place.delegate}`)",
             f"run it elsewhere with --map {place.processor}=cpu, or allow more with --time-limit",
@@ -36,11 +30,7 @@ class HangError(StretchError):
 
 
 def hang_reason(limit_s: float) -> str:
-    """What is wrong with a call that takes too long, as the end of a sentence.
-
-    Args:
-        limit_s: How long it was waited for, s.
-    """
+    """What is wrong with a call that takes too long, as the end of a sentence."""
     return f"it {_late(limit_s)}"
 
 
@@ -49,14 +39,7 @@ def _late(limit_s: float) -> str:
 
 
 def step_failure(step: str, place: Placement | None, cause: BaseException | None, text: str = "") -> StretchError:
-    """An error that names the step, where it ran and why it failed.
-
-    Args:
-        step: Subgraph or join that failed.
-        place: Where the subgraph ran; None for a join.
-        cause: What was raised.
-        text: What is known if not the cause.
-    """
+    """An error that names the step, where it ran and why it failed."""
     words = (str(cause) if cause is not None else text).strip() or text.strip()
     reason = words.splitlines()[0] if words else type(cause).__name__
     if place is None:
@@ -67,13 +50,7 @@ def step_failure(step: str, place: Placement | None, cause: BaseException | None
 
 
 def delegate_failure(name: str, what: str, cause: Exception) -> StretchError:
-    """An error that names a delegate which broke off, and the package it is from.
-
-    Args:
-        name: The delegate.
-        what: What it was to do, such as ``compile `s1.gpu` ``.
-        cause: What it raised.
-    """
+    """An error that names a delegate which broke off, and the package it is from."""
     reason = (str(cause).strip().splitlines() or [""])[0]
     return StretchError(
         f"the delegate `{name}` failed to {what}: {type(cause).__name__}{f': {reason}' if reason else ''}",

@@ -9,12 +9,7 @@ from scheduler.runtime.failures import HangError
 
 
 def again_after_a_hang(future: Future[Any], run: Callable[[], Any]) -> Future[Any]:
-    """A future that has the result of another one, or where that hung, of a second try.
-
-    Args:
-        future: Of the first try.
-        run: The second try; it may take its time.
-    """
+    """A future that has the result of another one, or where that hung, of a second try."""
     found: Future[Any] = Future()
     found.set_running_or_notify_cancel()
 

@@ -19,7 +19,6 @@ def as_arrays(x: Any, names: Sequence[str]) -> dict[str, Array]:
 
     Args:
         x: One input as `as_array` takes it, or a mapping from the name of each input to it.
-        names: Inputs of the model.
 
     Raises:
         UsageError: If an input is missing, there is one that the model does not have, or it is not one that `as_array` takes.
@@ -41,14 +40,7 @@ def plain(arrays: Mapping[str, Array]) -> Values:
 
 
 def as_array(x: Any) -> Array:
-    """An input as a numpy array that shares its memory.
-
-    Args:
-        x: A numpy array, or anything on the CPU that speaks DLPack, such as a torch tensor.
-
-    Raises:
-        UsageError: If it is neither, lies on another device or is part of an autograd graph.
-    """
+    """An input as a numpy array that shares its memory."""
     if isinstance(x, np.ndarray):
         return x
     kind = type(x).__name__
@@ -69,7 +61,6 @@ def check_input(x: Array, like: Array, name: str | None = None) -> None:
     """Check an input against the array it will be copied to.
 
     Args:
-        x: The input.
         like: An array of the shape and type that it must have.
         name: Its name, for messages, where the model has several.
 
@@ -91,11 +82,7 @@ def check_input(x: Array, like: Array, name: str | None = None) -> None:
 
 
 def check_inputs(given: Mapping[str, Array], like: Mapping[str, Array]) -> None:
-    """Check every input by name against the array it will be copied to.
-
-    Raises:
-        UsageError: As `check_input`.
-    """
+    """Check every input by name against the array it will be copied to."""
     for name, x in given.items():
         check_input(x, like[name], name if len(given) > 1 else None)
 

@@ -209,12 +209,7 @@ class Machine:
         self._queues = others if self.caller is None else [*others, self.caller]
 
     def _advance(self, lane: int | None, freed: str | None) -> list[Instruction]:
-        """Set every free queue to work, and close the lane if it has ended.
-
-        Args:
-            lane: Lane of the event.
-            freed: Queue that the event made free; where every queue has a thread, this one is awake.
-        """
+        """Set every free queue to work, and close the lane if it has ended."""
         queues = self._queues
         if self.caller is None and freed is not None:
             queues = [freed, *(queue for queue in queues if queue != freed)]

@@ -107,11 +107,7 @@ class Mailbox(Generic[T]):
         return found
 
     def get_nowait(self) -> T:
-        """The next item that is there already.
-
-        Raises:
-            Empty: If there is none.
-        """
+        """The next item that is there already."""
         return self._items.get_nowait()
 
     def qsize(self) -> int:
@@ -130,11 +126,7 @@ class Mailbox(Generic[T]):
         self._waits.clear()
 
     def _due(self, rest: int, spin: int) -> T:
-        """The next item if it comes when it is due.
-
-        Raises:
-            Empty: If it does not.
-        """
+        """The next item if it comes when it is due."""
         if rest:
             try:
                 return self._items.get(timeout=rest / 1e9)

@@ -135,11 +135,7 @@ class Pipeline(Driver[PipelineLane]):
         return threading.current_thread() in self._threads
 
     def submit(self, x: Mapping[str, Array]) -> Future[Values]:
-        """Start an inference; waits while as many as there are lanes are in flight.
-
-        Args:
-            x: Inputs by name that were checked; they are copied.
-        """
+        """Start an inference; waits while as many as there are lanes are in flight."""
         number = self._filled(x)
         future = self._lanes[number].future
         with self._changed:
@@ -162,26 +158,14 @@ class Pipeline(Driver[PipelineLane]):
         return number
 
     def drain(self) -> None:
-        """Return when no inference is in flight.
-
-        Raises:
-            StretchError: If one of them hangs.
-        """
+        """Return when no inference is in flight."""
         with self._changed:
             while self._state.in_flight and self._hang is None:
                 self._changed.wait()
             self._raise_hang()
 
     def replace(self, name: str, place: Placement) -> None:
-        """Run a subgraph elsewhere from now on; where it runs already, it ends first.
-
-        Args:
-            name: The subgraph.
-            place: Where; compiled first if it is not yet, while others run.
-
-        Raises:
-            StretchError: If it cannot be compiled for it, or the placement does not go together with the others.
-        """
+        """Run a subgraph elsewhere from now on; where it runs already, it ends first."""
         place = self._fitted(place)
         self._add(name, place)
         with self._changed:
@@ -206,11 +190,7 @@ class Pipeline(Driver[PipelineLane]):
                 self._dismiss()
 
     def close(self, *, wait: bool = True) -> None:
-        """Return when what is in flight and the threads have ended; threads that hang are given up.
-
-        Args:
-            wait: False gives up what does not end within a moment.
-        """
+        """Return when what is in flight and the threads have ended; threads that hang are given up."""
         self.stop()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -242,15 +222,7 @@ class Pipeline(Driver[PipelineLane]):
                     inbox.put(None)
 
     def _tell(self, event: Event, own: str | None = None) -> tuple[Task | None, Finish | Fail | None]:
-        """Tell the state machine and hand out what it answers; the lock is held.
-
-        Args:
-            event: What happened.
-            own: Queue of this thread.
-
-        Returns:
-            What is to run on this thread, and the end of an inference.
-        """
+        """Tell the state machine and hand out what it answers; the lock is held."""
         following: Task | None = None
         end: Finish | Fail | None = None
         for instruction in self._handle(self._machine, event):

@@ -11,24 +11,15 @@ from scheduler.bundle.rows import Rows
 
 @dataclass(frozen=True)
 class PlannedSubgraph:
-    """A subgraph and its tensors.
+    """A subgraph and its tensors."""
 
-    Args:
-        name: Unique in the plan.
-        segment: Segment that it is a branch of, or a piece of one.
-        file: Its file, for messages.
-        processor: Processor of the device that it is meant for.
-        inputs: Tensors that it reads, at least one.
-        outputs: Tensors that it writes, at least one.
-        rows: Of tensors of which it does not read all rows: the first one, and the one behind the last.
-    """
-
-    name: str
-    segment: str
-    file: str
-    processor: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    name: str  # Unique in the plan.
+    segment: str  # Segment that it is a branch of, or a piece of one.
+    file: str  # Its file, for messages.
+    processor: str  # Processor of the device that it is meant for.
+    inputs: tuple[str, ...]  # Tensors that it reads, at least one.
+    outputs: tuple[str, ...]  # Tensors that it writes, at least one.
+    #: Of tensors of which it does not read all rows: the first one, and the one behind the last.
     rows: dict[str, Rows] = field(default_factory=dict)
 
 
@@ -51,25 +42,15 @@ class PlannedJoin:
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """Everything the state machine needs to know of the work, without a file or a thread.
+    """Everything the state machine needs to know of the work, without a file or a thread."""
 
-    Args:
-        inputs: Tensors that the caller provides.
-        outputs: Tensors that the caller gets.
-        subgraphs: By name, in topological order.
-        joins: By name, in topological order.
-        readers: Subgraphs and joins that read each tensor.
-        missing: How many tensors each subgraph or join reads.
-        order: Position of each subgraph and join in the topological order.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    subgraphs: Mapping[str, PlannedSubgraph]
-    joins: Mapping[str, PlannedJoin]
-    readers: Mapping[str, tuple[str, ...]]
-    missing: Mapping[str, int]
-    order: Mapping[str, int]
+    inputs: tuple[str, ...]  # Tensors that the caller provides.
+    outputs: tuple[str, ...]  # Tensors that the caller gets.
+    subgraphs: Mapping[str, PlannedSubgraph]  # By name, in topological order.
+    joins: Mapping[str, PlannedJoin]  # By name, in topological order.
+    readers: Mapping[str, tuple[str, ...]]  # Subgraphs and joins that read each tensor.
+    missing: Mapping[str, int]  # How many tensors each subgraph or join reads.
+    order: Mapping[str, int]  # Position of each subgraph and join in the topological order.
 
     def step(self, name: str) -> PlannedSubgraph | PlannedJoin:
         """The subgraph or join called `name`."""

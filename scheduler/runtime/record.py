@@ -30,31 +30,18 @@ _AGAIN = "record the run again"
 
 
 class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A machine as it starts.
+    """A machine as it starts."""
 
-    Args:
-        schema: Version of this format.
-        machine: Number of the machine in this record.
-        inputs: Tensors that the caller provides.
-        outputs: Tensors that the caller gets.
-        subgraphs: Of the plan.
-        joins: Of the plan.
-        placements: Where each subgraph runs.
-        lanes: Inferences at once.
-        caller: Whether the thread that reports events works, too.
-        movable: Delegates whose subgraphs any queue of as many cores may run.
-    """
-
-    schema: int
-    machine: int
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    subgraphs: tuple[PlannedSubgraph, ...]
-    joins: tuple[PlannedJoin, ...]
-    placements: dict[str, Placement]
-    lanes: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
-    caller: bool
-    movable: tuple[str, ...] = ()
+    schema: int  # Version of this format.
+    machine: int  # Number of the machine in this record.
+    inputs: tuple[str, ...]  # Tensors that the caller provides.
+    outputs: tuple[str, ...]  # Tensors that the caller gets.
+    subgraphs: tuple[PlannedSubgraph, ...]  # Of the plan.
+    joins: tuple[PlannedJoin, ...]  # Of the plan.
+    placements: dict[str, Placement]  # Where each subgraph runs.
+    lanes: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]  # Inferences at once.
+    caller: bool  # Whether the thread that reports events works, too.
+    movable: tuple[str, ...] = ()  # Delegates whose subgraphs any queue of as many cores may run.
 
     def make(self) -> Machine:
         """The machine, with nothing in flight.
@@ -68,17 +55,11 @@ class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 class Line(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """An event and its answer.
+    """An event and its answer."""
 
-    Args:
-        machine: Number of the machine.
-        event: What it was told.
-        instructions: What it answered.
-    """
-
-    machine: int
-    event: Event
-    instructions: list[Instruction]
+    machine: int  # Number of the machine.
+    event: Event  # What it was told.
+    instructions: list[Instruction]  # What it answered.
 
 
 class Recorder:
@@ -166,17 +147,11 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Replay:
-    """A record that a fresh machine answers alike.
+    """A record that a fresh machine answers alike."""
 
-    Args:
-        machines: How many were opened.
-        events: How many were replayed.
-        finished: Inferences that ended well.
-    """
-
-    machines: int
-    events: int
-    finished: int
+    machines: int  # How many were opened.
+    events: int  # How many were replayed.
+    finished: int  # Inferences that ended well.
 
 
 def replay(path: Path) -> Replay:

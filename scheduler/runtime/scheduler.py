@@ -219,12 +219,7 @@ class Scheduler:
 
 
 def _named(bundles: Mapping[str, Bundle | Path | str] | Sequence[Bundle | Path | str]) -> dict[str, Bundle]:
-    """The bundles, read, by name.
-
-    Raises:
-        UsageError: If there is none, or two without names of their own lie in folders of one name.
-        StretchError: If one cannot be read.
-    """
+    """The bundles, read, by name."""
     if not bundles:
         raise UsageError("a scheduler of no bundle has nothing to do", "give some")
     if isinstance(bundles, str | Path | Bundle):

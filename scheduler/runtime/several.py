@@ -33,79 +33,49 @@ from scheduler.runtime.turns import PATIENCE_MS, Inference, Turns
 
 @dataclass(frozen=True)
 class User:
-    """Whose inferences these are.
+    """Whose inferences these are."""
 
-    Args:
-        plan: What each of them runs.
-        placements: Where each subgraph runs; every queue has a thread, whatever the placement says.
-        lanes: How many there may be at once.
-        weight: Share of a queue beside that of others.
-    """
-
-    plan: ExecutionPlan
-    placements: Mapping[str, Placement]
-    lanes: int = 1
-    weight: float = 1.0
+    plan: ExecutionPlan  # What each of them runs.
+    placements: Mapping[str, Placement]  # Where each subgraph runs; every queue has a thread, whatever the placement says.
+    lanes: int = 1  # How many there may be at once.
+    weight: float = 1.0  # Share of a queue beside that of others.
 
 
 @dataclass(frozen=True)
 class Begins:
-    """The inputs of an inference are there.
+    """The inputs of an inference are there."""
 
-    Args:
-        user: Whose it is.
-        lane: Which of its lanes it runs in.
-        at_ms: Now.
-        deadline_ms: When it has to be over, by the same clock; infinite for never.
-        priority: The higher the sooner.
-    """
-
-    user: str
-    lane: int
-    at_ms: float
-    deadline_ms: float = inf
-    priority: int = 0
+    user: str  # Whose it is.
+    lane: int  # Which of its lanes it runs in.
+    at_ms: float  # Now.
+    deadline_ms: float = inf  # When it has to be over, by the same clock; infinite for never.
+    priority: int = 0  # The higher the sooner.
 
 
 @dataclass(frozen=True)
 class Told:
-    """Something happened to the steps of a user.
+    """Something happened to the steps of a user."""
 
-    Args:
-        user: Whose they are.
-        at_ms: Now.
-        event: As its machine hears it; a `Replaced` is for all its lanes, and for those to come.
-    """
-
-    user: str
-    at_ms: float
+    user: str  # Whose they are.
+    at_ms: float  # Now.
+    #: As its machine hears it; a `Replaced` is for all its lanes, and for those to come.
     event: StepDone | StepFailed | StepReturned | Replaced
 
 
 @dataclass(frozen=True)
 class Left:
-    """A queue has nothing to do any more that a user left behind who is gone.
+    """A queue has nothing to do any more that a user left behind who is gone."""
 
-    Args:
-        queue: Which.
-        at_ms: Now.
-    """
-
-    queue: str
-    at_ms: float
+    queue: str  # Which.
+    at_ms: float  # Now.
 
 
 @dataclass(frozen=True)
 class Gone:
-    """A user's inferences are given up; those steps that run still hold their queues.
+    """A user's inferences are given up; those steps that run still hold their queues."""
 
-    Args:
-        user: Whose.
-        at_ms: Now.
-    """
-
-    user: str
-    at_ms: float
+    user: str  # Whose.
+    at_ms: float  # Now.
 
 
 SharedEvent = Begins | Told | Left | Gone
@@ -113,17 +83,11 @@ SharedEvent = Begins | Told | Left | Gone
 
 @dataclass(frozen=True)
 class Go:
-    """An instruction for whoever runs a user's inferences.
+    """An instruction for whoever runs a user's inferences."""
 
-    Args:
-        user: Whose.
-        instruction: A step that starts, or the end of an inference.
-        place: Where a subgraph was placed when it began to wait; None for joins and ends.
-    """
-
-    user: str
-    instruction: Instruction
-    place: Placement | None = None
+    user: str  # Whose.
+    instruction: Instruction  # A step that starts, or the end of an inference.
+    place: Placement | None = None  # Where a subgraph was placed when it began to wait; None for joins and ends.
 
 
 class Several:

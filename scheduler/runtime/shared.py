@@ -72,11 +72,7 @@ class SharedQueues:
                 self._begin(queue, cores)
 
     def tell(self, event: SharedEvent) -> Sequence[Go]:
-        """Tell the state machine, and hand out the steps that it answers; the lock is held.
-
-        Returns:
-            Its answer.
-        """
+        """Tell the state machine, and hand out the steps that it answers; the lock is held."""
         answer = self.several.handle(event)
         self.events.append((event, tuple(answer)))
         for go in answer:
@@ -109,11 +105,7 @@ class SharedQueues:
                 inbox.put(None)
 
     def close(self, *, wait: bool = True) -> None:
-        """Return when the threads have ended, but for those that hang.
-
-        Args:
-            wait: False leaves them to what they are doing, after which they end by themselves.
-        """
+        """Return when the threads have ended, but for those that hang."""
         self.dismiss()
         for thread in list(self._threads.values()):
             if wait and thread is not threading.current_thread():
@@ -191,13 +183,7 @@ class SharedPipeline(Pipeline):
         return self._shared.serves(threading.current_thread())
 
     def submit(self, x: Mapping[str, Array], deadline_s: float = inf, priority: int = 0) -> Future[Values]:
-        """Start an inference; waits while as many of this user as there are lanes are in flight.
-
-        Args:
-            x: Inputs by name that were checked; they are copied.
-            deadline_s: When it has to be over, by the clock of `time.monotonic`; infinite for never.
-            priority: The higher the sooner.
-        """
+        """Start an inference; waits while as many of this user as there are lanes are in flight."""
         number = self._filled(x)
         future = self._lanes[number].future
         with self._changed:
@@ -210,11 +196,7 @@ class SharedPipeline(Pipeline):
         self._work(task, place)
 
     def close(self, *, wait: bool = True) -> None:
-        """Return when what is in flight has ended.
-
-        Args:
-            wait: False gives up what does not end within a moment.
-        """
+        """Return when what is in flight has ended."""
         self.stop()
         with self._changed:
             while len(self._free) < self._count and self._hang is None:

@@ -37,11 +37,7 @@ class Word:
         self._bytes[0] = 0
 
     def watch(self, ns: float) -> bool:
-        """Return when the byte is set, or after `ns` nanoseconds or so; at once where this system cannot.
-
-        Returns:
-            Whether it is set.
-        """
+        """Return when the byte is set, or after `ns` nanoseconds or so; at once where this system cannot."""
         if self._search is None or self._bytes[0]:
             return bool(self._bytes[0])
         search, compare = self._search

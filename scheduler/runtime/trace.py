@@ -7,23 +7,15 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of time in which one thing ran.
+    """A stretch of time in which one thing ran."""
 
-    Args:
-        name: Subgraph or join, or what is converted or moved for it.
-        processor: Processor of the device it was planned for.
-        queue: Where it ran on this machine.
-        kind: What it was; where a run is simulated, a load is what others take of a processor, and a plan the one that is run.
-        start_ns: When it started, on the clock of `time.perf_counter_ns`.
-        end_ns: When it ended.
-    """
-
-    name: str
-    processor: str
-    queue: str
+    name: str  # Subgraph or join, or what is converted or moved for it.
+    processor: str  # Processor of the device it was planned for.
+    queue: str  # Where it ran on this machine.
+    #: What it was; where a run is simulated, a load is what others take of a processor, and a plan the one that is run.
     kind: Literal["subgraph", "join", "conversion", "load", "plan"]
-    start_ns: int
-    end_ns: int
+    start_ns: int  # When it started, on the clock of `time.perf_counter_ns`.
+    end_ns: int  # When it ended.
 
     @property
     def ms(self) -> float:
@@ -33,34 +25,21 @@ class Span:
 
 @dataclass(frozen=True)
 class QueueDepth:
-    """How many subgraphs were ready and waited, by queue.
+    """How many subgraphs were ready and waited, by queue."""
 
-    Args:
-        at_ns: When, on the clock of `time.perf_counter_ns`.
-        waiting: Number by queue.
-    """
-
-    at_ns: int
-    waiting: Mapping[str, int]
+    at_ns: int  # When, on the clock of `time.perf_counter_ns`.
+    waiting: Mapping[str, int]  # Number by queue.
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One inference.
+    """One inference."""
 
-    Args:
-        spans: In the order in which they ended.
-        start_ns: When the input was ready.
-        end_ns: When the output was ready.
-        load: Load average of the machine in the last minute; None if it was not asked.
-        replaced: Subgraphs that ran elsewhere than their processor is placed, and why.
-    """
-
-    spans: tuple[Span, ...]
-    start_ns: int
-    end_ns: int
-    load: float | None = None
-    replaced: Mapping[str, str] = field(default_factory=dict)
+    spans: tuple[Span, ...]  # In the order in which they ended.
+    start_ns: int  # When the input was ready.
+    end_ns: int  # When the output was ready.
+    load: float | None = None  # Load average of the machine in the last minute; None if it was not asked.
+    replaced: Mapping[str, str] = field(default_factory=dict)  # Subgraphs that ran elsewhere than their processor is placed, and why.
 
     @property
     def makespan_ms(self) -> float:
@@ -86,11 +65,7 @@ class Trace:
 
 
 def typical(traces: Sequence[Trace]) -> Trace:
-    """The inference in the middle of some, by their makespan; of an even number the shorter of the two in the middle.
-
-    Args:
-        traces: At least one.
-    """
+    """The inference in the middle of some, by their makespan; of an even number the shorter of the two in the middle."""
     return sorted(traces, key=lambda trace: trace.makespan_ms)[(len(traces) - 1) // 2]
 
 
@@ -98,7 +73,6 @@ def timeline(trace: Trace, width: int = 72) -> list[str]:
     """The trace as text: a line a processor, `#` where it runs a subgraph, then the scale.
 
     Args:
-        trace: One inference.
         width: Characters of the time axis.
     """
     total = max(1, trace.end_ns - trace.start_ns)

@@ -42,19 +42,13 @@ class Transitions(Generic[A]):
         self._nodes: dict[Hashable, Node[A]] = {}
 
     def node(self, machine: Machine) -> Node[A]:
-        """The node of a state; the state is not changed any more.
-
-        Args:
-            machine: Of the plan of every other state in this table.
-        """
+        """The node of a state; the state is not changed any more."""
         return self._nodes.setdefault(machine.key(), Node(machine))
 
     def learn(self, node: Node[A], event: Event, name: Hashable | None) -> tuple[A, Node[A]]:
         """Work out the answer to an event that `node.answers` does not have.
 
         Args:
-            node: The state.
-            event: What happened.
             name: Key of the answer in `node.answers`; None to not remember it.
         """
         machine = node.machine.copy()

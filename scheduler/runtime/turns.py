@@ -40,19 +40,12 @@ class _Known:
 
 @dataclass
 class _Queue:
-    """What a queue runs, what waits for it, and what it gave to whom.
+    """What a queue runs, what waits for it, and what it gave to whom."""
 
-    Attributes:
-        waiting: In the order in which they came.
-        holder: What runs, and since when, ms.
-        given: Time that each user was given, ms over its weight.
-        floor: Least of these among users with something to run: whoever comes back has been given at least that.
-    """
-
-    waiting: list[Turn]
-    holder: tuple[Turn, float] | None
-    given: dict[str, float]
-    floor: float = 0.0
+    waiting: list[Turn]  # In the order in which they came.
+    holder: tuple[Turn, float] | None  # What runs, and since when, ms.
+    given: dict[str, float]  # Time that each user was given, ms over its weight.
+    floor: float = 0.0  # Least of these among users with something to run: whoever comes back has been given at least that.
 
     def users(self) -> set[str]:
         """Who has something waiting or running."""
@@ -84,7 +77,6 @@ class Turns:
         """Have one more user.
 
         Args:
-            user: Its name.
             weight: With twice the weight of another it is given twice as much of a queue that both want.
 
         Raises:
@@ -98,10 +90,7 @@ class Turns:
         """An inference begins.
 
         Args:
-            inference: Which.
-            at_ms: Now.
             deadline_ms: When it has to be over, by the same clock; infinite for never.
-            priority: The higher the sooner.
 
         Raises:
             ValueError: If it has begun, or its user is not known.

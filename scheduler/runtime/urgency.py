@@ -23,7 +23,6 @@ def deadline_at(now_s: float, deadline_ms: float | None) -> float:
     """When a request has to be done, s; infinite for never.
 
     Args:
-        now_s: When it comes.
         deadline_ms: How long it may take, ms; None for any time.
 
     Raises:

@@ -36,9 +36,7 @@ class Counters:
         """A request has come to its end.
 
         Args:
-            model: Of which model.
             outcome: One of `OUTCOMES`.
-            seconds: From the request to the output, if it was computed.
         """
         with self._lock:
             self._outcomes[model][outcome] += 1
@@ -55,7 +53,6 @@ class Counters:
         """All of it in Prometheus' text format.
 
         Args:
-            waiting: Requests that wait now.
             running: Inferences in flight now, by model.
         """
         with self._lock:

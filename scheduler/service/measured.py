@@ -11,16 +11,7 @@ from scheduler.simulate.times import StepTime
 
 
 def measured_network(name: str, session: Session, quiet: int = 5) -> Network:
-    """A session's plan, with what its steps took in inferences one at a time; nothing else should run then.
-
-    Args:
-        name: Of the network.
-        session: The session, which is not in use meanwhile.
-        quiet: Inferences that are measured, after one that makes things ready.
-
-    Raises:
-        StretchError: If an inference fails.
-    """
+    """A session's plan, with what its steps took in inferences one at a time; nothing else should run then."""
     x = zeros(session.bundle.manifest)
     traces: list[Trace] = []
     for _ in range(quiet + 1):

@@ -19,23 +19,14 @@ class DeadlineError(StretchError):
 
 @dataclass
 class Request:
-    """An inference that is asked for.
+    """An inference that is asked for."""
 
-    Args:
-        model: Of which model.
-        x: Its input, which the caller leaves as it is until the future is done.
-        priority: Higher ones go first.
-        arrived_s: When it came.
-        deadline_s: When it has to be done; infinite for never.
-        future: Who waits for it.
-    """
-
-    model: str
-    x: Any
-    priority: int
-    arrived_s: float
-    deadline_s: float = inf
-    future: "Future[Any]" = field(default_factory=Future)
+    model: str  # Of which model.
+    x: Any  # Its input, which the caller leaves as it is until the future is done.
+    priority: int  # Higher ones go first.
+    arrived_s: float  # When it came.
+    deadline_s: float = inf  # When it has to be done; infinite for never.
+    future: "Future[Any]" = field(default_factory=Future)  # Who waits for it.
 
 
 class Waiting:
@@ -66,11 +57,7 @@ class Waiting:
         return None if first == inf else first
 
     def add(self, request: Request) -> None:
-        """Take a request.
-
-        Raises:
-            OverloadedError: If as many wait as may.
-        """
+        """Take a request."""
         if len(self._requests) >= self._bound:
             raise OverloadedError(f"{self._bound} requests wait already", "ask again later, or for fewer a second")
         self._requests.append(request)
@@ -86,11 +73,7 @@ class Waiting:
         return late
 
     def next(self, room: Mapping[str, bool]) -> Request | None:
-        """Take away the next request of the models that have room; None if there is none.
-
-        Args:
-            room: Whether an inference of a model can begin.
-        """
+        """Take away the next request of the models that have room; None if there is none."""
         able = [(self._key(each), number) for number, each in enumerate(self._requests) if room[each.model]]
         return self._requests.pop(min(able)[1]) if able else None
 

@@ -64,38 +64,23 @@ class Demand:
 
 @dataclass(frozen=True)
 class Kept:
-    """How a demand was met in the simulation.
+    """How a demand was met in the simulation."""
 
-    Args:
-        requests: How many had to be over before it ended.
-        missed: How many of them were not over in time.
-        alone_ms: One inference with nothing beside it.
-        worst_ms: Longest time from a request to its output; None if none was over.
-    """
-
-    requests: int
-    missed: int
-    alone_ms: float
-    worst_ms: float | None
+    requests: int  # How many had to be over before it ended.
+    missed: int  # How many of them were not over in time.
+    alone_ms: float  # One inference with nothing beside it.
+    worst_ms: float | None  # Longest time from a request to its output; None if none was over.
 
 
 @dataclass(frozen=True)
 class Admission:
-    """Whether rates can be held.
+    """Whether rates can be held."""
 
-    Args:
-        holds: Whether.
-        reason: In a sentence; also where they can, then with how busy the busiest processor is.
-        busy: Share of the time that each processor has to compute, exchange and join: over 1 where it cannot.
-        kept: How each demand was met, by name; nothing where a processor has more to do than there is time.
-        factor: Factor on all rates up to which a simulation holds them; 0 if none was found.
-    """
-
-    holds: bool
-    reason: str
-    busy: Mapping[str, float]
-    kept: Mapping[str, Kept]
-    factor: float
+    holds: bool  # Whether.
+    reason: str  # In a sentence; also where they can, then with how busy the busiest processor is.
+    busy: Mapping[str, float]  # Share of the time that each processor has to compute, exchange and join: over 1 where it cannot.
+    kept: Mapping[str, Kept]  # How each demand was met, by name; nothing where a processor has more to do than there is time.
+    factor: float  # Factor on all rates up to which a simulation holds them; 0 if none was found.
 
 
 def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int = 2, jitter: float = 0.0, seed: int = 0) -> Admission:
@@ -103,10 +88,7 @@ def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int
 
     Args:
         networks: One for each bundle, with different names.
-        demands: Of each, in the same order.
-        in_flight: Inferences of each at once.
         jitter: As of `scheduler.simulate.scene.Scene`.
-        seed: Of the jitter.
 
     Raises:
         UsageError: If there is nothing to admit, two have one name, or a number makes no sense.

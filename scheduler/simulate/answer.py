@@ -42,30 +42,19 @@ from scheduler.simulate.sharing import Sharing
 class Request:
     """What is asked of a simulation beyond its scene.
 
-    Args:
-        arrivals: How arrivals were written.
-        deadline_ms: Latency allowed; None for any.
-        trace: File that gets the timeline.
-        alternatives: Other plans of the network, among which a policy chooses (`scheduler.adapt`).
-        beside: Bundles of other users, which share the processors.
-        thermal: How the chip heats up; None to leave that out.
-        shared: Whether bundles take turns on processors as those of a `Scheduler` do.
-        admit: Whether to say if the rates can be held; bundles take turns then.
-        prefer: What the policy prefers among alternatives (`scheduler.adapt.policy.Rules`).
-
     Raises:
         UsageError: If the deadline makes no sense, or admission is asked for together with alternatives.
     """
 
-    arrivals: str | None = None
-    deadline_ms: float | None = None
-    trace: Path | None = None
-    alternatives: tuple[Other, ...] = ()
-    beside: tuple[Guest, ...] = ()
-    thermal: Thermal | None = None
-    shared: bool = False
-    admit: bool = False
-    prefer: Prefer = "latency"
+    arrivals: str | None = None  # How arrivals were written.
+    deadline_ms: float | None = None  # Latency allowed; None for any.
+    trace: Path | None = None  # File that gets the timeline.
+    alternatives: tuple[Other, ...] = ()  # Other plans of the network, among which a policy chooses (`scheduler.adapt`).
+    beside: tuple[Guest, ...] = ()  # Bundles of other users, which share the processors.
+    thermal: Thermal | None = None  # How the chip heats up; None to leave that out.
+    shared: bool = False  # Whether bundles take turns on processors as those of a `Scheduler` do.
+    admit: bool = False  # Whether to say if the rates can be held; bundles take turns then.
+    prefer: Prefer = "latency"  # What the policy prefers among alternatives (`scheduler.adapt.policy.Rules`).
 
     def __post_init__(self) -> None:
         """Check the number."""
@@ -89,11 +78,7 @@ def simulate(
     """Run a bundle on its device under a clock that is only a number.
 
     Args:
-        bundle: The bundle.
         device: The device it was planned for, or another one: then times are those of its files by that profile.
-        scene: What is run, and what disturbs it.
-        request: What else is asked.
-        warnings: For the result.
         warn: Adds a warning to them; the list's own method if None.
         progress: Called after each `TOLD_EVERY` inferences.
 
@@ -149,20 +134,12 @@ def simulate(
 
 
 def _rules(request: Request) -> Rules:
-    """What the policy keeps to.
-
-    Raises:
-        UsageError: If a deadline is to be kept and none is stated, or nothing is known of what is preferred.
-    """
+    """What the policy keeps to."""
     return Rules(prefer=request.prefer, deadline_ms=request.deadline_ms if request.prefer == "deadline" else None)
 
 
 def _check_rates(bundle: Bundle, scene: Scene, request: Request) -> None:
-    """Refuse a question that lacks a rate.
-
-    Raises:
-        UsageError: If it does.
-    """
+    """Refuse a question that lacks a rate."""
     for path, arrivals in ((bundle.path, scene.arrivals), *((guest.bundle.path, guest.arrivals) for guest in request.beside)):
         if arrivals is None:
             raise UsageError(
@@ -212,11 +189,7 @@ def _heat(thermal: Thermal, heat: Heat, found: Simulated) -> HeatAnswer:
 
 
 def _makespan_ms(network: Network) -> float:
-    """One inference with nothing that disturbs it.
-
-    Raises:
-        StretchError: If it takes no time.
-    """
+    """One inference with nothing that disturbs it."""
     (makespan,) = Clock(network, Scene()).run().latencies_ms
     if not makespan:
         raise StretchError(

@@ -22,15 +22,11 @@ _EXAMPLE = "write periodic:MS, as periodic:33.3, or poisson:RATE with requests a
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Requests that come whether the last one is answered or not.
+    """Requests that come whether the last one is answered or not."""
 
-    Args:
-        kind: ``periodic``: the first at once, then at equal distances; ``poisson``: at random, independently of each other.
-        every_ms: Time between two, on average.
-    """
-
+    #: ``periodic``: the first at once, then at equal distances; ``poisson``: at random, independently of each other.
     kind: Literal["periodic", "poisson"]
-    every_ms: float
+    every_ms: float  # Time between two, on average.
 
     def times(self, seed: int, user: int = 0) -> Iterator[float]:
         """When they come, ms, without an end; every user's at random times of their own."""

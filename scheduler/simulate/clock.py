@@ -28,36 +28,22 @@ TOLD_EVERY = 1000
 
 @dataclass(frozen=True)
 class Served:
-    """How the inferences of one user went.
+    """How the inferences of one user went."""
 
-    Args:
-        latencies_ms: Of each, from its request to its output, in the order of the requests; of those that ended.
-        ran: How many ran each network.
-        traces: Of the first ones.
-        decided: Decisions on what to run.
-    """
-
-    latencies_ms: tuple[float, ...]
-    ran: Mapping[str, int]
-    traces: tuple[Trace, ...]
-    decided: tuple[Decided, ...]
+    latencies_ms: tuple[float, ...]  # Of each, from its request to its output, in the order of the requests; of those that ended.
+    ran: Mapping[str, int]  # How many ran each network.
+    traces: tuple[Trace, ...]  # Of the first ones.
+    decided: tuple[Decided, ...]  # Decisions on what to run.
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """How a simulation went.
+    """How a simulation went."""
 
-    Args:
-        users: The first user, whose inferences decide how long it goes on, and those beside.
-        elapsed_ms: From the start of the clock to the end of the first user's last inference.
-        busy_ms: How long each processor computed subgraphs of any user.
-        communication_ms: How long all exchanges and joins took, whatever went on beside them.
-    """
-
-    users: tuple[Served, ...]
-    elapsed_ms: float
-    busy_ms: Mapping[str, float]
-    communication_ms: float
+    users: tuple[Served, ...]  # The first user, whose inferences decide how long it goes on, and those beside.
+    elapsed_ms: float  # From the start of the clock to the end of the first user's last inference.
+    busy_ms: Mapping[str, float]  # How long each processor computed subgraphs of any user.
+    communication_ms: float  # How long all exchanges and joins took, whatever went on beside them.
 
     @property
     def latencies_ms(self) -> tuple[float, ...]:

@@ -22,15 +22,10 @@ _KEPT_STATES = 4096
 
 @dataclass(frozen=True)
 class Decided:
-    """A decision of the policy, and when it was made.
+    """A decision of the policy, and when it was made."""
 
-    Args:
-        at_ms: On the simulation's clock.
-        decision: What and why.
-    """
-
-    at_ms: float
-    decision: Decision
+    at_ms: float  # On the simulation's clock.
+    decision: Decision  # What and why.
 
 
 @dataclass(frozen=True)
@@ -120,13 +115,7 @@ class Engine:
 
 
 def own_engine(network: Network, scene: Scene, number: int) -> Engine:
-    """What runs a network for a user who takes no turns with others.
-
-    Args:
-        network: The network.
-        scene: Of the user.
-        number: Of the user.
-    """
+    """What runs a network for a user who takes no turns with others."""
     return Engine(network, scene.in_flight, number)
 
 
@@ -144,12 +133,7 @@ class Look:
         self._began, self._since, self._left, self._rate = now, now, probe.expected_ms, rate
 
     def took(self, now: float, rate: float) -> float | None:
-        """What it took, ms, if it is over; else it goes on at another rate.
-
-        Args:
-            now: The time, ms.
-            rate: From now on.
-        """
+        """What it took, ms, if it is over; else it goes on at another rate."""
         left = self._left - (now - self._since) * self._rate
         if left <= 0:
             return self._since + self._left / self._rate - self._began
@@ -218,9 +202,6 @@ class Flow:
         """An inference is over.
 
         Args:
-            engine: What ran it.
-            lane: Its lane there.
-            now: The time, ms.
             rates: How fast each processor computes now, of its speed alone.
         """
         number, spans = engine.inference[lane], engine.spans[lane]

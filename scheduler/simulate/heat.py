@@ -19,15 +19,10 @@ _NOW_MS = 1e-6
 
 @dataclass(frozen=True)
 class Power:
-    """What a processor draws.
+    """What a processor draws."""
 
-    Args:
-        computing_w: While it computes at full speed, W.
-        idle_w: While it does not, W.
-    """
-
-    computing_w: float
-    idle_w: float
+    computing_w: float  # While it computes at full speed, W.
+    idle_w: float  # While it does not, W.
 
 
 def thermal_of(device: DeviceProfile) -> Thermal:

@@ -27,20 +27,14 @@ _FORM = re.compile(r"(?P<processor>[^=]+)=(?P<number>[^@=]+)@(?P<start>[^:@]+):(
 class Load:
     """A share of a processor that is taken for a while.
 
-    Args:
-        processor: Processor of the device.
-        share: What is taken, from 0 to 1.
-        start_ms: From when on.
-        end_ms: Until when.
-
     Raises:
         UsageError: If a number is none of these.
     """
 
-    processor: str
-    share: float
-    start_ms: float
-    end_ms: float
+    processor: str  # Processor of the device.
+    share: float  # What is taken, from 0 to 1.
+    start_ms: float  # From when on.
+    end_ms: float  # Until when.
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -53,20 +47,14 @@ class Load:
 class Frequency:
     """Another speed of a processor for a while, as dynamic voltage and frequency scaling sets it.
 
-    Args:
-        processor: Processor of the device.
-        speed: Factor on the speed that the profile's times are of.
-        start_ms: From when on.
-        end_ms: Until when.
-
     Raises:
         UsageError: If a number is none of these.
     """
 
-    processor: str
-    speed: float
-    start_ms: float
-    end_ms: float
+    processor: str  # Processor of the device.
+    speed: float  # Factor on the speed that the profile's times are of.
+    start_ms: float  # From when on.
+    end_ms: float  # Until when.
 
     def __post_init__(self) -> None:
         """Check the numbers."""

@@ -12,20 +12,13 @@ from scheduler.simulate.times import StepTime
 
 @dataclass(frozen=True)
 class Network:
-    """A bundle, as a simulation sees it.
+    """A bundle, as a simulation sees it."""
 
-    Args:
-        name: Unique in a simulation.
-        plan: What each inference runs.
-        placements: Where each subgraph runs.
-        times: Of each step.
-        watts: What each processor takes more while it computes, for a policy that minds energy.
-    """
-
-    name: str
-    plan: ExecutionPlan
-    placements: Mapping[str, Placement]
-    times: Mapping[str, StepTime]
+    name: str  # Unique in a simulation.
+    plan: ExecutionPlan  # What each inference runs.
+    placements: Mapping[str, Placement]  # Where each subgraph runs.
+    times: Mapping[str, StepTime]  # Of each step.
+    #: What each processor takes more while it computes, for a policy that minds energy.
     watts: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -15,7 +15,6 @@ def predicted_trace(manifest: Manifest, device: DeviceProfile) -> Trace | None:
 
     Args:
         manifest: A bundle's description.
-        device: The device it was planned for.
 
     Returns:
         The trace, its clock starting at zero; None if a subgraph has no predicted time.

@@ -22,32 +22,20 @@ from scheduler.simulate.times import beside_factors, device_placements, step_tim
 
 @dataclass(frozen=True)
 class Guest:
-    """A bundle that runs beside the first one, for another user.
+    """A bundle that runs beside the first one, for another user."""
 
-    Args:
-        bundle: The bundle.
-        arrivals: When its inferences are asked for; None for each as soon as the last one is over.
-        written: How arrivals were written.
-        deadline_ms: Latency allowed; None for any.
-    """
-
-    bundle: Bundle
-    arrivals: Arrivals | None = None
-    written: str | None = None
-    deadline_ms: float | None = None
+    bundle: Bundle  # The bundle.
+    arrivals: Arrivals | None = None  # When its inferences are asked for; None for each as soon as the last one is over.
+    written: str | None = None  # How arrivals were written.
+    deadline_ms: float | None = None  # Latency allowed; None for any.
 
 
 @dataclass(frozen=True)
 class Other:
-    """Another plan of the network.
+    """Another plan of the network."""
 
-    Args:
-        name: What it is called.
-        bundle: Of this plan.
-    """
-
-    name: str
-    bundle: Bundle
+    name: str  # What it is called.
+    bundle: Bundle  # Of this plan.
 
 
 def parse_other(text: str, bundle: Bundle) -> Other:
@@ -55,7 +43,6 @@ def parse_other(text: str, bundle: Bundle) -> Other:
 
     Args:
         text: Processors of the bundle, separated by commas, to which its subgraphs move; else the folder of another bundle.
-        bundle: The first bundle.
 
     Raises:
         StretchError: If there is no such bundle.
@@ -95,7 +82,6 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable
     """A bundle on a device.
 
     Args:
-        bundle: The bundle.
         device: The device it was planned for, or another one: then all its times are those of its files by that profile.
         company: Whether other inferences run at the same time, of this bundle or others.
         warn: Told what times were not in the plan.
@@ -117,11 +103,7 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable
 
 
 def check_alternatives(bundle: Bundle, others: Sequence[Other]) -> None:
-    """Refuse bundles that cannot take the place of one.
-
-    Raises:
-        UsageError: If one is of another network or device, or has other inputs or outputs.
-    """
+    """Refuse bundles that cannot take the place of one."""
     for other in others:
         for what, one, two in _compared(bundle.manifest, other.bundle.manifest):
             if one != two:
@@ -132,11 +114,7 @@ def check_alternatives(bundle: Bundle, others: Sequence[Other]) -> None:
 
 
 def check_guests(bundle: Bundle, guests: Sequence[Guest]) -> None:
-    """Refuse bundles that were planned for other devices.
-
-    Raises:
-        UsageError: If one was.
-    """
+    """Refuse bundles that were planned for other devices."""
     for guest in guests:
         planned = guest.bundle.manifest.device
         if planned != bundle.manifest.device:

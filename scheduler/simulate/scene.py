@@ -28,32 +28,20 @@ _CHUNK = 256
 class Scene:
     """What is run, and what disturbs it.
 
-    Args:
-        runs: Inferences.
-        in_flight: How many of them there may be at once.
-        arrivals: When they are asked for; None for each as soon as there is a lane for it.
-        loads: What else takes a share of the processors.
-        frequencies: When processors run at other speeds.
-        jitter: Standard deviation of the logarithm of each subgraph's computing time, in each inference anew.
-        seed: Of everything random.
-        traced: Inferences of which the spans are kept, the first ones.
-        deadline_ms: Latency allowed, which counts where users take turns (`scheduler.simulate.sharing`); None for any.
-        priority: Likewise, the higher the sooner.
-
     Raises:
         UsageError: If a number is out of its range.
     """
 
-    runs: int = 1
-    in_flight: int = 1
-    arrivals: Arrivals | None = None
-    loads: tuple[Load, ...] = ()
-    frequencies: tuple[Frequency, ...] = ()
-    jitter: float = 0.0
-    seed: int = 0
-    traced: int = 0
-    deadline_ms: float | None = None
-    priority: int = 0
+    runs: int = 1  # Inferences.
+    in_flight: int = 1  # How many of them there may be at once.
+    arrivals: Arrivals | None = None  # When they are asked for; None for each as soon as there is a lane for it.
+    loads: tuple[Load, ...] = ()  # What else takes a share of the processors.
+    frequencies: tuple[Frequency, ...] = ()  # When processors run at other speeds.
+    jitter: float = 0.0  # Standard deviation of the logarithm of each subgraph's computing time, in each inference anew.
+    seed: int = 0  # Of everything random.
+    traced: int = 0  # Inferences of which the spans are kept, the first ones.
+    deadline_ms: float | None = None  # Latency allowed, which counts where users take turns (`scheduler.simulate.sharing`); None for any.
+    priority: int = 0  # Likewise, the higher the sooner.
 
     def __post_init__(self) -> None:
         """Check the numbers."""

@@ -18,15 +18,10 @@ KEPT = 4096
 
 @dataclass(frozen=True)
 class Sharing:
-    """How users take turns.
+    """How users take turns."""
 
-    Args:
-        weights: Of the first users; 1 of those that are not named.
-        patience_ms: As of `scheduler.runtime.turns.Turns`.
-    """
-
-    weights: tuple[float, ...] = ()
-    patience_ms: float = PATIENCE_MS
+    weights: tuple[float, ...] = ()  # Of the first users; 1 of those that are not named.
+    patience_ms: float = PATIENCE_MS  # As of `scheduler.runtime.turns.Turns`.
 
 
 class Shared:
@@ -51,9 +46,7 @@ class Shared:
         """What runs a user's inferences.
 
         Args:
-            network: What they run.
             scene: How many of them at once, and until when they have to be over.
-            number: Of the user.
 
         Raises:
             UsageError: If the user's weight is no number above 0.

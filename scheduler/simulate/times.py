@@ -23,17 +23,11 @@ Doing = Literal["in", "subgraph", "out", "join"]
 
 @dataclass(frozen=True)
 class StepTime:
-    """What a step takes, alone but for the other branches of its segment.
+    """What a step takes, alone but for the other branches of its segment."""
 
-    Args:
-        processor: Processor of the device that is occupied.
-        parts: What it does one after the other, and how long each takes, ms; at least one.
-        beside: Factor on its computing while another inference computes on another processor.
-    """
-
-    processor: str
-    parts: tuple[tuple[Doing, float], ...]
-    beside: float = 1.0
+    processor: str  # Processor of the device that is occupied.
+    parts: tuple[tuple[Doing, float], ...]  # What it does one after the other, and how long each takes, ms; at least one.
+    beside: float = 1.0  # Factor on its computing while another inference computes on another processor.
 
 
 def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Placement]:
@@ -52,14 +46,6 @@ def step_times(manifest: Manifest, device: DeviceProfile, beside: Mapping[str, f
     A subgraph takes its predicted time, times its predicted contention where its
     segment has several branches; before it the tensors it reads are handed to its
     processor, and after it what the host joins is taken back.
-
-    Args:
-        manifest: The bundle's description.
-        device: The device it was planned for.
-        beside: Factor of each subgraph beside other inferences (`beside_factors`).
-
-    Raises:
-        ValueError: If a subgraph has no predicted time.
     """
     predictor = LatencyPredictor(device)
     found = {}
@@ -73,17 +59,7 @@ def step_times(manifest: Manifest, device: DeviceProfile, beside: Mapping[str, f
 
 
 def with_times(bundle: Bundle, device: DeviceProfile, *, anew: bool = False) -> Manifest:
-    """The bundle's description with a time for each subgraph: the plan's, or where it has none, that of the file by the profile.
-
-    Args:
-        bundle: The bundle.
-        device: The device.
-        anew: Whether the plan's times do not count, since they are of another device.
-
-    Raises:
-        UnknownNameError: If the device lacks a processor of the bundle.
-        StretchError: If a file has an operator that nn-stretch does not write.
-    """
+    """The bundle's description with a time for each subgraph: the plan's, or where it has none, that of the file by the profile."""
     entries = []
     for entry in bundle.manifest.subgraphs:
         if entry.predicted_ms is None or anew:
@@ -97,10 +73,6 @@ def beside_factors(bundle: Bundle, device: DeviceProfile) -> dict[str, float]:
     """By the profile, what each subgraph that is its whole segment takes longer beside another inference.
 
     A branch is not among them: its plan has it beside others all the time already.
-
-    Raises:
-        UnknownNameError: If the device lacks a processor of the bundle.
-        StretchError: If a file has an operator that nn-stretch does not write.
     """
     entries = bundle.manifest.subgraphs
     return {entry.name: _by_profile(bundle, entry, device)[1] for entry in entries if _branches(bundle.manifest, entry) == 1}

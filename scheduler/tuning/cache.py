@@ -21,25 +21,15 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was found for one kernel and shape.
+    """What was found for one kernel and shape."""
 
-    Args:
-        kind: ``schedule``: template parameters, ``workgroup``: a local size.
-        kernel: Name of the kernel.
-        source: Hash of the kernel's source, so that another version of it is tuned anew.
-        shape: What it computes, in words.
-        parameters: What to compile or launch it with.
-        ms: Its time with them.
-        default_ms: Its time without tuning.
-    """
-
-    kind: Literal["schedule", "workgroup"]
-    kernel: _Text
-    source: _Text
-    shape: _Text
-    parameters: Annotated[dict[_Text, _Number], msgspec.Meta(max_length=32)]
-    ms: float
-    default_ms: float
+    kind: Literal["schedule", "workgroup"]  # ``schedule``: template parameters, ``workgroup``: a local size.
+    kernel: _Text  # Name of the kernel.
+    source: _Text  # Hash of the kernel's source, so that another version of it is tuned anew.
+    shape: _Text  # What it computes, in words.
+    parameters: Annotated[dict[_Text, _Number], msgspec.Meta(max_length=32)]  # What to compile or launch it with.
+    ms: float  # Its time with them.
+    default_ms: float  # Its time without tuning.
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -115,13 +105,7 @@ class TuningCache:
 
 
 def read_entries(path: Path, device: str, driver: str) -> list[Entry]:
-    """The entries of a file; none where it is missing, and none with a warning where it is damaged, too new or of another device or driver.
-
-    Args:
-        path: The file.
-        device: What it must have been made on.
-        driver: Same.
-    """
+    """The entries of a file; none where it is missing, and none with a warning where it is damaged, too new or of another device or driver."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise msgspec.ValidationError("it is too large")
@@ -142,12 +126,6 @@ def read_entries(path: Path, device: str, driver: str) -> list[Entry]:
 
 def write_entries(path: Path, device: str, driver: str, entries: Iterable[Entry]) -> None:
     """Write a file of entries whole or not at all.
-
-    Args:
-        path: The file.
-        device: What they were measured on.
-        driver: Same.
-        entries: What was found.
 
     Raises:
         OSError: If it cannot be written; nothing is left behind then.

@@ -17,19 +17,12 @@ HOPELESS = 1.5
 
 @dataclass(frozen=True)
 class Quickest(Generic[T]):
-    """The quickest candidate.
+    """The quickest candidate."""
 
-    Args:
-        best: Which; None if the default is not beaten.
-        best_ms: Its least time, or the default's.
-        default_ms: The default's least time.
-        measured: Measurements made.
-    """
-
-    best: T | None
-    best_ms: float
-    default_ms: float
-    measured: int
+    best: T | None  # Which; None if the default is not beaten.
+    best_ms: float  # Its least time, or the default's.
+    default_ms: float  # The default's least time.
+    measured: int  # Measurements made.
 
 
 def quickest(
@@ -46,9 +39,7 @@ def quickest(
     differ by half; hence the turns, and the margin.
 
     Args:
-        candidates: What may replace the default.
         measure: Milliseconds of a candidate, of the default if given None; None if the device refuses the candidate.
-        repeats: Times that hopeful candidates are measured.
         margin: Part of the default's time that a candidate must gain.
         spent: Asked before each measurement of a candidate: whether to stop and take the best of what is known.
 
@@ -78,7 +69,6 @@ def race(
     Args:
         contenders: Each gives its time in milliseconds, None if the device refuses it. The first is what the
             others would replace: it is measured in every round; if it is refused, nobody else is measured.
-        rounds: Times that hopeful contenders are measured.
         hopeless: One whose least time is this many times the best one's is not measured again.
         trial: Rounds after which that is asked for the first time; one run alone may have been disturbed.
         spent: Asked before each measurement but the first one's: whether to stop.

@@ -14,15 +14,10 @@ LEAST_ITEMS = 32
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device and a kernel allow.
+    """What a device and a kernel allow."""
 
-    Args:
-        items: Most work-items of a work-group for this kernel (K in paper 002).
-        sizes: Most work-items in each dimension.
-    """
-
-    items: int
-    sizes: Size3
+    items: int  # Most work-items of a work-group for this kernel (K in paper 002).
+    sizes: Size3  # Most work-items in each dimension.
 
     def allow(self, size: Size3) -> bool:
         """Whether a work-group may have this size."""
@@ -55,7 +50,6 @@ def fast(grid: tuple[int, ...], limits: Limits) -> Size3:
 
     Args:
         grid: Work-items in each dimension.
-        limits: What the device and the kernel allow.
 
     Raises:
         ValueError: If it is no grid.
@@ -95,7 +89,6 @@ def exhaustive(grid: tuple[int, ...], limits: Limits, loose: bool = False) -> li
     there are none, the grid's parts ⌈g/i⌉ for i from 1 to 4, then 1 to 4 in each dimension.
 
     Args:
-        grid: Work-items in each dimension.
         limits: What the device and the kernel allow.
         loose: Also take divisors of a dimension's next five numbers.
 

@@ -15,18 +15,7 @@ Make = Callable[[PlanConfig], Branched]
 
 
 def check_request(config: PlanConfig, *, repair: bool, images: bool, design: bool, dry_run: bool) -> None:
-    """Refuse what cannot be measured, before any work is done for it.
-
-    Args:
-        config: What is asked of the planner, the agreement among it.
-        repair: Whether the design may be changed for it.
-        images: Whether there are images.
-        design: Whether the design was given.
-        dry_run: Whether nothing is built.
-
-    Raises:
-        UsageError: If so.
-    """
+    """Refuse what cannot be measured, before any work is done for it."""
     if config.min_agreement is None:
         if repair:
             raise UsageError(
@@ -47,16 +36,7 @@ def check_request(config: PlanConfig, *, repair: bool, images: bool, design: boo
 
 
 def check_run(count: int, *, mapped: bool, images: bool) -> None:
-    """Refuse a request for running a bundle's files that cannot be met.
-
-    Args:
-        count: Images to run them on, at most.
-        mapped: Whether processors are mapped for that.
-        images: Whether there are images.
-
-    Raises:
-        UsageError: If so.
-    """
+    """Refuse a request for running a bundle's files that cannot be met."""
     if count < 0:
         raise UsageError(Sentence("{} is no number of images", Mention("run_images", count)), "give 0 for none, or more")
     if mapped and not images:
@@ -67,16 +47,7 @@ def check_run(count: int, *, mapped: bool, images: bool) -> None:
 
 
 def first_of(make: Make, request: PlanConfig, *, repair: bool) -> Branched:
-    """The network of a request; where no design of it is predicted to agree often enough and it may be repaired, of one that may divide segments exactly.
-
-    Args:
-        make: Plans and builds for a request.
-        request: The request.
-        repair: Whether it may be changed.
-
-    Raises:
-        InfeasibleError: If there is no design.
-    """
+    """The network of a request; where no design of it is predicted to agree often enough and it may be repaired, of one that may divide segments exactly."""
     try:
         return make(request)
     except InfeasibleError as error:
@@ -94,7 +65,6 @@ def agreeing(result: Branched, least: float, again: Make | None) -> Branched:
     is planned, calibrated and compared anew.
 
     Args:
-        result: What was built first.
         least: Share of the images held back in which both must see the same class.
         again: Plans and builds for another request; None if the design must stay.
 

@@ -13,40 +13,23 @@ if TYPE_CHECKING:
 
 
 class WeightsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights that a network began with.
+    """Weights that a network began with."""
 
-    Args:
-        source: ``default``, ``random``, ``file`` or ``given``.
-        detail: Which weights.
-    """
-
-    source: str
-    detail: str
+    source: str  # ``default``, ``random``, ``file`` or ``given``.
+    detail: str  # Which weights.
 
 
 class BranchedAnswer(PlanAnswer, frozen=True, kw_only=True):
-    """A plan and what was made of it.
+    """A plan and what was made of it."""
 
-    Args:
-        weights: That the network began with.
-        seconds: Wall time of each phase.
-        preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
-        calibration: Each branched segment that was calibrated.
-        refinement: Error of the outputs before and after refining, on images that were held back; None where that was not asked for.
-        agreement: With the original, on images that were held back; None where that was not measured.
-        bundle: Folder of the bundle, where one was written.
-        written: What the bundle runs, ``branched``; None where none was written.
-        withheld: Whether none was written because `recommended` is something else, and nobody asked for branches all the same.
-        checks: What was compared as the bundle was written; empty without one.
-    """
-
-    weights: WeightsAnswer
-    seconds: dict[str, float]
-    preprocessing: dict[str, Any] | None
-    calibration: "list[SegmentError]"
+    weights: WeightsAnswer  # That the network began with.
+    seconds: dict[str, float]  # Wall time of each phase.
+    preprocessing: dict[str, Any] | None  # What a picture goes through before the model reads it; None: ImageNet's.
+    calibration: "list[SegmentError]"  # Each branched segment that was calibrated.
+    #: Error of the outputs before and after refining, on images that were held back; None where that was not asked for.
     refinement: "Refined | None"
-    agreement: Agreement | None
-    bundle: str | None
-    written: str | None
-    withheld: bool
-    checks: dict[str, Any]
+    agreement: Agreement | None  # With the original, on images that were held back; None where that was not measured.
+    bundle: str | None  # Folder of the bundle, where one was written.
+    written: str | None  # What the bundle runs, ``branched``; None where none was written.
+    withheld: bool  # Whether none was written because `recommended` is something else, and nobody asked for branches all the same.
+    checks: dict[str, Any]  # What was compared as the bundle was written; empty without one.

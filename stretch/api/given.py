@@ -48,11 +48,7 @@ def kept_uncollected() -> Iterator[None]:
 
 
 def full_shape(shape: InputShapes) -> InputShapes:
-    """The shape of an input with the batch first, of a shape with or without it; shapes of several inputs as they are.
-
-    Raises:
-        UsageError: If it is neither channels, height, width nor a batch and those.
-    """
+    """The shape of an input with the batch first, of a shape with or without it; shapes of several inputs as they are."""
     if isinstance(shape, Mapping):
         return shape
     try:
@@ -73,15 +69,7 @@ def full_shape(shape: InputShapes) -> InputShapes:
 
 
 def own_copy(module: nn.Module, shape: InputShapes | Inputs) -> nn.Module:
-    """A copy to work with, on the CPU, in float32, in evaluation mode and without hooks.
-
-    Args:
-        module: Any network; stays as it is.
-        shape: Of its inputs, to see whether hooks have a part in what it computes.
-
-    Raises:
-        StretchError: If it has no weights yet, or complex ones, cannot be copied, or a hook changes its output.
-    """
+    """A copy to work with, on the CPU, in float32, in evaluation mode and without hooks."""
     name = type(module).__name__
     _check_weights(module, name)
     # what weight-norm and pruning leave on a module was computed, and torch copies nothing that was

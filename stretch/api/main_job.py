@@ -145,16 +145,7 @@ def _asked(
 
 
 def check_minutes(minutes: float | None, *, images: bool, dry_run: bool) -> None:
-    """Refuse a refinement that cannot be made, before any work is done for it.
-
-    Args:
-        minutes: Of refinement; None if none is asked for.
-        images: Whether there are images.
-        dry_run: Whether nothing is built.
-
-    Raises:
-        UsageError: If so.
-    """
+    """Refuse a refinement that cannot be made, before any work is done for it."""
     if minutes is None:
         return
     if not 0 < minutes < MAX_MINUTES:
@@ -213,11 +204,7 @@ def _phase(seconds: dict[str, float], progress: Progress, name: str) -> Iterator
 
 
 def _import_torch() -> None:
-    """Import torch; the slowest phase of a small model, so it is timed by itself.
-
-    Raises:
-        MissingBackendError: If it is not installed.
-    """
+    """Import torch; the slowest phase of a small model, so it is timed by itself."""
     try:
         import torch  # noqa: F401 - only to have it loaded
     except ModuleNotFoundError as error:
@@ -282,11 +269,7 @@ def _sensitivity(
 
 
 def _given(module: Any, shape: "InputShapes | None") -> "LoadedModel":
-    """A caller's module as a loaded one, without touching it.
-
-    Raises:
-        UsageError: If it is no module.
-    """
+    """A caller's module as a loaded one, without touching it."""
     from torch import nn
 
     from stretch.api.given import other_numbers, own_copy

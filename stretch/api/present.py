@@ -13,15 +13,7 @@ from stretch.transform.model import BranchedModel, op_weights
 
 
 def as_it_is(model: nn.Module, graph: OpGraph) -> BranchedModel:
-    """A copy that can be exported: on the CPU, in float32 and evaluation mode.
-
-    Args:
-        model: What `branch` built, perhaps trained, moved or in training mode; stays as it is.
-        graph: The original network.
-
-    Raises:
-        StretchError: If its layers are no longer those of its design, or a weight is not finite.
-    """
+    """A copy that can be exported: on the CPU, in float32 and evaluation mode."""
     if not isinstance(model, BranchedModel):
         raise StretchError(
             f"the network is {type(model).__name__}, no longer the BranchedModel that was built", "leave `model` as it was made"

@@ -28,51 +28,29 @@ CHECKPOINT = ".refine"
 
 
 class AgreementChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Agreement with the original before refining and after, on the same images held back, in fp32.
+    """Agreement with the original before refining and after, on the same images held back, in fp32."""
 
-    Args:
-        before: Share of images with the same best class, before; None where outputs are no classes.
-        after: The same of what the bundle now has.
-        low: Lower end of the 95 % interval of `after` (Wilson's).
-        high: Upper end.
-        error_before: Root of the squared error of the outputs over the root of the original's square, before.
-        error_after: The same of what the bundle now has.
-        images: Images it was measured on.
-        source: Always ``measured``.
-    """
-
-    before: float | None
-    after: float | None
-    low: float | None
-    high: float | None
-    error_before: float
-    error_after: float
-    images: int
-    source: Literal["measured"] = "measured"
+    before: float | None  # Share of images with the same best class, before; None where outputs are no classes.
+    after: float | None  # The same of what the bundle now has.
+    low: float | None  # Lower end of the 95 % interval of `after` (Wilson's).
+    high: float | None  # Upper end.
+    error_before: float  # Root of the squared error of the outputs over the root of the original's square, before.
+    error_after: float  # The same of what the bundle now has.
+    images: int  # Images it was measured on.
+    source: Literal["measured"] = "measured"  # Always ``measured``.
 
 
 class RefineAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A refined bundle.
+    """A refined bundle."""
 
-    Args:
-        bundle: Its folder.
-        model: The network.
-        kept: ``refined``, or ``start`` where refining made nothing better and the weights stayed.
-        refinement: Error of the outputs before and after, on images that no step looked at, and what it took.
-        agreement: Before and after; None where there were too few images to hold any back.
-        measured: Agreement as the bundle states it, by segment and of its files; None likewise.
-        checks: What was compared as the bundle was written.
-        warnings: What a person should know.
-    """
-
-    bundle: Path
-    model: str
-    kept: str
-    refinement: "Refined"
-    agreement: AgreementChange | None
-    measured: Agreement | None
-    checks: dict[str, Any]
-    warnings: list[str]
+    bundle: Path  # Its folder.
+    model: str  # The network.
+    kept: str  # ``refined``, or ``start`` where refining made nothing better and the weights stayed.
+    refinement: "Refined"  # Error of the outputs before and after, on images that no step looked at, and what it took.
+    agreement: AgreementChange | None  # Before and after; None where there were too few images to hold any back.
+    measured: Agreement | None  # Agreement as the bundle states it, by segment and of its files; None likewise.
+    checks: dict[str, Any]  # What was compared as the bundle was written.
+    warnings: list[str]  # What a person should know.
 
 
 def refine_bundle(
@@ -181,7 +159,6 @@ def checkpoint_folder(target: Path, asked: str | Path | None = None) -> Path:
     """Folder that an interrupted refinement goes on from.
 
     Args:
-        target: Of the new bundle.
         asked: The folder that was asked for; beside the new bundle if None.
     """
     absolute = target.resolve()

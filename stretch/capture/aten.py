@@ -41,15 +41,7 @@ class AtenLowering:
         self._views: dict[tuple[str, Shape], str] = {}
 
     def graph(self, given: Mapping[str, str], returned: Sequence[str]) -> OpGraph:
-        """The operator graph.
-
-        Args:
-            given: Names of the nodes that are the network's inputs, and what the inputs are called.
-            returned: Names of those that are its outputs.
-
-        Raises:
-            StretchError: If a shape depends on values, or nothing depends on the inputs.
-        """
+        """The operator graph."""
         for node in self._exported.nodes:
             if node.op == "placeholder":
                 self._values[node] = self._placeholder(node, given)

@@ -14,27 +14,17 @@ from stretch.capture.factors import Axes
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of an exported network.
+    """A tensor of an exported network."""
 
-    Args:
-        op: Name of the operator that computes it; empty where it depends on weights alone.
-        shape: As it is seen.
-        base: As its operator gives it, with the same elements.
-        piece: What cuts it out of another tensor where it is used.
-        dtype: Of its elements, where it is known.
-        tensor: The tensor itself, where it depends on weights alone and they are looked at.
-        learned: Whether that is a parameter, or computed from one.
-        axes: What its axes run over in the operator's feature map, where its elements are not in the operator's order.
-    """
-
-    op: str
-    shape: Shape
-    base: Shape = ()
-    piece: "Step | None" = None
-    dtype: torch.dtype | None = None
+    op: str  # Name of the operator that computes it; empty where it depends on weights alone.
+    shape: Shape  # As it is seen.
+    base: Shape = ()  # As its operator gives it, with the same elements.
+    piece: "Step | None" = None  # What cuts it out of another tensor where it is used.
+    dtype: torch.dtype | None = None  # Of its elements, where it is known.
+    #: The tensor itself, where it depends on weights alone and they are looked at.
     tensor: torch.Tensor | None = field(default=None, compare=False, repr=False)
-    learned: bool = False
-    axes: Axes | None = None
+    learned: bool = False  # Whether that is a parameter, or computed from one.
+    axes: Axes | None = None  # What its axes run over in the operator's feature map, where its elements are not in the operator's order.
 
     def seen(self, shape: Shape) -> "Value":
         """The same elements in another shape."""
@@ -43,34 +33,22 @@ class Value:
 
 @dataclass(frozen=True)
 class Step:
-    """One operator of a chain.
+    """One operator of a chain."""
 
-    Args:
-        kind: Its kind.
-        attrs: What the kind needs.
-        reads: The tensors that it reads; each operator but the first also reads, before them, the one before it.
-        weights: Its weights by name, where they are looked at.
-    """
-
-    kind: str
-    attrs: Mapping[str, Attr]
-    reads: tuple[Value, ...] = ()
+    kind: str  # Its kind.
+    attrs: Mapping[str, Attr]  # What the kind needs.
+    reads: tuple[Value, ...] = ()  # The tensors that it reads; each operator but the first also reads, before them, the one before it.
+    #: Its weights by name, where they are looked at.
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class AtenCall:
-    """A call.
+    """A call."""
 
-    Args:
-        node: In the exported graph.
-        given: Arguments by name.
-        shapes: Of its results.
-    """
-
-    node: fx.Node
-    given: Mapping[str, Any]
-    shapes: list[Shape] = field(default_factory=list)
+    node: fx.Node  # In the exported graph.
+    given: Mapping[str, Any]  # Arguments by name.
+    shapes: list[Shape] = field(default_factory=list)  # Of its results.
 
     @property
     def operator(self) -> str:

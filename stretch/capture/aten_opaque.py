@@ -70,9 +70,6 @@ def attributes(shape: Shape, kernel: str, variant: str, work: _Work, weights: in
     """Attributes of an opaque operator.
 
     Args:
-        shape: Of its result.
-        kernel: Kind of its kernel.
-        variant: Which operator it is within that kind.
         work: Input and output channels of a group, groups, taps, pixels.
         weights: Elements of what it reads that does not depend on the network's input.
     """

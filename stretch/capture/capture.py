@@ -19,7 +19,6 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
             dataclasses; it and every module within it are left in the mode they were in.
         input_shape: Batch, channels, height, width; of several inputs a shape each, in the order or by the names of the
             forward's arguments.
-        name: Name of the network; its class by default.
 
     Raises:
         UsageError: If the network rejects inputs of these shapes, or has others.

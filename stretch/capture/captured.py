@@ -13,24 +13,16 @@ Weights = dict[str, dict[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Captured:
-    """A network as data.
+    """A network as data."""
 
-    Args:
-        graph: Its operators.
-        weights: Per operator, its weights and statistics by name (shapes are
-            those of `OpGraph.op_weights`); the tensors are the module's own.
-        module: The network itself.
-        refusal: Why tracing could not capture it, so that some of its operators may be opaque; empty where it could.
-        returned: What it returns; one tensor, or several as a tuple, where nothing else is known.
-        warnings: What a person should know of how it was captured.
-    """
-
-    graph: OpGraph
+    graph: OpGraph  # Its operators.
+    #: Per operator, its weights and statistics by name (shapes are those of `OpGraph.op_weights`); the tensors are the module's own.
     weights: Weights
-    module: nn.Module
-    refusal: str = ""
+    module: nn.Module  # The network itself.
+    refusal: str = ""  # Why tracing could not capture it, so that some of its operators may be opaque; empty where it could.
+    #: What it returns; one tensor, or several as a tuple, where nothing else is known.
     returned: Returned = field(default=None)  # type: ignore[assignment]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # What a person should know of how it was captured.
 
     def __post_init__(self) -> None:
         """Say what is returned where nobody did."""

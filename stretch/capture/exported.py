@@ -29,7 +29,6 @@ def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 
     Args:
         module: A network of tensors; it is left in the mode it was in, and its weights are not looked at.
         input_shape: As of `stretch.capture.capture`.
-        name: Name of the network; its class by default.
 
     Raises:
         UsageError: If the network rejects inputs of these shapes.
@@ -43,11 +42,7 @@ def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 
 
 
 def inputs_of(program: torch.export.ExportedProgram, given: Inputs, name: str) -> dict[str, str]:
-    """Names of the nodes that stand for the inputs, and what the inputs are called.
-
-    Raises:
-        StretchError: If there are others than those that are given.
-    """
+    """Names of the nodes that stand for the inputs, and what the inputs are called."""
     nodes = program.graph_signature.user_inputs
     if len(nodes) != len(given.shapes):
         raise StretchError(

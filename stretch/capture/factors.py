@@ -21,17 +21,11 @@ Of = Literal["image", "channel", "pixel", "query", "key"]
 
 @dataclass(frozen=True)
 class Factor:
-    """Some of a map's images, channels or pixels, in equal steps.
+    """Some of a map's images, channels or pixels, in equal steps."""
 
-    Args:
-        of: What it steps through.
-        size: How many.
-        step: From one to the next; pixels are counted row by row.
-    """
-
-    of: Of
-    size: int
-    step: int
+    of: Of  # What it steps through.
+    size: int  # How many.
+    step: int  # From one to the next; pixels are counted row by row.
 
     def split(self, inner: int) -> tuple["Factor", "Factor"]:
         """Two factors, the inner one of this size."""
@@ -43,15 +37,10 @@ Axis = tuple[Factor, ...]
 
 @dataclass(frozen=True)
 class Axes:
-    """What every axis of a tensor runs over.
+    """What every axis of a tensor runs over."""
 
-    Args:
-        axes: Of each axis its factors, the outermost first; none for an axis of one element.
-        first: Channel of the map at which it starts.
-    """
-
-    axes: tuple[Axis, ...]
-    first: int = 0
+    axes: tuple[Axis, ...]  # Of each axis its factors, the outermost first; none for an axis of one element.
+    first: int = 0  # Channel of the map at which it starts.
 
     @property
     def shape(self) -> Shape:
@@ -180,12 +169,7 @@ def _merged(axis: Sequence[Factor]) -> Axis:
 
 
 def rearrangement(pairs: Sequence[tuple[Factor, Factor]]) -> tuple[Shape, Shape] | None:
-    """How pixels that lie in the steps of the first of each pair come to lie in the steps of the second.
-
-    Returns:
-        Sizes of the axes that the pixels are split into, and the order of these axes in the result; None if the steps of
-        either are not those of axes that lie within each other.
-    """
+    """How pixels that lie in the steps of the first of each pair come to lie in the steps of the second."""
     before = sorted(range(len(pairs)), key=lambda i: -pairs[i][0].step)
     after = sorted(range(len(pairs)), key=lambda i: -pairs[i][1].step)
     for order, side in ((before, 0), (after, 1)):

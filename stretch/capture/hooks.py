@@ -24,8 +24,6 @@ def check_hooks(module: nn.Module, shapes: InputShapes | Inputs, name: str) -> N
 
     Args:
         module: In evaluation mode; its hooks are called once, and stay.
-        shapes: Of its inputs.
-        name: Its name, for the error.
 
     Raises:
         StretchError: If the output is another one without them.

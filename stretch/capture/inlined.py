@@ -13,9 +13,6 @@ def inline(program: torch.export.ExportedProgram) -> None:
     """Put the nodes of such parts in place of the calls; one that computes in another precision stays as it is.
 
     What they compute is the same. Gradients of what is captured pass through them.
-
-    Args:
-        program: Changed in place.
     """
     module = program.graph_module
     for node in list(module.graph.nodes):

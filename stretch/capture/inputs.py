@@ -21,23 +21,15 @@ InputShapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[in
 
 @dataclass(frozen=True)
 class Inputs:
-    """Shapes of a network's inputs.
+    """Shapes of a network's inputs."""
 
-    Args:
-        shapes: By name, batch first, in the order of the forward's arguments.
-        named: Whether the names are those of the forward's arguments; else there is one input, called `ONLY`, its first argument.
-    """
-
-    shapes: Mapping[str, Shape]
+    shapes: Mapping[str, Shape]  # By name, batch first, in the order of the forward's arguments.
+    #: Whether the names are those of the forward's arguments; else there is one input, called `ONLY`, its first argument.
     named: bool = False
 
     @classmethod
     def of(cls, given: "InputShapes | Inputs", module: nn.Module) -> "Inputs":
         """The inputs of a network.
-
-        Args:
-            given: Its shapes.
-            module: The network, whose forward names them.
 
         Raises:
             UsageError: If there is a shape for no argument of the forward, an argument without one, or something that is no shape.
@@ -98,7 +90,6 @@ def whole_numbers(name: str, where: str) -> UsageError:
     """What to say of a network whose inputs are whole numbers, such as those of words.
 
     Args:
-        name: Of the network.
         where: Which of them, or where that is seen, after a space.
     """
     return UsageError(

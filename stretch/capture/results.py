@@ -12,16 +12,7 @@ from stretch.operators.settings import Refusal
 
 
 def relabelled(output: Any, seen: Any, named: Callable[[torch.Tensor], str | None]) -> Returned:
-    """What a network returned, with a `Result` in place of each tensor that depends on its inputs.
-
-    Args:
-        output: As the network returned it.
-        seen: The same as it was captured, with tensors that are known.
-        named: The operator of such a tensor, or the input that it is; None for one that does not depend on the inputs.
-
-    Raises:
-        Refusal: If the two are not of one form.
-    """
+    """What a network returned, with a `Result` in place of each tensor that depends on its inputs."""
     there, known = list(keyed(output)), [leaf for _, leaf in leaves(seen)]
     if [isinstance(leaf, torch.Tensor) for _, leaf in there] != [isinstance(leaf, torch.Tensor) for leaf in known]:
         raise Refusal("it has another form where it is captured")
@@ -33,16 +24,7 @@ def relabelled(output: Any, seen: Any, named: Callable[[torch.Tensor], str | Non
 
 
 def outputs_of(returned: Returned, inputs: Sequence[str], name: str) -> list[str]:
-    """Names of the operators that are the network's outputs, each once.
-
-    Args:
-        returned: What the network returns.
-        inputs: Names of its inputs, which no operator computes.
-        name: Of the network, for errors.
-
-    Raises:
-        StretchError: If it returns no tensor, or none that an operator computes.
-    """
+    """Names of the operators that are the network's outputs, each once."""
     results = list(dict.fromkeys(result.name for result in returned.results))
     outputs = [each for each in results if each not in inputs]
     if outputs:
@@ -55,11 +37,7 @@ def outputs_of(returned: Returned, inputs: Sequence[str], name: str) -> list[str
 
 
 def check_read(graph: OpGraph) -> None:
-    """See that a network reads each of its inputs.
-
-    Raises:
-        StretchError: If it does not.
-    """
+    """See that a network reads each of its inputs."""
     unread = next((op.name for op in graph.inputs if not graph.consumers[op.name]), None)
     if unread is not None:
         raise StretchError(f"nothing that `{graph.name}` returns depends on its input `{unread}`", "wrap it in a module without that input")
@@ -89,12 +67,7 @@ def reachable(ops: Sequence[Op], outputs: Sequence[str]) -> list[Op]:
 
 
 def pairs(output: Any, returned: Returned) -> list[tuple[str, torch.Tensor]]:
-    """The tensors that a network returned, each with its operator's name; none where it is of another form.
-
-    Args:
-        output: As the network returned it.
-        returned: What it returns.
-    """
+    """The tensors that a network returned, each with its operator's name; none where it is of another form."""
     named = [leaf for _, leaf in leaves(returned.template)]
     there = [leaf for _, leaf in leaves(output)]
     if len(named) != len(there):
@@ -103,11 +76,5 @@ def pairs(output: Any, returned: Returned) -> list[tuple[str, torch.Tensor]]:
 
 
 def differences(got: Mapping[str, torch.Tensor], want: Any, returned: Returned) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Each result beside what the network itself returned.
-
-    Args:
-        got: Tensors by the names of their operators.
-        want: What the network returned.
-        returned: What it returns.
-    """
+    """Each result beside what the network itself returned."""
     return [(got[name], tensor) for name, tensor in pairs(want, returned)]

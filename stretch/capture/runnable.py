@@ -186,19 +186,7 @@ class RunnableLowering(AtenLowering):
 
 
 def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name: str, refusal: str = "") -> Captured:
-    """The operator graph of a network and its weights, by `torch.export`.
-
-    Args:
-        module: A network of tensors; it is left in the mode it was in.
-        input_shape: As of `stretch.capture.capture`.
-        name: Name of the network.
-        refusal: Why it could not be traced.
-
-    Raises:
-        UsageError: If the network rejects inputs of these shapes.
-        StretchError: If torch cannot export it, its shapes depend on values, or it
-            has an operator that is not torch's own or draws random numbers.
-    """
+    """The operator graph of a network and its weights, by `torch.export`."""
     given = Inputs.of(input_shape, module)
     with evaluating(module):
         program = export(module, given, name)
@@ -239,16 +227,7 @@ def _tensors(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def _check(captured: Captured, given: Inputs, want: Any) -> None:
-    """A captured graph is never silently wrong: it gives what the network gives.
-
-    Args:
-        captured: The network.
-        given: Its inputs.
-        want: What it returned for `given.random()`.
-
-    Raises:
-        StretchError: If it does not.
-    """
+    """A captured graph is never silently wrong: it gives what the network gives."""
     results = {result.name for result in captured.returned.results}
     with torch.no_grad():
         values = dict(zip(given.shapes, given.random(), strict=True))

@@ -203,11 +203,7 @@ def of_result(step: Step, number: int, shape: Shape) -> Step:
 
 
 def _called(call: AtenCall, step: Step) -> Step:
-    """An opaque operator with the call of torch that computes it.
-
-    Raises:
-        Refusal: If torch has no such call without side effects.
-    """
+    """An opaque operator with the call of torch that computes it."""
     schema = call.node.target._schema  # type: ignore[union-attr]
     name = _functional(call)
     positional = [(argument.name, argument.kwarg_only) for argument in schema.arguments]
@@ -221,11 +217,7 @@ def _called(call: AtenCall, step: Step) -> Step:
 
 
 def _functional(call: AtenCall) -> str:
-    """Name of the operator that gives what one that writes in place writes.
-
-    Raises:
-        Refusal: If there is none that computes tensors from tensors alone.
-    """
+    """Name of the operator that gives what one that writes in place writes."""
     target: Any = call.node.target
     overload, packet = target._overloadname, target._overloadpacket.__name__
     if target.namespace == "aten" and target._schema.is_mutable:

@@ -16,26 +16,17 @@ _DEEPEST = 32
 
 @dataclass(frozen=True)
 class Result:
-    """In place of a tensor in a returned structure.
+    """In place of a tensor in a returned structure."""
 
-    Args:
-        name: Of the operator that computes it, or of the input that it is.
-        key: Its name among the results: the keys and positions that lead to it, such as ``out``, ``boxes_0`` or ``output_1``.
-    """
-
-    name: str
-    key: str
+    name: str  # Of the operator that computes it, or of the input that it is.
+    key: str  # Its name among the results: the keys and positions that lead to it, such as ``out``, ``boxes_0`` or ``output_1``.
 
 
 @dataclass(frozen=True)
 class Returned:
-    """What a network returns, without its numbers.
+    """What a network returns, without its numbers."""
 
-    Args:
-        template: The structure, with a `Result` in place of each tensor that depends on the network's inputs; everything
-            else is the network's own.
-    """
-
+    #: The structure, with a `Result` in place of each tensor that depends on the network's inputs; everything else is the network's own.
     template: Any
 
     @property

@@ -22,22 +22,14 @@ ANY_ORDER = frozenset(name for name in forms if forms.get(name).any_order)
 
 @dataclass(frozen=True)
 class View:
-    """How a traced tensor shows an operator's tensor.
+    """How a traced tensor shows an operator's tensor."""
 
-    Args:
-        op: Name of the operator.
-        shape: Its shape.
-        form: ``plain``; ``last`` (N×H×W×C); ``grouped`` (N×G×C/G×H×W);
-            ``swapped`` (N×C/G×G×H×W); ``parts`` (a tuple of channel ranges);
-            ``picked`` (one channel, its dimension gone); ``tall`` (N×C×1 of
-            N×C); ``expanded`` (N×C×1×1 repeated over height and width).
-        detail: Groups, ranges or channel.
-    """
-
-    op: str
-    shape: Shape
+    op: str  # Name of the operator.
+    shape: Shape  # Its shape.
+    #: ``plain``; ``last`` (N×H×W×C); ``grouped`` (N×G×C/G×H×W); ``swapped`` (N×C/G×G×H×W); ``parts`` (a tuple of channel ranges);
+    #: ``picked`` (one channel, its dimension gone); ``tall`` (N×C×1 of N×C); ``expanded`` (N×C×1×1 repeated over height and width).
     form: str = "plain"
-    detail: tuple[Any, ...] = ()
+    detail: tuple[Any, ...] = ()  # Groups, ranges or channel.
 
     def plain(self) -> str:
         """The operator's name.
@@ -190,12 +182,8 @@ def see(target: str, view: View, before: Shape, out: Any, args: Sequence[Any], k
     """What a function that reorders or cuts does to a view; None if it is none, or has a meaning of its own here.
 
     Args:
-        target: Name of the function or method.
-        view: What it reads.
         before: Shape of the traced tensor it reads.
         out: Shape of its result, or the result itself where that is a tuple.
-        args: Its other arguments.
-        kwargs: Its arguments by name.
 
     Raises:
         Refusal: If the result is not supported.

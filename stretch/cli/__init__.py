@@ -104,18 +104,7 @@ class Verbs(TyperGroup):
         return add_completions(typer.main.get_command(single))
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run the command line and exit with the code of its contract.
-
-        Args:
-            args: Words of the command line, `sys.argv[1:]` if None.
-            prog_name: Name in usage lines.
-            standalone_mode: Accepted because callers of click pass it; this
-                command line always ends with `SystemExit`.
-            extra: Passed on to click.
-
-        Raises:
-            SystemExit: Always.
-        """
+        """Run the command line and exit with the code of its contract."""
         words = list(sys.argv[1:] if args is None else args)
         COMMAND_LINE.set(tuple(words))
         flags = words[: words.index("--")] if "--" in words else words

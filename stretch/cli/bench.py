@@ -66,14 +66,7 @@ def bench(
 
 
 def read_asked(texts: "Sequence[str] | None") -> "Asked":
-    """Shapes of inputs by name, as `scheduler.measure.bench` takes them.
-
-    Args:
-        texts: What `--input` was given.
-
-    Raises:
-        UsageError: If one is no shape, or several have no names.
-    """
+    """Shapes of inputs by name, as `scheduler.measure.bench` takes them."""
     from predictors.errors import UsageError
     from scheduler.measure.bench.subject import UNNAMED
 

@@ -54,14 +54,7 @@ def where(
 
 
 def not_there(flags: dict[str, Any]) -> None:
-    """Refuse flags that a board has no use for.
-
-    Args:
-        flags: Values by flag, and whether they were given.
-
-    Raises:
-        UsageError: If one was given.
-    """
+    """Refuse flags that a board has no use for."""
     for flag, (value, why) in flags.items():
         if value:
             raise UsageError(f"{flag} does not go with --on: {why}", "leave one of the two out")

@@ -5,14 +5,7 @@ from typing import Any
 
 
 def add_completions(command: Any) -> Any:
-    """Let a verb's parameters complete their values.
-
-    Args:
-        command: The verb's click command; changed in place.
-
-    Returns:
-        The same.
-    """
+    """Let a verb's parameters complete their values."""
     for param in command.params:
         known = VALUES.get(param.name)
         if known is not None:

@@ -13,39 +13,23 @@ if TYPE_CHECKING:
 
 
 class ListedDelegate(msgspec.Struct, frozen=True, kw_only=True):
-    """A delegate.
+    """A delegate."""
 
-    Args:
-        name: Its name.
-        summary: What it is.
-        available: Whether it can run here.
-        reason: Why not; None where it can.
-        asynchronous: Whether work is enqueued, without a thread.
-        computes: Whether its outputs are the subgraph's results.
-        module: Where its code is.
-        origin: Package and entry point that it comes from; None for nn-stretch's own.
-    """
-
-    name: str
-    summary: str
-    available: bool
-    reason: str | None
-    asynchronous: bool
-    computes: bool
-    module: str
-    origin: str | None
+    name: str  # Its name.
+    summary: str  # What it is.
+    available: bool  # Whether it can run here.
+    reason: str | None  # Why not; None where it can.
+    asynchronous: bool  # Whether work is enqueued, without a thread.
+    computes: bool  # Whether its outputs are the subgraph's results.
+    module: str  # Where its code is.
+    origin: str | None  # Package and entry point that it comes from; None for nn-stretch's own.
 
 
 class DelegatesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What can run subgraphs here; the fields are the keys of `stretch delegates --json`.
+    """What can run subgraphs here; the fields are the keys of `stretch delegates --json`."""
 
-    Args:
-        items: Each delegate.
-        broken: Delegates of other packages that cannot be used, and why.
-    """
-
-    items: list[ListedDelegate]
-    broken: dict[str, str]
+    items: list[ListedDelegate]  # Each delegate.
+    broken: dict[str, str]  # Delegates of other packages that cannot be used, and why.
 
 
 @verb

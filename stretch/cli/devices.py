@@ -15,61 +15,35 @@ if TYPE_CHECKING:
 
 
 class ListedProcessor(msgspec.Struct, frozen=True, kw_only=True):
-    """A processor of a device.
+    """A processor of a device."""
 
-    Args:
-        precisions: That it computes in.
-        default_precision: Where none is asked for.
-        core_sets: Sets of cores that may be asked for.
-        default_core_set: Where none is asked for; None where it has no cores to choose from.
-        width_slice: Channel counts are best multiples of it.
-        origin: What its times are from by default: ``fit``, ``sibling``, ``relatives`` or ``roofline``.
-        cores: Each core set in words.
-        measurements: What its times are fitted to, by core set and precision, such as ``1large fp32``; empty without a fit.
-    """
-
-    precisions: list[str]
-    default_precision: str
-    core_sets: list[str]
-    default_core_set: str | None
-    width_slice: int
-    origin: Origin
-    cores: dict[str, str]
-    measurements: dict[str, str]
+    precisions: list[str]  # That it computes in.
+    default_precision: str  # Where none is asked for.
+    core_sets: list[str]  # Sets of cores that may be asked for.
+    default_core_set: str | None  # Where none is asked for; None where it has no cores to choose from.
+    width_slice: int  # Channel counts are best multiples of it.
+    origin: Origin  # What its times are from by default: ``fit``, ``sibling``, ``relatives`` or ``roofline``.
+    cores: dict[str, str]  # Each core set in words.
+    measurements: dict[str, str]  # What its times are fitted to, by core set and precision, such as ``1large fp32``; empty without a fit.
 
 
 class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device profile.
+    """A device profile."""
 
-    Args:
-        id: Its id.
-        name: The device in words.
-        soc: Its chip.
-        calibrated: Whether the profile was fitted to measurements.
-        processors: Its processors.
-        aliases: Other names that `--device` takes for it.
-        left_out: Processors that the device has and the profile lacks, with the reason.
-        sources: Where the profile's numbers come from, by key.
-    """
-
-    id: str
-    name: str
-    soc: str
-    calibrated: bool
-    processors: dict[str, ListedProcessor]
-    aliases: list[str]
-    left_out: dict[str, str]
-    sources: dict[str, str]
+    id: str  # Its id.
+    name: str  # The device in words.
+    soc: str  # Its chip.
+    calibrated: bool  # Whether the profile was fitted to measurements.
+    processors: dict[str, ListedProcessor]  # Its processors.
+    aliases: list[str]  # Other names that `--device` takes for it.
+    left_out: dict[str, str]  # Processors that the device has and the profile lacks, with the reason.
+    sources: dict[str, str]  # Where the profile's numbers come from, by key.
 
 
 class DevicesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The device profiles; the fields are the keys of `stretch devices --json`.
+    """The device profiles; the fields are the keys of `stretch devices --json`."""
 
-    Args:
-        items: Each profile.
-    """
-
-    items: list[ListedDevice]
+    items: list[ListedDevice]  # Each profile.
 
 
 @verb

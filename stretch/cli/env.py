@@ -12,43 +12,25 @@ if TYPE_CHECKING:
 
 
 class EnvItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the report.
+    """A line of the report."""
 
-    Args:
-        name: What.
-        value: Its value in words.
-    """
-
-    name: str
-    value: str
+    name: str  # What.
+    value: str  # Its value in words.
 
 
 class EnvAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bug report needs; the fields are the keys of `stretch env --json`.
+    """What a bug report needs; the fields are the keys of `stretch env --json`."""
 
-    Args:
-        nn_stretch: Our version.
-        python: Python's version.
-        system: The operating system.
-        processor: The CPU.
-        cores: CPU cores that this process may use.
-        opencl: OpenCL devices, or its loader; None where there is none.
-        packages: Version of each package that matters; None where it is not installed.
-        imported_from: Folder of each of our packages.
-        warnings: What a person should know.
-        items: All of it in words, in reading order.
-    """
-
-    nn_stretch: str
-    python: str
-    system: str
-    processor: str
-    cores: list[int]
-    opencl: str | None
-    packages: dict[str, str | None]
-    imported_from: dict[str, str]
-    warnings: list[str]
-    items: list[EnvItem] = []
+    nn_stretch: str  # Our version.
+    python: str  # Python's version.
+    system: str  # The operating system.
+    processor: str  # The CPU.
+    cores: list[int]  # CPU cores that this process may use.
+    opencl: str | None  # OpenCL devices, or its loader; None where there is none.
+    packages: dict[str, str | None]  # Version of each package that matters; None where it is not installed.
+    imported_from: dict[str, str]  # Folder of each of our packages.
+    warnings: list[str]  # What a person should know.
+    items: list[EnvItem] = []  # All of it in words, in reading order.
 
 
 @verb

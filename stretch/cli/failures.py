@@ -44,15 +44,7 @@ EXTRAS = {
 def guard(
     action: Callable[[], object], *, as_json: bool, debug: bool, usage_hint: Callable[[typer.TyperException], str], grace_s: float = GRACE_S
 ) -> int:
-    """Do something and return the exit code of the command line's contract.
-
-    Args:
-        action: Returns an exit code or None, or raises.
-        as_json: Whether a failure is one JSON object on stdout.
-        debug: Whether a failure shows its traceback.
-        usage_hint: Where the help is, for a wrong command line.
-        grace_s: Seconds that the main thread may stand still after Ctrl-C before the process is ended.
-    """
+    """Do something and return the exit code of the command line's contract."""
     try:
         with interruptible(lambda: _last_words(as_json=as_json), grace_s):
             code = action()

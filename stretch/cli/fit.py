@@ -20,45 +20,26 @@ RELATIVES = "relatives"
 
 
 class FitRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One processor, core set and precision; how good fits made so are on what they have not seen.
+    """One processor, core set and precision; how good fits made so are on what they have not seen."""
 
-    Args:
-        networks: Networks that were left out, each once.
-        groups: What they were left out with: families of networks, or for `RELATIVES` chips.
-        within_10: Share within ±10 % of the measured time; None where it was not counted.
-        within_20: Share within ±20 %.
-        mape: Mean error relative to the measured time.
-        coverage: Share within intervals that were made without them.
-        low: Lower end of the 90 % interval ÷ prediction.
-        high: Upper end ÷ prediction.
-    """
-
-    networks: int
-    groups: int
-    within_10: float | None
-    within_20: float
-    mape: float
-    coverage: float
-    low: float
-    high: float
+    networks: int  # Networks that were left out, each once.
+    groups: int  # What they were left out with: families of networks, or for `RELATIVES` chips.
+    within_10: float | None  # Share within ±10 % of the measured time; None where it was not counted.
+    within_20: float  # Share within ±20 %.
+    mape: float  # Mean error relative to the measured time.
+    coverage: float  # Share within intervals that were made without them.
+    low: float  # Lower end of the 90 % interval ÷ prediction.
+    high: float  # Upper end ÷ prediction.
 
 
 class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Fits that were written; the fields are the keys of `stretch fit --json`.
+    """Fits that were written; the fields are the keys of `stretch fit --json`."""
 
-    Args:
-        profile: Id of the profile.
-        file: Where they are.
-        measured_on: Device in the tables; None for `RELATIVES`.
-        held_out: Each fit by processor, core set and precision.
-        warnings: What a person should know.
-    """
-
-    profile: str
-    file: str
-    measured_on: str | None
-    held_out: dict[str, FitRow]
-    warnings: list[str]
+    profile: str  # Id of the profile.
+    file: str  # Where they are.
+    measured_on: str | None  # Device in the tables; None for `RELATIVES`.
+    held_out: dict[str, FitRow]  # Each fit by processor, core set and precision.
+    warnings: list[str]  # What a person should know.
 
 
 @verb

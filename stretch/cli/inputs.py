@@ -24,14 +24,7 @@ _EXAMPLE = (
 
 
 def read_inputs(texts: Sequence[str] | None) -> "InputShapes | None":
-    """The shapes of inputs, batch first; None where none is written.
-
-    Args:
-        texts: ``3x224x224`` or, batch first, ``4x3x224x224``; several of those, in order; or ``NAME=1x3x224x224`` each, of any length.
-
-    Raises:
-        UsageError: If one is no shape, some have names and others none, or a name is there twice.
-    """
+    """The shapes of inputs, batch first; None where none is written."""
     if not texts:
         return None
     pairs = [text.partition("=")[::2] if "=" in text else ("", text) for text in texts]

@@ -33,10 +33,6 @@ def interruptible(end: Callable[[], int], grace_s: float = GRACE_S) -> Iterator[
 
     Only where Ctrl-C raises `KeyboardInterrupt`: in the main thread of a program
     without a handler of its own, and only as long as that is so.
-
-    Args:
-        end: Says the last words; returns the exit code.
-        grace_s: How long the main thread may stand still after Ctrl-C, s.
     """
     if threading.current_thread() is not threading.main_thread() or not _usual():
         yield

@@ -22,43 +22,27 @@ MOST_DETAILED = 30
 
 
 class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that has a name.
+    """A model that has a name."""
 
-    Args:
-        name: Its name.
-        family: Whose it is; of a file ``file``.
-        checked: Whether it is branched in the project's tests.
-    """
-
-    name: str
-    family: str
-    checked: bool
+    name: str  # Its name.
+    family: str  # Whose it is; of a file ``file``.
+    checked: bool  # Whether it is branched in the project's tests.
 
 
 class DetailedModel(ListedModel, frozen=True, kw_only=True):
-    """A model with what can be done to it.
+    """A model with what can be done to it."""
 
-    Args:
-        million_macs: Multiply-accumulates of one inference.
-        captured: How it became operators: ``traced`` down to single channels, ``exported`` operator by operator, or ``refused``.
-        stages: What can be scaled and divided, stage by stage; none where it was refused.
-        why: Why it was refused; empty where it was not.
-    """
-
-    million_macs: float
+    million_macs: float  # Multiply-accumulates of one inference.
+    #: How it became operators: ``traced`` down to single channels, ``exported`` operator by operator, or ``refused``.
     captured: Literal["traced", "exported", "refused"]
-    stages: list[StageAbilities]
-    why: str
+    stages: list[StageAbilities]  # What can be scaled and divided, stage by stage; none where it was refused.
+    why: str  # Why it was refused; empty where it was not.
 
 
 class ModelsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Models by name; the fields are the keys of `stretch models --json`.
+    """Models by name; the fields are the keys of `stretch models --json`."""
 
-    Args:
-        items: Each model, where details are asked for with what can be done to it.
-    """
-
-    items: list[ListedModel] | list[DetailedModel]
+    items: list[ListedModel] | list[DetailedModel]  # Each model, where details are asked for with what can be done to it.
 
 
 @verb
@@ -91,11 +75,7 @@ def models(
 
 
 def _listed(pattern: str) -> list[ListedModel]:
-    """The models of a pattern, or the one that is a file.
-
-    Raises:
-        UnknownNameError: If there is none.
-    """
+    """The models of a pattern, or the one that is a file."""
     from stretch.models import model_names
     from stretch.models.families import OWN, each_family
     from stretch.models.load import FILES
@@ -114,11 +94,7 @@ def _listed(pattern: str) -> list[ListedModel]:
 
 
 def _detailed(out: Output, items: Sequence[ListedModel], pattern: str, shape: "InputShapes | None") -> list[DetailedModel]:
-    """Each model captured with random weights, a file with its own.
-
-    Raises:
-        UsageError: If there are too many of them.
-    """
+    """Each model captured with random weights, a file with its own."""
     if len(items) > MOST_DETAILED:
         raise UsageError(
             f"{len(items)} models match `{pattern}`, and details are told of up to {MOST_DETAILED} at once", "give a narrower pattern"

@@ -30,14 +30,7 @@ def planner_options(function: Callable[..., None]) -> Callable[..., None]:
 def with_flags(
     function: Callable[..., None], kind: type, flags: Sequence[inspect.Parameter], read: Callable[[dict[str, Any]], Any]
 ) -> Callable[..., None]:
-    """A verb with several flags in place of its one parameter of a type.
-
-    Args:
-        function: The verb; its first parameter is `out`.
-        kind: The type.
-        flags: As the parser is told of them.
-        read: Makes the parameter's value of what the flags were given.
-    """
+    """A verb with several flags in place of its one parameter of a type."""
     signature = inspect.signature(function, eval_str=True)
     (request,) = (each.name for each in signature.parameters.values() if each.annotation is kind)
 

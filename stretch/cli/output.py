@@ -58,7 +58,6 @@ class Output:
 
         Args:
             data: The JSON object, without ``schema`` and ``version``; of a struct, its fields.
-            human: Prints the same for people on the console it is given.
         """
         if self.as_json:
             print_json(data, self._stdout)
@@ -175,11 +174,7 @@ def make_console(stream: Any) -> "Console":
 
 
 def print_json(data: "Mapping[str, Any] | Struct", stream: Any) -> None:
-    """Print one JSON object, its schema and our version first.
-
-    Raises:
-        ValueError: If a number is not finite: that is not JSON.
-    """
+    """Print one JSON object, its schema and our version first."""
     from stretch import __version__
 
     whole = {"schema": SCHEMA, "version": __version__} | (dict(data) if isinstance(data, Mapping) else _plain(data))

@@ -19,12 +19,7 @@ Html = Annotated[
 
 
 def check_html(path: Path | None) -> None:
-    """Refuse a report that could not be written, before anything is computed.
-
-    Raises:
-        UsageError: As `stretch.report.html.page.check_page`.
-        StretchError: Likewise.
-    """
+    """Refuse a report that could not be written, before anything is computed."""
     if path is not None:
         from stretch.report.html.page import check_page
 
@@ -32,16 +27,7 @@ def check_html(path: Path | None) -> None:
 
 
 def write_html(out: Output, path: Path | None, make: "Callable[[str], Page]") -> None:
-    """Write the report, where one is asked for, and say so.
-
-    Args:
-        out: Where words go.
-        path: The file; None for no report.
-        make: The page, from the command line that led to it.
-
-    Raises:
-        StretchError: If it cannot be written.
-    """
+    """Write the report, where one is asked for, and say so."""
     if path is None:
         return
     from stretch.report.html.page import write_page

@@ -45,31 +45,14 @@ FOLDER = Path("phone.measurements")
 
 
 def check_phone(adb: bool, only_here: dict[str, Any], only_there: dict[str, Any]) -> None:
-    """Refuse options that do not go together.
-
-    Args:
-        adb: Whether the bundle is to run on a phone.
-        only_here: Options for this machine by flag, None or empty where they were not given.
-        only_there: The same for phones.
-
-    Raises:
-        UsageError: If one was given that the run has no use for.
-    """
+    """Refuse options that do not go together."""
     for flag, value in (only_here if adb else only_there).items():
         if value:
             raise UsageError(f"{flag} {'does not go with' if adb else 'goes with'} --adb", "leave one of the two out" if adb else None)
 
 
 def run_on_phone(out: Output, loaded: "Bundle", x: "np.ndarray[Any, Any]", effort: dict[str, Any], given: dict[str, Any]) -> None:
-    """Measure a bundle on a phone and print what came of it.
-
-    Args:
-        out: Where to.
-        loaded: The bundle.
-        x: Input.
-        effort: `repeat`, `warmup`, `limit` and `trace` of the command line.
-        given: Options for phones by their flag.
-    """
+    """Measure a bundle on a phone and print what came of it."""
     from msgspec.structs import replace
 
     from stretch.phone.answer import UNTESTED

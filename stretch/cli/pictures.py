@@ -28,26 +28,15 @@ Crop = Annotated[
 
 @dataclass(frozen=True)
 class PictureRequest:
-    """What is asked of pictures in place of what a model states.
+    """What is asked of pictures in place of what a model states."""
 
-    Args:
-        mean: ``--mean``, three numbers separated by commas.
-        std: ``--std``, the same.
-        size: ``--size``, pixels.
-        crop: ``--crop``, a share.
-    """
-
-    mean: Mean = None
-    std: Std = None
-    size: Size = None
-    crop: Crop = None
+    mean: Mean = None  # ``--mean``, three numbers separated by commas.
+    std: Std = None  # ``--std``, the same.
+    size: Size = None  # ``--size``, pixels.
+    crop: Crop = None  # ``--crop``, a share.
 
     def values(self) -> dict[str, Any]:
-        """The values of a `Preprocessing` that are asked for.
-
-        Raises:
-            UsageError: If a value is out of range, or `size` and `crop` are both given; names the flag.
-        """
+        """The values of a `Preprocessing` that are asked for."""
         import msgspec
 
         from predictors.errors import UsageError
@@ -65,11 +54,7 @@ class PictureRequest:
         return asked
 
     def over(self, stated: "Preprocessing | None") -> "Preprocessing":
-        """What a model states, ImageNet's if it states nothing, with what is asked for in its place.
-
-        Raises:
-            UsageError: As `values`.
-        """
+        """What a model states, ImageNet's if it states nothing, with what is asked for in its place."""
         from scheduler.bundle.preprocessing import IMAGENET
 
         return (stated or IMAGENET).having(self.values())

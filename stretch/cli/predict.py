@@ -122,12 +122,7 @@ def _profiles(device: str) -> "list[DeviceProfile]":
 
 
 def _places(profile: "DeviceProfile", processor: str | None, precision: str | None, *, every: bool) -> list[str]:
-    """Processors that are asked for and run the precision; with every core set, or only the default ones.
-
-    Raises:
-        UnknownNameError: If the device lacks the one that is asked for.
-        UsageError: If that does not run the precision.
-    """
+    """Processors that are asked for and run the precision; with every core set, or only the default ones."""
     if processor is not None:
         profile.processor(processor).check_precision(precision)
         return [processor]
@@ -174,11 +169,7 @@ def _predict_many(
 
 
 def check_picture(path: Path, processors: list[str]) -> None:
-    """Refuse a picture that could not be drawn, before anything is computed.
-
-    Raises:
-        UsageError: If there are several processors, or the file has another ending than ``.svg`` or ``.png``.
-    """
+    """Refuse a picture that could not be drawn, before anything is computed."""
     if len(processors) > 1:
         raise UsageError("--plot draws one processor", f"choose one with --processor: {', '.join(processors)}")
     if path.suffix not in (".svg", ".png"):

@@ -232,11 +232,7 @@ def _tell_placements(out: Output, session: "Session", priority: str | None) -> N
 
 
 def read_input(path: Path) -> "np.ndarray[Any, Any]":
-    """The array in a .npy file.
-
-    Raises:
-        StretchError: If the file cannot be read or holds no plain array.
-    """
+    """The array in a .npy file."""
     from scheduler.formats.npy import read_npy
 
     return read_npy(path, "input")

@@ -13,23 +13,14 @@ if TYPE_CHECKING:
 
 
 class RunnerAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written; the fields are the keys of `stretch runner --json`.
+    """What was written; the fields are the keys of `stretch runner --json`."""
 
-    Args:
-        model: Name of the model.
-        device: Profile that it was planned for.
-        out: The folder.
-        files: Names of what is in it.
-        sha256: Of the TFLite file, the only one that the built program takes.
-        warnings: What a person should know.
-    """
-
-    model: str
-    device: str
-    out: str
-    files: list[str]
-    sha256: str
-    warnings: list[str]
+    model: str  # Name of the model.
+    device: str  # Profile that it was planned for.
+    out: str  # The folder.
+    files: list[str]  # Names of what is in it.
+    sha256: str  # Of the TFLite file, the only one that the built program takes.
+    warnings: list[str]  # What a person should know.
 
 
 @verb

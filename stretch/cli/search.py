@@ -209,12 +209,7 @@ def _check_pair(
 
 
 def _weighed(pareto: str | None) -> tuple[str, ...]:
-    """What is weighed; nothing where that is not said.
-
-    Raises:
-        UsageError: If it is not two or three things.
-        UnknownNameError: If there is no such thing to weigh.
-    """
+    """What is weighed; nothing where that is not said."""
     from stretch.planning.pareto import check_weighed
 
     return () if pareto is None else check_weighed(tuple(name.strip() for name in pareto.split(",")))
@@ -297,11 +292,7 @@ def _source(
 
 
 def _save_pair(answer: "TogetherAnswer", folder: Path) -> "TogetherAnswer":
-    """Write a design file for each network that branches.
-
-    Raises:
-        StretchError: If the folder cannot be written.
-    """
+    """Write a design file for each network that branches."""
     from msgspec.structs import replace
 
     from stretch.planning.design.branch_design import design_to_toml
@@ -320,11 +311,7 @@ def _save_pair(answer: "TogetherAnswer", folder: Path) -> "TogetherAnswer":
 
 
 def _save(answer: "FrontAnswer", folder: Path, source: "AccuracySource | None") -> "FrontAnswer":
-    """Write a design file for each design, and what was measured.
-
-    Raises:
-        StretchError: If the folder cannot be written.
-    """
+    """Write a design file for each design, and what was measured."""
     from msgspec.structs import replace
 
     from stretch.planning.cost.accuracy_file import save_accuracy

@@ -10,15 +10,10 @@ from stretch.cli.output import Output, verb
 
 
 class SignAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was signed; the fields are the keys of `stretch sign --json`.
+    """What was signed; the fields are the keys of `stretch sign --json`."""
 
-    Args:
-        bundle: Its folder.
-        signer: Fingerprint of the key's public part.
-    """
-
-    bundle: Path
-    signer: str
+    bundle: Path  # Its folder.
+    signer: str  # Fingerprint of the key's public part.
 
 
 @verb

@@ -88,11 +88,7 @@ def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listene
 
 
 def import_torch() -> None:
-    """Import what training needs.
-
-    Raises:
-        MissingBackendError: If it is not installed.
-    """
+    """Import what training needs."""
     from predictors.errors import MissingBackendError
 
     try:

@@ -102,9 +102,6 @@ class _Run(msgspec.Struct):
 def rows_of_file(path: Path) -> Sequence[ComparedRow]:
     """The rows of a file with what `stretch branch`, `search` or `run` printed with `--json`.
 
-    Args:
-        path: The file.
-
     Raises:
         StretchError: If it cannot be read, or is something else.
     """

@@ -13,76 +13,41 @@ Kind = Literal["bundle", "plan", "design of a search", "run", "refused"]
 
 
 class ComparedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing beside others; what its source does not say is None.
+    """One thing beside others; what its source does not say is None."""
 
-    Args:
-        name: By which people tell it from the others.
-        kind: Where it came from.
-        source: Of `ms`: ``predicted`` or ``measured``.
-        model: The network.
-        device: That it was planned for.
-        processors: That have work.
-        ms: An inference.
-        low_ms: Lower end of the 90 % interval; of a run its median.
-        high_ms: Upper end; of a run its 90th percentile.
-        best_single_ms: The original on the best single processor; of a run on the cores that served it best.
-        speedup: That over `ms`.
-        sequential_same_macs_ms: A plain network of the same multiply-accumulates.
-        speedup_over_sequential: That over `ms`.
-        macs: Multiply-accumulates.
-        macs_ratio: Over the original's.
-        params: Learned numbers.
-        n_meet: Meeting points.
-        exact: Whether it computes what the original computes.
-        agreement: Share of images in the original's class; measured, or of a search predicted.
-        probability: That it is faster than all that it was compared with.
-        recommended: What to run.
-        reason: Why there is no design; None where there is one.
-    """
-
-    name: str
-    kind: Kind
-    source: str = "predicted"
-    model: str
-    device: str
-    processors: list[str] = []
-    ms: float | None = None
-    low_ms: float | None = None
-    high_ms: float | None = None
-    best_single_ms: float | None = None
-    speedup: float | None = None
-    sequential_same_macs_ms: float | None = None
-    speedup_over_sequential: float | None = None
-    macs: int | None = None
-    macs_ratio: float | None = None
-    params: int | None = None
-    n_meet: int | None = None
-    exact: bool | None = None
-    agreement: float | None = None
-    probability: float | None = None
-    recommended: str | None = None
-    reason: str | None = None
+    name: str  # By which people tell it from the others.
+    kind: Kind  # Where it came from.
+    source: str = "predicted"  # Of `ms`: ``predicted`` or ``measured``.
+    model: str  # The network.
+    device: str  # That it was planned for.
+    processors: list[str] = []  # That have work.
+    ms: float | None = None  # An inference.
+    low_ms: float | None = None  # Lower end of the 90 % interval; of a run its median.
+    high_ms: float | None = None  # Upper end; of a run its 90th percentile.
+    best_single_ms: float | None = None  # The original on the best single processor; of a run on the cores that served it best.
+    speedup: float | None = None  # That over `ms`.
+    sequential_same_macs_ms: float | None = None  # A plain network of the same multiply-accumulates.
+    speedup_over_sequential: float | None = None  # That over `ms`.
+    macs: int | None = None  # Multiply-accumulates.
+    macs_ratio: float | None = None  # Over the original's.
+    params: int | None = None  # Learned numbers.
+    n_meet: int | None = None  # Meeting points.
+    exact: bool | None = None  # Whether it computes what the original computes.
+    agreement: float | None = None  # Share of images in the original's class; measured, or of a search predicted.
+    probability: float | None = None  # That it is faster than all that it was compared with.
+    recommended: str | None = None  # What to run.
+    reason: str | None = None  # Why there is no design; None where there is one.
 
 
 class CompareAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows in the order in which they were asked for.
+    """Rows in the order in which they were asked for."""
 
-    Args:
-        rows: The rows.
-        warnings: What must be known before they are compared.
-    """
-
-    rows: list[ComparedRow]
-    warnings: list[str]
+    rows: list[ComparedRow]  # The rows.
+    warnings: list[str]  # What must be known before they are compared.
 
 
 def bundle_row(name: str, bundle: Bundle) -> ComparedRow:
-    """A bundle by what its manifest states.
-
-    Args:
-        name: Of the row.
-        bundle: The bundle.
-    """
+    """A bundle by what its manifest states."""
     manifest, predicted = bundle.manifest, bundle.manifest.predicted
     segments = manifest.design.get("segments", [])
     return ComparedRow(
@@ -102,13 +67,7 @@ def bundle_row(name: str, bundle: Bundle) -> ComparedRow:
 
 
 def plan_row(name: str, plan: PlanAnswer, agreement: float | None = None) -> ComparedRow:
-    """A plan.
-
-    Args:
-        name: Of the row.
-        plan: The planner's answer.
-        agreement: Measured, where it was.
-    """
+    """A plan."""
     return ComparedRow(
         name=name,
         kind="plan",
@@ -127,14 +86,7 @@ def plan_row(name: str, plan: PlanAnswer, agreement: float | None = None) -> Com
 
 
 def refused_row(name: str, model: str, device: str, reason: str) -> ComparedRow:
-    """A model without a design.
-
-    Args:
-        name: Of the row.
-        model: The network.
-        device: For which it was planned.
-        reason: In a sentence.
-    """
+    """A model without a design."""
     return ComparedRow(name=name, kind="refused", model=model, device=device, reason=reason)
 
 

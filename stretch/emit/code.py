@@ -21,22 +21,15 @@ OWN = "{own}"
 
 @dataclass(frozen=True)
 class Code:
-    """One operator as Python.
+    """One operator as Python."""
 
-    Args:
-        expression: Its result. ``{0}`` is the first tensor that it reads, ``{own}`` its attribute of the class.
-        module: What makes its module, such as ``nn.Linear(3, 4)``; empty if it has none.
-        tensors: What makes its learned and constant tensors where it has them without a module, by the key of the operator's
-            weights: whether it is learned, and the code of its initial value.
-        helpers: Classes of nn-stretch that the module is made of, which go into the package.
-        passes: Whether it gives what it reads.
-    """
-
-    expression: str = "{0}"
-    module: str = ""
+    expression: str = "{0}"  # Its result. ``{0}`` is the first tensor that it reads, ``{own}`` its attribute of the class.
+    module: str = ""  # What makes its module, such as ``nn.Linear(3, 4)``; empty if it has none.
+    #: What makes its learned and constant tensors where it has them without a module, by the key of the operator's weights: whether it is
+    #: learned, and the code of its initial value.
     tensors: Mapping[str, tuple[bool, str]] = field(default_factory=dict)
-    helpers: tuple[type[nn.Module], ...] = ()
-    passes: bool = False
+    helpers: tuple[type[nn.Module], ...] = ()  # Classes of nn-stretch that the module is made of, which go into the package.
+    passes: bool = False  # Whether it gives what it reads.
 
 
 #: Writes an operator that reads tensors of these shapes.
@@ -51,15 +44,7 @@ _WORD = re.compile(r"[A-Za-z0-9_ .,:>*-]*")
 
 
 def code_of(op: Op, shapes: list[Shape]) -> Code:
-    """An operator as Python.
-
-    Args:
-        op: The operator.
-        shapes: Of what it reads.
-
-    Raises:
-        StretchError: If its kind has no rule, and what computes it is no module of torch.
-    """
+    """An operator as Python."""
     if op.kind in codes:
         return codes.get(op.kind)(op, shapes)
     module = make_module(op, shapes)
@@ -94,11 +79,7 @@ def call(name: str, *arguments: Any, **settings: Any) -> str:
 
 
 def attribute(name: str) -> str:
-    """A name that a module may have as an attribute: letters, digits and underscores, and nothing that Python or torch uses.
-
-    Args:
-        name: Of an operator or a segment.
-    """
+    """A name that a module may have as an attribute: letters, digits and underscores, and nothing that Python or torch uses."""
     safe = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
     if not _NAME.fullmatch(safe):
         safe = f"_{safe}"

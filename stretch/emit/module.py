@@ -22,21 +22,14 @@ _LOOSE = re.compile(r" [+*/] ")
 
 @dataclass(frozen=True)
 class Written:
-    """A class as text.
+    """A class as text."""
 
-    Args:
-        name: Of the class.
-        text: The class.
-        attributes: Of each operator with weights, the attribute that has them.
-        loose: Operators whose tensors are attributes of the class itself, the attribute's name in front of theirs.
-        helpers: Classes of nn-stretch that it needs.
-    """
-
-    name: str
-    text: str
-    attributes: Mapping[str, str]
+    name: str  # Of the class.
+    text: str  # The class.
+    attributes: Mapping[str, str]  # Of each operator with weights, the attribute that has them.
+    #: Operators whose tensors are attributes of the class itself, the attribute's name in front of theirs.
     loose: frozenset[str] = frozenset()
-    helpers: tuple[type[nn.Module], ...] = ()
+    helpers: tuple[type[nn.Module], ...] = ()  # Classes of nn-stretch that it needs.
 
     def key(self, op: str, own: str) -> str:
         """The name that a tensor of an operator has in the class's state dict."""
@@ -44,17 +37,7 @@ class Written:
 
 
 def write_class(name: str, graph: OpGraph, told: str, returned: Returned | None = None) -> Written:
-    """A class that computes a graph: a module for each operator with weights, functions for all others.
-
-    Args:
-        name: Of the class.
-        graph: What it computes; it takes a tensor for each input, and gives one or a tuple of them.
-        told: Its docstring, one sentence.
-        returned: What it returns, where that is more than its output or a tuple of several.
-
-    Raises:
-        StretchError: If an operator has no form in Python.
-    """
+    """A class that computes a graph: a module for each operator with weights, functions for all others."""
     writer = _Writer(graph)
     lines = [f"class {name}(nn.Module):", f'    """{told}"""', "", "    def __init__(self) -> None:", "        super().__init__()"]
     lines += [f"        {line}" for line in writer.made]
@@ -70,19 +53,12 @@ def write_class(name: str, graph: OpGraph, told: str, returned: Returned | None 
 
 @dataclass
 class _Line:
-    """One assignment: a chain of operators, each of which reads the one before alone.
+    """One assignment: a chain of operators, each of which reads the one before alone."""
 
-    Args:
-        result: The operator that it ends with.
-        reads: What its first operator reads.
-        expression: Its code, with places for what it reads.
-        depth: Operators in it.
-    """
-
-    result: str
-    reads: tuple[str, ...]
-    expression: str
-    depth: int = 1
+    result: str  # The operator that it ends with.
+    reads: tuple[str, ...]  # What its first operator reads.
+    expression: str  # Its code, with places for what it reads.
+    depth: int = 1  # Operators in it.
 
 
 class _Writer:

@@ -32,19 +32,12 @@ def share(owner: nn.Module, other: nn.Module) -> None:
 
 @dataclass
 class Sources:
-    """A network as code.
+    """A network as code."""
 
-    Args:
-        name: Of its class.
-        modules: Text of each module of the package, by its name.
-        tensors: What fills its state dict.
-        inputs: Shapes of what it reads.
-    """
-
-    name: str
-    modules: dict[str, str] = field(default_factory=dict)
-    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
-    inputs: tuple[tuple[int, ...], ...] = ()
+    name: str  # Of its class.
+    modules: dict[str, str] = field(default_factory=dict)  # Text of each module of the package, by its name.
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)  # What fills its state dict.
+    inputs: tuple[tuple[int, ...], ...] = ()  # Shapes of what it reads.
 
 
 def captured_sources(captured: Captured) -> Sources:
@@ -64,10 +57,6 @@ def captured_sources(captured: Captured) -> Sources:
 
 def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
     """A branched network: a module a segment, a class a branch.
-
-    Args:
-        original: The network that it was made of.
-        model: The branched network, with its weights.
 
     Raises:
         StretchError: If an operator has no form in Python.

@@ -72,9 +72,6 @@ def write_package(out: Path, sources: Sources, model: nn.Module, told: str) -> t
 
     Args:
         out: The folder, which does not exist or is empty.
-        sources: The code and its tensors.
-        model: The network.
-        told: First sentence of the package.
 
     Returns:
         Names of the files, and the largest difference from the network's outputs as a share of their largest.

@@ -9,15 +9,7 @@ from stretch.emit.code import literal
 
 
 def returned_code(template: Any, variables: Mapping[str, str]) -> str:
-    """The code of a returned structure; dataclasses, which are classes of others, become dictionaries of their fields.
-
-    Args:
-        template: Tuples, lists, dictionaries and dataclasses, with a `Result` in place of each tensor.
-        variables: Name of the variable that holds each tensor, by the name of its operator.
-
-    Raises:
-        StretchError: If it holds something that is neither number nor word.
-    """
+    """The code of a returned structure; dataclasses, which are classes of others, become dictionaries of their fields."""
     if isinstance(template, Result):
         return variables[template.name]
     if isinstance(template, dict):

@@ -47,15 +47,10 @@ class _Sums:
 
 @dataclass
 class Compared:
-    """What came of a comparison.
+    """What came of a comparison."""
 
-    Args:
-        agreement: Of the two networks.
-        classes: Images by the class that the original answers; empty where outputs are no classes.
-    """
-
-    agreement: Agreement
-    classes: Mapping[int, int]
+    agreement: Agreement  # Of the two networks.
+    classes: Mapping[int, int]  # Images by the class that the original answers; empty where outputs are no classes.
 
 
 @dataclass
@@ -76,8 +71,6 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
     Of several results their errors are compared, and no classes.
 
     Args:
-        model: The branched network; its mode is kept.
-        captured: The original.
         images: Batches of what the network reads, (n, channels, height, width), at least one image.
 
     Raises:

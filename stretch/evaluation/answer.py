@@ -15,90 +15,49 @@ from stretch.evaluation.shares import Share
 
 
 class ImagesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was evaluated on.
+    """What was evaluated on."""
 
-    Args:
-        path: Folder or table.
-        files: Files taken of it.
-        count: Images in them.
-        labels: Where labels come from.
-        classes: Classes that have images.
-    """
-
-    path: Path
-    files: int
-    count: int
-    labels: str
-    classes: int
+    path: Path  # Folder or table.
+    files: int  # Files taken of it.
+    count: int  # Images in them.
+    labels: str  # Where labels come from.
+    classes: int  # Classes that have images.
 
 
 class WhereAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a processor's work ran.
+    """Where a processor's work ran."""
 
-    Args:
-        cores: CPU cores.
-        delegate: Which ran it.
-        stand_in: Whether this machine lacks the processor.
-        reason: Why there, in words.
-    """
-
-    cores: tuple[int, ...]
-    delegate: str
-    stand_in: bool
-    reason: str
+    cores: tuple[int, ...]  # CPU cores.
+    delegate: str  # Which ran it.
+    stand_in: bool  # Whether this machine lacks the processor.
+    reason: str  # Why there, in words.
 
 
 class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle on images, beside the original.
+    """A bundle on images, beside the original."""
 
-    Args:
-        bundle: Its folder.
-        model: The network.
-        weights: Where its weights came from.
-        precisions: Of its subgraphs.
-        source: Where the figures come from.
-        images: What they were measured on.
-        preprocessing: What pictures went through.
-        top1: Share whose best class is right; None without labels.
-        top5: Share with the right class among the five best; None without labels, or with five classes or fewer.
-        original: The same of the original; None where there is none.
-        original_classes: Classes that the original answers; None where there is none.
-        calibrated_on: Images among them that the bundle was calibrated with.
-        agreement: Share with the same best class as the original; None where there is none, or it answers nearly always the same class.
-        top5_overlap: Share of the five best classes that both have.
-        error: Root of the squared error of the outputs over the root of the original's square; None where there is no original.
-        processors: Where each processor's work ran.
-        warnings: What a person should know.
-    """
-
-    bundle: Path
-    model: str
-    weights: WeightsInfo
-    precisions: list[str]
-    source: str = "measured"
-    images: ImagesAnswer
-    preprocessing: dict[str, Any]
-    top1: Share | None
-    top5: Share | None
-    original: Accuracy | None
-    original_classes: int | None
-    calibrated_on: int
+    bundle: Path  # Its folder.
+    model: str  # The network.
+    weights: WeightsInfo  # Where its weights came from.
+    precisions: list[str]  # Of its subgraphs.
+    source: str = "measured"  # Where the figures come from.
+    images: ImagesAnswer  # What they were measured on.
+    preprocessing: dict[str, Any]  # What pictures went through.
+    top1: Share | None  # Share whose best class is right; None without labels.
+    top5: Share | None  # Share with the right class among the five best; None without labels, or with five classes or fewer.
+    original: Accuracy | None  # The same of the original; None where there is none.
+    original_classes: int | None  # Classes that the original answers; None where there is none.
+    calibrated_on: int  # Images among them that the bundle was calibrated with.
+    #: Share with the same best class as the original; None where there is none, or it answers nearly always the same class.
     agreement: Share | None
-    top5_overlap: Share | None
-    error: float | None
-    processors: dict[str, WhereAnswer]
-    warnings: list[str]
+    top5_overlap: Share | None  # Share of the five best classes that both have.
+    error: float | None  # Root of the squared error of the outputs over the root of the original's square; None where there is no original.
+    processors: dict[str, WhereAnswer]  # Where each processor's work ran.
+    warnings: list[str]  # What a person should know.
 
 
 def images_answer(path: Path, found: ImageSet, files: int, count: int) -> ImagesAnswer:
-    """What was evaluated on.
-
-    Args:
-        path: Folder or table.
-        found: What was found there.
-        files: Files taken of it.
-        count: Images in them.
-    """
+    """What was evaluated on."""
     return ImagesAnswer(path=path, files=files, count=count, labels=found.labels, classes=len(found.classes))
 
 
@@ -108,10 +67,7 @@ def evaluate_answer(
     """What was measured, summed up.
 
     Args:
-        session: The bundle on this machine.
-        images: What it was measured on.
         preprocessing: What pictures went through.
-        result: The counts.
         warnings: What a person should know.
     """
     manifest = session.bundle.manifest

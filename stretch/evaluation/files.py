@@ -32,17 +32,11 @@ SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of running a bundle.
+    """What came of running a bundle."""
 
-    Args:
-        agreement: With the original.
-        kept: Subgraphs that stayed in fp32 although another precision is planned, and why.
-        left: Images that there was no time for.
-    """
-
-    agreement: BundleAgreement
-    kept: dict[str, str]
-    left: int
+    agreement: BundleAgreement  # With the original.
+    kept: dict[str, str]  # Subgraphs that stayed in fp32 although another precision is planned, and why.
+    left: int  # Images that there was no time for.
 
 
 def measure_files(
@@ -63,9 +57,7 @@ def measure_files(
 
     Args:
         bundle: An fp32 bundle; stays as it is.
-        original: The original network.
         fitted: Images that ranges are taken from, of the input's shape.
-        held_back: Images to compare on, at least one.
         mapping: Where processors run here, such as ``{"dsp": "dsp"}`` for the DSP's simulator.
         seconds: Time after which no further image is begun; one is always measured.
         progress: Told which subgraph comes next.

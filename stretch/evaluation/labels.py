@@ -17,30 +17,19 @@ _TABLES = {".csv": ",", ".tsv": "\t"}
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A file of images of one class.
+    """A file of images of one class."""
 
-    Args:
-        path: Where it is.
-        label: Number of the output that stands for its class; None if it is not known.
-    """
-
-    path: Path
-    label: int | None
+    path: Path  # Where it is.
+    label: int | None  # Number of the output that stands for its class; None if it is not known.
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Files of images.
+    """Files of images."""
 
-    Args:
-        files: In the order of their names.
-        labels: Where labels come from.
-        classes: Name of each class that has images, by its output.
-    """
-
-    files: tuple[ImageFile, ...]
-    labels: Literal["folders", "table", "none"]
-    classes: dict[int, str]
+    files: tuple[ImageFile, ...]  # In the order of their names.
+    labels: Literal["folders", "table", "none"]  # Where labels come from.
+    classes: dict[int, str]  # Name of each class that has images, by its output.
 
     def spread(self, limit: int | None) -> tuple[ImageFile, ...]:
         """At most `limit` of the files, evenly spread, so that every class keeps its share."""
@@ -59,7 +48,6 @@ def find_images(path: Path, outputs: int, names: Path | None = None, *, labelled
 
     Args:
         path: A folder whose folders are classes, or hold no images below it; or a .csv or .tsv of file and label.
-        outputs: Outputs of the network.
         names: A file with the name of each output's class, one a line, in order.
         labelled: False to take all images of a folder, whatever folders they are in, without labels.
 

@@ -22,15 +22,10 @@ LONG = 5
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a network is right.
+    """How often a network is right."""
 
-    Args:
-        top1: Share whose best class is right; None without labels.
-        top5: Share with the right class among the five best; None without labels, or with five classes or fewer.
-    """
-
-    top1: Share | None
-    top5: Share | None
+    top1: Share | None  # Share whose best class is right; None without labels.
+    top5: Share | None  # Share with the right class among the five best; None without labels, or with five classes or fewer.
 
 
 @dataclass
@@ -45,27 +40,19 @@ class _Sums:
 
 @dataclass
 class Evaluation:
-    """Sums over images; its properties are what they come to.
+    """Sums over images; its properties are what they come to."""
 
-    Args:
-        outputs: Outputs of the network.
-        compared: Whether there is an original to compare with.
-        images: Images so far.
-        classes: Images by the class that the original answers.
-        calibrated_on: Images that the bundle was calibrated with.
-    """
-
-    outputs: int
-    compared: bool
-    images: int = 0
+    outputs: int  # Outputs of the network.
+    compared: bool  # Whether there is an original to compare with.
+    images: int = 0  # Images so far.
     _branched: _Sums = field(default_factory=_Sums)
     _original: _Sums = field(default_factory=_Sums)
     _agree: float = 0
     _overlap: float = 0
     _wrong: float = 0
     _total: float = 0
-    classes: Counter[int] = field(default_factory=Counter)
-    calibrated_on: int = 0
+    classes: Counter[int] = field(default_factory=Counter)  # Images by the class that the original answers.
+    calibrated_on: int = 0  # Images that the bundle was calibrated with.
 
     def add(self, scores: Array, original: Array | None, label: int | None) -> None:
         """Count one image.
@@ -131,11 +118,8 @@ def evaluate(
     """Run a bundle, and the original beside it, on images.
 
     Args:
-        branched: The bundle.
         original: What it is compared with; None if there is nothing.
         images: Name, input and label of each image; labels may be None.
-        outputs: Outputs of the network.
-        calibrated_on: Fingerprints of the images that the bundle was calibrated with.
 
     Raises:
         StretchError: If an output holds NaN or infinity; names the image.

@@ -14,27 +14,16 @@ ALIKE = 0.9
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """A share of images with its 95 % interval.
+    """A share of images with its 95 % interval."""
 
-    Args:
-        value: Sum of what each image counts, over the images.
-        low: Lower end of the interval.
-        high: Upper end.
-        images: How many.
-    """
-
-    value: float
-    low: float
-    high: float
-    images: int
+    value: float  # Sum of what each image counts, over the images.
+    low: float  # Lower end of the interval.
+    high: float  # Upper end.
+    images: int  # How many.
 
 
 def most_frequent(classes: Mapping[int, int]) -> float:
-    """Share of the images for which a network answers the class that it answers most often; 0 without images.
-
-    Args:
-        classes: Images by the class that is answered.
-    """
+    """Share of the images for which a network answers the class that it answers most often; 0 without images."""
     return max(classes.values(), default=0) / max(1, sum(classes.values()))
 
 
@@ -60,7 +49,6 @@ def share_of(total: float, images: int) -> Share:
 
     Args:
         total: Sum of what each image counts, at most 1 each.
-        images: How many, at least one.
     """
     n, p = images, total / images
     centre = (p + Z * Z / (2 * n)) / (1 + Z * Z / n)

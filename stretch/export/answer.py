@@ -14,107 +14,61 @@ if TYPE_CHECKING:
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a bundle.
+    """One file of a bundle."""
 
-    Args:
-        file: Its path in the bundle.
-        bytes: Its size.
-        sha256: Of its bytes.
-    """
-
-    file: str
-    bytes: int
-    sha256: str
+    file: str  # Its path in the bundle.
+    bytes: int  # Its size.
+    sha256: str  # Of its bytes.
 
 
 class ExportedSubgraph(msgspec.Struct, frozen=True, kw_only=True):
-    """One subgraph with what was compared: another precision with fp32, or TFLite with ONNX.
+    """One subgraph with what was compared: another precision with fp32, or TFLite with ONNX."""
 
-    Args:
-        name: Its name.
-        processor: Where it runs.
-        precision: That it computes in.
-        cosine: Of its output with what it was compared with; None where it was not compared.
-        snr_db: Of its output, decibels; None likewise.
-    """
-
-    name: str
-    processor: str
-    precision: str
-    cosine: float | None
-    snr_db: float | None
+    name: str  # Its name.
+    processor: str  # Where it runs.
+    precision: str  # That it computes in.
+    cosine: float | None  # Of its output with what it was compared with; None where it was not compared.
+    snr_db: float | None  # Of its output, decibels; None likewise.
 
 
 class ExportAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle that was written again.
+    """A bundle that was written again."""
 
-    Args:
-        bundle: Its folder.
-        files: Its files.
-        format: ``onnx``, or ``tflite`` where it has a TFLite file beside its ONNX files.
-        subgraphs: Its subgraphs.
-        checks: What was compared, as the bundle states it.
-        device: What it was planned for.
-        predicted: Times on that device, as the bundle states them; empty where its profile cannot be read.
-        recommended: What to run there.
-        warnings: What a person should know.
-    """
-
-    bundle: Path
-    files: list[WrittenFile]
-    format: Literal["onnx", "tflite"]
-    subgraphs: list[ExportedSubgraph]
-    checks: dict[str, Any]
-    device: str
-    predicted: dict[str, Any]
-    recommended: str
-    warnings: list[str]
+    bundle: Path  # Its folder.
+    files: list[WrittenFile]  # Its files.
+    format: Literal["onnx", "tflite"]  # ``onnx``, or ``tflite`` where it has a TFLite file beside its ONNX files.
+    subgraphs: list[ExportedSubgraph]  # Its subgraphs.
+    checks: dict[str, Any]  # What was compared, as the bundle states it.
+    device: str  # What it was planned for.
+    predicted: dict[str, Any]  # Times on that device, as the bundle states them; empty where its profile cannot be read.
+    recommended: str  # What to run there.
+    warnings: list[str]  # What a person should know.
 
 
 class ChipSubgraph(msgspec.Struct, frozen=True, kw_only=True):
-    """Code of one subgraph for one chip, compared with the int8 subgraph.
+    """Code of one subgraph for one chip, compared with the int8 subgraph."""
 
-    Args:
-        name: The subgraph.
-        chip: The chip.
-        cosine: Of their outputs.
-        snr_db: Of its output, decibels.
-    """
-
-    name: str
-    chip: str
-    cosine: float
-    snr_db: float
+    name: str  # The subgraph.
+    chip: str  # The chip.
+    cosine: float  # Of their outputs.
+    snr_db: float  # Of its output, decibels.
 
 
 class ChipSignature(ChipSubgraph, frozen=True, kw_only=True):
-    """Code of one signature of a TFLite file for one chip, compared with the int8 subgraph.
+    """Code of one signature of a TFLite file for one chip, compared with the int8 subgraph."""
 
-    Args:
-        operators: Operators that became code: all that the signature has.
-    """
-
-    operators: int
+    operators: int  # Operators that became code: all that the signature has.
 
 
 class ChipsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle that was written again with code for chips.
+    """A bundle that was written again with code for chips."""
 
-    Args:
-        bundle: Its folder.
-        files: Its files.
-        format: ``qnn`` for a file a subgraph, ``tflite`` for copies of the TFLite file.
-        subgraphs: Code of each subgraph for each chip.
-        checks: What was compared, as the bundle states it.
-        warnings: What a person should know.
-    """
-
-    bundle: Path
-    files: list[WrittenFile]
-    format: Literal["qnn", "tflite"]
-    subgraphs: list[ChipSubgraph] | list[ChipSignature]
-    checks: dict[str, Any]
-    warnings: list[str]
+    bundle: Path  # Its folder.
+    files: list[WrittenFile]  # Its files.
+    format: Literal["qnn", "tflite"]  # ``qnn`` for a file a subgraph, ``tflite`` for copies of the TFLite file.
+    subgraphs: list[ChipSubgraph] | list[ChipSignature]  # Code of each subgraph for each chip.
+    checks: dict[str, Any]  # What was compared, as the bundle states it.
+    warnings: list[str]  # What a person should know.
 
 
 def export_answer(
@@ -123,10 +77,7 @@ def export_answer(
     """What was written in other precisions or as TFLite, summed up.
 
     Args:
-        folder: Of the new bundle.
-        form: Files that were asked for.
         manifest: The new bundle's description.
-        losses: Of the subgraphs that were compared.
         warnings: What a person should know.
     """
     return ExportAnswer(
@@ -155,9 +106,6 @@ def contexts_answer(folder: Path, manifest: Manifest, losses: Mapping[str, Mappi
     """What was compiled, a file a subgraph and chip, summed up.
 
     Args:
-        folder: Of the new bundle.
-        manifest: Its description.
-        losses: By chip and subgraph.
         warnings: What a person should know.
     """
     subgraphs = [
@@ -173,9 +121,6 @@ def aot_answer(folder: Path, manifest: Manifest, compiled: "Mapping[str, Mapping
     """What was compiled, a TFLite file a chip, summed up.
 
     Args:
-        folder: Of the new bundle.
-        manifest: Its description.
-        compiled: By chip and signature.
         warnings: What a person should know.
     """
     signatures = [

@@ -25,16 +25,7 @@ _CUT = "slice_rows"
 
 
 def whole_of(band: onnx.ModelProto, shape: Shape, where: Path) -> onnx.ModelProto:
-    """The float segment that a band is cut from.
-
-    Args:
-        band: A band's file in float, weights inside.
-        shape: Of the tensor that the band reads rows of.
-        where: Its path, for messages.
-
-    Raises:
-        StretchError: If the file is not as `stretch` writes it.
-    """
+    """The float segment that a band is cut from."""
     file = OnnxFile(where, band)
     source = file.graph.input.name
     ops, names = [Op(source, "input", attrs={"shape": shape})], {source: source}
@@ -54,15 +45,7 @@ def whole_of(band: onnx.ModelProto, shape: Shape, where: Path) -> onnx.ModelProt
 
 
 def band_of(whole: onnx.ModelProto, band: onnx.ModelProto) -> onnx.ModelProto:
-    """The band of a quantised segment.
-
-    Args:
-        whole: What `stretch.quantize.qdq.quantise` made of what `whole_of` gave.
-        band: The band in float.
-
-    Returns:
-        The nodes of the whole with the band's padding, and rows cut where the band cuts them, in the scale of what they are cut from.
-    """
+    """The band of a quantised segment."""
     made = onnx.ModelProto()
     made.CopyFrom(whole)
     _Cutter(made, band).cut()

@@ -31,39 +31,25 @@ LAYOUTS: dict[int, Literal["NCHW", "NC"]] = {4: "NCHW", 2: "NC"}
 
 @dataclass(frozen=True)
 class BundleFacts:
-    """What a bundle says about its model beside the model itself.
+    """What a bundle says about its model beside the model itself."""
 
-    Args:
-        device: Profile id the design was planned for.
-        calibrated: Whether that profile was fitted to measurements.
-        weights_source: ``default``, ``random``, ``file``, ``given`` or ``trained``.
-        weights_detail: Which weights.
-        predicted: The planner's figures, JSON-ready.
-        recommended: What the planner recommends to run.
-        branch_times: Predicted milliseconds alone, and the factor on them beside other branches, by subgraph.
-        precision: Planned precision by processor.
-        alternatives: What a subgraph would take on each processor of the plan.
-        little_cores: The device's cores for threads that only wait.
-        preprocessing: What a picture goes through before the model reads it; None if that is not known.
-        agreement: With the original; None where that was not measured.
-        ranges: Scale and zero point of tensors that int8 is to have, by subgraph and tensor; others are found on images.
-        calibrated_on: Fingerprints of the images that weights were fitted to.
-    """
-
-    device: str
-    calibrated: bool
-    weights_source: str
-    weights_detail: str = ""
-    predicted: Mapping[str, Any] = field(default_factory=dict)
-    recommended: str = "branched"
+    device: str  # Profile id the design was planned for.
+    calibrated: bool  # Whether that profile was fitted to measurements.
+    weights_source: str  # ``default``, ``random``, ``file``, ``given`` or ``trained``.
+    weights_detail: str = ""  # Which weights.
+    predicted: Mapping[str, Any] = field(default_factory=dict)  # The planner's figures, JSON-ready.
+    recommended: str = "branched"  # What the planner recommends to run.
+    #: Predicted milliseconds alone, and the factor on them beside other branches, by subgraph.
     branch_times: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    precision: Mapping[str, str] = field(default_factory=dict)
+    precision: Mapping[str, str] = field(default_factory=dict)  # Planned precision by processor.
+    #: What a subgraph would take on each processor of the plan.
     alternatives: Callable[[OpGraph], dict[str, Alternative]] = lambda graph: {}
-    little_cores: tuple[int, ...] = ()
-    preprocessing: Preprocessing | None = None
-    agreement: Agreement | None = None
+    little_cores: tuple[int, ...] = ()  # The device's cores for threads that only wait.
+    preprocessing: Preprocessing | None = None  # What a picture goes through before the model reads it; None if that is not known.
+    agreement: Agreement | None = None  # With the original; None where that was not measured.
+    #: Scale and zero point of tensors that int8 is to have, by subgraph and tensor; others are found on images.
     ranges: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
-    calibrated_on: tuple[str, ...] = ()
+    calibrated_on: tuple[str, ...] = ()  # Fingerprints of the images that weights were fitted to.
 
 
 def export_bundle(
@@ -81,13 +67,7 @@ def export_bundle(
     """Write the bundle folder atomically, each file checked against torch.
 
     Args:
-        out: The folder; an earlier bundle there is replaced.
-        original: The original network.
-        model: The branched network.
-        sequential: The sequential control of the same MACs, if there is one.
         facts: What the manifest says about them.
-        version: Version of nn-stretch.
-        controls: Whether to write the controls.
         agreeing: Gives the agreement with the original from the complete files, before they are put in place; that of `facts` if None.
         progress: Called with the name of each file before it is written.
 
@@ -109,19 +89,12 @@ def export_bundle(
 
 @dataclass
 class _Written:
-    """What lies in the folder.
+    """What lies in the folder."""
 
-    Args:
-        pieces: The subgraphs.
-        files: Size and hash of each file.
-        controls: File of each control.
-        control_macs: Multiply-accumulates of each control.
-    """
-
-    pieces: dict[str, OpGraph]
-    files: dict[str, FileEntry] = field(default_factory=dict)
-    controls: dict[str, str] = field(default_factory=dict)
-    control_macs: dict[str, int] = field(default_factory=dict)
+    pieces: dict[str, OpGraph]  # The subgraphs.
+    files: dict[str, FileEntry] = field(default_factory=dict)  # Size and hash of each file.
+    controls: dict[str, str] = field(default_factory=dict)  # File of each control.
+    control_macs: dict[str, int] = field(default_factory=dict)  # Multiply-accumulates of each control.
 
 
 def _write_graphs(

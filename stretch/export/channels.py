@@ -37,12 +37,7 @@ Scales = dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
 
 
 def statements(graph: OpGraph, design: BranchDesign) -> dict[str, dict[str, str]]:
-    """Properties of the file of each branch of output channels, by the name of its subgraph.
-
-    Args:
-        graph: The original network.
-        design: A design for it.
-    """
+    """Properties of the file of each branch of output channels, by the name of its subgraph."""
     found: dict[str, dict[str, str]] = {}
     if not any(_is_divided(part.join) for part in design.segments):
         return found
@@ -70,13 +65,6 @@ def whole_of(bundle: Bundle, branch: SubgraphEntry) -> onnx.ModelProto:
     """The float segment that a branch of output channels is a part of; its operators are called as the branch's.
 
     Channels that no branch computes, since nothing reads them, have weights of zero.
-
-    Args:
-        bundle: An fp32 bundle.
-        branch: The branch.
-
-    Raises:
-        StretchError: If a file is not as `stretch` writes it.
     """
     others = [sub for sub in bundle.manifest.subgraphs if sub.segment == branch.segment]
     models = {sub.name: onnx.load(bundle.file(sub.file)) for sub in others}
@@ -122,10 +110,6 @@ def in_scales(branch: onnx.ModelProto, scales: Scales) -> onnx.ModelProto:
     """A quantised branch in which what is left of a concatenation has the concatenation's scale.
 
     The quantiser gives a tensor that is only moved the scale that it had.
-
-    Args:
-        branch: What `stretch.quantize.qdq.quantise` made of a branch with the scales of the whole; changed in place.
-        scales: Those of the whole.
     """
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in branch.graph.node:

@@ -41,25 +41,15 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(frozen=True)
 class _File:
-    """A file and what it should compute.
+    """A file and what it should compute."""
 
-    Args:
-        name: For messages.
-        path: In the bundle's folder.
-        module: What it was exported from.
-        call: Runs a module of that kind on inputs.
-        reads: Its inputs in torch.
-        expected: What the module gives for them.
-        rows: Rows of each input that the file itself is handed; None for all.
-    """
-
-    name: str
-    path: str
-    module: nn.Module
-    call: Callable[[Any, Tensors], Tensors]
-    reads: Tensors
-    expected: Tensors
-    rows: Sequence[Rows | None]
+    name: str  # For messages.
+    path: str  # In the bundle's folder.
+    module: nn.Module  # What it was exported from.
+    call: Callable[[Any, Tensors], Tensors]  # Runs a module of that kind on inputs.
+    reads: Tensors  # Its inputs in torch.
+    expected: Tensors  # What the module gives for them.
+    rows: Sequence[Rows | None]  # Rows of each input that the file itself is handed; None for all.
 
     def error(self, folder: Path) -> float:
         """Distance of what ONNX Runtime computes from what torch computes."""
@@ -77,10 +67,6 @@ def check_export(
     the order of float sums changes in this network; `MARGIN` times as much is allowed.
 
     Args:
-        folder: The bundle's folder.
-        manifest: Its description.
-        original: The original network.
-        model: The branched network.
         sequential: The sequential control, or None.
 
     Returns:

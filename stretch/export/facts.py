@@ -17,10 +17,7 @@ def bundle_facts(
     """The facts of a planned design.
 
     Args:
-        planned: The design with its prediction.
-        profile: Of the device it was planned for.
         weights_source: ``default``, ``random``, ``file``, ``given`` or ``trained``.
-        weights_detail: Which weights.
         preprocessing: What a picture goes through before the model reads it.
     """
     return BundleFacts(

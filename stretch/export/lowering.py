@@ -48,21 +48,13 @@ LAYER_IMAGES = 4
 
 @dataclass
 class Lowered:
-    """A subgraph in another precision and how it compares.
+    """A subgraph in another precision and how it compares."""
 
-    Args:
-        precision: ``int8`` or ``fp16``.
-        model: The subgraph.
-        edges: Scales of what it reads and writes in int8; None in fp16.
-        loss: Of its outputs, given what its float form reads.
-        layers: Of each layer; empty where that was not asked for.
-    """
-
-    precision: str
-    model: onnx.ModelProto
-    edges: tuple[dict[str, Edge], dict[str, Edge]] | None
-    loss: Loss
-    layers: dict[str, Loss]
+    precision: str  # ``int8`` or ``fp16``.
+    model: onnx.ModelProto  # The subgraph.
+    edges: tuple[dict[str, Edge], dict[str, Edge]] | None  # Scales of what it reads and writes in int8; None in fp16.
+    loss: Loss  # Of its outputs, given what its float form reads.
+    layers: dict[str, Loss]  # Of each layer; empty where that was not asked for.
 
 
 class Lowering:
@@ -89,7 +81,6 @@ class Lowering:
 
         Args:
             sub: The subgraph; one that reads what another portion hands on comes after that one.
-            layers: Whether to compare layer by layer.
 
         Raises:
             StretchError: If it cannot be quantised, or a weight is too large for fp16.
@@ -124,24 +115,12 @@ class Lowering:
 
 
 def stated_ranges(ranges: Mapping[str, tuple[float, int]]) -> dict[str, str]:
-    """What the float file of a subgraph states of the ranges that it was trained with; nothing if there are none.
-
-    Args:
-        ranges: Scale and zero point by tensor.
-    """
+    """What the float file of a subgraph states of the ranges that it was trained with; nothing if there are none."""
     return {RANGES: msgspec.json.encode(ranges).decode()} if ranges else {}
 
 
 def read_ranges(model: onnx.ModelProto, file: Path) -> Scales:
-    """Scales and zero points that a subgraph's float file states.
-
-    Args:
-        model: The subgraph.
-        file: Where it lies, for messages.
-
-    Raises:
-        StretchError: If what it states are no scales.
-    """
+    """Scales and zero points that a subgraph's float file states."""
     text = next((entry.value for entry in model.metadata_props if entry.key == RANGES), "{}")
     try:
         found = msgspec.json.decode(text, type=dict[str, tuple[_Scale, _Zero]])

@@ -49,7 +49,6 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
     (`scheduler.formats.onnx.operators`), written last since few tools keep them.
 
     Args:
-        graph: The operators.
         weights: Float32 arrays by operator name and key.
         properties: Model-level `metadata_props`.
 

@@ -33,19 +33,12 @@ MIN_COSINE = 0.99
 
 @dataclass
 class PrecisionExport:
-    """What `export_precision` wrote.
+    """What `export_precision` wrote."""
 
-    Args:
-        manifest: The new bundle's description.
-        losses: Loss of each int8 or fp16 subgraph, given what its float form reads.
-        kept: Subgraphs that stay in fp32 because the other precision loses too much, and why.
-        moved: Those of them that moved to another processor.
-    """
-
-    manifest: Manifest
-    losses: dict[str, Loss]
-    kept: dict[str, str] = field(default_factory=dict)
-    moved: dict[str, str] = field(default_factory=dict)
+    manifest: Manifest  # The new bundle's description.
+    losses: dict[str, Loss]  # Loss of each int8 or fp16 subgraph, given what its float form reads.
+    kept: dict[str, str] = field(default_factory=dict)  # Subgraphs that stay in fp32 because the other precision loses too much, and why.
+    moved: dict[str, str] = field(default_factory=dict)  # Those of them that moved to another processor.
 
 
 def export_precision(
@@ -66,7 +59,6 @@ def export_precision(
         out: Folder of the new one; an earlier bundle there is replaced.
         precision: ``fp32``, ``fp16`` or ``int8`` by processor; processors that are not named stay as they are.
         images: What the model will meet, of its input's shape.
-        images_source: Where they came from, for the record.
         min_cosine: Of each changed subgraph's output and the model's with those in fp32, at least.
         repair: Keep subgraphs that lose more in fp32 instead of refusing.
         progress: Told which subgraph comes next.

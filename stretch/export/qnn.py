@@ -23,15 +23,10 @@ MIN_COSINE = 0.999
 
 @dataclass
 class ContextExport:
-    """What `export_contexts` wrote.
+    """What `export_contexts` wrote."""
 
-    Args:
-        manifest: The new bundle's description.
-        losses: By chip and subgraph: the code on the simulator against the int8 subgraph on ONNX Runtime.
-    """
-
-    manifest: Manifest
-    losses: dict[str, dict[str, Loss]]
+    manifest: Manifest  # The new bundle's description.
+    losses: dict[str, dict[str, Loss]]  # By chip and subgraph: the code on the simulator against the int8 subgraph on ONNX Runtime.
 
 
 def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progress = silent) -> ContextExport:

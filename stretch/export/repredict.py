@@ -44,7 +44,6 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
 
     Args:
         manifest: A bundle's description whose subgraphs' `precision` is that of their files.
-        file: Path of a file of the bundle.
 
     Raises:
         StretchError: If a file has an operator that nn-stretch does not write.

@@ -44,9 +44,7 @@ def export_reweighed(
     Args:
         bundle: The bundle; in fp32.
         out: Folder of the new one, its own among them; a bundle there is replaced in one step.
-        original: The original network.
         model: The branched network with its new weights, on the CPU and in evaluation mode.
-        weights: What the bundle says of them.
         calibrated_on: Fingerprints of the images that the new weights were fitted to.
         agreeing: Gives the agreement with the original from the complete files, before they are put in place.
         progress: Called with a few words for what comes next.

@@ -50,10 +50,6 @@ def staged(out: Path) -> Iterator[Path]:
     A bundle that is there already is replaced in one step: a reader finds the
     one or the other. After an error or an interrupt nothing of the new one is
     left; what a killed run left is removed by the next run for the same `out`.
-
-    Raises:
-        StretchError: If the disk is full, the folder cannot be written, or
-            `out` holds anything beside the files of a bundle.
     """
     check_target(out)
     out = Path(os.path.abspath(out))
@@ -86,16 +82,7 @@ def staged(out: Path) -> Iterator[Path]:
 
 
 def copy_files(bundle: Bundle, folder: Path, leave: Container[str] = ()) -> dict[str, FileEntry]:
-    """Copy a bundle's files into the folder of a new one.
-
-    Args:
-        bundle: Where they are.
-        folder: Where they go, such as what `staged` gives.
-        leave: Names of files that the new bundle does not have, or writes itself.
-
-    Returns:
-        Size and hash of each file copied, by name.
-    """
+    """Copy a bundle's files into the folder of a new one."""
     copied = {name: entry for name, entry in bundle.manifest.files.items() if name not in leave}
     for name in copied:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -116,12 +103,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def stranger(folder: Path, manifest: Manifest) -> str | None:
-    """The first entry of a bundle's folder, by name, that is not a file of the bundle; None if there is none.
-
-    Args:
-        folder: The folder.
-        manifest: What lies in it.
-    """
+    """The first entry of a bundle's folder, by name, that is not a file of the bundle; None if there is none."""
     files = {MANIFEST, SIGNATURE, *manifest.files}
     folders = {str(parent) for name in files for parent in Path(name).parents}
     for top, below, names in os.walk(folder):
@@ -191,9 +173,6 @@ def sweep(out: Path) -> None:
     """Remove what earlier runs for the same folder left beside it, killed ones and bundles that somebody still read.
 
     Folders in use and those of others stay.
-
-    Args:
-        out: Folder of a bundle.
     """
     out = Path(os.path.abspath(out))
     ours = re.compile(rf"\.{re.escape(out.name)}\.[a-z0-9_]{{8}}(\.old)?")

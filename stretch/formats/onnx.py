@@ -37,13 +37,7 @@ class OnnxWriter:
         self._named: set[str] = set()
 
     def weight(self, op: Op, key: str, fill: float | None = None) -> str:
-        """Name of an operator's weight, now an initialiser.
-
-        Args:
-            op: The operator.
-            key: Of its weights.
-            fill: What each channel has where the operator has no such weight.
-        """
+        """Name of an operator's weight, now an initialiser."""
         value = self.weights.get(op.name, {}).get(key)
         if value is None and fill is not None:
             value = np.full(op.shape[1], fill, np.float32)
@@ -84,10 +78,7 @@ class OnnxWriter:
 
         Args:
             kind: Of the node, such as ``Conv``.
-            op: The operator.
-            inputs: Names of tensors.
             output: Of its result; the operator's own if None.
-            attributes: Of the node.
         """
         from onnx import helper
 
@@ -101,9 +92,7 @@ class OnnxWriter:
         """Add nodes that another exporter wrote for an operator.
 
         Args:
-            op: The operator.
             nodes: In order; the last one writes its result.
-            constants: Initialisers that they read.
             names: What tensors are called here; every other tensor gets a name within the operator's.
         """
         from onnx import TensorProto, helper

@@ -118,11 +118,7 @@ class DetectionFamily:
         return Preprocessing(mean, std, 1.0)
 
     def default_weights(self, name: str) -> tuple[dict[str, Tensor], str]:
-        """Of the weights torchvision calls default those of the backbone and the heads, from the local hub folder or the network.
-
-        Raises:
-            OSError: If they cannot be fetched.
-        """
+        """Of the weights torchvision calls default those of the backbone and the heads, from the local hub folder or the network."""
         weights = tv.get_model_weights(name).DEFAULT
         found = read_weights(trained_weights_file(weights.url))
         renamed = {key.replace("rpn.head.", "head.", 1) if key.startswith("rpn.head.") else key: value for key, value in found.items()}

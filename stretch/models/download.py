@@ -52,13 +52,6 @@ def trained_weights_file(url: str, folder: Path | None = None) -> Path:
 
     Its name carries the first digits of its SHA-256, as torchvision's do
     (``resnet50-11ad3fa6.pth``), which are checked after a download.
-
-    Args:
-        url: Where the file is.
-        folder: Where files are kept; torch's hub folder if None.
-
-    Raises:
-        OSError: If it can neither be found nor fetched, or its hash is wrong.
     """
     name = urlsplit(url).path.rpartition("/")[2]
     folder = folder or Path(torch.hub.get_dir()) / "checkpoints"
@@ -90,9 +83,6 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
     A checkpoint may hold them under ``state_dict`` or ``model``, and their
     names may begin with ``module.``, as data-parallel training leaves them.
-
-    Raises:
-        StretchError: If the file is missing, is no such file, or a number in it is not finite.
     """
     if not path.is_file():
         raise StretchError(f"there is no weights file {path}")

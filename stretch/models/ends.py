@@ -35,34 +35,22 @@ _ONE, _NAMED = "with --input 3x224x224", "with --input {}=1x3x224x224"
 
 @dataclass(frozen=True)
 class Size:
-    """How long a file says that an axis of an input is.
+    """How long a file says that an axis of an input is."""
 
-    Args:
-        usual: How long it is where nobody asks; 0 where the file leaves that open.
-        symbol: What the file calls it; axes of one name are equally long. Empty: nothing.
-        fixed: Whether no other length may be asked for.
-    """
-
-    usual: int
-    symbol: str = ""
-    fixed: bool = False
+    usual: int  # How long it is where nobody asks; 0 where the file leaves that open.
+    symbol: str = ""  # What the file calls it; axes of one name are equally long. Empty: nothing.
+    fixed: bool = False  # Whether no other length may be asked for.
 
 
 @dataclass(frozen=True)
 class Stated:
-    """What a file states of an input.
+    """What a file states of an input."""
 
-    Args:
-        name: Its name.
-        sizes: Its axes in the order in which the network reads them; None where the file does not tell how many it has.
-        kind: Its element type, by numpy's name; that of what it stands for where it is rounded.
-        cast: Whether all that reads it first makes reals of it.
-    """
-
-    name: str
+    name: str  # Its name.
+    #: Its axes in the order in which the network reads them; None where the file does not tell how many it has.
     sizes: Sequence[Size] | None
-    kind: str = "float32"
-    cast: bool = False
+    kind: str = "float32"  # Its element type, by numpy's name; that of what it stands for where it is rounded.
+    cast: bool = False  # Whether all that reads it first makes reals of it.
 
     @property
     def whole(self) -> bool:
@@ -72,32 +60,16 @@ class Stated:
 
 @dataclass(frozen=True)
 class End:
-    """An input of a file.
+    """An input of a file."""
 
-    Args:
-        name: In the file.
-        argument: What the forward of the network calls it.
-        sizes: Its axes, as in `Stated`.
-        kind: Element type of the whole numbers in the file that are reals here; empty where the file has reals.
-    """
-
-    name: str
-    argument: str
-    sizes: tuple[Size, ...] | None
-    kind: str = ""
+    name: str  # In the file.
+    argument: str  # What the forward of the network calls it.
+    sizes: tuple[Size, ...] | None  # Its axes, as in `Stated`.
+    kind: str = ""  # Element type of the whole numbers in the file that are reals here; empty where the file has reals.
 
 
 def named_ends(path: Path, stated: Sequence[Stated]) -> tuple[End, ...]:
-    """The inputs of a file, each with the name of an argument.
-
-    Args:
-        path: The file.
-        stated: What it states of each, in order.
-
-    Raises:
-        UsageError: If one is of whole numbers that the network needs as such, as modules are refused for.
-        StretchError: If there is none, or one is of no numbers.
-    """
+    """The inputs of a file, each with the name of an argument."""
     if not stated:
         raise StretchError(f"{path} has no input", "export the network with what it reads")
     for each in stated:
@@ -129,8 +101,6 @@ def settled(path: Path, ends: Sequence[End], asked: InputShapes | None) -> dict[
     What is asked for is seen first: axes that the file calls by one name are as long as it says of one of them.
 
     Args:
-        path: The file.
-        ends: Its inputs.
         asked: Shapes, batch first: of its one input, or of several in their order or by their names, those of the file or
             of the arguments; where some or all are left out, what the file states.
 
@@ -176,11 +146,7 @@ def finished(path: Path, builder: Builder, ends: Sequence[End], returned: Any, w
     forward's arguments; its attribute `warnings` are sentences for the user.
 
     Args:
-        path: The file.
-        builder: What it was written into.
-        ends: The file's inputs.
         returned: What it returns: calls of the network, and what the file states itself, within tuples, lists and dictionaries.
-        warnings: What is other than in the file.
 
     Raises:
         StretchError: If it returns nothing that it computes.

@@ -54,11 +54,7 @@ class Family(Protocol):
         ...
 
     def default_weights(self, name: str) -> "tuple[dict[str, Tensor], str] | None":
-        """Trained weights and which ones they are, or None if there are none.
-
-        Raises:
-            OSError: If they exist but cannot be had here and now.
-        """
+        """Trained weights and which ones they are, or None if there are none."""
         ...
 
     def checked(self) -> frozenset[str]:

@@ -14,13 +14,9 @@ Seen = TypeVar("Seen")
 
 @dataclass(frozen=True)
 class Inputs(Generic[Seen]):
-    """What one operator reads.
+    """What one operator reads."""
 
-    Args:
-        inputs: In the order of the file: tensors of the network, stored ones, None where one is left out.
-    """
-
-    inputs: Sequence[Seen | np.ndarray | None]
+    inputs: Sequence[Seen | np.ndarray | None]  # In the order of the file: tensors of the network, stored ones, None where one is left out.
 
     def value(self, i: int) -> Seen | np.ndarray | None:
         """Input `i`, or None where it is left out."""

@@ -30,26 +30,15 @@ FILES = (".onnx", ".pt2", ".tflite")
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A network ready to be captured.
+    """A network ready to be captured."""
 
-    Args:
-        module: In evaluation mode.
-        name: As it was asked for.
-        input_shape: Of its usual input, batch 1 first; of several inputs a shape each, by name or in order.
-        weights_source: ``default`` (trained), ``random``, ``file``, or
-            ``given`` (whatever a factory returned).
-        weights_detail: Which weights, or why they are random.
-        preprocessing: What a picture goes through before the model reads it.
-        warnings: Sentences for the user.
-    """
-
-    module: "nn.Module"
-    name: str
-    input_shape: "InputShapes"
-    weights_source: str
-    weights_detail: str = ""
-    preprocessing: Preprocessing = IMAGENET
-    warnings: list[str] = field(default_factory=list)
+    module: "nn.Module"  # In evaluation mode.
+    name: str  # As it was asked for.
+    input_shape: "InputShapes"  # Of its usual input, batch 1 first; of several inputs a shape each, by name or in order.
+    weights_source: str  # ``default`` (trained), ``random``, ``file``, or ``given`` (whatever a factory returned).
+    weights_detail: str = ""  # Which weights, or why they are random.
+    preprocessing: Preprocessing = IMAGENET  # What a picture goes through before the model reads it.
+    warnings: list[str] = field(default_factory=list)  # Sentences for the user.
 
 
 def load_model(
@@ -63,7 +52,6 @@ def load_model(
         weights: ``default`` (trained ones where they can be had, else random
             ones with a warning; a factory's own), ``none`` (random), or a
             .safetensors or .pth file.
-        seed: Of random weights; equal seeds give equal weights.
         trust_code: Whether ``file.py:factory`` may be executed.
         input_shape: Of the inputs of a file, batch first, which may leave them open, or of what a factory makes; its own if None.
 

@@ -24,9 +24,6 @@ def quick_names(start: str = "") -> list[str]:
     """Names of this package's and torchvision's models, and of timm's where its prefix is asked for.
 
     Those of the last two are read from their source, which takes milliseconds where importing takes seconds.
-
-    Args:
-        start: What the names start with.
     """
     prefix = "timm:"
     known = [*TINY, *cifar_names(), *_marked("torchvision")]

@@ -15,7 +15,6 @@ def stated_preprocessing(module: Any, name: str) -> Preprocessing:
 
     Args:
         module: A model; ``preprocessing`` is a `Preprocessing`, or a table of its values.
-        name: Of the model, for errors.
 
     Raises:
         StretchError: If ``preprocessing`` is something else, or a value is out of range.
@@ -34,11 +33,7 @@ def stated_preprocessing(module: Any, name: str) -> Preprocessing:
 
 
 def timm_preprocessing(config: Any) -> Preprocessing | None:
-    """What a configuration of timm's says, None if it is none for colour pictures.
-
-    Args:
-        config: A table, as ``model.pretrained_cfg``.
-    """
+    """What a configuration of timm's says, None if it is none for colour pictures."""
     size = config.get("input_size") if isinstance(config, Mapping) else None
     if not size or len(size) != 3 or size[0] != 3:
         return None

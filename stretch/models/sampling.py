@@ -14,10 +14,6 @@ MAX_SIDE = 1 << 12
 def between(at: np.ndarray, old: int) -> np.ndarray:
     """How much of each old pixel is in a new one that lies among them; rows are new.
 
-    Args:
-        at: Where each new pixel lies, counted in old ones.
-        old: How many there are.
-
     Raises:
         StretchError: If they are too many.
     """

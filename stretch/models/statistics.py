@@ -28,7 +28,6 @@ def settle(module: nn.Module, input_shape: InputShapes, generator: torch.Generat
 
     Args:
         module: A network with fresh weights; changed in place.
-        input_shape: Shape of its input, batch first, or of its inputs.
         generator: Source of all random numbers.
     """
     module.eval()

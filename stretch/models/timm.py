@@ -36,11 +36,7 @@ class TimmFamily:
         return (timm_preprocessing(config.to_dict()) if config else None) or IMAGENET
 
     def default_weights(self, name: str) -> tuple[dict[str, Tensor], str] | None:
-        """The weights timm calls pretrained, from the local hub folder or the network.
-
-        Raises:
-            OSError: If they cannot be fetched.
-        """
+        """The weights timm calls pretrained, from the local hub folder or the network."""
         config = timm.get_pretrained_cfg(name)
         if not timm.is_model_pretrained(name) or config is None:
             return None

@@ -61,11 +61,7 @@ class TorchvisionFamily:
         return Preprocessing(tuple(preset.mean), tuple(preset.std), crop, interpolation=preset.interpolation.value)
 
     def default_weights(self, name: str) -> tuple[dict[str, Tensor], str]:
-        """The weights torchvision calls default, from the local hub folder or the network.
-
-        Raises:
-            OSError: If they cannot be fetched.
-        """
+        """The weights torchvision calls default, from the local hub folder or the network."""
         weights = tv.get_model_weights(name).DEFAULT
         return read_weights(trained_weights_file(weights.url)), f"torchvision {weights}"
 

@@ -34,14 +34,7 @@ def padded(builder: Builder, x: fx.Node, before: Sequence[int], behind: Sequence
 
 
 def unpadded(x: fx.Node, before: Sequence[int], behind: Sequence[int], allowed: Sequence[float]) -> tuple[fx.Node, list[int], list[int]]:
-    """What a padding by one of these numbers reads, and the sides of both paddings together; the tensor itself if it is none.
-
-    Args:
-        x: What a window reads.
-        before: Its own padding before each axis.
-        behind: The same behind.
-        allowed: Numbers that padding may have; lower than all others is as good as minus infinity.
-    """
+    """What a padding by one of these numbers reads, and the sides of both paddings together; the tensor itself if it is none."""
     own = [int(n) for n in before], [int(n) for n in behind]
     if x.op != "call_function" or x.target is not F.pad or x.args[2] != "constant":
         return x, *own

@@ -48,48 +48,30 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z0-9_]+")
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is known of a tensor that calls read.
+    """What is known of a tensor that calls read."""
 
-    Args:
-        dtype: Its type, such as ``float32``.
-        shape: Its shape at the batch size of the graph.
-        learned: Whether it is trained.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    learned: bool = False
+    dtype: str  # Its type, such as ``float32``.
+    shape: tuple[int, ...]  # Its shape at the batch size of the graph.
+    learned: bool = False  # Whether it is trained.
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One call.
+    """One call."""
 
-    Args:
-        operator: Name and overload in `torch.ops.aten`, such as ``roll.default``.
-        arguments: By position. A tensor is ``{"read": i}``, ``{"constant": i}`` or ``{"call": i}``, the result of an
-            earlier call; a type ``{"dtype": "float32"}``, a number that JSON lacks ``{"number": "inf"}``.
-        options: By name.
-        result: Which of several results counts.
-    """
-
-    operator: str
+    operator: str  # Name and overload in `torch.ops.aten`, such as ``roll.default``.
+    #: By position. A tensor is ``{"read": i}``, ``{"constant": i}`` or ``{"call": i}``, the result of an earlier call; a type ``{"dtype":
+    #: "float32"}``, a number that JSON lacks ``{"number": "inf"}``.
     arguments: tuple[Any, ...]
-    options: dict[str, Any] = {}
-    result: int = 0
+    options: dict[str, Any] = {}  # By name.
+    result: int = 0  # Which of several results counts.
 
 
 class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The calls that compute one operator; the last one gives its result.
+    """The calls that compute one operator; the last one gives its result."""
 
-    Args:
-        reads: What it reads of other operators.
-        constants: What else it reads.
-        calls: In order.
-    """
-
-    reads: tuple[Tensor, ...]
-    constants: tuple[Tensor, ...]
-    calls: tuple[Call, ...]
+    reads: tuple[Tensor, ...]  # What it reads of other operators.
+    constants: tuple[Tensor, ...]  # What else it reads.
+    calls: tuple[Call, ...]  # In order.
 
     def text(self) -> str:
         """As JSON."""
@@ -185,9 +167,6 @@ def read_calls(text: str) -> Calls:
 def find_operator(name: str) -> OpOverload:
     """An operator that may be called.
 
-    Args:
-        name: Name and overload.
-
     Raises:
         StretchError: If torch has none of this name, or it does more than compute tensors from tensors.
     """
@@ -219,7 +198,6 @@ def plain(value: Any, tensor: Callable[[Any], dict[str, int] | None]) -> Any:
     """An argument as JSON has it.
 
     Args:
-        value: The argument.
         tensor: Tells of what stands for a tensor which one it is; None of anything else.
 
     Raises:

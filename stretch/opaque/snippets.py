@@ -26,19 +26,12 @@ from stretch.opaque.calls import Calls, Replay, type_of
 
 @dataclass(frozen=True)
 class Snippet:
-    """Nodes that compute one result.
+    """Nodes that compute one result."""
 
-    Args:
-        inputs: Names of what they read, in the order of the calls: reads, then constants.
-        nodes: In order.
-        constants: Initialisers that they read.
-        output: Name of the result.
-    """
-
-    inputs: tuple[str, ...]
-    nodes: tuple[onnx.NodeProto, ...]
-    constants: tuple[onnx.TensorProto, ...]
-    output: str
+    inputs: tuple[str, ...]  # Names of what they read, in the order of the calls: reads, then constants.
+    nodes: tuple[onnx.NodeProto, ...]  # In order.
+    constants: tuple[onnx.TensorProto, ...]  # Initialisers that they read.
+    output: str  # Name of the result.
 
 
 #: By the text of the calls.
@@ -47,9 +40,6 @@ _KNOWN: dict[str, Snippet] = {}
 
 def prepare(wanted: Iterable[tuple[Calls, Shape]]) -> None:
     """Export what is not known yet, all of it at once.
-
-    Args:
-        wanted: Calls, and the shape that they give.
 
     Raises:
         StretchError: If torch's exporter cannot write one of them; names its operators.

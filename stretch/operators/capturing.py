@@ -19,15 +19,10 @@ ModuleRule = Callable[[Any, Shape], list[Lowered]]
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function or method in a traced network.
+    """A call of a function or method in a traced network."""
 
-    Args:
-        shapes: Of the tensors that it reads, N×C×H×W or N×C.
-        out: Shape of its result.
-    """
-
-    shapes: Mapping[fx.Node, Shape]
-    out: Shape
+    shapes: Mapping[fx.Node, Shape]  # Of the tensors that it reads, N×C×H×W or N×C.
+    out: Shape  # Shape of its result.
 
 
 #: (nodes that are read, kind, attributes[, weights]); a list of them is a chain, each but the first reads the one before.
@@ -52,7 +47,6 @@ def modules(*names: str, last: ModuleRule | None = None) -> Callable[[ModuleRule
     """Decorator for the rule of classes of modules.
 
     Args:
-        names: Of the classes.
         last: The rule for a feature map whose channels lie last, where torch defines the module on those.
     """
 
@@ -69,8 +63,6 @@ def functions(*targets: Any, methods: tuple[str, ...] = (), last: bool = False) 
     """Decorator for the rule of functions and tensor methods.
 
     Args:
-        targets: The functions.
-        methods: Names of the methods.
         last: Whether they are defined on channels that lie last.
     """
 
@@ -134,7 +126,6 @@ def lower_module(module: nn.Module, shape: Shape, channels_last: bool = False) -
     """Operators of one module that reads a tensor of this shape, in a chain.
 
     Args:
-        module: The module.
         shape: N×C×H×W or N×C.
         channels_last: Whether the module sees the tensor as N×H×W×C.
 

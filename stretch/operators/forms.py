@@ -24,29 +24,17 @@ TfliteRule = Callable[[Builder, Source, Op, list[Value]], Value]
 
 @dataclass(frozen=True)
 class Form:
-    """One kind of operator outside of the operator graph.
+    """One kind of operator outside of the operator graph."""
 
-    Args:
-        module: The torch module that computes it.
-        onnx: How it is written in ONNX; None for one that leaves no node.
-        tflite: How it is written in TFLite; None for one that leaves no operator.
-        stored: Keys of the weights that its ONNX node reads, in order.
-        int8: Whether TFLite computes it in int8 as it is written; else it computes in reals between two conversions.
-        pairwise: Whether TFLite computes it on two inputs at a time.
-        activates: Whether TFLite's operator can apply an activation to its own result.
-        activation: Number of this activation in TFLite (``ActivationFunctionType``), where operators apply it themselves.
-        any_order: Whether torch's own function or module computes the same on channels that lie last.
-    """
-
-    module: Maker
-    onnx: OnnxRule | None = None
-    tflite: TfliteRule | None = None
-    stored: tuple[str, ...] = ()
-    int8: bool = True
-    pairwise: bool = False
-    activates: bool = False
-    activation: int | None = None
-    any_order: bool = False
+    module: Maker  # The torch module that computes it.
+    onnx: OnnxRule | None = None  # How it is written in ONNX; None for one that leaves no node.
+    tflite: TfliteRule | None = None  # How it is written in TFLite; None for one that leaves no operator.
+    stored: tuple[str, ...] = ()  # Keys of the weights that its ONNX node reads, in order.
+    int8: bool = True  # Whether TFLite computes it in int8 as it is written; else it computes in reals between two conversions.
+    pairwise: bool = False  # Whether TFLite computes it on two inputs at a time.
+    activates: bool = False  # Whether TFLite's operator can apply an activation to its own result.
+    activation: int | None = None  # Number of this activation in TFLite (``ActivationFunctionType``), where operators apply it themselves.
+    any_order: bool = False  # Whether torch's own function or module computes the same on channels that lie last.
 
 
 #: Forms by the name of the kind; those of this package are registered once `stretch.operators` is imported.
@@ -86,11 +74,7 @@ def bounded(code: str, quant: Quant, **settings: float) -> TfliteRule:
 
 
 def no_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
-    """Refuses an operator that is not written in TFLite.
-
-    Raises:
-        StretchError: Always; names the operator.
-    """
+    """Refuses an operator that is not written in TFLite."""
     raise StretchError(
         f"operator `{op.name}` ({op.attrs.get('variant', op.kind)}) has no form in TFLite",
         "keep this subgraph in ONNX, or let another processor have its segment",

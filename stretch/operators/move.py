@@ -145,11 +145,7 @@ def _pad(call: Call, x: Any, pad: Any, mode: str = "constant", value: float | No
 
 
 def _enlargement(shape: Shape, size: Any, scale: Any, mode: str) -> dict[str, Attr]:
-    """Attributes of an enlargement by whole factors, nearest neighbour.
-
-    Raises:
-        Refusal: If it interpolates, or its factor is no whole number.
-    """
+    """Attributes of an enlargement by whole factors, nearest neighbour."""
     if mode != "nearest" or len(shape) != 4:
         raise Refusal(f"resizing with mode `{mode}` is not supported, only `nearest` by whole factors")
     if size is not None:

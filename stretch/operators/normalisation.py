@@ -70,11 +70,7 @@ def _norm_act(m: Any, shape: Shape) -> list[Lowered]:
 def _over_channels(
     shape: Shape, normalised: Any, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> tuple[str, dict[str, Attr], dict[str, torch.Tensor]]:
-    """Layer normalisation over channels: kind, attributes, weights.
-
-    Raises:
-        Refusal: If it is over more than channels, or has a bias without a weight.
-    """
+    """Layer normalisation over channels: kind, attributes, weights."""
     if tuple(normalised) != (shape[1],):
         raise Refusal(f"layer normalisation over {tuple(normalised)} is not supported, only over channels")
     if weight is None and bias is not None:
@@ -120,11 +116,7 @@ def _group_norm_function(call: Call, x: Any, num_groups: int, weight: Any = None
 def _in_groups(
     groups: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> tuple[str, dict[str, Attr], dict[str, torch.Tensor]]:
-    """Normalisation over pixels and channels of a group: kind, attributes, weights.
-
-    Raises:
-        Refusal: If it has a bias without a weight.
-    """
+    """Normalisation over pixels and channels of a group: kind, attributes, weights."""
     if weight is None and bias is not None:
         raise Refusal("group normalisation with a bias alone is not supported")
     own = {} if weight is None else {"weight": weight, "bias": bias if bias is not None else torch.zeros_like(weight)}

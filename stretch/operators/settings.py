@@ -28,11 +28,8 @@ def pooling_window(shape: Shape, kernel_size: Any, stride: Any, padding: Any, ce
 
     Args:
         shape: Of the input, rows and columns last.
-        kernel_size: As torch takes it, like the others.
         stride: None or empty for the kernel's size.
-        padding: On both sides.
         ceil_mode: Whether sizes are rounded up.
-        dilation: Of the window.
 
     Raises:
         Refusal: If such a window is dilated and ends between two of its steps.

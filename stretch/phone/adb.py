@@ -51,18 +51,12 @@ class Ended:
 
 @dataclass
 class Phone:
-    """A device that commands can be sent to.
+    """A device that commands can be sent to."""
 
-    Args:
-        program: Path of `adb`.
-        serial: Of the device.
-        limit: Seconds that a command may take.
-        folder: On the device, made and removed by `workspace`.
-    """
-
-    program: str
-    serial: str
-    limit: float
+    program: str  # Path of `adb`.
+    serial: str  # Of the device.
+    limit: float  # Seconds that a command may take.
+    #: On the device, made and removed by `workspace`.
     folder: str = field(default_factory=lambda: f"{ROOT}/nn-stretch-{secrets.token_hex(6)}")
 
     def property(self, name: str) -> str:
@@ -70,16 +64,7 @@ class Phone:
         return self.shell(["getprop", name], limit=ASKING_S).strip()
 
     def push(self, path: Path, name: str, *, program: bool = False) -> str:
-        """Copy a file into the folder; returns where it is there.
-
-        Args:
-            path: The file here.
-            name: Its name there.
-            program: Whether it is to be executed.
-
-        Raises:
-            StretchError: If it cannot be read or copied.
-        """
+        """Copy a file into the folder; returns where it is there."""
         if not path.is_file():
             raise StretchError(f"there is no file {path} to copy to the phone")
         target = f"{self.folder}/{name}"
@@ -89,11 +74,7 @@ class Phone:
         return target
 
     def pull(self, name: str, path: Path) -> None:
-        """Copy a file of the folder here, whole or not at all.
-
-        Raises:
-            StretchError: If it is not there or cannot be copied.
-        """
+        """Copy a file of the folder here, whole or not at all."""
         partial = path.with_name(f".{path.name}.partial")
         try:
             self._adb(["pull", f"{self.folder}/{name}", str(partial.absolute())], f"copy {name} from the phone")
@@ -129,17 +110,7 @@ class Phone:
 
 
 def find_phone(serial: str | None, limit: float) -> Phone:
-    """The device that was asked for, or the only one there is.
-
-    Args:
-        serial: Of the device; None for the only one.
-        limit: Seconds that a command may take there.
-
-    Raises:
-        UsageError: If the serial cannot be one, or there are several devices and none was named.
-        MissingBackendError: If there is no `adb`.
-        StretchError: If no such device is ready; says why.
-    """
+    """The device that was asked for, or the only one there is."""
     if serial is not None and not _SERIAL.fullmatch(serial):
         raise UsageError(f"`{serial}` is no serial of a device", "`adb devices` lists them")
     program = shutil.which("adb")
@@ -196,9 +167,6 @@ def call(program: str, words: Sequence[str], what: str, limit: float, *, checked
     """Run `adb`.
 
     Args:
-        program: Its path.
-        words: Its arguments.
-        what: What it is to do, for messages.
         limit: Seconds after which it is ended.
         checked: Whether an exit code other than 0 is an error; that the device is gone always is.
 

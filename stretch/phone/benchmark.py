@@ -24,29 +24,17 @@ _MAX_US = 1e10
 
 @dataclass(frozen=True)
 class Request:
-    """One call.
+    """One call."""
 
-    Args:
-        program: Where `benchmark_model` is on the phone.
-        graph: Where the TFLite file is.
-        signature: Which signature to run.
-        target: Processor.
-        threads: Of the CPU.
-        runs: Measured runs, at least 1.
-        warmup: Runs before them.
-        mask: Cores to run on, as a mask of `taskset`; 0 for any.
-        libraries: Folder of LiteRT's libraries for an NPU, on the phone.
-    """
-
-    program: str
-    graph: str
-    signature: str
-    target: Target
-    threads: int
-    runs: int
-    warmup: int
-    mask: int = 0
-    libraries: str = ""
+    program: str  # Where `benchmark_model` is on the phone.
+    graph: str  # Where the TFLite file is.
+    signature: str  # Which signature to run.
+    target: Target  # Processor.
+    threads: int  # Of the CPU.
+    runs: int  # Measured runs, at least 1.
+    warmup: int  # Runs before them.
+    mask: int = 0  # Cores to run on, as a mask of `taskset`; 0 for any.
+    libraries: str = ""  # Folder of LiteRT's libraries for an NPU, on the phone.
 
     def command(self, profile: str | None = None) -> list[str]:
         """The words of the command.
@@ -79,25 +67,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Spoken:
-    """What a call said.
+    """What a call said."""
 
-    Args:
-        ms: Mean time of a run.
-        std_ms: Standard deviation; None where it is not told.
-        elsewhere: Why the time is not the target's; None if all operators ran there.
-    """
-
-    ms: float
-    std_ms: float | None
-    elsewhere: str | None
+    ms: float  # Mean time of a run.
+    std_ms: float | None  # Standard deviation; None where it is not told.
+    elsewhere: str | None  # Why the time is not the target's; None if all operators ran there.
 
 
 def read_spoken(text: str, target: Target) -> Spoken:
-    """Times and placement from what `benchmark_model` printed, on stdout and stderr.
-
-    Raises:
-        StretchError: If it tells no time.
-    """
+    """Times and placement from what `benchmark_model` printed, on stdout and stderr."""
     # The warm-up's line comes before that of the measured runs.
     counted = list(_TIMES.finditer(text))
     mean = _MEAN.search(text)

@@ -32,35 +32,20 @@ Step = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be done on a phone.
+    """What is to be done on a phone."""
 
-    Args:
-        serial: Of the phone; None for the only one.
-        benchmark: The user's `benchmark_model` for Android; None to measure no signature.
-        runner: The user's Android build of this bundle's runner; None to run none.
-        libraries: Folder of LiteRT's libraries for Android, which are put beside both; None for none.
-        measurements: Folder of measurements to add to.
-        profile: That the times are named after, an id or a file; None for the bundle's device.
-        core_set: Of the CPU, as the profile names it; its default if None.
-        cores: The same as numbers of the phone's cores, such as ``4-6``; None for any.
-        runs: Measured runs.
-        warmup: Runs before them.
-        limit: Seconds that a call of `adb` may take.
-        trace: File for the timeline of the branches; None for none.
-    """
-
-    serial: str | None
-    benchmark: Path | None
-    runner: Path | None
-    libraries: Path | None
-    measurements: Path
-    profile: str | None
-    core_set: str | None
-    cores: str | None
-    runs: int
-    warmup: int
-    limit: float
-    trace: Path | None
+    serial: str | None  # Of the phone; None for the only one.
+    benchmark: Path | None  # The user's `benchmark_model` for Android; None to measure no signature.
+    runner: Path | None  # The user's Android build of this bundle's runner; None to run none.
+    libraries: Path | None  # Folder of LiteRT's libraries for Android, which are put beside both; None for none.
+    measurements: Path  # Folder of measurements to add to.
+    profile: str | None  # That the times are named after, an id or a file; None for the bundle's device.
+    core_set: str | None  # Of the CPU, as the profile names it; its default if None.
+    cores: str | None  # The same as numbers of the phone's cores, such as ``4-6``; None for any.
+    runs: int  # Measured runs.
+    warmup: int  # Runs before them.
+    limit: float  # Seconds that a call of `adb` may take.
+    trace: Path | None  # File for the timeline of the branches; None for none.
 
 
 def measure(bundle: Bundle, asked: Asked, x: NDArray[Any], step: Step = lambda doing: None) -> PhoneAnswer:
@@ -69,8 +54,6 @@ def measure(bundle: Bundle, asked: Asked, x: NDArray[Any], step: Step = lambda d
     What was measured before something went wrong is kept; nothing is left on the phone.
 
     Args:
-        bundle: One with a TFLite file.
-        asked: What to do.
         x: What the branches read when all of them run.
         step: Told what comes next.
 

@@ -37,20 +37,7 @@ class _Times(msgspec.Struct):
 def run_side_by_side(
     bundle: Bundle, phone: Phone, runner: Path, libraries: Sequence[str], x: NDArray[Any], options: Sequence[str], trace: Path | None
 ) -> RunnerRow:
-    """Run the runner in the phone's folder, where the TFLite file is already, and judge what it leaves.
-
-    Args:
-        bundle: The bundle.
-        phone: With its folder.
-        runner: The user's Android build.
-        libraries: Names of LiteRT's libraries in the phone's folder.
-        x: Input.
-        options: Of the runner.
-        trace: Where to put its timeline; None for nowhere.
-
-    Raises:
-        StretchError: If it fails, leaves what is no result, or does not follow the state machine.
-    """
+    """Run the runner in the phone's folder, where the TFLite file is already, and judge what it leaves."""
     program = phone.push(runner, PROGRAM, program=True)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)

@@ -24,19 +24,12 @@ _CORES = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Place:
-    """A processor of the phone, in the words of the profile that is to be fitted.
+    """A processor of the phone, in the words of the profile that is to be fitted."""
 
-    Args:
-        target: What `benchmark_model` is told.
-        family: Name in the profile.
-        core_set: Such as ``3med``.
-        threads: Of the CPU; 1 for others.
-    """
-
-    target: Target
-    family: str
-    core_set: str
-    threads: int = 1
+    target: Target  # What `benchmark_model` is told.
+    family: str  # Name in the profile.
+    core_set: str  # Such as ``3med``.
+    threads: int = 1  # Of the CPU; 1 for others.
 
     @property
     def name(self) -> str:
@@ -46,30 +39,20 @@ class Place:
 
 @dataclass(frozen=True)
 class Work:
-    """A signature on a processor.
+    """A signature on a processor."""
 
-    Args:
-        signature: Its name.
-        segment: Of the design.
-        network: Name that the measurements have of it.
-        precision: That the processor computes in.
-        place: The processor.
-    """
-
-    signature: str
-    segment: str
-    network: str
-    precision: str
-    place: Place
+    signature: str  # Its name.
+    segment: str  # Of the design.
+    network: str  # Name that the measurements have of it.
+    precision: str  # That the processor computes in.
+    place: Place  # The processor.
 
 
 def places(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[Place]:
     """The processors of a profile that are measured.
 
     Args:
-        profile: Of the device that the bundle was planned for.
         core_set: Of its CPU; its default if None.
-        npu: Whether there are libraries for one.
 
     Raises:
         UsageError: If the CPU has no such core set.
@@ -120,11 +103,7 @@ def family_of(bundle: Bundle, work: Work) -> str:
 
 
 def mask_of(cores: str | None) -> int:
-    """Cores such as ``0,4-6`` as a mask; 0 for none.
-
-    Raises:
-        UsageError: If they are none.
-    """
+    """Cores such as ``0,4-6`` as a mask; 0 for none."""
     mask = 0
     for part in (cores or "").split(",") if cores is not None else ():
         first, dash, last = part.strip().partition("-")

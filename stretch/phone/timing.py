@@ -45,11 +45,7 @@ class PhoneTable:
         )
 
     def add(self, bundle: Bundle, work: Work, spoken: Spoken, kernels: list[tuple[Kernel, float]]) -> None:
-        """Add a signature, and have it on disk.
-
-        Raises:
-            StretchError: If another network there has its name, or the folder cannot be written.
-        """
+        """Add a signature, and have it on disk."""
         graph = graph_of(bundle, work)
         known = self._table.graphs.get(graph.name)
         if known is not None and known.to_json() != graph.to_json():
@@ -66,10 +62,7 @@ def open_table(folder: Path, device: str, benchmark: Path, works: list[Work]) ->
     """The measurements in a folder, or none yet.
 
     Args:
-        folder: Where they are kept.
-        device: Name of the phone in them.
         benchmark: The `benchmark_model` that is run: its content tells its version.
-        works: What will be measured.
 
     Raises:
         StretchError: If they are of something else, or one of `works` is there already.

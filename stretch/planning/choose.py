@@ -33,32 +33,20 @@ from stretch.planning.strategies import search
 
 @dataclass(frozen=True)
 class Choice:
-    """A design that was searched for.
+    """A design that was searched for."""
 
-    Args:
-        found: The design.
-        space: The designs it was chosen from.
-        n_meet: Branched segments that it was to have, at least.
-    """
-
-    found: SearchResult
-    space: DesignSpace
-    n_meet: int
+    found: SearchResult  # The design.
+    space: DesignSpace  # The designs it was chosen from.
+    n_meet: int  # Branched segments that it was to have, at least.
 
 
 @dataclass(frozen=True)
 class Searched:
-    """Designs of a request, and the best of them.
+    """Designs of a request, and the best of them."""
 
-    Args:
-        space: The designs.
-        n_meet: Branched segments that they have, at least.
-        found: The best one; None if there is none.
-    """
-
-    space: DesignSpace
-    n_meet: int
-    found: SearchResult | None
+    space: DesignSpace  # The designs.
+    n_meet: int  # Branched segments that they have, at least.
+    found: SearchResult | None  # The best one; None if there is none.
 
 
 def macs_range(graph: OpGraph, config: PlanConfig) -> tuple[int, int]:
@@ -82,11 +70,6 @@ def choose(
     the fewer they are, the lower the accuracy (paper 003, table 3).
 
     Args:
-        graph: The original network.
-        config: The request, checked.
-        costs: Costs on the device.
-        stages: The segments of the network.
-        accuracy_source: What predicts the accuracy of designs, where the request is about it.
         explain: Whether to look for the tightest rule where there is no design, which takes several searches.
 
     Raises:
@@ -130,10 +113,6 @@ def stretched_space(
     """The designs of a request whose segments stay whole or become scaled copies, where it lets them.
 
     Args:
-        graph: The original network.
-        config: The request, checked.
-        costs: Costs on the device.
-        stages: The segments of the network.
         merged: Whether stages that follow each other may become one segment.
         holders: Processors that may hold a tensor between segments; those of the request if None.
     """
@@ -144,18 +123,7 @@ def stretched_space(
 def search_request(
     graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], accuracy_source: AccuracySource | None
 ) -> list[Searched]:
-    """All designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well.
-
-    Args:
-        graph: The original network.
-        config: The request, checked.
-        costs: Costs on the device.
-        stages: The segments of the network.
-        accuracy_source: What predicts the accuracy of designs, where the request is about it.
-
-    Raises:
-        UnknownNameError: If a stage to keep does not exist.
-    """
+    """All designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well."""
     for name in config.keep:
         if name not in (names := [stage.name for stage in stages]):
             raise UnknownNameError.among("stage to keep", name, names)
@@ -243,11 +211,7 @@ def _mixed(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace,
 
 
 def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
-    """Refuse what no search can do.
-
-    Raises:
-        UsageError: If the request asks for it.
-    """
+    """Refuse what no search can do."""
     if accuracy_source is not None and (config.strategy not in ("exact", "evolve") or config.widens):
         raise UsageError(
             f"accuracy is planned for by the exact search and joins other than {_widening()} only",

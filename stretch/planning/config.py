@@ -277,21 +277,13 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 def float_precision(processor: Processor) -> str | None:
-    """The precision that a processor has by default among those that need no images to find ranges on; None if it has none.
-
-    Args:
-        processor: The processor.
-    """
+    """The precision that a processor has by default among those that need no images to find ranges on; None if it has none."""
     usual = (processor.default_precision, "fp32", *processor.precisions)
     return next((each for each in usual if each != "int8" and each in processor.precisions), None)
 
 
 def least_width(processors: int) -> float:
-    """The floor on width ratios where none is asked for.
-
-    Args:
-        processors: How many branches may use.
-    """
+    """The floor on width ratios where none is asked for."""
     return 0.5 if processors == 2 else 0.375
 
 

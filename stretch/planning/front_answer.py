@@ -18,101 +18,57 @@ from stretch.planning.several import Several
 
 
 class FrontDesignAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One design of a front.
+    """One design of a front."""
 
-    Args:
-        name: By which the table and the files call it.
-        predicted_ms: Its makespan.
-        speedup: Best single processor over the makespan.
-        speedup_over_sequential: The sequential model of the same multiply-accumulates over the makespan; None where there is none.
-        macs: Multiply-accumulates, those that are repeated included.
-        macs_ratio: Over the original's.
-        params: Learned numbers.
-        n_meet: Meeting points.
-        exact: Whether it computes exactly what the original computes, in fp32; `rounding` of the answer says what planned precisions change.
-        branches: What becomes of each segment that branches, in words.
-        accuracy: What is predicted of its accuracy; None where nothing predicts it.
-        energy_mj: Energy of its processors; None if the profile states no power of one.
-        value: In what designs were to be best in, where that was asked for.
-        peak_bytes: Activation bytes alive at one time, by the planner's estimate.
-        optimal: Whether no design within the constraints is better in all of what is weighed; false where three things are.
-        design: The design, as a design file has it.
-        file: Its design file, where it was written.
-    """
-
-    name: str
-    predicted_ms: float
-    speedup: float
+    name: str  # By which the table and the files call it.
+    predicted_ms: float  # Its makespan.
+    speedup: float  # Best single processor over the makespan.
+    #: The sequential model of the same multiply-accumulates over the makespan; None where there is none.
     speedup_over_sequential: float | None
-    macs: int
-    macs_ratio: float
-    params: int
-    n_meet: int
+    macs: int  # Multiply-accumulates, those that are repeated included.
+    macs_ratio: float  # Over the original's.
+    params: int  # Learned numbers.
+    n_meet: int  # Meeting points.
+    #: Whether it computes exactly what the original computes, in fp32; `rounding` of the answer says what planned precisions change.
     exact: bool
-    branches: list[str]
-    accuracy: PredictedAccuracy | None
-    energy_mj: float | None
-    peak_bytes: int
-    optimal: bool
-    value: float | None = None
-    design: BranchDesign
-    file: str | None = None
+    branches: list[str]  # What becomes of each segment that branches, in words.
+    accuracy: PredictedAccuracy | None  # What is predicted of its accuracy; None where nothing predicts it.
+    energy_mj: float | None  # Energy of its processors; None if the profile states no power of one.
+    peak_bytes: int  # Activation bytes alive at one time, by the planner's estimate.
+    optimal: bool  # Whether no design within the constraints is better in all of what is weighed; false where three things are.
+    value: float | None = None  # In what designs were to be best in, where that was asked for.
+    design: BranchDesign  # The design, as a design file has it.
+    file: str | None = None  # Its design file, where it was written.
 
 
 class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A front and what stands beside it.
+    """A front and what stands beside it."""
 
-    Args:
-        model: The network.
-        device: The device.
-        processors: That branches may use.
-        pareto: What is weighed; nothing where the best design and others that differ were asked for.
-        objective: What designs were to be best in; None for a front.
-        within: How many times the best one's value the others may have, at most; None for a front.
-        optimal: Whether the first design is the best one, or all of a front are as they are said to be.
-        gap: How much better than the first design one might be, as a fraction; None where that is not known, and for a front.
-        precision: Planned, of each processor.
-        rounding: Of these, the ones that round beyond fp32: ``int8``, ``fp16``.
-        designs: From the slowest to the fastest.
-        best_single_ms: The original on the best single processor.
-        best_single_processor: Which.
-        best_single_precision: In which precision.
-        sequential_same_macs_ms: The sequential model scaled to multiply-accumulates in the range that was asked for; None where there is none.
-        sequential_same_macs_processor: Where.
-        sequential_same_macs_ratio: Its multiply-accumulates over the original's.
-        evaluated: Ways whose cost was computed.
-        space_log10: Decimal logarithm of the number of designs.
-        seconds: Wall time by what it went into.
-        sensitivity: On what sensitivity was measured, where designs were weighed by it.
-        sensitivity_file: Where it was written.
-        source: Where the numbers come from.
-        warnings: What a person should know.
-    """
-
-    model: str
-    device: str
-    processors: list[str]
-    pareto: list[str]
-    objective: str | None
-    within: float | None
-    optimal: bool
-    gap: float | None
-    precision: dict[str, str]
-    rounding: list[str]
-    designs: list[FrontDesignAnswer]
-    best_single_ms: float
-    best_single_processor: str
-    best_single_precision: str
+    model: str  # The network.
+    device: str  # The device.
+    processors: list[str]  # That branches may use.
+    pareto: list[str]  # What is weighed; nothing where the best design and others that differ were asked for.
+    objective: str | None  # What designs were to be best in; None for a front.
+    within: float | None  # How many times the best one's value the others may have, at most; None for a front.
+    optimal: bool  # Whether the first design is the best one, or all of a front are as they are said to be.
+    gap: float | None  # How much better than the first design one might be, as a fraction; None where that is not known, and for a front.
+    precision: dict[str, str]  # Planned, of each processor.
+    rounding: list[str]  # Of these, the ones that round beyond fp32: ``int8``, ``fp16``.
+    designs: list[FrontDesignAnswer]  # From the slowest to the fastest.
+    best_single_ms: float  # The original on the best single processor.
+    best_single_processor: str  # Which.
+    best_single_precision: str  # In which precision.
+    #: The sequential model scaled to multiply-accumulates in the range that was asked for; None where there is none.
     sequential_same_macs_ms: float | None
-    sequential_same_macs_processor: str | None
-    sequential_same_macs_ratio: float | None
-    evaluated: int
-    space_log10: float
-    seconds: dict[str, float]
-    sensitivity: MeasuredOn | None
-    sensitivity_file: str | None = None
-    source: str = "predicted"
-    warnings: list[str] = []
+    sequential_same_macs_processor: str | None  # Where.
+    sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
+    evaluated: int  # Ways whose cost was computed.
+    space_log10: float  # Decimal logarithm of the number of designs.
+    seconds: dict[str, float]  # Wall time by what it went into.
+    sensitivity: MeasuredOn | None  # On what sensitivity was measured, where designs were weighed by it.
+    sensitivity_file: str | None = None  # Where it was written.
+    source: str = "predicted"  # Where the numbers come from.
+    warnings: list[str] = []  # What a person should know.
 
     def to_json(self) -> dict[str, Any]:
         """The object that `stretch search --json` prints."""
@@ -123,7 +79,6 @@ def front_answer(front: Front | Several, seconds: dict[str, float]) -> FrontAnsw
     """A front, or designs that differ, beside their controls.
 
     Args:
-        front: The front, or the designs.
         seconds: Wall time so far, by what it went into.
     """
     values = front.values if isinstance(front, Several) else [None] * len(front.designs)

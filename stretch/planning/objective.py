@@ -21,15 +21,10 @@ _TERM = re.compile(r"(?:(?P<weight>[^*]+)\*)?\s*(?P<name>[a-z_]+)\s*")
 
 @dataclass(frozen=True)
 class Objective:
-    """What a design is to be best in.
+    """What a design is to be best in."""
 
-    Args:
-        text: As it was asked for.
-        weights: Of what adds up, by name; empty where the objective is none of that.
-    """
-
-    text: str
-    weights: tuple[tuple[str, float], ...] = ()
+    text: str  # As it was asked for.
+    weights: tuple[tuple[str, float], ...] = ()  # Of what adds up, by name; empty where the objective is none of that.
 
     @property
     def adds(self) -> bool:
@@ -63,15 +58,7 @@ class Objective:
 
 
 def read_objective(text: str) -> Objective:
-    """An objective as a person writes it: a word, or weights of latency and energy as ``0.7*latency+0.3*energy``.
-
-    Args:
-        text: What was written.
-
-    Raises:
-        UsageError: If it is not understood, or a weight is none.
-        UnknownNameError: If there is no such thing to be best in.
-    """
+    """An objective as a person writes it: a word, or weights of latency and energy as ``0.7*latency+0.3*energy``."""
     asked = text.strip()
     if asked in ALONE:
         return Objective(asked)

@@ -26,24 +26,15 @@ class Option:
     ``[plan]``, and with dashes the flag of `stretch branch`. How the flag is
     written follows from the kind: a number, a word, names (``cpu,gpu``), a range
     (``0.97:1.03``) or pairs (``cpu=int8,gpu=fp16``).
-
-    Args:
-        name: Of the option.
-        kind: Its type with its bounds, as msgspec checks them.
-        default: What it is where nothing is said; None where nothing is asked for.
-        help: One or two sentences for the command line.
-        doc: The same for Python and recipes, where that is to be told otherwise.
-        example: A flag's value, said where one is not understood.
-        file: Whether it names a file.
     """
 
-    name: str
-    kind: Any
-    default: Any
-    help: str
-    doc: str = ""
-    example: str = ""
-    file: bool = False
+    name: str  # Of the option.
+    kind: Any  # Its type with its bounds, as msgspec checks them.
+    default: Any  # What it is where nothing is said; None where nothing is asked for.
+    help: str  # One or two sentences for the command line.
+    doc: str = ""  # The same for Python and recipes, where that is to be told otherwise.
+    example: str = ""  # A flag's value, said where one is not understood.
+    file: bool = False  # Whether it names a file.
 
     @property
     def flag(self) -> str:

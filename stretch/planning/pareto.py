@@ -37,44 +37,26 @@ WEIGHTS = (0.0, 0.25, 1.0, 4.0)
 
 @dataclass(frozen=True)
 class FrontDesign:
-    """One design of a front.
+    """One design of a front."""
 
-    Args:
-        design: The design.
-        ms: Predicted makespan.
-        loss: What it is predicted to lose, in the terms of what accuracy is predicted from; None where nothing predicts it.
-        optimal: Whether no design of the space is better in all of what is weighed.
-        n_meet: Meeting points where branches join.
-        exact: Whether it computes what the original computes.
-        peak_bytes: Activation bytes alive at one time, by the planner's estimate.
-    """
-
-    design: BranchDesign
-    ms: float
-    loss: float | None
-    optimal: bool
-    n_meet: int
-    exact: bool
-    peak_bytes: int
+    design: BranchDesign  # The design.
+    ms: float  # Predicted makespan.
+    loss: float | None  # What it is predicted to lose, in the terms of what accuracy is predicted from; None where nothing predicts it.
+    optimal: bool  # Whether no design of the space is better in all of what is weighed.
+    n_meet: int  # Meeting points where branches join.
+    exact: bool  # Whether it computes what the original computes.
+    peak_bytes: int  # Activation bytes alive at one time, by the planner's estimate.
 
 
 @dataclass(frozen=True)
 class Front:
-    """Designs none of which is better than another in all of what is weighed.
+    """Designs none of which is better than another in all of what is weighed."""
 
-    Args:
-        weighed: What is weighed.
-        designs: From the slowest to the fastest.
-        asked: The request, checked, with what it is answered from.
-        space_log10: Decimal logarithm of the number of designs.
-        evaluated: Ways whose cost was computed.
-    """
-
-    weighed: tuple[str, ...]
-    designs: tuple[FrontDesign, ...]
-    asked: Asked
-    space_log10: float
-    evaluated: int
+    weighed: tuple[str, ...]  # What is weighed.
+    designs: tuple[FrontDesign, ...]  # From the slowest to the fastest.
+    asked: Asked  # The request, checked, with what it is answered from.
+    space_log10: float  # Decimal logarithm of the number of designs.
+    evaluated: int  # Ways whose cost was computed.
 
 
 def front(
@@ -92,9 +74,6 @@ def front(
     not branch: where one processor alone is fastest, that is the end of the front.
 
     Args:
-        graph: The original network.
-        device: The device's profile.
-        config: What is asked for.
         weighed: Two or three of `WEIGHED`.
         count: Designs, at most; None for every design of a front of two things.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
@@ -149,11 +128,7 @@ def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | None, count: int | None) -> None:
-    """Refuse what cannot be weighed.
-
-    Raises:
-        UsageError: If so.
-    """
+    """Refuse what cannot be weighed."""
     for name, option in (("agreement", "min_agreement"), ("accuracy", "min_accuracy")):
         if name in weighed and (source is None or source.option != option):
             what = "agreement" if name == "agreement" else "top-1"
@@ -181,17 +156,11 @@ def _spread(numbers: Sequence[int], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Levels:
-    """The best designs within bounds that lie between the ends of a front.
+    """The best designs within bounds that lie between the ends of a front."""
 
-    Args:
-        criteria: What designs are weighed by.
-        names: The one that is made least, and those that are bounded.
-        source: What predicts the accuracy, if anything does.
-    """
-
-    criteria: Criteria
-    names: tuple[str, ...]
-    source: AccuracySource | None
+    criteria: Criteria  # What designs are weighed by.
+    names: tuple[str, ...]  # The one that is made least, and those that are bounded.
+    source: AccuracySource | None  # What predicts the accuracy, if anything does.
 
     def pair(self, count: int | None) -> list[SearchResult]:
         """Designs of a front of two things: both ends and between, or all of them."""
@@ -276,12 +245,7 @@ class Levels:
 
 
 def designed(asked: Asked, found: SearchResult) -> FrontDesign:
-    """A design that was searched for, complete.
-
-    Args:
-        asked: The request.
-        found: The design of the trunk.
-    """
+    """A design that was searched for, complete."""
     source = asked.accuracy_source
     parts = without_seams(asked.trunk, asked.stages, found.segments(asked.costs))
     design = place_sides(asked.graph, BranchDesign(asked.graph.name, asked.device.id, parts), asked.costs, asked.config.processors)

@@ -40,8 +40,6 @@ def plan(
     """The fastest design that meets the constraints, and its controls.
 
     Args:
-        graph: The original network.
-        device: The device's profile.
         config: What is asked for; defaults if None.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
 
@@ -102,11 +100,7 @@ def _in_default_precisions(asked: "Asked", request: PlanConfig) -> Sentence | No
 
 
 def _choice(asked: "Asked", request: PlanConfig) -> tuple["Asked", Choice, tuple[Sentence, ...]]:
-    """The best design, and what to say of it: an exact one where no rule that was asked for rules out the stretched ones, else a whole one.
-
-    Raises:
-        InfeasibleError: If there is none of them.
-    """
+    """The best design, and what to say of it: an exact one where no rule that was asked for rules out the stretched ones, else a whole one."""
     # as a request without a word is completed for these processors
     usual = PlanConfig(processors=asked.config.processors).checked(asked.device)
     explained = asked.config != usual or not asked.far_ahead
@@ -141,9 +135,6 @@ def evaluate(
     Constraints are not enforced: what the design breaks stands in `warnings`.
 
     Args:
-        graph: The original network.
-        device: The device's profile.
-        design: A complete design.
         config: Precisions, floors and ranges for the controls; defaults if None.
         accuracy_source: As of `plan`.
 
@@ -161,23 +152,14 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Asked:
-    """A request with what it is answered from.
+    """A request with what it is answered from."""
 
-    Args:
-        graph: The original network.
-        device: The device's profile.
-        config: The request, checked.
-        stages: The network's segments between its own meeting points, or those asked for.
-        costs: On the device, in the planned precisions.
-        accuracy_source: What predicts the accuracy of designs, where the request has one.
-    """
-
-    graph: OpGraph
-    device: DeviceProfile
-    config: PlanConfig
-    stages: tuple[Segment, ...]
-    costs: Costs
-    accuracy_source: AccuracySource | None
+    graph: OpGraph  # The original network.
+    device: DeviceProfile  # The device's profile.
+    config: PlanConfig  # The request, checked.
+    stages: tuple[Segment, ...]  # The network's segments between its own meeting points, or those asked for.
+    costs: Costs  # On the device, in the planned precisions.
+    accuracy_source: AccuracySource | None  # What predicts the accuracy of designs, where the request has one.
 
     @cached_property
     def trunk(self) -> OpGraph:

@@ -48,47 +48,26 @@ from stretch.planning.unused import Unused
 
 @dataclass(frozen=True)
 class PlanResult:
-    """A design with its prediction and what it was compared with.
+    """A design with its prediction and what it was compared with."""
 
-    Args:
-        graph: The original network.
-        predictor: The device's, with the times that planning asked for.
-        config: The request, with defaults filled in.
-        design: The design.
-        stages: The network's segments between its own meeting points, or those asked for.
-        run: Its predicted timeline.
-        best_single: The original on the best single processor.
-        sequential: The sequential model scaled to the same multiply-accumulates; None if there is none.
-        whole_graph: The branched net as one graph on the best single processor.
-        operator_split: The original with every kernel-sized part on one processor, or its rows over several.
-        ideal_split_ms: The original divided without loss.
-        optimal: Whether no design of the space is better in the objective; None for a design that was not searched for.
-        gap: How much better one might be, as a fraction; None where not known.
-        evaluated: Options whose cost was computed.
-        space_log10: Decimal logarithm of the number of designs.
-        accuracy: Predicted accuracy with what is known of the predictor, where one was given.
-        unused: Processors of the request without work, and why; empty for a design that was not searched for.
-        warnings: What a person should know.
-    """
-
-    graph: OpGraph
-    predictor: LatencyPredictor
-    config: PlanConfig
-    design: BranchDesign
-    stages: tuple[Segment, ...]
-    run: Timeline
-    best_single: Single
-    sequential: Sequential | None
-    whole_graph: Single
-    operator_split: OperatorSplit
-    ideal_split_ms: float
-    optimal: bool | None
-    gap: float | None
-    evaluated: int
-    space_log10: float | None
-    accuracy: PredictedAccuracy | None = None
-    unused: tuple[Unused, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
+    graph: OpGraph  # The original network.
+    predictor: LatencyPredictor  # The device's, with the times that planning asked for.
+    config: PlanConfig  # The request, with defaults filled in.
+    design: BranchDesign  # The design.
+    stages: tuple[Segment, ...]  # The network's segments between its own meeting points, or those asked for.
+    run: Timeline  # Its predicted timeline.
+    best_single: Single  # The original on the best single processor.
+    sequential: Sequential | None  # The sequential model scaled to the same multiply-accumulates; None if there is none.
+    whole_graph: Single  # The branched net as one graph on the best single processor.
+    operator_split: OperatorSplit  # The original with every kernel-sized part on one processor, or its rows over several.
+    ideal_split_ms: float  # The original divided without loss.
+    optimal: bool | None  # Whether no design of the space is better in the objective; None for a design that was not searched for.
+    gap: float | None  # How much better one might be, as a fraction; None where not known.
+    evaluated: int  # Options whose cost was computed.
+    space_log10: float | None  # Decimal logarithm of the number of designs.
+    accuracy: PredictedAccuracy | None = None  # Predicted accuracy with what is known of the predictor, where one was given.
+    unused: tuple[Unused, ...] = ()  # Processors of the request without work, and why; empty for a design that was not searched for.
+    warnings: tuple[str, ...] = field(default=())  # What a person should know.
 
     def __repr__(self) -> str:
         """The plan in a few lines."""

@@ -16,15 +16,10 @@ from predictors.errors import StretchError
 
 @dataclass(frozen=True)
 class Mention:
-    """An option in a sentence.
+    """An option in a sentence."""
 
-    Args:
-        option: Its name, as `stretch.PlanConfig` has it, or an argument of `stretch.branch`.
-        value: The value that is spoken of; None for the option as such.
-    """
-
-    option: str
-    value: Any = None
+    option: str  # Its name, as `stretch.PlanConfig` has it, or an argument of `stretch.branch`.
+    value: Any = None  # The value that is spoken of; None for the option as such.
 
 
 #: How one edge writes an option.

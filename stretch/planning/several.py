@@ -18,27 +18,16 @@ from stretch.planning.sentences import Mention, Sentence
 
 @dataclass(frozen=True)
 class Several:
-    """Designs that differ.
+    """Designs that differ."""
 
-    Args:
-        designs: From the best one on.
-        values: Of each, what it was to be best in.
-        optimal: Whether no design of the space is better than the first one.
-        gap: How much better one might be, as a fraction; None where not known.
-        within: How many times the first one's value the others may have, at most.
-        asked: The request, checked, with what it is answered from.
-        space_log10: Decimal logarithm of the number of designs.
-        evaluated: Ways whose cost was computed.
-    """
-
-    designs: tuple[FrontDesign, ...]
-    values: tuple[float, ...]
-    optimal: bool
-    gap: float | None
-    within: float
-    asked: Asked
-    space_log10: float
-    evaluated: int
+    designs: tuple[FrontDesign, ...]  # From the best one on.
+    values: tuple[float, ...]  # Of each, what it was to be best in.
+    optimal: bool  # Whether no design of the space is better than the first one.
+    gap: float | None  # How much better one might be, as a fraction; None where not known.
+    within: float  # How many times the first one's value the others may have, at most.
+    asked: Asked  # The request, checked, with what it is answered from.
+    space_log10: float  # Decimal logarithm of the number of designs.
+    evaluated: int  # Ways whose cost was computed.
 
 
 def several(
@@ -47,10 +36,6 @@ def several(
     """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments.
 
     Args:
-        graph: The original network.
-        device: The device's profile.
-        config: What is asked for.
-        count: Designs, at most.
         within: How many times the best one's value the others may have, at most.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
 

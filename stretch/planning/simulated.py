@@ -42,11 +42,6 @@ class _Steps:
 def network_of(name: str, run: Timeline, costs: Costs) -> Network:
     """A predicted run as a network: a subgraph for each branch of each segment, and for each segment that stays whole.
 
-    Args:
-        name: Of the network.
-        run: The predicted run.
-        costs: What it was predicted with.
-
     Raises:
         UsageError: If parts of it run beside the trunk.
     """
@@ -60,14 +55,7 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
 
 
 def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> Network:
-    """A whole network on one processor as a network of one subgraph.
-
-    Args:
-        name: Of the network.
-        graph: The network.
-        single: Where it runs.
-        costs: On the device.
-    """
+    """A whole network on one processor as a network of one subgraph."""
     estimate = costs.predictor.predict(graph, single.processor, single.precision)
     alone = costs.at(single.processor, single.precision)
     family = costs.predictor.device.processor(single.processor).family

@@ -40,33 +40,21 @@ ROUNDS, IN_FLIGHT = 8, 2
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to run a network.
+    """A way to run a network."""
 
-    Args:
-        network: As a simulation sees it.
-        design: The design; None for the whole network on one processor.
-        processors: That it uses, by family.
-        alone_ms: An inference with nothing beside it.
-    """
-
-    network: Network
-    design: BranchDesign | None
-    processors: tuple[str, ...]
-    alone_ms: float
+    network: Network  # As a simulation sees it.
+    design: BranchDesign | None  # The design; None for the whole network on one processor.
+    processors: tuple[str, ...]  # That it uses, by family.
+    alone_ms: float  # An inference with nothing beside it.
 
 
 @dataclass(frozen=True)
 class Ran:
-    """How a pair runs, one inference of each begun together, or for throughput many one after the other.
+    """How a pair runs, one inference of each begun together, or for throughput many one after the other."""
 
-    Args:
-        latencies_ms: Of one inference of each, begun together with the other's.
-        makespan_ms: Until both are over.
-        pairs_per_second: Inferences of each network a second, with several of each in flight; None where that was not simulated.
-    """
-
-    latencies_ms: tuple[float, float]
-    makespan_ms: float
+    latencies_ms: tuple[float, float]  # Of one inference of each, begun together with the other's.
+    makespan_ms: float  # Until both are over.
+    #: Inferences of each network a second, with several of each in flight; None where that was not simulated.
     pairs_per_second: float | None
 
     def value(self, goal: Goal, weights: tuple[float, float]) -> float:
@@ -91,27 +79,17 @@ class Pair:
 
 @dataclass(frozen=True)
 class Together:
-    """The best pair, beside what it has to beat.
+    """The best pair, beside what it has to beat."""
 
-    Args:
-        best: Of all pairs of candidates.
-        fixed: The best of those that have each network whole on one processor.
-        alone: The best candidate of each where nothing runs beside it: one after the other they take the sum of their times.
-        goal: What the pair is best in.
-        weights: Of both latencies.
-        candidates: How many there were of each.
-        device: The device.
-        processors: That could be used.
-    """
-
-    best: Pair
-    fixed: Pair
+    best: Pair  # Of all pairs of candidates.
+    fixed: Pair  # The best of those that have each network whole on one processor.
+    #: The best candidate of each where nothing runs beside it: one after the other they take the sum of their times.
     alone: tuple[Candidate, Candidate]
-    goal: Goal
-    weights: tuple[float, float]
-    candidates: tuple[int, int]
-    device: DeviceProfile
-    processors: tuple[str, ...]
+    goal: Goal  # What the pair is best in.
+    weights: tuple[float, float]  # Of both latencies.
+    candidates: tuple[int, int]  # How many there were of each.
+    device: DeviceProfile  # The device.
+    processors: tuple[str, ...]  # That could be used.
 
     @property
     def sequential(self) -> Ran:
@@ -126,8 +104,6 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
     """Ways to run a network that another may run beside.
 
     Args:
-        graph: The network.
-        device: The device.
         config: What is asked for; its processors are those that may be used.
         top: Designs of each set of processors, at most.
         within: How many times the best one's time the others may take.
@@ -171,12 +147,7 @@ def together(
 
     Args:
         first: Of one network, the whole one on single processors among them.
-        second: Of the other.
-        device: The device.
-        processors: That could be used.
         goal: What is to be best: when both are over, the weighted mean of both latencies, or how many of each a second.
-        weights: Of both latencies.
-        progress: Told of each hundred pairs.
 
     Raises:
         UsageError: If there is no such goal, or a weight is not above 0.
@@ -201,13 +172,7 @@ def together(
 
 
 def run_together(one: Candidate, other: Candidate, *, throughput: bool = False) -> Ran:
-    """Two candidates under the simulation's clock.
-
-    Args:
-        one: Of one network.
-        other: Of the other.
-        throughput: Whether to simulate how many a second there are, too.
-    """
+    """Two candidates under the simulation's clock."""
     once = _simulated(one, other, Scene())
     rate = None
     if throughput:

@@ -11,67 +11,37 @@ from stretch.planning.together import Candidate, Pair, Together
 
 
 class PairedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One network of a pair.
+    """One network of a pair."""
 
-    Args:
-        model: The network.
-        processors: That it uses.
-        branches: What becomes of each segment that branches, in words; nothing where the network stays whole.
-        alone_ms: An inference with nothing beside it.
-        best_alone_ms: Of its candidate that is fastest alone.
-        latency_ms: An inference beside one of the other network that begins at the same time.
-        design: The design, as a design file has it; None for the whole network on one processor.
-        file: Its design file, where it was written.
-    """
-
-    model: str
-    processors: list[str]
-    branches: list[str]
-    alone_ms: float
-    best_alone_ms: float
-    latency_ms: float
-    design: BranchDesign | None
-    file: str | None = None
+    model: str  # The network.
+    processors: list[str]  # That it uses.
+    branches: list[str]  # What becomes of each segment that branches, in words; nothing where the network stays whole.
+    alone_ms: float  # An inference with nothing beside it.
+    best_alone_ms: float  # Of its candidate that is fastest alone.
+    latency_ms: float  # An inference beside one of the other network that begins at the same time.
+    design: BranchDesign | None  # The design, as a design file has it; None for the whole network on one processor.
+    file: str | None = None  # Its design file, where it was written.
 
 
 class TogetherAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Two networks on one device.
+    """Two networks on one device."""
 
-    Args:
-        device: The device.
-        processors: That could be used.
-        goal: What the pair is best in: makespan, latency or throughput.
-        designs: Of both networks.
-        makespan_ms: One inference of each begun together, until both are over.
-        pairs_per_second: Inferences of each a second with several in flight; None where that was not the goal.
-        sequential_ms: Both one after the other, each on its fastest candidate.
-        fixed_ms: As `makespan_ms` of the best pair that has each network whole on one processor.
-        fixed_per_second: As `pairs_per_second` of that pair.
-        fixed: Processor of each network there.
-        speedup_over_sequential: In what the pair is best in.
-        speedup_over_fixed: Likewise.
-        candidates: How many of each network there were; every pair of them was simulated.
-        seconds: Wall time by what it went into.
-        source: Where the numbers come from.
-        warnings: What a person should know.
-    """
-
-    device: str
-    processors: list[str]
-    goal: str
-    designs: list[PairedAnswer]
-    makespan_ms: float
-    pairs_per_second: float | None
-    sequential_ms: float
-    fixed_ms: float
-    fixed_per_second: float | None
-    fixed: list[str]
-    speedup_over_sequential: float
-    speedup_over_fixed: float
-    candidates: list[int]
-    seconds: dict[str, float]
-    source: str = "simulated"
-    warnings: list[str] = []
+    device: str  # The device.
+    processors: list[str]  # That could be used.
+    goal: str  # What the pair is best in: makespan, latency or throughput.
+    designs: list[PairedAnswer]  # Of both networks.
+    makespan_ms: float  # One inference of each begun together, until both are over.
+    pairs_per_second: float | None  # Inferences of each a second with several in flight; None where that was not the goal.
+    sequential_ms: float  # Both one after the other, each on its fastest candidate.
+    fixed_ms: float  # As `makespan_ms` of the best pair that has each network whole on one processor.
+    fixed_per_second: float | None  # As `pairs_per_second` of that pair.
+    fixed: list[str]  # Processor of each network there.
+    speedup_over_sequential: float  # In what the pair is best in.
+    speedup_over_fixed: float  # Likewise.
+    candidates: list[int]  # How many of each network there were; every pair of them was simulated.
+    seconds: dict[str, float]  # Wall time by what it went into.
+    source: str = "simulated"  # Where the numbers come from.
+    warnings: list[str] = []  # What a person should know.
 
     def to_json(self) -> dict[str, Any]:
         """The object that `stretch search --json` prints."""
@@ -82,7 +52,6 @@ def together_answer(found: Together, seconds: dict[str, float]) -> TogetherAnswe
     """The best pair beside what it has to beat.
 
     Args:
-        found: The pair.
         seconds: Wall time so far, by what it went into.
     """
     best, fixed = found.best, found.fixed

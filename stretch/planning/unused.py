@@ -14,19 +14,12 @@ from stretch.planning.sentences import Mention, Sentence, Spelling, spelled
 
 @dataclass(frozen=True)
 class Unused:
-    """A processor without work.
+    """A processor without work."""
 
-    Args:
-        processor: Which.
-        ms: The fastest design within the constraints that uses it, ms; None if there is none, or it was not searched for.
-        best_ms: The design that was chosen, ms.
-        rule: The rule that no branch on it meets, with the nearest any comes to it; empty if some branch meets them all.
-    """
-
-    processor: str
-    ms: float | None
-    best_ms: float
-    rule: str
+    processor: str  # Which.
+    ms: float | None  # The fastest design within the constraints that uses it, ms; None if there is none, or it was not searched for.
+    best_ms: float  # The design that was chosen, ms.
+    rule: str  # The rule that no branch on it meets, with the nearest any comes to it; empty if some branch meets them all.
 
     @property
     def sentence(self) -> str:
@@ -48,14 +41,7 @@ class Unused:
 
 
 def unused_processors(graph: OpGraph, config: PlanConfig, choice: Choice, used: Sequence[str]) -> tuple[Unused, ...]:
-    """Every processor of the request that a design leaves out.
-
-    Args:
-        graph: The original network.
-        config: The request, checked.
-        choice: The design, with the space it was chosen from.
-        used: Its processors.
-    """
+    """Every processor of the request that a design leaves out."""
     idle = [name for name in config.processors if name not in used]
     # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
     free = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"

@@ -103,9 +103,7 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     """Warnings for a plan.
 
     Args:
-        result: The plan.
         low: Fewest multiply-accumulates that were asked for.
-        high: Most.
     """
     warnings = []
     if opaque := _opaque(result):

@@ -30,14 +30,7 @@ Committee = list[dict[str, KernelGroup]]
 
 
 def appoint(rows: Sequence[Timed], formula: Formula, grain: Grain, seed: int) -> Committee:
-    """Fits to random halves of the networks that were measured.
-
-    Args:
-        rows: Measured kernels.
-        formula: Of their backend.
-        grain: Of the processor.
-        seed: Of the halves.
-    """
+    """Fits to random halves of the networks that were measured."""
     names = sorted({row.network for row in rows})
     rng = np.random.default_rng(seed)
     found = []
@@ -62,11 +55,6 @@ def doubt(committee: Committee, costs: Sequence[KernelCost], grain: Grain) -> fl
     """How much the fits disagree about a network: standard deviation of the logarithm of its time.
 
     A kernel that a fit has no group for counts as much as all the others together.
-
-    Args:
-        committee: The fits.
-        costs: Kernels of the network.
-        grain: Of the processor.
     """
     times = np.array([time_kernels(groups, costs, grain) for groups in committee])
     known = np.nansum(times, axis=1)
@@ -101,12 +89,7 @@ class Chooser:
         return found
 
     def choose(self, count: int, doubt_of: Callable[[OpGraph], float] | None) -> list[OpGraph]:
-        """Networks to measure next.
-
-        Args:
-            count: How many.
-            doubt_of: How unsure the fits are about a network; None while there are none.
-        """
+        """Networks to measure next."""
         if doubt_of is None:
             return self.draw(count)
         plain = round(count * EXPLORE)

@@ -56,28 +56,16 @@ Step = Callable[[str], None]
 
 @dataclass
 class Collected:
-    """What came of measuring one processor.
+    """What came of measuring one processor."""
 
-    Args:
-        place: The processor.
-        measured: Networks that were timed in this run.
-        unsteady: Networks whose times did not hold.
-        slowed: Networks that were timed while the machine was slower than at best, whenever it was tried.
-        refused: Networks that the delegate cannot run.
-    """
-
-    place: Place
-    measured: int = 0
-    unsteady: int = 0
-    slowed: int = 0
-    refused: int = 0
+    place: Place  # The processor.
+    measured: int = 0  # Networks that were timed in this run.
+    unsteady: int = 0  # Networks whose times did not hold.
+    slowed: int = 0  # Networks that were timed while the machine was slower than at best, whenever it was tried.
+    refused: int = 0  # Networks that the delegate cannot run.
 
     def check_noise(self) -> None:
-        """Refuse to go on where too few times hold.
-
-        Raises:
-            StretchError: If so.
-        """
+        """Refuse to go on where too few times hold."""
         tried = self.measured + self.unsteady
         if tried >= AT_LEAST and self.unsteady > NOISY * tried:
             raise StretchError(
@@ -117,16 +105,7 @@ class Collector:
         self._quickest = float("inf")
 
     def collect(self, seconds: float, step: Step = lambda doing: None, most: int | None = None) -> Collected:
-        """Measure until the time is spent.
-
-        Args:
-            seconds: Time.
-            step: Called after each batch with what was done.
-            most: Networks after which to stop; None for as many as the time allows.
-
-        Raises:
-            StretchError: If the machine is too noisy, or the folder cannot be written.
-        """
+        """Measure until the time is spent."""
         end, saved = monotonic() + seconds, monotonic()
         chooser = Chooser(self._known())
         try:

@@ -34,13 +34,7 @@ _COMPUTING, _MOVING = (256, 28), (64, 160)
 
 
 def measure_crossing(host: Place, other: Place, end: float = inf) -> Crossing:
-    """The link between the host and another processor, and how much they slow each other down.
-
-    Args:
-        host: The CPU, with the core set that plans take by default.
-        other: The other processor.
-        end: On the clock of `time.monotonic`: after it the fewest runs are made that tell anything.
-    """
+    """The link between the host and another processor, and how much they slow each other down."""
     with tempfile.TemporaryDirectory() as folder:
         return Crossing(
             fit_link(_handovers(host, other, Path(folder), end)),
@@ -91,16 +85,7 @@ def _kernels_ms(delegate: Delegate, place: Place, graph: OpGraph, file: Path) ->
 
 
 def _after_work(runs: Mapping[str, Callable[[], float]], busy: Callable[[], object], end: float) -> dict[str, float]:
-    """Median times of hand-overs by turns, each after work of both processors: a subgraph empties caches and lets threads sleep.
-
-    Args:
-        runs: Hand-overs by name; each gives what it took, ms.
-        busy: Has both processors work.
-        end: On the clock of `time.monotonic`: after it each is done `LEAST` times, no more.
-
-    Returns:
-        ms by name.
-    """
+    """Median times of hand-overs by turns, each after work of both processors: a subgraph empties caches and lets threads sleep."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(_HANDINGS):
         if number >= LEAST and monotonic() > end:
@@ -137,11 +122,7 @@ class Handing:
         self._worker = Worker("profile", cores, self._completions)
 
     def handing(self, work: Callable[[], None]) -> Callable[[], float]:
-        """What has the thread do some work, waits until it is done, and tells how long that took beside the work, ms.
-
-        Args:
-            work: What raises, raises in the caller.
-        """
+        """What has the thread do some work, waits until it is done, and tells how long that took beside the work, ms."""
         submit = self._worker.submitter([("handed over", work, True)])
 
         def run() -> float:

@@ -20,19 +20,12 @@ _NORM: dict[str, Attr] = {"eps": 1e-5, "momentum": 0.1, "affine": True}
 
 @dataclass
 class Drawing:
-    """Operators so far.
+    """Operators so far."""
 
-    Args:
-        rng: What is drawn comes from it.
-        activation: Kind of this network's activations.
-        ops: In order.
-        shapes: Of each operator's result.
-    """
-
-    rng: np.random.Generator
-    activation: str
-    ops: list[Op] = field(default_factory=list)
-    shapes: dict[str, Shape] = field(default_factory=dict)
+    rng: np.random.Generator  # What is drawn comes from it.
+    activation: str  # Kind of this network's activations.
+    ops: list[Op] = field(default_factory=list)  # In order.
+    shapes: dict[str, Shape] = field(default_factory=dict)  # Of each operator's result.
 
     @classmethod
     def of(cls, rng: np.random.Generator, size: int) -> "Drawing":

@@ -28,10 +28,6 @@ def write_network(graph: OpGraph, path: Path) -> Path:
 
     On a board, which has no torch, the file is made by the machine that measures through it.
 
-    Args:
-        graph: The network.
-        path: ONNX file to write.
-
     Raises:
         StretchError: If it cannot be written.
     """
@@ -45,14 +41,7 @@ def write_network(graph: OpGraph, path: Path) -> Path:
 
 
 def answer_board(question: str) -> bytes:
-    """The file that a board asks for with `write_network`.
-
-    Args:
-        question: The network, as `OpGraph.to_json` writes it.
-
-    Raises:
-        StretchError: If it is no network, or too large a one.
-    """
+    """The file that a board asks for with `write_network`."""
     graph = OpGraph.from_json(question)
     if weight_bytes(graph) > _MOST:
         raise StretchError(f"the network `{graph.name}` has weights of more than {_MOST} bytes")

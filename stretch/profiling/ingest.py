@@ -24,19 +24,12 @@ _PRECISIONS = ("fp32", "fp16", "int8")
 
 @dataclass(frozen=True)
 class Where:
-    """What ran the networks.
+    """What ran the networks."""
 
-    Args:
-        device: Name of the device.
-        processor: With its core set, as ``cpu[1large]``.
-        precision: Such as ``fp32``; None for what the file says.
-        runtime: Runtime and version; empty for the tool's own.
-    """
-
-    device: str
-    processor: str
-    precision: str | None
-    runtime: str
+    device: str  # Name of the device.
+    processor: str  # With its core set, as ``cpu[1large]``.
+    precision: str | None  # Such as ``fp32``; None for what the file says.
+    runtime: str  # Runtime and version; empty for the tool's own.
 
     def row(self, network: str, tool: str, precision: str, ms: float) -> Latency:
         """A time of a network.
@@ -60,7 +53,6 @@ def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capt
     Args:
         file: What `benchmark_model` wrote with its operators' times, or what `benchncnn` printed.
         model: The network of a `benchmark_model` file; None for `benchncnn`, which names its own.
-        where: What ran them.
         out: Folder that has, or gets, ``<device>.measurements``.
         capture: Gives a model's graph.
 

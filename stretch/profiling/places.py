@@ -18,21 +18,13 @@ _PACKAGES = {"cpu": "onnxruntime", "openvino": "openvino", "opencl": "pyopencl"}
 
 @dataclass(frozen=True)
 class Place:
-    """A processor with one core set.
+    """A processor with one core set."""
 
-    Args:
-        family: Such as ``cpu``.
-        core_set: Such as ``1core``.
-        delegate: Name of what runs it here.
-        cores: Cores that it computes on; empty for a device of its own.
-        share: Part of the time for measuring, relative to the others.
-    """
-
-    family: str
-    core_set: str
-    delegate: str
-    cores: tuple[int, ...]
-    share: float
+    family: str  # Such as ``cpu``.
+    core_set: str  # Such as ``1core``.
+    delegate: str  # Name of what runs it here.
+    cores: tuple[int, ...]  # Cores that it computes on; empty for a device of its own.
+    share: float  # Part of the time for measuring, relative to the others.
 
     @property
     def name(self) -> str:

@@ -35,21 +35,13 @@ Step = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Profiled:
-    """What came of it.
+    """What came of it."""
 
-    Args:
-        profile: The file.
-        measurements: Their folder.
-        collected: What was measured of each processor in this run.
-        crossings: Links and contention by processor that is not the CPU.
-        judged: The fits, and how good they are on networks left out.
-    """
-
-    profile: Path
-    measurements: Path
-    collected: list[Collected]
-    crossings: Mapping[str, Crossing]
-    judged: list[Judged]
+    profile: Path  # The file.
+    measurements: Path  # Their folder.
+    collected: list[Collected]  # What was measured of each processor in this run.
+    crossings: Mapping[str, Crossing]  # Links and contention by processor that is not the CPU.
+    judged: list[Judged]  # The fits, and how good they are on networks left out.
 
 
 def open_table(name: str, out: Path, places: Sequence[Place], resume: bool) -> Table:
@@ -96,11 +88,6 @@ def profile_machine(
     """Measure, fit and write ``<name>.toml`` and ``<name>.fit.json`` beside the folder of measurements.
 
     Args:
-        name: Id of the profile.
-        places: What to measure.
-        table: Measurements so far.
-        seconds: Time for measuring.
-        step: Called with what was done.
         most: Networks on each processor after which to stop; None for as many as the time allows.
 
     Raises:

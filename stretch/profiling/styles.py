@@ -30,7 +30,6 @@ def draw(style: str, seed: int) -> OpGraph:
 
     Args:
         style: A name of `styles`.
-        seed: Of what is random.
     """
     name = f"{style}-{seed:05d}"
     attempt = 0

@@ -18,23 +18,14 @@ from scheduler.tuning.interrupt import interruption_waits
 
 @dataclass
 class Table:
-    """Networks and times so far.
+    """Networks and times so far."""
 
-    Args:
-        folder: Where they are kept.
-        source: What they are, and on which machine.
-        graphs: Networks by name.
-        families: What each is left out with when fits are judged.
-        latencies: Times of networks.
-        kernels: Times of kernels.
-    """
-
-    folder: Path
-    source: Source
-    graphs: dict[str, OpGraph] = field(default_factory=dict)
-    families: dict[str, str] = field(default_factory=dict)
-    latencies: list[Latency] = field(default_factory=list)
-    kernels: list[KernelLatency] = field(default_factory=list)
+    folder: Path  # Where they are kept.
+    source: Source  # What they are, and on which machine.
+    graphs: dict[str, OpGraph] = field(default_factory=dict)  # Networks by name.
+    families: dict[str, str] = field(default_factory=dict)  # What each is left out with when fits are judged.
+    latencies: list[Latency] = field(default_factory=list)  # Times of networks.
+    kernels: list[KernelLatency] = field(default_factory=list)  # Times of kernels.
 
     @classmethod
     def open(cls, folder: Path, source: Source, resume: bool) -> "Table":

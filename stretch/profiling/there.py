@@ -39,10 +39,6 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
     What was measured stays on the board until it is all here, so that an interruption loses nothing.
 
     Args:
-        board: The board.
-        name: Id of the profile.
-        out: Folder here.
-        words: Flags of the verb.
         resume: Whether to go on with measurements that are on the board, else with those that are here.
         said: Told each line that the verb writes on stderr.
 

@@ -28,19 +28,12 @@ _ID = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True)
 class Crossing:
-    """What two processors are to each other.
+    """What two processors are to each other."""
 
-    Args:
-        link: Hand-over from the CPU to the other and back.
-        contention: Factors on kernels that compute: the CPU's, the other's.
-        contention_memory: Factors on kernels that move memory.
-        runtime: Runtime and interface.
-    """
-
-    link: LinkTimes
-    contention: tuple[float, float]
-    contention_memory: tuple[float, float]
-    runtime: str
+    link: LinkTimes  # Hand-over from the CPU to the other and back.
+    contention: tuple[float, float]  # Factors on kernels that compute: the CPU's, the other's.
+    contention_memory: tuple[float, float]  # Factors on kernels that move memory.
+    runtime: str  # Runtime and interface.
 
 
 def valid_id(name: str) -> bool:
@@ -51,15 +44,7 @@ def valid_id(name: str) -> bool:
 def make_profile(
     name: str, machine: str, places: Sequence[Place], kernels: Sequence[KernelLatency], crossings: Mapping[str, Crossing]
 ) -> dict[str, Any]:
-    """The tables of a profile's TOML file.
-
-    Args:
-        name: Id of the profile.
-        machine: The machine in words.
-        places: Processors that were measured.
-        kernels: Times of kernels on them.
-        crossings: By processor that is not the CPU.
-    """
+    """The tables of a profile's TOML file."""
     sources = {
         "measured": "measured by `stretch profile`: kernels inside random networks; the fits beside this file have the times",
         "fastest": f"the fastest kernel of the same measurements reaches {BEST:g} of it",

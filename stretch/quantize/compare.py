@@ -16,15 +16,10 @@ EQUAL_DB = 200.0
 
 @dataclass(frozen=True)
 class Loss:
-    """Difference of a result from its reference, over all pairs.
+    """Difference of a result from its reference, over all pairs."""
 
-    Args:
-        cosine: Of the angle between the two; blind to a wrong scale.
-        snr_db: Power of the reference over that of the difference, decibels.
-    """
-
-    cosine: float
-    snr_db: float
+    cosine: float  # Of the angle between the two; blind to a wrong scale.
+    snr_db: float  # Power of the reference over that of the difference, decibels.
 
     def exceeds(self, min_cosine: float) -> bool:
         """Whether more is lost than a cosine of `min_cosine` allows, in direction or in size."""
@@ -45,11 +40,7 @@ def least_snr_db(min_cosine: float) -> float:
 
 
 def loss(pairs: Iterable[tuple[Array, Array]]) -> Loss:
-    """Loss of results against references, both taken as one long vector each.
-
-    Args:
-        pairs: Reference and result, of the same shape.
-    """
+    """Loss of results against references, both taken as one long vector each."""
     product = reference = result = difference = 0.0
     for expected, got in pairs:
         a, b = expected.ravel().astype(np.float64), got.ravel().astype(np.float64)

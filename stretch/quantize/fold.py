@@ -30,9 +30,6 @@ def fold_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
     and an offset β − a·μ a channel. They go into the weights and the bias of the
     ``Conv`` or ``Gemm`` that x comes from, if nothing else reads x. Any other
     batch-norm of images becomes a 1×1 depthwise convolution.
-
-    Args:
-        model: Weights as initialisers of the model itself.
     """
     folded = onnx.ModelProto()
     folded.CopyFrom(model)

@@ -21,9 +21,6 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
     sooner than the weights they scale. Input and output stay float32 and are
     converted by the first and the last node, so that joins add real numbers.
 
-    Args:
-        model: Float subgraph, weights inside.
-
     Raises:
         StretchError: If a weight is too large for half precision; names it.
     """

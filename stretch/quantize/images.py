@@ -35,7 +35,6 @@ def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: P
     Args:
         folder: Where they are; folders inside are looked through.
         shape: The model's input shape, batch (1) first.
-        limit: Images to take at most.
         preprocessing: What a picture goes through.
 
     Returns:
@@ -65,9 +64,7 @@ def read_images(file: Path, shape: Sequence[int], preprocessing: Preprocessing =
     """The images in one file: a picture, or the arrays of a ``.npy`` or ``.npz``, which are taken as they are.
 
     Args:
-        file: Where they are.
         shape: The model's input shape, batch (1) first.
-        preprocessing: What a picture goes through.
 
     Raises:
         StretchError: If it cannot be read or has another shape.
@@ -86,8 +83,6 @@ def synthetic_images(shape: Sequence[int], count: int, seed: int = 0) -> list[Ar
 
     Args:
         shape: The model's input shape, batch (1) first.
-        count: How many.
-        seed: Of the random numbers.
     """
     random = np.random.default_rng(seed)
     images = []

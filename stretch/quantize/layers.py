@@ -18,9 +18,7 @@ def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequen
     """Loss of each tensor that both forms of a subgraph have, the lower one's errors before it included.
 
     Args:
-        model: The float subgraph.
         lower: What `stretch.quantize.qdq.quantise` or `stretch.quantize.half.to_half` made of it.
-        samples: Inputs: an array each, or one for each of the subgraph's.
 
     Returns:
         Losses by the float tensor's name, in the order of computation.

@@ -45,7 +45,6 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
     real numbers, whatever the scales of its branches.
 
     Args:
-        model: Float subgraph, weights inside.
         samples: What it reads for typical images: an array, or one for each input.
         scales: Scale and zero point of tensors and weights that are known already, by name; others are found.
 

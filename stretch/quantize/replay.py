@@ -35,9 +35,6 @@ def runner(model: onnx.ModelProto | str) -> Run:
 
     Integers are computed as the reals they stand for: the same result on every
     machine, where integer kernels differ by what their instructions saturate.
-
-    Args:
-        model: The subgraph or its file.
     """
     import onnxruntime
 
@@ -70,8 +67,6 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mappin
 
     Args:
         manifest: Subgraphs and joins of a bundle, checked already.
-        runs: How each subgraph is computed.
-        x: The model's input.
         wholes: How segments are computed as one, by name, whose branches are bands of their rows or some of their channels: from all of what these read.
     """
     tensors = {manifest.input: x}

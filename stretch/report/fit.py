@@ -39,8 +39,6 @@ def column(table: Table, title: str, *, right: bool = False, fold: bool = False)
     """Add a column whose cells are never shortened.
 
     Args:
-        table: The table.
-        title: Its heading.
         right: Whether its cells stand on the right, as numbers do.
         fold: Whether cells that are too wide go on in the next line; those of other columns are not broken.
     """

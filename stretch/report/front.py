@@ -120,7 +120,6 @@ def draw_front(answer: FrontAnswer, out: Path) -> None:
     """Draw each design at its predicted time and what that is weighed against, with its interval.
 
     Args:
-        answer: The front.
         out: ``.svg`` or ``.png`` file.
 
     Raises:
@@ -138,14 +137,7 @@ def draw_front(answer: FrontAnswer, out: Path) -> None:
 
 
 def front_figure(answer: FrontAnswer) -> "Figure":
-    """The picture of `draw_front`.
-
-    Args:
-        answer: The front.
-
-    Raises:
-        StretchError: If matplotlib is missing.
-    """
+    """The picture of `draw_front`."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

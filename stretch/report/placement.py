@@ -13,7 +13,6 @@ def operator_table(ops: Sequence[PlacedOperator], device: str) -> Fitting:
 
     Args:
         ops: Of an `Explanation`.
-        device: What the times are of.
     """
     return Fitting([lambda: _wide(ops, device), lambda: _stacked(ops)])
 
@@ -23,8 +22,6 @@ def subgraph_table(subgraphs: Sequence[PlacedSubgraph], device: str, planned_for
 
     Args:
         subgraphs: Of an `Explanation`.
-        device: What the times are of.
-        planned_for: Device of the bundle.
     """
     titles = (f"planned ms on {planned_for}", f"ms on {device}"), ("planned ms", "ms")
     return Fitting([lambda own=own: _subgraphs(subgraphs, own) for own in titles])

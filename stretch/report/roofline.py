@@ -23,9 +23,6 @@ def draw_roofline(graph: OpGraph, device: DeviceProfile, processor: str, precisi
     """Draw each kernel at its operations per byte and its predicted operations per second.
 
     Args:
-        graph: The network.
-        device: The device's profile.
-        processor: Where.
         precision: At what precision; the processor's default if None.
         out: ``.svg`` or ``.png`` file.
 
@@ -46,12 +43,6 @@ def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, proces
 
     The roof is the peak of the profile and the bandwidth of its memory; the area of a
     dot is the kernel's share of the time.
-
-    Args:
-        name: Of the network.
-        estimate: Its prediction, with its kernels.
-        device: The device's profile.
-        processor: Where.
 
     Raises:
         StretchError: If matplotlib is missing.
@@ -92,11 +83,7 @@ def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, proces
 
 
 def kernel_points(estimate: Estimate) -> Sequence[tuple[str, float, float, float]]:
-    """Kind, operations per byte, 10⁹ operations a second and share of the time of each kernel that multiplies.
-
-    Args:
-        estimate: With its kernels.
-    """
+    """Kind, operations per byte, 10⁹ operations a second and share of the time of each kernel that multiplies."""
     item = ITEM_BYTES[estimate.precision]
     return [
         (

@@ -28,11 +28,7 @@ _LEAST_BAR = 20
 
 
 def design_table(plan: PlanAnswer) -> Fitting:
-    """Segments × branches of a plan, in fewer columns where the terminal is narrow.
-
-    Args:
-        plan: The planner's answer (`PlanResult.answer`).
-    """
+    """Segments × branches of a plan, in fewer columns where the terminal is narrow."""
     return Fitting([lambda: _wide(plan), lambda: _narrow(plan), lambda: _stacked(plan)])
 
 
@@ -153,12 +149,7 @@ class Timeline:
 
 
 def timeline_bars(plan: PlanAnswer, width: int = BAR_WIDTH) -> list[str]:
-    """One line of text per processor: when it computes (#), moves data (~) or waits (.).
-
-    Args:
-        plan: The planner's answer.
-        width: Characters of the whole makespan.
-    """
+    """One line of text per processor: when it computes (#), moves data (~) or waits (.)."""
     total = plan.predicted.makespan_ms
     processors = _processors(plan)
     rows = {p: ["."] * width for p in processors}
@@ -330,21 +321,13 @@ def _search(plan: PlanAnswer) -> str:
 
 
 def control_words(name: str) -> str:
-    """What a control is called.
-
-    Args:
-        name: Such as ``single:gpu``.
-    """
+    """What a control is called."""
     kind, _, where = name.partition(":")
     return CONTROLS.get(kind, name).format(where)
 
 
 def headline(plan: "BranchedAnswer") -> str:
-    """What is recommended, and what was written.
-
-    Args:
-        plan: The answer.
-    """
+    """What is recommended, and what was written."""
     predicted = plan.predicted
     gain = f"{predicted.speedup:.2f}× the best single processor"
     if plan.recommended == BRANCHED:
@@ -360,11 +343,7 @@ def headline(plan: "BranchedAnswer") -> str:
 
 
 def plan_report(plan: PlanAnswer) -> RenderableType:
-    """Table, timeline and figures, one under the other.
-
-    Args:
-        plan: The planner's answer.
-    """
+    """Table, timeline and figures, one under the other."""
     summary = Table(box=None, pad_edge=False, show_header=False)
     summary.add_column(no_wrap=True)
     summary.add_column()
@@ -376,11 +355,7 @@ def plan_report(plan: PlanAnswer) -> RenderableType:
 
 
 def sides_table(plan: PlanAnswer) -> Fitting:
-    """The parts beside the trunk, in fewer columns where the terminal is narrow.
-
-    Args:
-        plan: The planner's answer.
-    """
+    """The parts beside the trunk, in fewer columns where the terminal is narrow."""
     return Fitting([lambda: _sides(plan, tensors=True), lambda: _sides(plan, tensors=False)])
 
 

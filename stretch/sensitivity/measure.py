@@ -35,19 +35,12 @@ FEWEST = 4
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured.
+    """What was measured."""
 
-    Args:
-        alone: The original with one segment replaced, and that calibrated.
-        designs: Whole designs.
-        seconds: How long that took.
-        complete: Whether the time was enough for all that was planned.
-    """
-
-    alone: tuple[Measured, ...]
-    designs: tuple[Measured, ...]
-    seconds: float
-    complete: bool
+    alone: tuple[Measured, ...]  # The original with one segment replaced, and that calibrated.
+    designs: tuple[Measured, ...]  # Whole designs.
+    seconds: float  # How long that took.
+    complete: bool  # Whether the time was enough for all that was planned.
 
 
 @torch.no_grad()
@@ -66,14 +59,10 @@ def measure(
     """Measure single segments, one way of each first, then whole designs, as long as the time lasts.
 
     Args:
-        captured: The original.
         space: Designs of its stages that a planner may choose from, merged ones among them.
         fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width), where computing is to be done.
         held_back: Batches of others to compare on, at least one image.
         budget_s: Seconds after which nothing more is begun.
-        each: Ways of each segment, at most.
-        designs: Whole designs, at most.
-        seed: Of the random designs.
         progress: Called with a few words for what comes next.
 
     Raises:
@@ -111,10 +100,7 @@ def measure_design(captured: Captured, design: BranchDesign, fitted: Batches, he
     """A whole design, built, calibrated and compared.
 
     Args:
-        captured: The original.
-        design: A design of the space.
         fitted: Batches to calibrate with, where computing is to be done.
-        held_back: Batches to compare on.
         space: The designs of the network's stages.
 
     Raises:

@@ -48,11 +48,8 @@ def sensitivity_of(
     A share of the images is looked at (`FITTED`, `HELD_BACK`, less where they would take much memory), spread over all.
 
     Args:
-        captured: The original.
-        device: Whose ways are tried.
         config: The request: processors, rules and join of the designs that are to be chosen from.
         fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width).
-        held_back: Batches of others to compare on.
         budget_s: Seconds of measuring; what has begun is finished.
         progress: Called with a few words for what comes next.
 

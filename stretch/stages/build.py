@@ -47,19 +47,12 @@ def build_control(captured: Captured, planned: PlanResult) -> BranchedModel | No
 
 @dataclass(frozen=True)
 class Images:
-    """Unlabelled images of a folder.
+    """Unlabelled images of a folder."""
 
-    Args:
-        fitted: Batches that calibration looks at, (n, channels, height, width).
-        held_back: Batches of others, for comparing; empty where there are too few images.
-        repeated: Images of the folder that were left out because they are the same as others.
-        fingerprints: Of the images that calibration looks at.
-    """
-
-    fitted: list[torch.Tensor]
-    held_back: list[torch.Tensor]
-    repeated: int = 0
-    fingerprints: tuple[str, ...] = ()
+    fitted: list[torch.Tensor]  # Batches that calibration looks at, (n, channels, height, width).
+    held_back: list[torch.Tensor]  # Batches of others, for comparing; empty where there are too few images.
+    repeated: int = 0  # Images of the folder that were left out because they are the same as others.
+    fingerprints: tuple[str, ...] = ()  # Of the images that calibration looks at.
 
     @property
     def warnings(self) -> list[str]:
@@ -78,11 +71,7 @@ def divide_images(
     held back; where it has not, every fourth one, as long as calibration has enough.
 
     Args:
-        folder: Of unlabelled images.
-        captured: The original.
-        count: Images for calibration, at most.
         preprocessing: What a picture goes through before the model reads it; ImageNet's if None.
-        held_back: Images to hold back, at most.
 
     Raises:
         UsageError: If the network has several inputs, or reads several images at once.
@@ -118,8 +107,6 @@ def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.
     """How far a branched network agrees with its original on images that were held back, and what to say of it.
 
     Args:
-        model: The branched network.
-        captured: The original.
         images: Batches, (n, channels, height, width); none where there were too few.
     """
     if not images:
@@ -159,7 +146,6 @@ def run_on(
 
     Args:
         bundle: An fp32 bundle.
-        captured: The original.
         images: Those that calibration looked at give the ranges of int8, of those held back some are compared, spread over all.
         count: Images to compare on, at most.
         mapping: Where processors run here; see `stretch.evaluation.files.measure_files`.

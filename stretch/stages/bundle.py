@@ -36,13 +36,8 @@ def write_bundle(
 
     Args:
         folder: Of the bundle; an earlier bundle there is replaced in one step.
-        planned: The design with its prediction.
-        original: The original network.
-        networks: The branched network, and its sequential control if there is one.
         weights: Source (``default``, ``random``, ``file``, ``given`` or ``trained``) and which.
         preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
-        controls: Whether the bundle has the sequential controls.
-        agreement: With the original, where that was measured.
         agreeing: Gives it from the complete files in place of `agreement`.
         ranges: Scale and zero point, by subgraph and tensor, that the network was trained with and that int8 is to have.
         calibrated_on: Fingerprints of the images that weights were fitted to.

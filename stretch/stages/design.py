@@ -17,8 +17,6 @@ def read_design(design: Path | DesignDraft, graph: OpGraph, profile: DeviceProfi
     """A design as a person writes it, completed for a network on a device.
 
     Args:
-        design: As read, or its file.
-        graph: The original network.
         profile: Of the device; its first processor runs what the design does not mention.
 
     Raises:
@@ -40,8 +38,6 @@ def decide_design(
     """The design to build, with its prediction and what it is compared with.
 
     Args:
-        graph: The original network.
-        profile: Of the device.
         config: Constraints of the search; with a design, precisions and floors of the controls.
         design: A design to take instead of searching for one.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.

@@ -15,25 +15,15 @@ from stretch.stages.reopen import reopen
 
 
 class EmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that was written.
+    """A package that was written."""
 
-    Args:
-        package: Its folder.
-        network: Name of the network.
-        branched: Whether it is the network of a bundle.
-        files: Names of its files.
-        segments: Of a bundle's network, how many there are.
-        max_error: Largest difference of its outputs from the network's, as a share of the largest output.
-        warnings: What a person should know.
-    """
-
-    package: Path
-    network: str
-    branched: bool
-    files: list[str]
-    segments: int
-    max_error: float
-    warnings: list[str]
+    package: Path  # Its folder.
+    network: str  # Name of the network.
+    branched: bool  # Whether it is the network of a bundle.
+    files: list[str]  # Names of its files.
+    segments: int  # Of a bundle's network, how many there are.
+    max_error: float  # Largest difference of its outputs from the network's, as a share of the largest output.
+    warnings: list[str]  # What a person should know.
 
 
 def emit(
@@ -46,8 +36,6 @@ def emit(
         out: Folder of the package, which does not exist or is empty; its name is that of the package.
         shape: Of a model's input, batch first; its usual one if None.
         weights: Of a model: ``default``, ``none`` or a file.
-        seed: Of random weights.
-        trust_code: Whether a model that is Python code may be executed.
 
     Raises:
         UsageError: If the folder cannot take a package, or options of a model are given for a bundle.

@@ -22,95 +22,56 @@ from stretch.export.repredict import runs_in
 
 
 class PlacedProcessor(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the work of one of the device's processors is done.
+    """Where the work of one of the device's processors is done."""
 
-    Args:
-        delegate: The delegate here, or the backend on the device.
-        cores: CPU cores here.
-        dispatch: How its work is started here; None on a device.
-        stand_in: Whether this machine lacks the processor.
-        reason: Why there, in words.
-    """
-
-    delegate: str
-    cores: tuple[int, ...] = ()
-    dispatch: Dispatch | None = None
-    stand_in: bool = False
-    reason: str
+    delegate: str  # The delegate here, or the backend on the device.
+    cores: tuple[int, ...] = ()  # CPU cores here.
+    dispatch: Dispatch | None = None  # How its work is started here; None on a device.
+    stand_in: bool = False  # Whether this machine lacks the processor.
+    reason: str  # Why there, in words.
 
 
 class PlacedOperator(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one operator, or one meeting point, ended up.
+    """Where one operator, or one meeting point, ended up."""
 
-    Args:
-        name: Its name.
-        op: Its kind.
-        subgraph: What it is part of.
-        processor: Where the design has it.
-        delegate: What runs it; None for a meeting point.
-        reason: Why there, or why it costs nothing, in words.
-        ms: Its time, where that is known by itself.
-        source: ``measured`` or ``predicted``; None without a time.
-    """
-
-    name: str
-    op: str
-    subgraph: str
-    processor: str
-    delegate: str | None
-    reason: str
-    ms: float | None = None
-    source: str | None = None
+    name: str  # Its name.
+    op: str  # Its kind.
+    subgraph: str  # What it is part of.
+    processor: str  # Where the design has it.
+    delegate: str | None  # What runs it; None for a meeting point.
+    reason: str  # Why there, or why it costs nothing, in words.
+    ms: float | None = None  # Its time, where that is known by itself.
+    source: str | None = None  # ``measured`` or ``predicted``; None without a time.
 
 
 class PlacedSubgraph(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subgraph costs.
+    """What a subgraph costs."""
 
-    Args:
-        name: Its name.
-        segment: Segment that it is part of.
-        processor: Where the design has it.
-        macs: Multiply-accumulates.
-        planned_ms: What the planner predicted.
-        ms: Sum of its operators' times; None where none is known.
-    """
-
-    name: str
-    segment: str
-    processor: str
-    macs: int
-    planned_ms: float | None
-    ms: float | None
+    name: str  # Its name.
+    segment: str  # Segment that it is part of.
+    processor: str  # Where the design has it.
+    macs: int  # Multiply-accumulates.
+    planned_ms: float | None  # What the planner predicted.
+    ms: float | None  # Sum of its operators' times; None where none is known.
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle's operators on a machine; the fields are the keys of `stretch explain --json`.
+    """A bundle's operators on a machine; the fields are the keys of `stretch explain --json`."""
 
-    Args:
-        bundle: The bundle's folder.
-        device: ``this machine``, or the device's id.
-        processors: Where each processor's work is done.
-        subgraphs: What each subgraph costs.
-        ops: Each operator, then the meeting points.
-        warnings: What a person should know.
-    """
-
-    bundle: Path
-    device: str
-    processors: dict[str, PlacedProcessor]
-    subgraphs: list[PlacedSubgraph]
-    ops: list[PlacedOperator]
-    warnings: list[str]
+    bundle: Path  # The bundle's folder.
+    device: str  # ``this machine``, or the device's id.
+    processors: dict[str, PlacedProcessor]  # Where each processor's work is done.
+    subgraphs: list[PlacedSubgraph]  # What each subgraph costs.
+    ops: list[PlacedOperator]  # Each operator, then the meeting points.
+    warnings: list[str]  # What a person should know.
 
 
 def explain_here(bundle: Bundle, mapping: list[str], progress: Progress, warnings: list[str]) -> Explanation:
     """Placement on this machine, each operator measured where its delegate can tell.
 
     Args:
-        bundle: The bundle.
         mapping: Where processors run, as ``gpu=cpu1``.
         progress: Called after each subgraph.
-        warnings: For the result.
 
     Raises:
         UsageError: If the mapping does not fit the bundle or this machine.
@@ -136,10 +97,7 @@ def explain_on(
     """Kernels that a device's backends launch, with predicted times.
 
     Args:
-        bundle: The bundle.
-        profile: Of the device.
         progress: Called after each subgraph.
-        warnings: For the result.
         warn: Adds a warning to them; the list's own method if None.
 
     Raises:

@@ -19,15 +19,10 @@ Phase = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Network:
-    """The original network.
+    """The original network."""
 
-    Args:
-        loaded: As a module, with the source of its weights.
-        captured: As data, with its weights.
-    """
-
-    loaded: LoadedModel
-    captured: Captured
+    loaded: LoadedModel  # As a module, with the source of its weights.
+    captured: Captured  # As data, with its weights.
 
     @property
     def graph(self) -> OpGraph:
@@ -51,10 +46,8 @@ def read_network(
         model: A name of `stretch models`, Python code, a file; or what gives the loaded model.
         shape: Of the input, batch first, or of several inputs, or what tells it of the loaded model; the model's usual one if None.
         weights: ``default``, ``none`` or a file.
-        seed: Of random weights.
         trust_code: Whether Python code may be executed.
         portable: Whether a model that is a file is called by its name without its folder, which may be another tomorrow.
-        phase: What loading and capturing are done in.
 
     Raises:
         StretchError: Or one of its kinds: names that do not exist, networks that cannot be captured.
@@ -76,15 +69,7 @@ def _asked(model: object, shape: InputShapes | None) -> InputShapes | None:
 
 
 def check_numbers(module: nn.Module, name: str) -> None:
-    """Refuse weights and statistics that are not finite: whatever is computed with them is nothing.
-
-    Args:
-        module: The network.
-        name: What it is called.
-
-    Raises:
-        StretchError: If so; names the first tensor.
-    """
+    """Refuse weights and statistics that are not finite: whatever is computed with them is nothing."""
     for kind, tensors in (("weight", module.named_parameters()), ("statistic or constant", module.named_buffers())):
         for key, tensor in tensors:
             if not tensor.is_floating_point() or tensor.is_meta:
@@ -100,15 +85,10 @@ def check_numbers(module: nn.Module, name: str) -> None:
 
 @dataclass(frozen=True)
 class Readout:
-    """What a prediction needs of a network.
+    """What a prediction needs of a network."""
 
-    Args:
-        graph: Its operators; some may be opaque.
-        refusal: Why tracing refused it, so that it is predicted from `torch.export`; None where it did not.
-    """
-
-    graph: OpGraph
-    refusal: str | None = None
+    graph: OpGraph  # Its operators; some may be opaque.
+    refusal: str | None = None  # Why tracing refused it, so that it is predicted from `torch.export`; None where it did not.
 
 
 def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "none", trust_code: bool = False) -> Readout:

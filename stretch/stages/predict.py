@@ -12,101 +12,57 @@ from predictors.predictor import Estimate, KernelEstimate, LatencyPredictor
 
 
 class PredictedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """One kernel that a processor's backend launches.
+    """One kernel that a processor's backend launches."""
 
-    Args:
-        name: Its name.
-        kind: Of the operator that decides its cost.
-        ops: Operators merged in it.
-        macs: Multiply-accumulates.
-        ms: Its time.
-        launch_ms: To launch it.
-        compute_ms: If it only computed.
-        memory_ms: If it only moved memory.
-        bound: What limits it.
-        origin: ``fit``, ``relatives``, or ``roofline`` where no measured kernel was like it.
-    """
-
-    name: str
-    kind: str
-    ops: tuple[str, ...]
-    macs: int
-    ms: float
-    launch_ms: float
-    compute_ms: float
-    memory_ms: float
-    bound: str
-    origin: Origin
+    name: str  # Its name.
+    kind: str  # Of the operator that decides its cost.
+    ops: tuple[str, ...]  # Operators merged in it.
+    macs: int  # Multiply-accumulates.
+    ms: float  # Its time.
+    launch_ms: float  # To launch it.
+    compute_ms: float  # If it only computed.
+    memory_ms: float  # If it only moved memory.
+    bound: str  # What limits it.
+    origin: Origin  # ``fit``, ``relatives``, or ``roofline`` where no measured kernel was like it.
 
 
 class FitSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a fitted time comes from.
+    """Where a fitted time comes from."""
 
-    Args:
-        runtime: Runtime that was measured.
-        source: Measurements.
-        held_out: How good fits made so are on families of networks that they have not seen.
-    """
-
-    runtime: str
-    source: str
-    held_out: HeldOut
+    runtime: str  # Runtime that was measured.
+    source: str  # Measurements.
+    held_out: HeldOut  # How good fits made so are on families of networks that they have not seen.
 
 
 class PredictedLatency(msgspec.Struct, frozen=True, kw_only=True):
-    """A network on one processor.
+    """A network on one processor."""
 
-    Args:
-        latency_ms: Most likely value.
-        low_ms: Lower end of the interval.
-        high_ms: Upper end.
-        precision: At what precision.
-        calibrated: Whether this processor was fitted to measurements at this precision.
-        origin: What the time is from: ``fit``, ``relatives`` or ``roofline``.
-        source: Always ``predicted``.
-        fixed_ms: What an inference takes beside its kernels.
-        kernel_count: Kernels.
-        by_roofline: Of them those that no measured kernel was like, so that they are timed by the roofline; all where nothing was fitted.
-        fit: Where the times come from; None where nothing was fitted to measurements on the device.
-        kernels: What the time is made of; empty where that was not asked for.
-    """
-
-    latency_ms: float
-    low_ms: float
-    high_ms: float
-    precision: Precision
-    calibrated: bool
-    origin: Origin
-    source: str
-    fixed_ms: float
-    kernel_count: int
+    latency_ms: float  # Most likely value.
+    low_ms: float  # Lower end of the interval.
+    high_ms: float  # Upper end.
+    precision: Precision  # At what precision.
+    calibrated: bool  # Whether this processor was fitted to measurements at this precision.
+    origin: Origin  # What the time is from: ``fit``, ``relatives`` or ``roofline``.
+    source: str  # Always ``predicted``.
+    fixed_ms: float  # What an inference takes beside its kernels.
+    kernel_count: int  # Kernels.
+    #: Of them those that no measured kernel was like, so that they are timed by the roofline; all where nothing was fitted.
     by_roofline: int
-    fit: FitSource | None
-    kernels: list[PredictedKernel]
+    fit: FitSource | None  # Where the times come from; None where nothing was fitted to measurements on the device.
+    kernels: list[PredictedKernel]  # What the time is made of; empty where that was not asked for.
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """A network on the processors of a device; the fields are the keys of `stretch predict --json`.
+    """A network on the processors of a device; the fields are the keys of `stretch predict --json`."""
 
-    Args:
-        model: The network.
-        device: The device's id.
-        calibrated: Whether its profile was fitted to measurements.
-        input: Shape of the input, with the batch.
-        macs: Multiply-accumulates.
-        params: Learned numbers.
-        processors: The network on each processor, by its name.
-        warnings: What a person should know.
-    """
-
-    model: str
-    device: str
-    calibrated: bool
-    input: tuple[int, ...]
-    macs: int
-    params: int
-    processors: dict[str, PredictedLatency]
-    warnings: list[str]
+    model: str  # The network.
+    device: str  # The device's id.
+    calibrated: bool  # Whether its profile was fitted to measurements.
+    input: tuple[int, ...]  # Shape of the input, with the batch.
+    macs: int  # Multiply-accumulates.
+    params: int  # Learned numbers.
+    processors: dict[str, PredictedLatency]  # The network on each processor, by its name.
+    warnings: list[str]  # What a person should know.
 
 
 def predict_latency(
@@ -122,13 +78,8 @@ def predict_latency(
     """Predict a network on some processors of a device.
 
     Args:
-        model: The network's name.
-        graph: Its operators.
-        profile: Of the device.
         processors: Such as ``gpu`` or ``cpu[1large]``.
         precision: None for each processor's default.
-        kernels: Whether every kernel is wanted.
-        warnings: For the result.
 
     Raises:
         UnknownNameError: If the device has no such processor.
@@ -181,65 +132,39 @@ def _kernel(each: KernelEstimate) -> PredictedKernel:
 
 
 class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One network on one processor of one device, in a table of many.
+    """One network on one processor of one device, in a table of many."""
 
-    Args:
-        model: The network.
-        device: The device's id.
-        processor: Where.
-        precision: At what precision.
-        macs: Multiply-accumulates.
-        latency_ms: Most likely value.
-        low_ms: Lower end of the interval.
-        high_ms: Upper end.
-        calibrated: Whether this processor was fitted to measurements at this precision.
-        origin: What the time is from: ``fit``, ``relatives`` or ``roofline``.
-    """
-
-    model: str
-    device: str
-    processor: str
-    precision: Precision
-    macs: int
-    latency_ms: float
-    low_ms: float
-    high_ms: float
-    calibrated: bool
-    origin: Origin
+    model: str  # The network.
+    device: str  # The device's id.
+    processor: str  # Where.
+    precision: Precision  # At what precision.
+    macs: int  # Multiply-accumulates.
+    latency_ms: float  # Most likely value.
+    low_ms: float  # Lower end of the interval.
+    high_ms: float  # Upper end.
+    calibrated: bool  # Whether this processor was fitted to measurements at this precision.
+    origin: Origin  # What the time is from: ``fit``, ``relatives`` or ``roofline``.
 
 
 class Unpredicted(msgspec.Struct, frozen=True, kw_only=True):
-    """A network that no graph could be had of.
+    """A network that no graph could be had of."""
 
-    Args:
-        model: The network.
-        reason: Why.
-    """
-
-    model: str
-    reason: str
+    model: str  # The network.
+    reason: str  # Why.
 
 
 class PredictionTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Many networks on many devices; the fields are the keys of `stretch predict --json` with wildcards.
+    """Many networks on many devices; the fields are the keys of `stretch predict --json` with wildcards."""
 
-    Args:
-        items: Each network on each processor of each device.
-        failed: Networks without a graph.
-        warnings: What a person should know.
-    """
-
-    items: list[PredictedRow]
-    failed: list[Unpredicted]
-    warnings: list[str]
+    items: list[PredictedRow]  # Each network on each processor of each device.
+    failed: list[Unpredicted]  # Networks without a graph.
+    warnings: list[str]  # What a person should know.
 
 
 def predicted_rows(model: str, graph: OpGraph, places: Sequence[tuple[LatencyPredictor, str, str | None]]) -> list[PredictedRow]:
     """One network in many places.
 
     Args:
-        model: Its name.
-        graph: Its operators.
         places: Predictor of a device, processor, and precision or None for the default.
     """
     rows = []

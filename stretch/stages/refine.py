@@ -19,21 +19,13 @@ KEPT = "refining brought the network no closer to the original on images held ba
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of refining a network.
+    """What came of refining a network."""
 
-    Args:
-        refinement: Errors on the images that the steps left out; where the start was kept, the same after as before.
-        before: Comparison with the original on the images held back, before; None where there were too few.
-        after: The same of what was kept.
-        kept: ``refined``, or ``start`` where no step brought the network closer, or it then agreed less often.
-        warnings: What a person should know.
-    """
-
-    refinement: Refined
-    before: Compared | None
-    after: Compared | None
-    kept: str
-    warnings: list[str]
+    refinement: Refined  # Errors on the images that the steps left out; where the start was kept, the same after as before.
+    before: Compared | None  # Comparison with the original on the images held back, before; None where there were too few.
+    after: Compared | None  # The same of what was kept.
+    kept: str  # ``refined``, or ``start`` where no step brought the network closer, or it then agreed less often.
+    warnings: list[str]  # What a person should know.
 
 
 def refine_and_compare(
@@ -53,10 +45,6 @@ def refine_and_compare(
 
     Args:
         model: The network, on the CPU; changed in place.
-        captured: The original.
-        images: Those that steps look at, and others.
-        how: How, and for how long.
-        checkpoint: Where it goes on from.
         progress: Told what comes next, and how far it is.
     """
     progress("compare")
@@ -82,12 +70,8 @@ def refined(
     """Refine a network, on a GPU where there is one; it is back where it was afterwards.
 
     Args:
-        model: The network.
-        captured: The original.
         images: Batches that it was calibrated with, (n, channels, height, width).
-        how: How, and for how long.
         progress: Told now and then how far it is.
-        checkpoint: Where it goes on from.
     """
     place = next(model.parameters()).device
     try:

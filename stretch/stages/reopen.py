@@ -33,22 +33,14 @@ _AGAIN = "write the bundle again with `stretch branch`"
 
 @dataclass(frozen=True)
 class Reopened:
-    """The networks of a bundle.
+    """The networks of a bundle."""
 
-    Args:
-        original: The network that was branched, of the bundle's control.
-        model: The branched network, in evaluation mode.
-    """
-
-    original: Captured
-    model: BranchedModel
+    original: Captured  # The network that was branched, of the bundle's control.
+    model: BranchedModel  # The branched network, in evaluation mode.
 
 
 def reopen(bundle: Bundle) -> Reopened:
     """Make the networks of a float bundle anew, and see that they compute what its files compute.
-
-    Args:
-        bundle: Whose files are those that it states.
 
     Raises:
         StretchError: If it has subgraphs in other precisions, no original among its controls, or files that are not as nn-stretch writes them.

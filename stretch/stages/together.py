@@ -28,14 +28,10 @@ def pair_of(
 
     Args:
         models: Names of both; the same one twice for two users of one network.
-        device: The device.
-        request: What is asked for of each design.
-        goal: What the pair is to be best in.
         top: Designs of each set of processors, at most.
         within: How many times the best one's time the others may take.
         shape: Of the first network's input; the usual one if None.
         trust_code: Whether Python code of the models may be executed.
-        progress: Told what goes on.
 
     Raises:
         StretchError: Or one of its kinds: as of a plan of each, and where a network has several inputs or outputs.

@@ -50,13 +50,6 @@ def crop_and_flip(
 
     The usual augmentation for 32×32 images (He et al. 2016, section 4.2), one
     gather for the whole batch.
-
-    Args:
-        images: (n, 3, height, width), already normalised, so that zero is the mean.
-        padding: Largest shift; 0 only mirrors.
-        generator: Of the images' device; torch's own where none is given.
-        share: (k, n): this is part k of n of a batch. Numbers are drawn for the whole
-            batch, so that n processes with equal generators see what one would.
     """
     n, _, height, width = images.shape
     device = images.device

@@ -18,35 +18,20 @@ CHECKPOINT_VERSION = 1
 
 
 class State(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a checkpoint says beside its tensors.
+    """What a checkpoint says beside its tensors."""
 
-    Args:
-        version: Of this format.
-        identity: Fingerprints of what the run is: ``recipe``, ``design``, ``model``.
-        epoch: Epochs that are complete.
-        done: Steps of the epoch under way.
-        history: Rows of the log.
-        best: Highest accuracy, or agreement without labels, so far, or None.
-        scaler: State of the fp16 loss scale.
-        processes: How many processes the run had.
-    """
-
-    version: int
-    identity: dict[str, str]
-    epoch: int
-    done: int
-    history: list[dict[str, float | int | None]]
-    best: float | None = None
-    scaler: dict[str, float] = {}
-    processes: int = 1
+    version: int  # Of this format.
+    identity: dict[str, str]  # Fingerprints of what the run is: ``recipe``, ``design``, ``model``.
+    epoch: int  # Epochs that are complete.
+    done: int  # Steps of the epoch under way.
+    history: list[dict[str, float | int | None]]  # Rows of the log.
+    best: float | None = None  # Highest accuracy, or agreement without labels, so far, or None.
+    scaler: dict[str, float] = {}  # State of the fp16 loss scale.
+    processes: int = 1  # How many processes the run had.
 
 
 def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: float | None) -> None:
-    """Write everything a run needs to go on as if it had never stopped.
-
-    Raises:
-        StretchError: If it cannot be written.
-    """
+    """Write everything a run needs to go on as if it had never stopped."""
     step = run.step
     tensors = {f"model.{k}": v for k, v in unwrapped(run.model).state_dict().items()}
     tensors |= optimizer_tensors(step.optimizer, step.parameters)
@@ -71,11 +56,7 @@ def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: flo
 
 
 def read_state(path: Path) -> State:
-    """What a checkpoint says of itself.
-
-    Raises:
-        StretchError: If it is damaged or of a newer version.
-    """
+    """What a checkpoint says of itself."""
     try:
         with safe_open(path, framework="pt") as file:
             state = msgspec.json.decode((file.metadata() or {})["state"], type=State)
@@ -89,11 +70,7 @@ def read_state(path: Path) -> State:
 
 
 def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> State:
-    """Put a run where a checkpoint was written.
-
-    Raises:
-        StretchError: If the checkpoint is damaged, or of another recipe, design or number of processes.
-    """
+    """Put a run where a checkpoint was written."""
     state = read_state(path)
     for what, own in identity.items():
         if state.identity.get(what) != own:

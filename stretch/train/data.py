@@ -23,15 +23,10 @@ _NEEDED = "an .npz holds train_images and test_images, uint8 of n×height×width
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images of one size, packed.
+    """Images of one size, packed."""
 
-    Args:
-        images: (n, 3, height, width) uint8.
-        labels: (n,) int64.
-    """
-
-    images: torch.Tensor
-    labels: torch.Tensor
+    images: torch.Tensor  # (n, 3, height, width) uint8.
+    labels: torch.Tensor  # (n,) int64.
 
     @classmethod
     def of(cls, images: torch.Tensor, labels: torch.Tensor, classes: int) -> "ImageSet":
@@ -90,9 +85,7 @@ class ImageSet:
         """Full batches of one epoch in an order that its number and the seed alone decide.
 
         Args:
-            number: Of the epoch.
             batch: Images of all processes together.
-            seed: Of the run.
             skip: Batches to leave out, where a run goes on.
             share: (k, n): only part k of n of every batch.
         """
@@ -120,7 +113,6 @@ def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
     Args:
         path: With ``train_images``, ``train_labels``, ``test_images``,
             ``test_labels``; images (n, height, width, 3) uint8.
-        classes: Number of classes.
 
     Raises:
         StretchError: If the file is missing, damaged or holds something else.
@@ -137,15 +129,7 @@ def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
 
 
 def load_unlabelled(path: Path, share: float) -> tuple[ImageSet, ImageSet]:
-    """Images to train on and others, held back, from an ``.npz`` file without labels.
-
-    Args:
-        path: With ``train_images``, (n, height, width, 3) uint8, and ``test_images`` if they are to be held back.
-        share: Of the training images that is held back where there are no others.
-
-    Raises:
-        StretchError: If the file is missing, damaged, holds something else or too few images.
-    """
+    """Images to train on and others, held back, from an ``.npz`` file without labels."""
     parts = _read(path, ("train_images",), ("test_images",))
     train = _packed(parts, "train", path)
     if "test_images" in parts:
@@ -158,11 +142,6 @@ def load_unlabelled(path: Path, share: float) -> tuple[ImageSet, ImageSet]:
 
 def divided(items: Sequence[_T], share: float, where: Path) -> tuple[list[_T], list[_T]]:
     """Items to train on and others, held back, spread over all in their order.
-
-    Args:
-        items: All of them.
-        share: Of those held back; at least one is.
-        where: They were found, for the message.
 
     Raises:
         StretchError: If there are fewer than two.
@@ -207,10 +186,7 @@ def synthetic(classes: int, size: int, count: int, seed: int = 0) -> tuple[Image
     """A set that can be learned: each class has a colour, under noise.
 
     Args:
-        classes: Number of classes.
-        size: Height and width.
         count: Training images; the test set has a quarter of it.
-        seed: Of colours and noise.
 
     Raises:
         StretchError: If the images together would not fit into memory.

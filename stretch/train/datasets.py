@@ -15,19 +15,7 @@ from stretch.train.unlabelled import unlabelled_items, unlabelled_shards
 
 
 def load_data(config: DataConfig, classes: int, size: int) -> tuple[Source, Source]:
-    """Training and test set of a recipe.
-
-    Args:
-        config: Which images.
-        classes: Classes of the model.
-        size: Height and width of its input.
-
-    Returns:
-        Both; without labels the second holds images that nothing is trained on, and labels say nothing.
-
-    Raises:
-        StretchError: If images are missing, damaged, or of other classes than the model's.
-    """
+    """Training and test set of a recipe."""
     if config.name == "synthetic":
         return synthetic(classes, size, config.count)
     if not config.path:

@@ -10,14 +10,7 @@ from stretch.transform.model import BranchedModel
 
 
 def distill_loss(scores: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Cross-entropy to the teacher's softened labels (Hinton et al. 2015), up to its constant.
-
-    Args:
-        scores: The student's, (n, classes).
-        teacher: The teacher's, (n, classes).
-        temperature: Divides both; the loss is scaled by its square, which keeps
-            the size of gradients.
-    """
+    """Cross-entropy to the teacher's softened labels (Hinton et al. 2015), up to its constant."""
     return soft_label_losses(scores, teacher, temperature).mean()
 
 
@@ -33,12 +26,6 @@ def weighted_distill_loss(scores: torch.Tensor, teacher: torch.Tensor, labels: t
     A sample's weight is 1 − exp(−s / t), where s and t are the cross-entropies of student
     and teacher to the label: near one while the student is far behind its teacher, near
     zero once it is ahead. No gradient flows through the weights.
-
-    Args:
-        scores: The student's, (n, classes).
-        teacher: The teacher's, (n, classes).
-        labels: Classes, (n,) int64.
-        temperature: As in `distill_loss`.
     """
     with torch.no_grad():
         student = F.cross_entropy(scores, labels, reduction="none")
@@ -57,17 +44,7 @@ def with_teacher(
     share: float,
     temperature: float,
 ) -> torch.Tensor:
-    """A loss on labels and one on the teacher's scores, mixed.
-
-    Args:
-        loss: On labels.
-        scores: The student's, (n, classes), float32.
-        teacher: The teacher's, (n, classes), float32.
-        labels: Classes, (n,) int64.
-        kind: Plain or weighted soft labels.
-        share: Of the teacher's part, 0 to 1.
-        temperature: Of the soft labels.
-    """
+    """A loss on labels and one on the teacher's scores, mixed."""
     taught = (
         weighted_distill_loss(scores, teacher, labels, temperature) if kind == "weighted" else distill_loss(scores, teacher, temperature)
     )
@@ -91,12 +68,7 @@ class WithFeatures(nn.Module):
 
 
 def segment_outputs(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Run a branched network and keep what its segments hand on, the last one's left out.
-
-    Args:
-        model: A `BranchedModel`; a teacher is the original cut at the same meeting points.
-        x: Its input.
-    """
+    """Run a branched network and keep what its segments hand on, the last one's left out."""
     assert isinstance(model, BranchedModel)
     outputs = []
     for part in model.design.segments:
@@ -106,15 +78,7 @@ def segment_outputs(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, li
 
 
 def feature_loss(own: list[torch.Tensor], targets: list[torch.Tensor]) -> torch.Tensor:
-    """Mean squared distance at meeting points, each over the mean square of the teacher's tensor.
-
-    Args:
-        own: The student's tensors.
-        targets: The teacher's, of the same shapes.
-
-    Raises:
-        StretchError: If shapes differ, as behind a `concat` join.
-    """
+    """Mean squared distance at meeting points, each over the mean square of the teacher's tensor."""
     losses = []
     for a, b in zip(own, targets, strict=True):
         if a.shape != b.shape:

@@ -15,17 +15,11 @@ from predictors.errors import StretchError
 
 @dataclass(frozen=True)
 class World:
-    """This process among those of the run.
+    """This process among those of the run."""
 
-    Args:
-        rank: Its number, from 0.
-        size: How many there are.
-        device: Where it computes.
-    """
-
-    rank: int = 0
-    size: int = 1
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    rank: int = 0  # Its number, from 0.
+    size: int = 1  # How many there are.
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # Where it computes.
 
     @property
     def first(self) -> bool:

@@ -40,29 +40,18 @@ RANGES = 64
 
 @dataclass(frozen=True)
 class Extracted:
-    """A design taken out of a run.
+    """A design taken out of a run."""
 
-    Args:
-        model: The network.
-        design: Its design.
-        checkpoint: Its weights.
-        bundle: The bundle, if one was written.
-        inside: Top-1 of the same weights within the supernet, or in the run; without labels the share of the original's classes.
-        extracted: The same of the network.
-        labelled: Whether the run's images have labels.
-        agreement: With the original, on some of the run's test images or those held back; of its files, too, where a bundle was written.
-        manifest: Of the bundle.
-    """
-
-    model: BranchedModel
-    design: BranchDesign
-    checkpoint: Path
-    bundle: Path | None
-    inside: float
-    extracted: float
-    labelled: bool
+    model: BranchedModel  # The network.
+    design: BranchDesign  # Its design.
+    checkpoint: Path  # Its weights.
+    bundle: Path | None  # The bundle, if one was written.
+    inside: float  # Top-1 of the same weights within the supernet, or in the run; without labels the share of the original's classes.
+    extracted: float  # The same of the network.
+    labelled: bool  # Whether the run's images have labels.
+    #: With the original, on some of the run's test images or those held back; of its files, too, where a bundle was written.
     agreement: Agreement | None
-    manifest: "Manifest | None"
+    manifest: "Manifest | None"  # Of the bundle.
 
 
 def extract(
@@ -71,11 +60,8 @@ def extract(
     """Take a design out of a run, evaluate it, and write its weights and a bundle.
 
     Args:
-        folder: Of the run.
         out: Folder for ``model.safetensors``, ``design.toml`` and ``bundle``.
         design: A design file: of the supernet's pool or within it. A run of one network knows its own.
-        bundle: Whether to write the bundle.
-        controls: Whether the bundle has the sequential controls.
         trust_code: As of `open_run`.
 
     Raises:

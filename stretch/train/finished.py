@@ -14,28 +14,14 @@ from stretch.train.prepare import Prepared, prepare
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run with its weights.
+    """A run with its weights."""
 
-    Args:
-        ready: Its recipe, made ready again, with the designs that were trained.
-        weights: The best weights.
-    """
-
-    ready: Prepared
-    weights: dict[str, torch.Tensor]
+    ready: Prepared  # Its recipe, made ready again, with the designs that were trained.
+    weights: dict[str, torch.Tensor]  # The best weights.
 
 
 def open_run(folder: Path, *, trust_code: bool = False) -> FinishedRun:
-    """Open a run to take something out of it.
-
-    Args:
-        folder: Of the run.
-        trust_code: Whether Python code that its recipe names as its model may be executed.
-
-    Raises:
-        UsageError: If its model is Python code and there is no trust in it.
-        StretchError: If it has no weights yet, or its model is not what it was.
-    """
+    """Open a run to take something out of it."""
     run = RunFolder(folder)
     recipe = run.recipe()
     if not (folder / BEST).is_file():

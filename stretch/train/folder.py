@@ -37,11 +37,7 @@ class RunFolder:
         return (self.path / RECIPE).is_file()
 
     def start(self, recipe: Recipe, designs: list[BranchDesign], facts: dict[str, Any]) -> None:
-        """Write what the run is; one that was begun here before it had a checkpoint is forgotten.
-
-        Raises:
-            StretchError: If the folder holds something else or cannot be written.
-        """
+        """Write what the run is; one that was begun here before it had a checkpoint is forgotten."""
         try:
             if self.path.exists() and not self.exists and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise StretchError(f"cannot train into {self.path}: it holds something else", "choose a new folder with --out")
@@ -56,11 +52,7 @@ class RunFolder:
             raise StretchError(f"cannot train into {self.path}: {error.strerror}", "choose a writable folder with --out") from error
 
     def recipe(self) -> Recipe:
-        """The recipe of the run, every value written out.
-
-        Raises:
-            StretchError: If there is no run here.
-        """
+        """The recipe of the run, every value written out."""
         if not self.exists:
             raise StretchError(f"there is no run in {self.path}", "give the folder that `stretch train` wrote")
         return load_recipe(self.path / RECIPE)

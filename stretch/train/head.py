@@ -26,17 +26,6 @@ def replace_head(captured: Captured, classes: int, seed: int) -> Captured:
     registered in: the operator graph is followed backwards from its output. Its new weights
     are drawn as torch draws those of a new layer, by a generator of their own: they depend on
     the seed alone, and no other random state changes.
-
-    Args:
-        captured: The network; its module is changed.
-        classes: How many classes.
-        seed: Of the new weights.
-
-    Returns:
-        The changed network, captured anew.
-
-    Raises:
-        StretchError: If the result is not that of one linear layer or convolution, which is then named.
     """
     graph = captured.graph
     name, old = _module(captured, _head(graph))

@@ -28,21 +28,13 @@ _LOOK = 200
 
 @dataclass(frozen=True)
 class Epoch:
-    """One row of a run's log.
+    """One row of a run's log."""
 
-    Args:
-        epoch: From 1.
-        loss: Mean training loss.
-        accuracy: Top-1 on the test set, or None where it was not evaluated or has no labels.
-        seconds: Of training, without evaluation.
-        agreement: Without labels, share of the images held back in which the network sees the teacher's class.
-    """
-
-    epoch: int
-    loss: float
-    accuracy: float | None
-    seconds: float
-    agreement: float | None = None
+    epoch: int  # From 1.
+    loss: float  # Mean training loss.
+    accuracy: float | None  # Top-1 on the test set, or None where it was not evaluated or has no labels.
+    seconds: float  # Of training, without evaluation.
+    agreement: float | None = None  # Without labels, share of the images held back in which the network sees the teacher's class.
 
     @property
     def score(self) -> float | None:
@@ -208,11 +200,7 @@ class Run:
             )
 
     def check_weights(self) -> None:
-        """Look at the weights, which the last step may have broken without a loss that tells.
-
-        Raises:
-            Diverged: If one is no finite number.
-        """
+        """Look at the weights, which the last step may have broken without a loss that tells."""
         for name, value in unwrapped(self.model).state_dict().items():
             if value.is_floating_point() and not bool(value.isfinite().all()):
                 step = self.epoch * self.per_epoch + self.done
@@ -244,13 +232,8 @@ def train(
     """Train `model` in place on the device it is on; see `Run` for the arguments.
 
     Args:
-        model: Any classifier.
-        train_set: Images to learn from.
-        test_set: Images to evaluate on.
-        config: The run.
         teacher: Gives soft labels where `config.distill` is above zero.
         evaluate_every: Epochs between evaluations.
-        on_epoch: Called after each epoch.
 
     Raises:
         StretchError: If the set has less than one batch, or the loss is no
@@ -294,10 +277,6 @@ def evaluate(model: nn.Module, data: Source, normalise: Normalise, config: Train
     """Top-1 accuracy, 0 to 1; the model is left in the mode it was in.
 
     Args:
-        model: Any classifier.
-        data: Images and labels.
-        normalise: Images to what the model reads.
-        config: Numerics.
         reference: Its best classes, in evaluation mode, take the place of labels: then the result is the agreement with it.
     """
     training = model.training

@@ -9,14 +9,7 @@ from stretch.train.config import TrainConfig
 
 
 def make_optimizer(parameters: Iterable[torch.Tensor], config: TrainConfig, rate: torch.Tensor) -> torch.optim.Optimizer:
-    """SGD or AdamW of the configuration.
-
-    Args:
-        parameters: What is trained.
-        config: The run.
-        rate: The learning rate, a tensor on the parameters' device, so that a
-            captured step reads the rate of the day.
-    """
+    """SGD or AdamW of the configuration."""
     weights = list(parameters)
     on_gpu = rate.is_cuda
     # PyTorch's fused SGD leaves its momentum uninitialised where a scaler finds the first step's gradients infinite.

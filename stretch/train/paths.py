@@ -10,12 +10,7 @@ KEYS = ("model", "weights", "trained", "design", "data.path", "supernet.designs"
 
 
 def root_paths(raw: dict[str, Any], folder: Path) -> None:
-    """Make what the keys of a recipe name absolute.
-
-    Args:
-        raw: The recipe as it stands in TOML; changed in place.
-        folder: What relative paths are relative to.
-    """
+    """Make what the keys of a recipe name absolute."""
     for key in KEYS:
         *parents, last = key.split(".")
         at: Any = raw
@@ -26,13 +21,7 @@ def root_paths(raw: dict[str, Any], folder: Path) -> None:
 
 
 def rooted(key: str, value: Any, folder: Path) -> Any:
-    """The value of one key, absolute if it names a file or folder; any other as it is.
-
-    Args:
-        key: Such as ``data.path``.
-        value: What was given for it, of any type.
-        folder: What relative paths are relative to.
-    """
+    """The value of one key, absolute if it names a file or folder; any other as it is."""
     if key not in KEYS or value in ("", None):
         return value
     if isinstance(value, list):

@@ -40,14 +40,7 @@ def random_designs(
     """Different designs that branch every stage over the same processors by the planner's own join.
 
     Args:
-        graph: The original network.
-        profile: The device.
-        processors: A branch each; all of the device's if empty.
-        count: Designs to draw.
         macs: Range of multiply-accumulates over the original's.
-        min_depth: Depth ratio, at least.
-        min_width: Width ratio, at least.
-        seed: Of the draw.
 
     Raises:
         InfeasibleError: If too few designs are within the range.
@@ -72,18 +65,7 @@ def random_designs(
 def designs_between(
     graph: OpGraph, pool: Sequence[BranchDesign], count: int, macs: tuple[float, float], *, seed: int = 0
 ) -> list[BranchDesign]:
-    """Different designs whose branches lie between the smallest and the largest of a pool.
-
-    Args:
-        graph: The original network.
-        pool: Designs with the same segments, processors and joins.
-        count: Designs to draw.
-        macs: Range of multiply-accumulates over the original's.
-        seed: Of the draw.
-
-    Raises:
-        InfeasibleError: If too few designs are within the range.
-    """
+    """Different designs whose branches lie between the smallest and the largest of a pool."""
     draw = random.Random(seed)
     least, most = envelope(pool, min), envelope(pool, max)
     stages = design_segments(graph, most)
@@ -112,13 +94,6 @@ def fastest_designs(
     The fastest designs of the whole range differ in a few channels; one of each slice
     gives a pool whose members are worth choosing between. All meet at the same points
     over the same processors, as a supernet's designs must.
-
-    Args:
-        graph: The original network.
-        profile: The device.
-        config: Constraints of the planner.
-        count: Designs to find.
-        macs: Range of multiply-accumulates over the original's.
 
     Raises:
         InfeasibleError: If the planner finds too few.

@@ -42,23 +42,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Prepared:
-    """What a recipe trains.
+    """What a recipe trains."""
 
-    Args:
-        recipe: The recipe.
-        profile: The device's profile.
-        captured: The original.
-        weights_source: Of the original, as `LoadedModel` says.
-        designs: The design, or the pool of a supernet.
-        warnings: What a person should know.
-    """
-
-    recipe: Recipe
-    profile: DeviceProfile
-    captured: Captured
-    weights_source: str
-    designs: list[BranchDesign]
-    warnings: list[str]
+    recipe: Recipe  # The recipe.
+    profile: DeviceProfile  # The device's profile.
+    captured: Captured  # The original.
+    weights_source: str  # Of the original, as `LoadedModel` says.
+    designs: list[BranchDesign]  # The design, or the pool of a supernet.
+    warnings: list[str]  # What a person should know.
 
     @property
     def identity(self) -> dict[str, str]:
@@ -87,21 +78,12 @@ class Prepared:
         return self.captured.graph.input.shape[2]
 
     def images(self) -> "tuple[Source, Source]":
-        """Training and test set.
-
-        Raises:
-            StretchError: If they are missing or do not fit the model.
-        """
+        """Training and test set."""
         graph = self.captured.graph
         return load_data(self.recipe.data, graph.by_name[graph.output].shape[1], self.size)
 
     def network(self, device: torch.device, images: "Source | None") -> nn.Module:
-        """What is trained, on a device: a branched network, or a supernet.
-
-        Args:
-            device: Where.
-            images: To calibrate with, if the recipe starts so.
-        """
+        """What is trained, on a device: a branched network, or a supernet."""
         recipe, scratch = self.recipe, self.recipe.start == "scratch"
         torch.manual_seed(recipe.train.seed)
         if recipe.supernet is not None:
@@ -120,16 +102,7 @@ class Prepared:
         return model if recipe.rounding is None else self.rounded(model, images)
 
     def rounded(self, model: BranchedModel, images: "Source | None") -> RoundedModel:
-        """A network with the roundings that the recipe asks for.
-
-        Args:
-            model: The network, on its device.
-            images: Ranges of int8 are taken from some of them; made-up ones if None, where the ranges are known and read afterwards.
-
-        Raises:
-            UsageError: If no processor of the design is rounded.
-            StretchError: If a branch cannot be.
-        """
+        """A network with the roundings that the recipe asks for."""
         assert self.recipe.rounding is not None
         device = next(model.parameters()).device
         if images is None:
@@ -166,8 +139,6 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
     """Load and capture the model, decide the design.
 
     Args:
-        recipe: The recipe.
-        folder: What design files are relative to.
         trust_code: Whether Python code that the recipe names as its model may be executed.
 
     Raises:
@@ -227,11 +198,7 @@ def _check_precision(ready: Prepared, rounding: RoundingConfig) -> None:
 
 
 def check_rounding(recipe: Recipe) -> None:
-    """Refuse what does not go together with rounding or with a trained start, before anything is loaded.
-
-    Raises:
-        UsageError: If so; names the keys.
-    """
+    """Refuse what does not go together with rounding or with a trained start, before anything is loaded."""
     if (recipe.start == "trained") != bool(recipe.trained):
         raise UsageError(
             "a trained start takes start = trained and the file of weights, `trained`",
@@ -259,7 +226,6 @@ def load_trained(model: BranchedModel, file: Path) -> BranchedModel:
     """Fill a network with weights of the same design.
 
     Args:
-        model: The network.
         file: A safetensors file, such as `stretch extract` writes.
 
     Raises:
@@ -291,12 +257,6 @@ def sample(images: "Source", count: int, seed: int, device: torch.device) -> lis
 
     Statistics of batch-norms are to fit what the network met: images are shifted and
     mirrored as in training, and normalised.
-
-    Args:
-        images: The training set.
-        count: Images, at most.
-        seed: Of the choice.
-        device: Where the batches go.
     """
     source = images.to(device)
     size = min(256, max(1, len(source) // 2))

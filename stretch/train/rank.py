@@ -34,19 +34,12 @@ PENALTIES = np.logspace(-3, 2, 11)
 
 @dataclass(frozen=True)
 class Ranked:
-    """A predictor and what it was fitted to.
+    """A predictor and what it was fitted to."""
 
-    Args:
-        predictor: The predictor.
-        designs: The designs.
-        measured: Top-1 of each, in the supernet, with statistics of its own.
-        held_out: Top-1 predicted for each from all others.
-    """
-
-    predictor: AccuracyPredictor
-    designs: list[BranchDesign]
-    measured: list[float]
-    held_out: list[float]
+    predictor: AccuracyPredictor  # The predictor.
+    designs: list[BranchDesign]  # The designs.
+    measured: list[float]  # Top-1 of each, in the supernet, with statistics of its own.
+    held_out: list[float]  # Top-1 predicted for each from all others.
 
 
 def check_rank(folder: Path, count: int) -> None:
@@ -65,7 +58,6 @@ def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: b
     """Evaluate subnets of a trained supernet and fit an accuracy predictor.
 
     Args:
-        folder: Of the run.
         count: Designs to evaluate: those of the pool and others between them.
         progress: Told before each design.
         trust_code: As of `open_run`.
@@ -106,7 +98,6 @@ def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[fl
     on predictions for which the design itself had no part in the choice either.
 
     Args:
-        graph: The original network.
         designs: At least `LEAST`.
         accuracies: Top-1 of each.
 

@@ -30,117 +30,75 @@ _Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 
 
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which images.
+    """Which images."""
 
-    Args:
-        name: ``synthetic``, ``cifar10``, ``cifar100``, ``arrays`` (an .npz), ``images`` (a folder with
-            ``train`` and ``val``, a folder a class), ``imagenet`` (the same) or ``shards`` (WebDataset).
-        path: Folder or file, relative to the recipe.
-        size: Height and width; 0 for the model's usual input.
-        labels: ``given``, or ``none`` to learn from the original alone: then ``images`` may lie in any folders.
-        held_back: Without labels, share of the images that are not trained on but compared on, where the set has no such part.
-        count: Images of a synthetic training set; the test set has a quarter of it.
-        workers: Processes that decode images.
-        bad_limit: Images that may be unreadable before the run stops.
-        device: Where to train.
-    """
-
+    #: ``synthetic``, ``cifar10``, ``cifar100``, ``arrays`` (an .npz), ``images`` (a folder with ``train`` and ``val``, a folder a class),
+    #: ``imagenet`` (the same) or ``shards`` (WebDataset).
     name: Literal["synthetic", "cifar10", "cifar100", "arrays", "images", "imagenet", "shards"] = "synthetic"
-    path: str = ""
-    size: Annotated[int, msgspec.Meta(ge=0, le=MAX_SIZE)] = 0
+    path: str = ""  # Folder or file, relative to the recipe.
+    size: Annotated[int, msgspec.Meta(ge=0, le=MAX_SIZE)] = 0  # Height and width; 0 for the model's usual input.
+    #: ``given``, or ``none`` to learn from the original alone: then ``images`` may lie in any folders.
     labels: Literal["given", "none"] = "given"
+    #: Without labels, share of the images that are not trained on but compared on, where the set has no such part.
     held_back: Annotated[float, msgspec.Meta(gt=0, le=0.5)] = 0.1
-    count: _Count = 2048
-    workers: Annotated[int, msgspec.Meta(ge=0, le=MAX_WORKERS)] = 8
-    bad_limit: Annotated[int, msgspec.Meta(ge=0)] = 100
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    count: _Count = 2048  # Images of a synthetic training set; the test set has a quarter of it.
+    workers: Annotated[int, msgspec.Meta(ge=0, le=MAX_WORKERS)] = 8  # Processes that decode images.
+    bad_limit: Annotated[int, msgspec.Meta(ge=0)] = 100  # Images that may be unreadable before the run stops.
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # Where to train.
 
 
 class SupernetConfig(SandwichConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A supernet instead of one network.
+    """A supernet instead of one network."""
 
-    Args:
-        designs: Design files of the pool, relative to the recipe; drawn if empty.
-        draw: How to draw: ``random``, or ``fastest``: what the planner finds within the limits of ``plan``.
-        pool: How many designs to draw.
-        macs: Range of their multiply-accumulates over the original's.
-        images: Training images for the statistics of an extracted subnet.
-    """
-
-    designs: tuple[str, ...] = ()
+    designs: tuple[str, ...] = ()  # Design files of the pool, relative to the recipe; drawn if empty.
+    #: How to draw: ``random``, or ``fastest``: what the planner finds within the limits of ``plan``.
     draw: Literal["random", "fastest"] = "random"
-    pool: Annotated[int, msgspec.Meta(ge=1, le=MAX_POOL)] = 8
-    macs: tuple[float, float] = (0.97, 1.03)
-    images: _Count = 2048
+    pool: Annotated[int, msgspec.Meta(ge=1, le=MAX_POOL)] = 8  # How many designs to draw.
+    macs: tuple[float, float] = (0.97, 1.03)  # Range of their multiply-accumulates over the original's.
+    images: _Count = 2048  # Training images for the statistics of an extracted subnet.
 
 
 class RoundingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Training in the precisions that the network will run in.
+    """Training in the precisions that the network will run in."""
 
-    Args:
-        precision: ``fp32``, ``fp16`` or ``int8`` by processor; what the plan assumes for those that are not named.
-        images: Training images that ranges of int8 are taken from.
-    """
-
-    precision: dict[str, Precision] = {}
-    images: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 64
+    precision: dict[str, Precision] = {}  # ``fp32``, ``fp16`` or ``int8`` by processor; what the plan assumes for those that are not named.
+    images: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 64  # Training images that ranges of int8 are taken from.
 
 
 class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a run writes.
+    """What a run writes."""
 
-    Args:
-        every: Epochs between checkpoints.
-        steps: Steps between checkpoints within an epoch; 0 for none.
-        last: Checkpoints to keep, beside the best weights.
-        evaluate: Epochs between evaluations.
-        tensorboard: Whether to write TensorBoard events.
-    """
-
-    every: _Count = 1
-    steps: Annotated[int, msgspec.Meta(ge=0)] = 0
-    last: _Count = 2
-    evaluate: _Count = 1
-    tensorboard: bool = True
+    every: _Count = 1  # Epochs between checkpoints.
+    steps: Annotated[int, msgspec.Meta(ge=0)] = 0  # Steps between checkpoints within an epoch; 0 for none.
+    last: _Count = 2  # Checkpoints to keep, beside the best weights.
+    evaluate: _Count = 1  # Epochs between evaluations.
+    tensorboard: bool = True  # Whether to write TensorBoard events.
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A training run.
+    """A training run."""
 
-    Args:
-        model: A name of `stretch models`; or Python code, ``file.py:factory`` (relative to the recipe) or
-            ``package.module:factory``, which runs only where the command line trusts it.
-        device: Profile the design is planned for.
-        version: Of this format.
-        weights: Of the original: ``default``, ``none`` or a file, relative to the recipe.
-        classes: Classes of the data where they are others than the model's: its head is made anew.
-        design: A design file, relative to the recipe; planned if empty.
-        start: Weights of the branched network: ``inherit`` from the original, ``calibrate``
-            (inherit, then fit layers, joins and statistics to training images; of a supernet, whose
-            weights belong to many designs, the statistics alone), ``trained``: those of the file `trained`, or ``scratch``.
-        trained: Weights of a network of the same design, such as the ``model.safetensors`` of `stretch extract`, relative to the recipe.
-        plan: Constraints of the planner.
-        data: Images.
-        train: Optimiser, schedule, numerics, distillation.
-        supernet: Train many designs at once.
-        rounding: Train with weights and tensors rounded as the bundle's will be.
-        keep: Checkpoints and logs.
-    """
-
+    #: A name of `stretch models`; or Python code, ``file.py:factory`` (relative to the recipe) or ``package.module:factory``, which runs
+    #: only where the command line trusts it.
     model: str
-    device: str
-    version: int = RECIPE_VERSION
-    weights: str = "default"
+    device: str  # Profile the design is planned for.
+    version: int = RECIPE_VERSION  # Of this format.
+    weights: str = "default"  # Of the original: ``default``, ``none`` or a file, relative to the recipe.
+    #: Classes of the data where they are others than the model's: its head is made anew.
     classes: Annotated[int, msgspec.Meta(ge=0, le=MAX_CLASSES)] = 0
-    design: str = ""
+    design: str = ""  # A design file, relative to the recipe; planned if empty.
+    #: Weights of the branched network: ``inherit`` from the original, ``calibrate`` (inherit, then fit layers, joins and statistics to
+    #: training images; of a supernet, whose weights belong to many designs, the statistics alone), ``trained``: those of the file
+    #: `trained`, or ``scratch``.
     start: Literal["inherit", "calibrate", "trained", "scratch"] = "inherit"
+    #: Weights of a network of the same design, such as the ``model.safetensors`` of `stretch extract`, relative to the recipe.
     trained: str = ""
-    plan: PlanConfig = PlanConfig()
-    data: DataConfig = DataConfig()
-    train: TrainConfig = TrainConfig()
-    supernet: SupernetConfig | None = None
-    rounding: RoundingConfig | None = None
-    keep: KeepConfig = KeepConfig()
+    plan: PlanConfig = PlanConfig()  # Constraints of the planner.
+    data: DataConfig = DataConfig()  # Images.
+    train: TrainConfig = TrainConfig()  # Optimiser, schedule, numerics, distillation.
+    supernet: SupernetConfig | None = None  # Train many designs at once.
+    rounding: RoundingConfig | None = None  # Train with weights and tensors rounded as the bundle's will be.
+    keep: KeepConfig = KeepConfig()  # Checkpoints and logs.
 
 
 def recipe_folder() -> Path:
@@ -174,7 +132,6 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     that a change names to where the command runs. In what is returned they are absolute.
 
     Args:
-        path: The file.
         changes: ``key=value`` pairs that replace what it says, such as ``train.epochs=5``;
             values are TOML, and words may stand without quotes.
 

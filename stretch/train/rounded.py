@@ -199,13 +199,7 @@ class _RoundedBranch:
         self._norms = {readers[name][0] for name in self.folded}
 
     def run(self, x: torch.Tensor, tensor: str, rounded: Rounding) -> torch.Tensor:
-        """What the branch writes.
-
-        Args:
-            x: What it reads.
-            tensor: Its name in the bundle.
-            rounded: Rounds a tensor, by its name in the bundle, and tells its scale.
-        """
+        """What the branch writes."""
         if self.precision == "fp32":
             return self.branch(x)
         source = self.branch.sources[0]
@@ -270,11 +264,6 @@ def _per_channel(
 
     Weights become the nearest of 255 numbers around zero, whose distance follows the largest of each output channel; biases
     whole multiples of that distance times the scale of what arrives, so that they can be added to integers.
-
-    Args:
-        weight: (channels, …).
-        bias: (channels,), or None.
-        arriving: Scale of what the layer reads; None if it is not rounded.
     """
     with torch.no_grad():
         scale = weight.abs().flatten(1).amax(1).clamp_min(LEAST_RANGE) / WEIGHT_LEVELS

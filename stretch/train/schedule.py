@@ -8,9 +8,6 @@ def learning_rate(step: int, steps: int, warmup: int, peak: float) -> float:
 
     Args:
         step: From 0.
-        steps: Of the whole run.
-        warmup: Steps of the rise.
-        peak: Highest rate.
     """
     if step < warmup:
         return peak * (step + 1) / warmup

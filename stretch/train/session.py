@@ -26,20 +26,14 @@ from stretch.train.supernet import Supernet
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run came to.
+    """What a run came to."""
 
-    Args:
-        run: Its folder; None after a dry run.
-        checkpoint: Its final weights; None after a dry run.
-        metrics: ``accuracy`` and ``best_accuracy``, or without labels ``agreement`` and ``best_agreement``, ``loss``, ``epochs``, ``seconds``,
-            ``images_per_second``, ``memory_mib`` and more.
-        warnings: What a person should know.
-    """
-
-    run: Path | None
-    checkpoint: Path | None
+    run: Path | None  # Its folder; None after a dry run.
+    checkpoint: Path | None  # Its final weights; None after a dry run.
+    #: ``accuracy`` and ``best_accuracy``, or without labels ``agreement`` and ``best_agreement``, ``loss``, ``epochs``, ``seconds``,
+    #: ``images_per_second``, ``memory_mib`` and more.
     metrics: dict[str, Any]
-    warnings: list[str]
+    warnings: list[str]  # What a person should know.
 
 
 def train_recipe(
@@ -56,14 +50,11 @@ def train_recipe(
     """Train what a recipe says.
 
     Args:
-        recipe: The recipe.
         base: What design files are relative to.
-        out: Folder of the run.
         resume: Go on from the newest whole checkpoint there.
         dry_run: Build everything, train one step on synthetic images, write nothing.
         trust_code: Whether Python code that the recipe names as its model may be executed.
         world: This process among those of the run.
-        listener: Told how it goes.
 
     Raises:
         StretchError: Or one of its kinds: data that is missing or does not fit, a loss that

@@ -26,17 +26,11 @@ _LEARNED = ("weight", "bias")
 
 @dataclass
 class Offsets:
-    """Where each shared tensor lies in the flat vector.
+    """Where each shared tensor lies in the flat vector."""
 
-    Args:
-        shapes: Shape by name, ``segment.branch.operator.weight``.
-        starts: First position by name.
-        size: Length of the vector.
-    """
-
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    starts: dict[str, int] = field(default_factory=dict)
-    size: int = 0
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # Shape by name, ``segment.branch.operator.weight``.
+    starts: dict[str, int] = field(default_factory=dict)  # First position by name.
+    size: int = 0  # Length of the vector.
 
     def add(self, name: str, shape: tuple[int, ...]) -> None:
         """Give a tensor its place, once."""
@@ -177,12 +171,7 @@ class Sharing:
 
 
 def envelope(designs: Sequence[BranchDesign], pick: "type[max] | type[min]" = max) -> BranchDesign:  # type: ignore[valid-type]
-    """The largest design around a set, or with `min` the smallest inside it: per branch the extreme depth and width.
-
-    Args:
-        designs: Designs with the same segments and processors.
-        pick: `max` or `min`.
-    """
+    """The largest design around a set, or with `min` the smallest inside it: per branch the extreme depth and width."""
     first = designs[0]
     parts = []
     for number, part in enumerate(first.segments):
@@ -197,11 +186,7 @@ def envelope(designs: Sequence[BranchDesign], pick: "type[max] | type[min]" = ma
 
 
 def _check(designs: Sequence[BranchDesign]) -> dict[str, int]:
-    """Number of branches by segment whose join adds them up.
-
-    Raises:
-        StretchError: If the designs cannot share weights.
-    """
+    """Number of branches by segment whose join adds them up."""
     if not designs:
         raise StretchError("a supernet needs at least one design", "name designs, or let the search find some")
     first = designs[0]

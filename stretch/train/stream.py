@@ -26,19 +26,12 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 @dataclass(frozen=True)
 class Item:
-    """One encoded image.
+    """One encoded image."""
 
-    Args:
-        path: File, or shard that holds it.
-        label: Its class.
-        offset: First byte in the shard.
-        size: Bytes; 0 for the whole file.
-    """
-
-    path: Path
-    label: int
-    offset: int = 0
-    size: int = 0
+    path: Path  # File, or shard that holds it.
+    label: int  # Its class.
+    offset: int = 0  # First byte in the shard.
+    size: int = 0  # Bytes; 0 for the whole file.
 
     def read(self) -> bytes:
         """The encoded bytes."""
@@ -50,15 +43,7 @@ class Item:
 
 
 def folder_items(folder: Path, classes: list[str] | None = None) -> tuple[list[Item], list[str]]:
-    """Images of a folder with one folder a class, and the class names in order; what is hidden is neither.
-
-    Args:
-        folder: The folder.
-        classes: Names to number by; those of the folder if None.
-
-    Raises:
-        StretchError: If it is missing, has no classes or a class that is not among `classes`.
-    """
+    """Images of a folder with one folder a class, and the class names in order; what is hidden is neither."""
     if not folder.is_dir():
         raise StretchError(f"there is no folder of images {folder}", "it holds `train` and `val`, each with one folder a class")
     names = sorted(part.name for part in folder.iterdir() if part.is_dir() and not part.name.startswith("."))
@@ -86,13 +71,6 @@ def shard_items(shards: Sequence[Path], *, labelled: bool = True) -> list[Item]:
 
     The headers are read once; images are then read at random from where they are, so that
     order and resuming are those of any other set.
-
-    Args:
-        shards: The tar files.
-        labelled: False to leave classes out of account.
-
-    Raises:
-        StretchError: If a shard is no tar file or an image has no class.
     """
     items = []
     for shard in shards:
@@ -170,32 +148,19 @@ class _Decoded(Dataset[tuple[torch.Tensor, int, int]]):
 
 @dataclass
 class ImageStream:
-    """Images decoded as they are needed: random crops while training, the middle for evaluation.
+    """Images decoded as they are needed: random crops while training, the middle for evaluation."""
 
-    Args:
-        items: The images.
-        size: Height and width.
-        workers: Processes that decode.
-        bad_limit: Images that may be unreadable before `epoch` stops.
-        device: Where batches go.
-        bad: Images found unreadable so far, by number.
-    """
-
-    items: list[Item]
-    size: int
-    workers: int
-    bad_limit: int
-    device: torch.device
-    bad: set[int]
+    items: list[Item]  # The images.
+    size: int  # Height and width.
+    workers: int  # Processes that decode.
+    bad_limit: int  # Images that may be unreadable before `epoch` stops.
+    device: torch.device  # Where batches go.
+    bad: set[int]  # Images found unreadable so far, by number.
     augmented: bool = True
 
     @classmethod
     def of(cls, items: list[Item], size: int, classes: int, workers: int = 0, bad_limit: int = 100) -> "ImageStream":
-        """The set, checked.
-
-        Raises:
-            StretchError: If it is empty or a label is not below `classes`.
-        """
+        """The set, checked."""
         if not items:
             raise StretchError("an image set is empty", "check the data folder")
         lowest, highest = min(item.label for item in items), max(item.label for item in items)
@@ -226,11 +191,7 @@ class ImageStream:
     def epoch(
         self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Full batches of one epoch; see `ImageSet.epoch`.
-
-        Raises:
-            StretchError: If more than `bad_limit` images cannot be read; names one.
-        """
+        """Full batches of one epoch; see `ImageSet.epoch`."""
         order = torch.randperm(len(self.items), generator=torch.Generator().manual_seed(seed * 1_000_003 + number)).tolist()
         part, parts = share
         own = batch // parts

@@ -12,11 +12,7 @@ SPLITS = ("train", "val")
 
 
 def check_unlabelled(recipe: Recipe) -> None:
-    """Refuse what a recipe without labels cannot do, before anything is loaded.
-
-    Raises:
-        UsageError: If it asks for something that needs labels, or leaves nothing to learn from; names the key.
-    """
+    """Refuse what a recipe without labels cannot do, before anything is loaded."""
     if recipe.data.labels != "none":
         return
     train = recipe.train
@@ -40,13 +36,6 @@ def unlabelled_items(folder: Path, share: float) -> tuple[list[Item], list[Item]
     """Images of a folder, whatever folders they are in, to train on and held back; what is hidden is no image.
 
     Where the folder has folders `train` and `val`, these are the two parts.
-
-    Args:
-        folder: Of images.
-        share: Of those held back, where the folder is not divided.
-
-    Raises:
-        StretchError: If it is missing, or has too few images.
     """
     if not folder.is_dir():
         raise StretchError(f"there is no folder of images {folder}", "data.path is a folder of images, flat or of folders")
@@ -60,15 +49,7 @@ def unlabelled_items(folder: Path, share: float) -> tuple[list[Item], list[Item]
 
 
 def unlabelled_shards(folder: Path, share: float) -> tuple[list[Item], list[Item]]:
-    """Images of tar files, to train on and held back: those of ``train*.tar`` and ``val*.tar`` where there are both.
-
-    Args:
-        folder: With the tar files.
-        share: Of those held back, where the shards are not divided.
-
-    Raises:
-        StretchError: If a shard is no tar file, or there are too few images.
-    """
+    """Images of tar files, to train on and held back: those of ``train*.tar`` and ``val*.tar`` where there are both."""
     parts = [shard_items(sorted(folder.glob(f"{split}*.tar")), labelled=False) for split in SPLITS]
     if all(parts):
         return parts[0], parts[1]

@@ -21,10 +21,6 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
     Kept channels are those with the largest L1 norm; entries and joins start as
     selections, so that a branch that keeps everything passes it on unchanged.
 
-    Args:
-        captured: The original network.
-        design: A complete design for it.
-
     Returns:
         The module, in evaluation mode.
 
@@ -51,16 +47,7 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
 
 
 def heritages(captured: Captured, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> list[list[Heritage]]:
-    """What every branch of every segment keeps of the original, in order.
-
-    Args:
-        captured: The original network.
-        design: A complete design for it.
-        branched: Its scaled branches, where they are known.
-
-    Raises:
-        StretchError: If the design does not fit the network.
-    """
+    """What every branch of every segment keeps of the original, in order."""
     found = []
     arriving = Trunk.of(torch.arange(trunk_of(captured.graph).graph.input.shape[1]))
     for part, branches in zip(design.segments, branched or scaled_branches(captured.graph, design), strict=True):
@@ -94,16 +81,7 @@ def fill_branch(
     matches: Mapping[str, str] | None = None,
     only: Container[str] | None = None,
 ) -> None:
-    """Give one branch its weights.
-
-    Args:
-        module: The branch; changed in place.
-        captured: The original network.
-        heritage: What it keeps.
-        scale: Its design.
-        matches: Operators that inherit from another one of the same shape.
-        only: Operators that are filled, the entry aside, which then stays; all if None.
-    """
+    """Give one branch its weights."""
     for name, weights in heritage.weights(captured, matches).items():
         if only is None or name in only:
             load_weights(module.get_submodule(name), weights)
@@ -132,13 +110,7 @@ def _selection(wanted: torch.Tensor, has: Trunk) -> torch.Tensor:
 
 
 def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[Heritage]) -> None:
-    """Let the joins hand on each original channel from a branch that kept it; what no branch kept is zero.
-
-    Args:
-        segment: The branched segment; its joins are changed in place.
-        part: Its design.
-        family: What its branches keep.
-    """
+    """Let the joins hand on each original channel from a branch that kept it; what no branch kept is zero."""
     join = join_of(part.join)
     if not join.convolves:
         return

@@ -193,11 +193,7 @@ class Side(nn.Module):
         return branch
 
     def forward(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What it writes, by name.
-
-        Args:
-            values: What it reads, by name.
-        """
+        """What it writes, by name."""
         branch = self.branch
         written = branch(*(values[name] for name in branch.sources))
         return dict(zip(branch.results, written if len(branch.results) > 1 else (written,), strict=True))
@@ -254,7 +250,6 @@ class BranchedModel(nn.Module):
 
         Args:
             x: The first of `inputs`.
-            others: The others, in their order.
 
         Returns:
             What the original returns.
@@ -269,7 +264,6 @@ class BranchedModel(nn.Module):
         """Inputs, ends of segments and what sides write, by the original's names.
 
         Args:
-            inputs: In order.
             instead: Modules that compute a segment in the place of its own, by the segment's name.
         """
         found = self.beginning(inputs)
@@ -281,9 +275,6 @@ class BranchedModel(nn.Module):
 
     def beginning(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """What is there before the first segment: inputs and what sides make of them alone, by name, and as `TRUNK` what it reads.
-
-        Args:
-            inputs: In order.
 
         Raises:
             UsageError: If there are more or fewer than the network takes.

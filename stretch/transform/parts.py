@@ -15,7 +15,6 @@ def weights_in_parts(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -
 
     Args:
         graph: As processors run it (`predictors.rewrites.grouped`).
-        weights: By the names of whole operators.
     """
     found: Weights = {name: dict(own) for name, own in weights.items()}
     for owner, parts in _parts(graph).items():
@@ -30,7 +29,6 @@ def weights_of_wholes(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) 
     """What `weights_in_parts` cut, in one piece again; parts that lack a weight leave the operator without it.
 
     Args:
-        graph: As processors run it.
         weights: By the names of parts; tensors of torch.
     """
     import torch

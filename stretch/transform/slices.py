@@ -17,11 +17,6 @@ def share_slices(whole: nn.Module, branch: nn.Module, taken: Mapping[str, Taken]
     They are views: whatever changes the whole's numbers in place changes the
     branch's. They are neither parameters nor part of a state dict, and have no
     gradients.
-
-    Args:
-        whole: The segment in one piece; its submodules are its operators.
-        branch: The branch, likewise; its own weights go.
-        taken: What it has of each operator's weights.
     """
     owners = dict(whole.named_children())
     for name, module in branch.named_children():

@@ -24,9 +24,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
     """Write a safetensors file under a temporary name, then rename it.
 
     Args:
-        path: The file; its folder is made.
         tensors: By name; on any device, in any memory format.
-        metadata: Of the file's header.
 
     Raises:
         StretchError: If the disk is full or the folder cannot be written; the old file is kept.
@@ -66,12 +64,7 @@ def under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.T
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What an optimiser remembers of its parameters, to be written.
-
-    Args:
-        optimizer: The optimiser.
-        parameters: Its parameters, in an order that stays.
-    """
+    """What an optimiser remembers of its parameters, to be written."""
     return {
         f"{_OPTIMIZER}{index}.{key}": value
         for index, parameter in enumerate(parameters)
@@ -81,13 +74,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, parameters: Sequence[tor
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Let an optimiser remember what `optimizer_tensors` gave.
-
-    Args:
-        optimizer: One of the same kind for the same parameters.
-        parameters: They, in the same order.
-        tensors: What was written, other tensors among it.
-    """
+    """Let an optimiser remember what `optimizer_tensors` gave."""
     states: dict[int, dict[str, Any]] = {}
     for name, value in under(tensors, _OPTIMIZER).items():
         index, _, key = name.partition(".")

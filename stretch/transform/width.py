@@ -15,16 +15,10 @@ from stretch.planning.network.channels import ChannelGroups
 
 @dataclass(frozen=True)
 class Trunk:
-    """Channels that arrive at a segment, told in channels of the original.
+    """Channels that arrive at a segment, told in channels of the original."""
 
-    Args:
-        index: Original channel that each arriving channel stands for, (n,) int64.
-        share: Its part of that channel where several stand for the same one,
-            (n,) float32: dense consumers multiply by it.
-    """
-
-    index: torch.Tensor
-    share: torch.Tensor
+    index: torch.Tensor  # Original channel that each arriving channel stands for, (n,) int64.
+    share: torch.Tensor  # Its part of that channel where several stand for the same one, (n,) float32: dense consumers multiply by it.
 
     @classmethod
     def of(cls, index: torch.Tensor) -> "Trunk":
@@ -58,8 +52,6 @@ def choose_units(branch: ScaledBranch, scores: dict[int, torch.Tensor], answers_
     """Units each group keeps, ascending; repeated ones where a group grows.
 
     Args:
-        branch: The scaled branch.
-        scores: Importance of units.
         answers_for: Channels, from `branch.trunk`, that the trunk must keep if
             it can: the part of the join this branch answers for.
         sliced: Whether the branch starts with a slice of the trunk, which
@@ -89,9 +81,6 @@ def kept_channels(channels: ChannelGroups, graph: OpGraph, name: str, chosen: di
     """Original channel of each channel of operator `name` in a branch, with its share.
 
     Args:
-        channels: Channel groups of the unscaled segment.
-        graph: The unscaled segment.
-        name: The operator.
         chosen: Units of each group, from `choose_units`.
         arriving: What arrives where the branch has no entry, else None.
     """
@@ -121,11 +110,8 @@ def inherit(
     grouped ones and batch-norms with their channels.
 
     Args:
-        branch: The scaled branch.
-        captured: The original network.
         chosen: Units of each group, from `choose_units`.
         arriving: What arrives where the branch has no entry, else None.
-        matches: Operators that inherit from another one of the same shape.
 
     Returns:
         Weights by operator name of `branch.graph`, without entry and join.
@@ -168,19 +154,12 @@ def inherit(
 
 @dataclass(frozen=True)
 class Heritage:
-    """What one branch keeps of the original.
+    """What one branch keeps of the original."""
 
-    Args:
-        branch: The scaled branch.
-        chosen: Units of each channel group, from `choose_units`.
-        arriving: What arrives at its segment.
-        bare: Whether it reads that without an entry.
-    """
-
-    branch: ScaledBranch
-    chosen: dict[int, torch.Tensor]
-    arriving: Trunk
-    bare: bool
+    branch: ScaledBranch  # The scaled branch.
+    chosen: dict[int, torch.Tensor]  # Units of each channel group, from `choose_units`.
+    arriving: Trunk  # What arrives at its segment.
+    bare: bool  # Whether it reads that without an entry.
 
     def kept(self, name: str) -> torch.Tensor:
         """Original channel of each channel of operator `name`, (channels,) int64."""

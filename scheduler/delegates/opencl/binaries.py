@@ -19,11 +19,7 @@ def binary_folder() -> Path:
 
 
 def binary_file(*parts: str) -> Path:
-    """Where the binary lies of a kernel for which all these words are the same.
-
-    Args:
-        parts: Device, driver, options and source.
-    """
+    """Where the binary lies of a kernel for which all these words are the same."""
     return binary_folder() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.bin"
 
 

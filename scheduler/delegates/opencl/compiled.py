@@ -20,15 +20,10 @@ from scheduler.memory.offset import plan_offset
 
 @dataclass(frozen=True)
 class KernelTime:
-    """How long one launch takes.
+    """How long one launch takes."""
 
-    Args:
-        launch: The launch.
-        ms: Milliseconds between its start and its end on the device.
-    """
-
-    launch: Launch
-    ms: float
+    launch: Launch  # The launch.
+    ms: float  # Milliseconds between its start and its end on the device.
 
 
 class OpenCLCompiled(Compiled):

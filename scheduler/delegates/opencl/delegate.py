@@ -127,11 +127,7 @@ class OpenCLDelegate(Delegate):
         return OpenCLTuning(self.in_precision(entry.precision), bundle.file(entry.file), name, groups)
 
     def in_precision(self, precision: str) -> "OpenCLDelegate":
-        """This delegate, or one like it that stores tensors in half precision.
-
-        Args:
-            precision: Of a subgraph.
-        """
+        """This delegate, or one like it that stores tensors in half precision."""
         if precision != "fp16" or self._half:
             return self
         return OpenCLDelegate(self._cores, half=True, options=self._options, planner=self._planner, fallback=self.falls_back_on is not None)
@@ -163,7 +159,6 @@ class OpenCLDelegate(Delegate):
         What was found until an interruption is kept as well.
 
         Args:
-            model: ONNX file of the subgraph.
             budget_s: Seconds after which no further kernel is begun.
             progress: Called after each convolution with the name of the next.
         """
@@ -188,7 +183,6 @@ class OpenCLDelegate(Delegate):
         """A subgraph compiled with these schedules, whatever the cache holds.
 
         Args:
-            model: ONNX file of the subgraph.
             schedules: Parameters by kernel and shape; others are taken untuned.
 
         Raises:
@@ -211,12 +205,6 @@ class OpenCLDelegate(Delegate):
         """Choose the work-group of every launch of a subgraph by FAST or EXHAUSTIVE, and keep what is better than the templates' own.
 
         What was found until an interruption is kept as well.
-
-        Args:
-            model: ONNX file of the subgraph.
-            mode: Which candidates are measured.
-            budget_s: Seconds after which no further launch is begun.
-            progress: Called after each launch with the kernel of the next.
         """
         device = open_device(self._cores)
         graph = read_graph(model)
@@ -237,11 +225,7 @@ class OpenCLDelegate(Delegate):
         return found
 
     def prepared(self, model: Path) -> Graph:
-        """A subgraph as it is lowered: simplified and fused.
-
-        Args:
-            model: ONNX file of the subgraph.
-        """
+        """A subgraph as it is lowered: simplified and fused."""
         graph = read_graph(model)
         self._prepare(graph)
         return graph

@@ -34,35 +34,21 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class Traits:
-    """What the kernels need to know of a device; see devices.toml.
+    """What the kernels need to know of a device; see devices.toml."""
 
-    Args:
-        id: Name of the kind of device.
-        lanes: Channels of a block.
-        blocks_inside: Whether the blocks of a pixel lie side by side.
-        registers: Vectors of `lanes` floats that a work-item can hold.
-        cpu: Whether the device is a CPU, so that a work-group is one work-item and built-ins cost calls.
-        local: Work-group of tiled kernels.
-        wait_every: Profiled launches after which a tuner waits.
-        max_local: Most work-items of a work-group.
-        max_sizes: Most work-items in each dimension of a work-group.
-        alignment: Alignment of a part of a buffer, in bytes.
-        fp16: Whether the device states `cl_khr_fp16`, and so computes with half.
-        images: Largest width and height of an image of weights and most texels of an image of inputs, in devices on which convolutions
-            read images; else zeros.
-    """
-
-    id: str
-    lanes: int
-    blocks_inside: bool
-    registers: int
-    cpu: bool
-    local: tuple[int, int, int]
-    wait_every: int
-    max_local: int = 1
-    max_sizes: tuple[int, ...] = (1, 1, 1)
-    alignment: int = 128
-    fp16: bool = False
+    id: str  # Name of the kind of device.
+    lanes: int  # Channels of a block.
+    blocks_inside: bool  # Whether the blocks of a pixel lie side by side.
+    registers: int  # Vectors of `lanes` floats that a work-item can hold.
+    cpu: bool  # Whether the device is a CPU, so that a work-group is one work-item and built-ins cost calls.
+    local: tuple[int, int, int]  # Work-group of tiled kernels.
+    wait_every: int  # Profiled launches after which a tuner waits.
+    max_local: int = 1  # Most work-items of a work-group.
+    max_sizes: tuple[int, ...] = (1, 1, 1)  # Most work-items in each dimension of a work-group.
+    alignment: int = 128  # Alignment of a part of a buffer, in bytes.
+    fp16: bool = False  # Whether the device states `cl_khr_fp16`, and so computes with half.
+    #: Largest width and height of an image of weights and most texels of an image of inputs, in devices on which convolutions read images;
+    #: else zeros.
     images: tuple[int, int, int] = (0, 0, 0)
 
     def blocking(self, half: bool) -> Blocking:
@@ -72,26 +58,16 @@ class Traits:
 
 @dataclass(frozen=True)
 class OpenDevice:
-    """A device with a context and an in-order queue that takes the times of its commands.
+    """A device with a context and an in-order queue that takes the times of its commands."""
 
-    Args:
-        context: The `pyopencl.Context`.
-        queue: The `pyopencl.CommandQueue`.
-        traits: What the kernels need to know.
-        name: Name of the device.
-        driver: Platform, version and driver, which decide whether tuned schedules fit.
-        cores: CPU cores that it computes on; empty for a device of its own.
-        arenas: Memory that the subgraphs of the queue take turns in.
-        lock: Held while the commands of one run are put into the queue, for runs share memory one after the other.
-    """
-
-    context: Any
-    queue: Any
-    traits: Traits
-    name: str
-    driver: str
-    cores: tuple[int, ...]
-    arenas: Arenas
+    context: Any  # The `pyopencl.Context`.
+    queue: Any  # The `pyopencl.CommandQueue`.
+    traits: Traits  # What the kernels need to know.
+    name: str  # Name of the device.
+    driver: str  # Platform, version and driver, which decide whether tuned schedules fit.
+    cores: tuple[int, ...]  # CPU cores that it computes on; empty for a device of its own.
+    arenas: Arenas  # Memory that the subgraphs of the queue take turns in.
+    #: Held while the commands of one run are put into the queue, for runs share memory one after the other.
     lock: Any = field(default_factory=threading.Lock, compare=False)
 
 

@@ -10,17 +10,11 @@ from scheduler.delegates.opencl.simplify import merge
 
 @dataclass(frozen=True)
 class Activation:
-    """An element-wise function at the end of a kernel.
+    """An element-wise function at the end of a kernel."""
 
-    Args:
-        name: `act_<name>` in kernels/common.h.
-        a: Its first parameter.
-        b: Its second parameter.
-    """
-
-    name: str = "none"
-    a: float = 0.0
-    b: float = 0.0
+    name: str = "none"  # `act_<name>` in kernels/common.h.
+    a: float = 0.0  # Its first parameter.
+    b: float = 0.0  # Its second parameter.
 
     @property
     def macro(self) -> str:
@@ -37,13 +31,7 @@ RESIDUAL = ("Conv",)
 
 
 def fuse(graph: Graph, residual: bool = True, activations: bool = True) -> None:
-    """Merge activations and additions into convolutions; what is left becomes `Unary` and `Binary` nodes.
-
-    Args:
-        graph: Changed in place.
-        residual: Whether to merge additions.
-        activations: Whether to merge activations.
-    """
+    """Merge activations and additions into convolutions; what is left becomes `Unary` and `Binary` nodes."""
     for node in list(graph.nodes):
         found = activation_of(graph, node)
         if found is not None and node.op != "Mul":

@@ -25,23 +25,14 @@ _REALS = (1, 10)
 
 @dataclass(frozen=True)
 class Node:
-    """One operator.
+    """One operator."""
 
-    Args:
-        name: Name of the ONNX node that it stems from.
-        op: Operator type, or a name that a pass gave to several operators merged.
-        inputs: Tensors read; empty for an optional input left out.
-        output: Tensor written.
-        attrs: Attributes as Python values; strings are bytes.
-        merged: Names of the ONNX nodes that it computes, its own included.
-    """
-
-    name: str
-    op: str
-    inputs: tuple[str, ...]
-    output: str
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-    merged: tuple[str, ...] = ()
+    name: str  # Name of the ONNX node that it stems from.
+    op: str  # Operator type, or a name that a pass gave to several operators merged.
+    inputs: tuple[str, ...]  # Tensors read; empty for an optional input left out.
+    output: str  # Tensor written.
+    attrs: Mapping[str, Any] = field(default_factory=dict)  # Attributes as Python values; strings are bytes.
+    merged: tuple[str, ...] = ()  # Names of the ONNX nodes that it computes, its own included.
 
     def with_attrs(self, **more: Any) -> "Node":
         """A copy with some attributes set."""
@@ -50,23 +41,14 @@ class Node:
 
 @dataclass
 class Graph:
-    """A subgraph.
+    """A subgraph."""
 
-    Args:
-        nodes: In topological order.
-        constants: Weights by name.
-        shapes: Shape of every tensor.
-        inputs: Names of the inputs.
-        outputs: Names of the outputs.
-        gone: Why ONNX nodes that are in no node any more are gone, by name.
-    """
-
-    nodes: list[Node]
-    constants: dict[str, Array]
-    shapes: dict[str, Shape]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    gone: dict[str, str] = field(default_factory=dict)
+    nodes: list[Node]  # In topological order.
+    constants: dict[str, Array]  # Weights by name.
+    shapes: dict[str, Shape]  # Shape of every tensor.
+    inputs: tuple[str, ...]  # Names of the inputs.
+    outputs: tuple[str, ...]  # Names of the outputs.
+    gone: dict[str, str] = field(default_factory=dict)  # Why ONNX nodes that are in no node any more are gone, by name.
 
     def readers(self) -> dict[str, list[Node]]:
         """Nodes that read each tensor; a node that reads it twice is named twice."""

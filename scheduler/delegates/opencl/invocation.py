@@ -29,40 +29,24 @@ class DeviceError(UnableError):
 
 @dataclass(frozen=True)
 class Command:
-    """A kernel whose arguments are set.
+    """A kernel whose arguments are set."""
 
-    Args:
-        launch: What it computes.
-        kernel: The `pyopencl.Kernel`.
-        grid: Its global size.
-        local: Its work-group size, or None.
-        regions: Memory of the intermediate tensors; kernels do not keep their arguments.
-    """
-
-    launch: Launch
-    kernel: Any
-    grid: Size
-    local: Size | None
-    regions: Mapping[str, Any]
+    launch: Launch  # What it computes.
+    kernel: Any  # The `pyopencl.Kernel`.
+    grid: Size  # Its global size.
+    local: Size | None  # Its work-group size, or None.
+    regions: Mapping[str, Any]  # Memory of the intermediate tensors; kernels do not keep their arguments.
 
 
 @dataclass(frozen=True)
 class CommandSpan:
-    """When a command passed each stage, in nanoseconds on the device's clock.
+    """When a command passed each stage, in nanoseconds on the device's clock."""
 
-    Args:
-        name: Node that a kernel computes, or what else the command did.
-        queued: Put into the queue by the host.
-        submitted: Handed to the device.
-        started: Begun.
-        ended: Done.
-    """
-
-    name: str
-    queued: int
-    submitted: int
-    started: int
-    ended: int
+    name: str  # Node that a kernel computes, or what else the command did.
+    queued: int  # Put into the queue by the host.
+    submitted: int  # Handed to the device.
+    started: int  # Begun.
+    ended: int  # Done.
 
     @property
     def ms(self) -> float:
@@ -118,11 +102,7 @@ class OpenCLInvocation(AsyncInvocation):
             weakref.finalize(self, _release, self._queue, self._mapped, (self._inputs, self._outputs))
 
     def enqueue(self) -> None:
-        """Hand over the buffers, launch every kernel, ask for the buffers back; returns at once.
-
-        Raises:
-            DeviceError: If the device refuses, for instance because it was lost.
-        """
+        """Hand over the buffers, launch every kernel, ask for the buffers back; returns at once."""
         with self._device.lock:
             self._enqueue()
 
@@ -146,11 +126,7 @@ class OpenCLInvocation(AsyncInvocation):
             raise self._failure(error) from error
 
     def wait(self) -> None:
-        """Return when the outputs may be read.
-
-        Raises:
-            DeviceError: If a command failed, for instance because the device was lost.
-        """
+        """Return when the outputs may be read."""
         if self._pending:
             self._pending = False
             self._wait(self._after or self._events)

@@ -13,47 +13,30 @@ Defines = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor argument: pointer, offset and strides, or the pointer alone.
+    """A tensor argument: pointer, offset and strides, or the pointer alone."""
 
-    Args:
-        view: Where it lies.
-        written: Whether the kernel writes it.
-        bare: Whether the kernel takes the pointer alone.
-        image: Whether the kernel reads it as an image of one row.
-        values: Its elements as they lie in memory, where it is constant.
-    """
-
-    view: View
-    written: bool = False
-    bare: bool = False
-    image: bool = False
-    values: Array | None = field(default=None, compare=False)
+    view: View  # Where it lies.
+    written: bool = False  # Whether the kernel writes it.
+    bare: bool = False  # Whether the kernel takes the pointer alone.
+    image: bool = False  # Whether the kernel reads it as an image of one row.
+    values: Array | None = field(default=None, compare=False)  # Its elements as they lie in memory, where it is constant.
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Constants that are copied to the device once.
+    """Constants that are copied to the device once."""
 
-    Args:
-        values: The numbers.
-        kind: `store` for the tensors' storage type, `float` for float whatever that is, `int` for 32-bit integers.
-        image: Power of 2 of the width of the image that they are read from; 0 for a buffer.
-    """
-
-    values: Array
+    values: Array  # The numbers.
+    #: `store` for the tensors' storage type, `float` for float whatever that is, `int` for 32-bit integers.
     kind: Literal["store", "float", "int"] = "store"
-    image: int = 0
+    image: int = 0  # Power of 2 of the width of the image that they are read from; 0 for a buffer.
 
 
 @dataclass(frozen=True)
 class Zeros:
-    """A vector of zeros, which pixels outside an image are read from.
+    """A vector of zeros, which pixels outside an image are read from."""
 
-    Args:
-        elements: How many are read at most.
-    """
-
-    elements: int
+    elements: int  # How many are read at most.
 
 
 @dataclass(frozen=True)
@@ -75,29 +58,17 @@ Argument = Tensor | Weights | Zeros | Ints | Float
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel over one grid.
+    """One kernel over one grid."""
 
-    Args:
-        kernel: Name of the kernel, and of its file in `kernels`.
-        node: Name of the node that it computes, or part of it.
-        defines: Template parameters, as macros.
-        arguments: In the kernel's order.
-        grid: Work-items in each dimension that have work.
-        shape: The shape that decides its time, in words, such as ``64x56x56->256x56x56 k1 s1``.
-        macs: Multiply-accumulates.
-        local: Work-group size; None for the driver's choice. The grid is rounded up to it.
-        merged: Names of the ONNX nodes that are computed with it.
-    """
-
-    kernel: str
-    node: str
-    defines: Defines
-    arguments: tuple[Argument, ...]
-    grid: Size
-    shape: str
-    macs: int = 0
-    local: Size | None = None
-    merged: tuple[str, ...] = field(default=(), compare=False)
+    kernel: str  # Name of the kernel, and of its file in `kernels`.
+    node: str  # Name of the node that it computes, or part of it.
+    defines: Defines  # Template parameters, as macros.
+    arguments: tuple[Argument, ...]  # In the kernel's order.
+    grid: Size  # Work-items in each dimension that have work.
+    shape: str  # The shape that decides its time, in words, such as ``64x56x56->256x56x56 k1 s1``.
+    macs: int = 0  # Multiply-accumulates.
+    local: Size | None = None  # Work-group size; None for the driver's choice. The grid is rounded up to it.
+    merged: tuple[str, ...] = field(default=(), compare=False)  # Names of the ONNX nodes that are computed with it.
 
     @property
     def global_size(self) -> Size:
@@ -133,10 +104,6 @@ class Launch:
         """The same with a work-group that a device or a kernel allows.
 
         Its last dimension stays: work-items that share their sums lie there.
-
-        Args:
-            limit: Most work-items of a work-group.
-            sizes: Most work-items in each of its dimensions.
         """
         if self.local is None:
             return self

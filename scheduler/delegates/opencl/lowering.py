@@ -24,23 +24,14 @@ class UnsupportedError(UnableError):
 
 @dataclass
 class Lowering:
-    """State of the way from nodes to launches; templates ask it for tensors and append launches.
+    """State of the way from nodes to launches; templates ask it for tensors and append launches."""
 
-    Args:
-        graph: What to lower.
-        blocking: Of blocked tensors.
-        traits: Of the device.
-        options: Switches.
-        schedules: Tuned schedules.
-        mover: Makes the launch that copies elements between layouts.
-    """
-
-    graph: Graph
-    blocking: Blocking
-    traits: Traits
-    options: Options
-    schedules: Schedules
-    mover: "Mover"
+    graph: Graph  # What to lower.
+    blocking: Blocking  # Of blocked tensors.
+    traits: Traits  # Of the device.
+    options: Options  # Switches.
+    schedules: Schedules  # Tuned schedules.
+    mover: "Mover"  # Makes the launch that copies elements between layouts.
 
     def __post_init__(self) -> None:
         """Find out which tensors lie inside a concatenation."""

@@ -40,11 +40,7 @@ class Arenas:
         return sum(buffer.size for buffer in self._buffers)
 
     def take(self, sizes: Sequence[int]) -> list[Any]:
-        """Buffers of at least these sizes; one that is too small is replaced, and lives on with those who have it.
-
-        Raises:
-            pyopencl.Error: If the device's memory does not suffice.
-        """
+        """Buffers of at least these sizes; one that is too small is replaced, and lives on with those who have it."""
         import pyopencl as cl
 
         for i, size in enumerate(sizes):

@@ -39,15 +39,7 @@ def target(flags: frozenset[str]) -> str | None:
 
 
 def name_target(device: Any, flags: frozenset[str]) -> str | None:
-    """Tell PoCL which processor to compile for, before the device is divided or gets a context.
-
-    Args:
-        device: A `pyopencl.Device` of which `is_unknown` holds.
-        flags: Instructions of this machine's processor.
-
-    Returns:
-        The name given; None where none fits, or where the place of the name is not found.
-    """
+    """Tell PoCL which processor to compile for, before the device is divided or gets a context."""
     name = target(flags) if platform.machine() == "x86_64" else None
     place = place_of(device.int_ptr, UNKNOWN) if name else None
     if name is None or place is None:

@@ -20,74 +20,49 @@ TILE_PIXELS, TILE_BLOCKS = (1, 2, 3, 4, 5, 6, 8, 10), (1, 2, 3, 4, 8)
 
 @dataclass(frozen=True)
 class Options:
-    """Switches of the compilation, for experiments and for devices on which another choice is quicker.
+    """Switches of the compilation, for experiments and for devices on which another choice is quicker."""
 
-    Args:
-        winograd: Where to use Winograd's algorithm: `auto` ranks it beside the direct one.
-        fuse: Merge activations and additions into convolutions.
-        borders: `regions` checks bounds where a tile meets the border alone; `check` everywhere; `pad` copies the input into a padded image.
-        loads: `merged` shares loads between neighbouring pixels of a depthwise convolution; `single` loads each for itself.
-        access: How inputs of a convolution are loaded: `vector`, `scalar`, or `auto`, which takes what is quicker on the device.
-        unroll: Whether loops over lanes and columns of a window are unrolled.
-        schedule: `best` ranks tiles; `tvm` takes the template that paper 004 gives as its example, VH 1, VW 4, VC 4.
-        tuned: Take schedules and work-groups that were tuned, by the user or for the package.
-        arithmetic: Of tensors stored in half precision: `auto` computes with half where the device states `cl_khr_fp16`, `half` and `float`
-            say which.
-    """
-
-    winograd: str = "auto"
-    fuse: bool = True
+    winograd: str = "auto"  # Where to use Winograd's algorithm: `auto` ranks it beside the direct one.
+    fuse: bool = True  # Merge activations and additions into convolutions.
+    #: `regions` checks bounds where a tile meets the border alone; `check` everywhere; `pad` copies the input into a padded image.
     borders: str = "regions"
-    loads: str = "merged"
+    loads: str = "merged"  # `merged` shares loads between neighbouring pixels of a depthwise convolution; `single` loads each for itself.
+    #: How inputs of a convolution are loaded: `vector`, `scalar`, or `auto`, which takes what is quicker on the device.
     access: str = "auto"
-    unroll: bool = True
-    schedule: str = "best"
-    tuned: bool = True
+    unroll: bool = True  # Whether loops over lanes and columns of a window are unrolled.
+    schedule: str = "best"  # `best` ranks tiles; `tvm` takes the template that paper 004 gives as its example, VH 1, VW 4, VC 4.
+    tuned: bool = True  # Take schedules and work-groups that were tuned, by the user or for the package.
+    #: Of tensors stored in half precision: `auto` computes with half where the device states `cl_khr_fp16`, `half` and `float` say which.
     arithmetic: str = "auto"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What decides which schedule of a kernel is quickest.
+    """What decides which schedule of a kernel is quickest."""
 
-    Args:
-        kernel: Name of the kernel.
-        shape: In words; equal words mean equal work.
-        pixels: Output pixels of all images.
-        blocks: Blocks of output channels.
-        depth: Multiply-accumulates of one output element.
-        batch: Products of one launch, 36 for Winograd's.
-        depths: Multiply-accumulates of one output element by blocks of a tile, where it depends on them.
-    """
-
-    kernel: str
-    shape: str
-    pixels: int
-    blocks: int
-    depth: int
-    batch: int = 1
+    kernel: str  # Name of the kernel.
+    shape: str  # In words; equal words mean equal work.
+    pixels: int  # Output pixels of all images.
+    blocks: int  # Blocks of output channels.
+    depth: int  # Multiply-accumulates of one output element.
+    batch: int = 1  # Products of one launch, 36 for Winograd's.
+    #: Multiply-accumulates of one output element by blocks of a tile, where it depends on them.
     depths: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass
 class Schedules:
-    """The schedule of each problem: what was tuned, else the best by the ranking.
+    """The schedule of each problem: what was tuned, else the best by the ranking."""
 
-    Args:
-        traits: Of the device.
-        tuned: Parameters by problem, from a tuner's cache.
-        asked: The problems that were asked for so far, with their candidates, the one that is taken first.
-    """
-
-    traits: Traits
-    tuned: Mapping[tuple[str, str], Parameters] = field(default_factory=dict)
+    traits: Traits  # Of the device.
+    tuned: Mapping[tuple[str, str], Parameters] = field(default_factory=dict)  # Parameters by problem, from a tuner's cache.
+    #: The problems that were asked for so far, with their candidates, the one that is taken first.
     asked: list[tuple[Problem, list[Parameters]]] = field(default_factory=list)
 
     def parameters(self, problem: Problem, candidates: Sequence[Parameters]) -> Parameters:
         """The parameters to compile with.
 
         Args:
-            problem: What is computed.
             candidates: Legal parameters, the best first.
         """
         found = self.tuned.get((problem.kernel, problem.shape))
@@ -158,23 +133,15 @@ def analytic_cycles(traits: Traits, problem: Problem, vw: int, vc: int) -> float
 
 @dataclass(frozen=True)
 class Costs:
-    """What tiles cost on a kind of device, learned from measurements by ``experiments/opencl_tuning/cost_model.py``.
+    """What tiles cost on a kind of device, learned from measurements by ``experiments/opencl_tuning/cost_model.py``."""
 
-    Args:
-        steps: Cycles of a tile of VW pixels and VC blocks for one input channel.
-        load: Cycles in which one block's weights for one input channel come into the first cache, once a work-group.
-    """
-
-    steps: Mapping[tuple[int, int], float]
-    load: float
+    steps: Mapping[tuple[int, int], float]  # Cycles of a tile of VW pixels and VC blocks for one input channel.
+    load: float  # Cycles in which one block's weights for one input channel come into the first cache, once a work-group.
 
     def cycles(self, problem: Problem, vw: int, vc: int, group: int) -> float:
         """Estimated time.
 
         Args:
-            problem: What is computed.
-            vw: Pixels of a tile.
-            vc: Blocks of a tile.
             group: Tiles of pixels in a work-group.
         """
         across, down = -(-problem.pixels // vw), -(-problem.blocks // vc)

@@ -154,10 +154,7 @@ def merge(graph: Graph, into: Node, node: Node, *, inputs: tuple[str, ...], **at
     """Put what `node` does into `into`, the node that writes what it reads; the merged node stands where `node` stood.
 
     Args:
-        graph: Both are in it.
-        into: The earlier node.
         node: The later node; its output becomes that of the merged node.
-        inputs: What the merged node reads.
         attrs: Attributes it has beside those of `into`.
     """
     merged = replace(into.with_attrs(**attrs), inputs=inputs, output=node.output, merged=into.merged + node.merged)

@@ -13,19 +13,13 @@ Where = Literal["device", "input", "output", "constant"]
 
 @dataclass(frozen=True)
 class Blocking:
-    """How blocked tensors are laid out on one device.
+    """How blocked tensors are laid out on one device."""
 
-    Args:
-        lanes: Channels of a block, which lie side by side: the 4 of PHWC4 (paper
-            000), or 8 or 16 where registers are that wide.
-        blocks_inside: Whether the blocks of one pixel lie side by side (N, H, W,
-            block, lane); otherwise each block is an image of its own (N, block, H, W, lane), as in PHWC4.
-        half: Whether activations and weights are stored in half precision.
-    """
-
-    lanes: int
+    lanes: int  # Channels of a block, which lie side by side: the 4 of PHWC4 (paper 000), or 8 or 16 where registers are that wide.
+    #: Whether the blocks of one pixel lie side by side (N, H, W, block, lane); otherwise each block is an image of its own (N, block, H, W,
+    #: lane), as in PHWC4.
     blocks_inside: bool
-    half: bool = False
+    half: bool = False  # Whether activations and weights are stored in half precision.
 
     @property
     def item_bytes(self) -> int:
@@ -49,25 +43,15 @@ class Blocking:
 
 @dataclass(frozen=True)
 class View:
-    """A tensor, or a slice of the channels or rows of one.
+    """A tensor, or a slice of the channels or rows of one."""
 
-    Args:
-        buffer: Name of the memory that it lies in.
-        shape: Its logical shape.
-        offset: First element.
-        strides: Distance in elements between images, channel blocks, rows and columns.
-        lanes: Channels of a block; 1 for a plain tensor, whose elements are floats.
-        bytes: Size of the whole buffer.
-        where: Whether the buffer is the device's own, or the caller's.
-    """
-
-    buffer: str
-    shape: Shape
-    offset: int
-    strides: tuple[int, int, int, int]
-    lanes: int
-    bytes: int
-    where: Where = "device"
+    buffer: str  # Name of the memory that it lies in.
+    shape: Shape  # Its logical shape.
+    offset: int  # First element.
+    strides: tuple[int, int, int, int]  # Distance in elements between images, channel blocks, rows and columns.
+    lanes: int  # Channels of a block; 1 for a plain tensor, whose elements are floats.
+    bytes: int  # Size of the whole buffer.
+    where: Where = "device"  # Whether the buffer is the device's own, or the caller's.
 
     @property
     def plain(self) -> bool:

@@ -30,27 +30,16 @@ BETTER = 0.97
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning found for one kernel.
+    """What tuning found for one kernel."""
 
-    Args:
-        kernel: Name of the problem's kernel.
-        shape: Its shape in words.
-        before_ms: Time with the schedule that is taken untuned.
-        after_ms: Time with the one that was chosen.
-        choice: The parameters chosen.
-        tried: Number of candidates measured.
-        node: Node at which it was found; others of its shape take the same.
-        default: The parameters that are taken untuned.
-    """
-
-    kernel: str
-    shape: str
-    before_ms: float
-    after_ms: float
-    choice: Parameters
-    tried: int
-    node: str = ""
-    default: Parameters = field(default_factory=dict)
+    kernel: str  # Name of the problem's kernel.
+    shape: str  # Its shape in words.
+    before_ms: float  # Time with the schedule that is taken untuned.
+    after_ms: float  # Time with the one that was chosen.
+    choice: Parameters  # The parameters chosen.
+    tried: int  # Number of candidates measured.
+    node: str = ""  # Node at which it was found; others of its shape take the same.
+    default: Parameters = field(default_factory=dict)  # The parameters that are taken untuned.
 
 
 def open_cache(device: OpenDevice, half: bool) -> TuningCache:
@@ -194,8 +183,6 @@ class ScheduleTuner:
 
         Args:
             graph: One convolution, as `alone` makes it.
-            options: Switches of the compilation.
-            known: Schedules of its other kernels.
             key: Kernel and shape that the candidates are for.
             candidates: Parameters, what they replace first; that one is measured in every round.
 
@@ -225,9 +212,6 @@ def faster(found: list[Tuned], before: OpenCLCompiled, after: OpenCLCompiled, ro
     """What was found, with the untuned choice where the subgraph itself is not faster with it: there other kernels have used the caches before.
 
     Args:
-        found: What was found for nodes by themselves.
-        before: The subgraph without it.
-        after: The subgraph with all of it.
         rounds: Times that both are profiled, in turns.
     """
     nodes = faster_nodes(before, after, rounds)

@@ -26,21 +26,13 @@ CONVOLUTIONS = ("conv", "depthwise", "stem")
 
 @dataclass(frozen=True)
 class TunedGroup:
-    """What was found for one launch.
+    """What was found for one launch."""
 
-    Args:
-        launch: The launch as it was.
-        before_ms: Its time with the work-group of its template.
-        after_ms: Its time with the chosen one.
-        local: The chosen size; None for the template's own.
-        tried: Measurements made.
-    """
-
-    launch: Launch
-    before_ms: float
-    after_ms: float
-    local: Size | None
-    tried: int
+    launch: Launch  # The launch as it was.
+    before_ms: float  # Its time with the work-group of its template.
+    after_ms: float  # Its time with the chosen one.
+    local: Size | None  # The chosen size; None for the template's own.
+    tried: int  # Measurements made.
 
 
 def group_key(launch: Launch) -> str:
@@ -93,9 +85,6 @@ class LaunchTimer:
         """Time of one run of a launch with a work-group size, the driver's choice if None.
 
         The first run of a size is not the one that counts: PoCL compiles the kernel for it.
-
-        Raises:
-            StretchError: If the driver refuses the size.
         """
         command = self._commands[index]
         grid = replace(command.launch, local=local).global_size
@@ -126,15 +115,7 @@ class GroupTuner:
         self._mode = mode
 
     def tune(self, budget_s: float, progress: Progress = silent) -> Iterator[TunedGroup]:
-        """Choose a work-group for each launch; launches that are alike share one, and so does what the budget leaves out.
-
-        Args:
-            budget_s: Seconds after which no further candidate is measured.
-            progress: Called after each launch with the kernel of the next.
-
-        Raises:
-            StretchError: If a launch fails with its own work-group.
-        """
+        """Choose a work-group for each launch; launches that are alike share one, and so does what the budget leaves out."""
         end = time.monotonic() + budget_s
         done: set[tuple[str, str]] = set()
         timer = LaunchTimer(self._device, self._compiled)

@@ -26,11 +26,7 @@ class Server:
         self._bound: dict[int, Invocation] = {}
 
     def handle(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Carry out one command.
-
-        Raises:
-            StretchError: If the delegate refuses.
-        """
+        """Carry out one command."""
         for key in command.get("drop", ()):
             self._compiled.pop(key, None)
             self._bound.pop(key, None)

@@ -58,12 +58,7 @@ class ProcessInvocation(AsyncInvocation):
         self._pending = self._told()
 
     def wait(self) -> None:
-        """Wait for the child, then copy outputs that it cannot write.
-
-        Raises:
-            GoneError: If the child was ended because it hung, or the one after it ended, too.
-            StretchError: If its delegate fails.
-        """
+        """Wait for the child, then copy outputs that it cannot write."""
         with self._answered:
             if self._pending is None:
                 return

@@ -66,11 +66,7 @@ class Line:
         self._end()
 
     def abort(self, why: str) -> None:
-        """End the child from another thread: whoever waits for an answer hears why, and the next command finds a new child.
-
-        Args:
-            why: As the end of a sentence.
-        """
+        """End the child from another thread: whoever waits for an answer hears why, and the next command finds a new child."""
         self._aborted = why
         with suppress(OSError):
             self._process.kill()
@@ -86,12 +82,7 @@ class Line:
         return self._aborted is not None
 
     def revive(self) -> None:
-        """See that there is a child: where it has ended, a new one is given all that the old one had made.
-
-        Raises:
-            GoneError: If the new one ends as well, or the delegate was closed.
-            StretchError: If the new one cannot make it again.
-        """
+        """See that there is a child: where it has ended, a new one is given all that the old one had made."""
         if self._alive():
             return  # whoever waits for an answer holds the lock
         with self._reading:

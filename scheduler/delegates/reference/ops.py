@@ -16,21 +16,13 @@ from scheduler.delegates.reference.windows import average_pool, conv, max_pool
 
 @dataclass(frozen=True)
 class Node:
-    """One ONNX node.
+    """One ONNX node."""
 
-    Args:
-        name: For messages.
-        op: Operator type.
-        inputs: Tensor names; empty for an optional input left out.
-        outputs: Tensor names.
-        attrs: Attributes as Python values; strings are bytes.
-    """
-
-    name: str
-    op: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attrs: Mapping[str, Any]
+    name: str  # For messages.
+    op: str  # Operator type.
+    inputs: tuple[str, ...]  # Tensor names; empty for an optional input left out.
+    outputs: tuple[str, ...]  # Tensor names.
+    attrs: Mapping[str, Any]  # Attributes as Python values; strings are bytes.
 
 
 def _elementwise(function: Callable[..., Array]) -> Callable[..., Array]:

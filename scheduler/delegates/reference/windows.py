@@ -16,7 +16,6 @@ def conv(node: Any, x: Array, weight: Array, bias: Array | None = None) -> Array
     """Convolution with groups, strides, dilations and pads.
 
     Args:
-        node: Its attributes.
         x: Images, N×C×H×W.
         weight: M×(C/groups)×kH×kW.
         bias: M, or None.

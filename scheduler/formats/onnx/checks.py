@@ -58,17 +58,7 @@ class Demand:
 
 
 def check_onnx(proto: Any, model: Path) -> Demand:
-    """Check an ONNX model that a runtime is to load.
-
-    Args:
-        proto: The `onnx.ModelProto`, as `scheduler.formats.onnx.file.load_onnx` reads it.
-        model: Its file, for messages and for the sizes of weights beside it.
-
-    Raises:
-        StretchError: If it holds an operator that no bundle has, a
-            graph inside an operator, weights that are not what they state, shapes
-            that do not fit together, or would take too much work or memory.
-    """
+    """Check an ONNX model that a runtime is to load."""
     try:
         return _check(proto, model)
     except StretchError as error:
@@ -76,15 +66,7 @@ def check_onnx(proto: Any, model: Path) -> Demand:
 
 
 def tensor_shapes(proto: Any, model: Path) -> dict[str, Shape]:
-    """Shape of every tensor of a model, weights included, worked out from its inputs.
-
-    Args:
-        proto: The `onnx.ModelProto`.
-        model: Its file, for messages and for the sizes of weights beside it.
-
-    Raises:
-        StretchError: As `check_onnx`, but for what it would take to run.
-    """
+    """Shape of every tensor of a model, weights included, worked out from its inputs."""
     try:
         inputs, weights, costs = _worked_out(proto, model)
     except StretchError as error:

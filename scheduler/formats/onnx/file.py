@@ -30,11 +30,7 @@ def load_onnx(model: Path) -> Any:
 
 
 def graph_shapes(proto: Any, model: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """Shapes of the inputs (weights left out) and outputs of an ONNX model.
-
-    Raises:
-        StretchError: If a dimension is not a fixed number.
-    """
+    """Shapes of the inputs (weights left out) and outputs of an ONNX model."""
     weights = {tensor.name for tensor in proto.graph.initializer}
     found: list[dict[str, tuple[int, ...]]] = []
     for values in (proto.graph.input, proto.graph.output):

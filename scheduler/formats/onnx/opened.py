@@ -19,14 +19,10 @@ class OnnxFile:
 
     Nothing but that it is an ONNX model with an output is sure until it is asked
     for; what does not hold is a `StretchError` that names the file.
-
-    Args:
-        path: The file, for messages and for weights beside it.
-        proto: Its `onnx.ModelProto`, without external data.
     """
 
-    path: Path
-    proto: Any
+    path: Path  # The file, for messages and for weights beside it.
+    proto: Any  # Its `onnx.ModelProto`, without external data.
 
     @property
     def nodes(self) -> Sequence[Any]:

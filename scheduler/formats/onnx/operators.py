@@ -59,17 +59,11 @@ def stated(node: Any) -> tuple[str, dict[str, Attr]] | None:
 
 @dataclass(frozen=True)
 class Parts:
-    """One operator and what it is made of.
+    """One operator and what it is made of."""
 
-    Args:
-        op: The operator; its shape is not known yet.
-        nodes: Its nodes, in order.
-        weights: Names of the initialisers that they read, in order.
-    """
-
-    op: Op
-    nodes: tuple[Any, ...]
-    weights: tuple[str, ...]
+    op: Op  # The operator; its shape is not known yet.
+    nodes: tuple[Any, ...]  # Its nodes, in order.
+    weights: tuple[str, ...]  # Names of the initialisers that they read, in order.
 
 
 def graph_of(proto: Any, path: Path) -> OpGraph:
@@ -80,7 +74,6 @@ def graph_of(proto: Any, path: Path) -> OpGraph:
 
     Args:
         proto: The `onnx.ModelProto`.
-        path: Its file, for messages.
 
     Raises:
         StretchError: If what its nodes state is not what they are.

@@ -28,7 +28,6 @@ def stored_tensor(tensor: Any, model: Path) -> Tensor:
 
     Args:
         tensor: The `onnx.TensorProto`.
-        model: The file that it is in, for the sizes of weights beside it.
 
     Raises:
         StretchError: If it has another element type, or fewer or more bytes than its shape needs.

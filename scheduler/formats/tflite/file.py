@@ -42,38 +42,23 @@ _AGAIN = "convert it again"
 
 @dataclass(frozen=True)
 class Quantisation:
-    """What whole numbers stand for: real = scale · (number − zero point).
+    """What whole numbers stand for: real = scale · (number − zero point)."""
 
-    Args:
-        scales: One, or one for each place along an axis.
-        zero_points: As many.
-        axis: That axis.
-    """
-
-    scales: NDArray[np.float32]
-    zero_points: NDArray[np.int64]
-    axis: int
+    scales: NDArray[np.float32]  # One, or one for each place along an axis.
+    zero_points: NDArray[np.int64]  # As many.
+    axis: int  # That axis.
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a network.
+    """A tensor of a network."""
 
-    Args:
-        name: Its name, which another may have too.
-        shape: Its shape; an open size is 1.
-        kind: Its element type, by numpy's name.
-        stored: Its numbers as the file stores them; None if the network computes it.
-        quantisation: What they stand for, if they are rounded reals.
-        opened: Axes whose size the file leaves open.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    kind: str
-    stored: NDArray[Any] | None = None
-    quantisation: Quantisation | None = None
-    opened: tuple[int, ...] = ()
+    name: str  # Its name, which another may have too.
+    shape: tuple[int, ...]  # Its shape; an open size is 1.
+    kind: str  # Its element type, by numpy's name.
+    stored: NDArray[Any] | None = None  # Its numbers as the file stores them; None if the network computes it.
+    quantisation: Quantisation | None = None  # What they stand for, if they are rounded reals.
+    opened: tuple[int, ...] = ()  # Axes whose size the file leaves open.
 
     @property
     def reals(self) -> NDArray[Any] | None:
@@ -90,38 +75,23 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator.
+    """One operator."""
 
-    Args:
-        code: Its name in the schema; of a custom operator ``custom`` and its own name.
-        settings: Its settings by name; those that are left out are zero.
-        inputs: Numbers of the tensors that it reads; None for one that is left out.
-        outputs: Numbers of those that it writes.
-    """
-
-    code: str
-    settings: Mapping[str, Any]
-    inputs: tuple[int | None, ...]
-    outputs: tuple[int, ...]
+    code: str  # Its name in the schema; of a custom operator ``custom`` and its own name.
+    settings: Mapping[str, Any]  # Its settings by name; those that are left out are zero.
+    inputs: tuple[int | None, ...]  # Numbers of the tensors that it reads; None for one that is left out.
+    outputs: tuple[int, ...]  # Numbers of those that it writes.
 
 
 @dataclass(frozen=True)
 class Network:
-    """The one network of a file.
+    """The one network of a file."""
 
-    Args:
-        path: The file.
-        tensors: By number.
-        operators: In order.
-        inputs: Numbers of the tensors that it reads.
-        outputs: Numbers of those that it gives.
-    """
-
-    path: Path
-    tensors: Sequence[Tensor]
-    operators: Sequence[Operator] = field(default_factory=list)
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
+    path: Path  # The file.
+    tensors: Sequence[Tensor]  # By number.
+    operators: Sequence[Operator] = field(default_factory=list)  # In order.
+    inputs: tuple[int, ...] = ()  # Numbers of the tensors that it reads.
+    outputs: tuple[int, ...] = ()  # Numbers of those that it gives.
 
 
 def open_tflite(path: Path) -> Network:

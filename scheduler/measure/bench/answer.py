@@ -19,127 +19,71 @@ _Rounds = Annotated[list[_Ns], msgspec.Meta(min_length=1, max_length=100_000)]
 
 
 class BenchFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What was timed.
+    """What was timed."""
 
-    Args:
-        name: By which contenders call it.
-        path: As it was named.
-        kind: ``onnx``, ``tflite`` or ``bundle``.
-        sha256: Of its bytes, with weights that lie beside it; of a bundle its manifest's, which has the hashes of its files.
-        bytes: Of all that.
-        macs: Multiply-accumulates of an inference; null where they cannot be counted.
-        inputs: Type and shape of each input, by name.
-        input_sha256: Of the numbers that it was given, as `scheduler.measure.bench.subject.hash_of` has it.
-    """
-
-    name: _Text
-    path: _Text
-    kind: Literal["onnx", "tflite", "bundle"]
-    sha256: _Sha
-    bytes: _Count
-    macs: _Count | None
-    inputs: Annotated[dict[_Text, _Text], msgspec.Meta(max_length=64)]
-    input_sha256: _Sha
+    name: _Text  # By which contenders call it.
+    path: _Text  # As it was named.
+    kind: Literal["onnx", "tflite", "bundle"]  # ``onnx``, ``tflite`` or ``bundle``.
+    sha256: _Sha  # Of its bytes, with weights that lie beside it; of a bundle its manifest's, which has the hashes of its files.
+    bytes: _Count  # Of all that.
+    macs: _Count | None  # Multiply-accumulates of an inference; null where they cannot be counted.
+    inputs: Annotated[dict[_Text, _Text], msgspec.Meta(max_length=64)]  # Type and shape of each input, by name.
+    input_sha256: _Sha  # Of the numbers that it was given, as `scheduler.measure.bench.subject.hash_of` has it.
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the times of a contender come to; all of it can be computed again from them.
+    """What the times of a contender come to; all of it can be computed again from them."""
 
-    Args:
-        median_ms: Of all rounds.
-        p90_ms: Their 90th percentile.
-        low_ms: Lower end of the median's 95 % interval; null where there are too few rounds for one.
-        high_ms: Upper end.
-        repeat_low_ms: Where the median of another such measurement is expected in 95 % of all cases.
-        repeat_high_ms: Upper end of that.
-        ratio: Time over the first contender's, median of the rounds: above 1 it is slower.
-        ratio_low: Lower end of the 95 % interval of that.
-        ratio_high: Upper end.
-    """
-
-    median_ms: _Real
-    p90_ms: _Real
-    low_ms: _Real | None
-    high_ms: _Real | None
-    repeat_low_ms: _Real | None
-    repeat_high_ms: _Real | None
-    ratio: _Real
-    ratio_low: _Real | None
-    ratio_high: _Real | None
+    median_ms: _Real  # Of all rounds.
+    p90_ms: _Real  # Their 90th percentile.
+    low_ms: _Real | None  # Lower end of the median's 95 % interval; null where there are too few rounds for one.
+    high_ms: _Real | None  # Upper end.
+    repeat_low_ms: _Real | None  # Where the median of another such measurement is expected in 95 % of all cases.
+    repeat_high_ms: _Real | None  # Upper end of that.
+    ratio: _Real  # Time over the first contender's, median of the rounds: above 1 it is slower.
+    ratio_low: _Real | None  # Lower end of the 95 % interval of that.
+    ratio_high: _Real | None  # Upper end.
 
 
 class BenchContender(msgspec.Struct, frozen=True, kw_only=True):
-    """One file on one runtime.
+    """One file on one runtime."""
 
-    Args:
-        name: Unique among the contenders.
-        file: Name of what it runs.
-        runtime: What runs it.
-        runtime_version: Its version.
-        threads: That it may use.
-        steady: Whether its times held in every start when the rounds began.
-        summary: What its times come to.
-        macs_ratio: Its multiply-accumulates over the first contender's; null where either is unknown.
-        max_error: Largest difference of its outputs from those of `compared_with`, relative to the largest element; null where
-            there is nothing to compare with, or the two differ in shape or hold what is no number.
-        compared_with: What computes the same file: the first runtime of it, or of a bundle its own whole model.
-        ns: Nanoseconds of each round, by starts.
-    """
-
-    name: _Text
-    file: _Text
-    runtime: _Text
-    runtime_version: _Text
-    threads: Annotated[int, msgspec.Meta(ge=1, lt=1 << 16)]
-    steady: bool
-    summary: Summary
-    macs_ratio: _Real | None
+    name: _Text  # Unique among the contenders.
+    file: _Text  # Name of what it runs.
+    runtime: _Text  # What runs it.
+    runtime_version: _Text  # Its version.
+    threads: Annotated[int, msgspec.Meta(ge=1, lt=1 << 16)]  # That it may use.
+    steady: bool  # Whether its times held in every start when the rounds began.
+    summary: Summary  # What its times come to.
+    macs_ratio: _Real | None  # Its multiply-accumulates over the first contender's; null where either is unknown.
+    #: Largest difference of its outputs from those of `compared_with`, relative to the largest element; null where there is nothing to
+    #: compare with, or the two differ in shape or hold what is no number.
     max_error: Annotated[float, msgspec.Meta(ge=0, le=1e300)] | None
-    compared_with: _Text | None
-    ns: Annotated[list[_Rounds], msgspec.Meta(min_length=1, max_length=MOST_STARTS)]
+    compared_with: _Text | None  # What computes the same file: the first runtime of it, or of a bundle its own whole model.
+    ns: Annotated[list[_Rounds], msgspec.Meta(min_length=1, max_length=MOST_STARTS)]  # Nanoseconds of each round, by starts.
 
 
 class BenchAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A measurement.
+    """A measurement."""
 
-    Args:
-        source: How the numbers came about.
-        verdict: Who is fastest, in one sentence.
-        date: When it began, in UTC.
-        seconds: How long it took.
-        seed: Of the inputs and of the order in each round.
-        starts: How often all contenders were made anew.
-        rounds: Rounds of each start.
-        warmup: Rounds of each start before those.
-        files: What was timed.
-        contenders: Files on runtimes; ratios are over the first.
-        conditions: What the machine was like.
-        versions: Of packages that matter.
-        warnings: What must be known before the numbers.
-    """
-
-    source: Literal["measured"] = "measured"
-    verdict: _Text
-    date: _Text
-    seconds: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-    seed: _Count
-    starts: Annotated[int, msgspec.Meta(ge=1, le=MOST_STARTS)]
-    rounds: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
-    warmup: Annotated[list[_Count], msgspec.Meta(min_length=1, max_length=MOST_STARTS)]
-    files: Annotated[list[BenchFile], msgspec.Meta(min_length=1, max_length=256)]
+    source: Literal["measured"] = "measured"  # How the numbers came about.
+    verdict: _Text  # Who is fastest, in one sentence.
+    date: _Text  # When it began, in UTC.
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # How long it took.
+    seed: _Count  # Of the inputs and of the order in each round.
+    starts: Annotated[int, msgspec.Meta(ge=1, le=MOST_STARTS)]  # How often all contenders were made anew.
+    rounds: Annotated[int, msgspec.Meta(ge=1, le=100_000)]  # Rounds of each start.
+    warmup: Annotated[list[_Count], msgspec.Meta(min_length=1, max_length=MOST_STARTS)]  # Rounds of each start before those.
+    files: Annotated[list[BenchFile], msgspec.Meta(min_length=1, max_length=256)]  # What was timed.
+    #: Files on runtimes; ratios are over the first.
     contenders: Annotated[list[BenchContender], msgspec.Meta(min_length=1, max_length=1024)]
-    conditions: Conditions
-    versions: Annotated[dict[_Text, _Text], msgspec.Meta(max_length=256)]
-    warnings: Annotated[list[_Text], msgspec.Meta(max_length=4096)]
+    conditions: Conditions  # What the machine was like.
+    versions: Annotated[dict[_Text, _Text], msgspec.Meta(max_length=256)]  # Of packages that matter.
+    warnings: Annotated[list[_Text], msgspec.Meta(max_length=4096)]  # What must be known before the numbers.
 
 
 def summarise(ns: Sequence[Sequence[int]], first: Sequence[Sequence[int]]) -> Summary:
-    """What the times of a contender come to.
-
-    Args:
-        ns: Its nanoseconds, by starts.
-        first: Those of the contender that ratios are over, in the same rounds.
-    """
+    """What the times of a contender come to."""
     times = known([[n / 1e6 for n in each] for each in ns])
     ratio = known(paired(ns, first))
     return Summary(
@@ -156,11 +100,7 @@ def summarise(ns: Sequence[Sequence[int]], first: Sequence[Sequence[int]]) -> Su
 
 
 def verdict(contenders: Sequence[BenchContender]) -> str:
-    """Who is fastest, if the intervals say it.
-
-    Args:
-        contenders: All of them, with their times.
-    """
+    """Who is fastest, if the intervals say it."""
     best = min(contenders, key=lambda each: each.summary.median_ms)
     said = f"{best.name} takes {best.summary.median_ms:.3g} ms"
     if len(contenders) == 1:

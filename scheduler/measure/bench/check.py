@@ -22,29 +22,17 @@ _HINT = "give a file with what `stretch bench` prints with --json"
 
 
 class CheckedBench(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a measurement says what its times say.
+    """Whether a measurement says what its times say."""
 
-    Args:
-        file: The measurement.
-        ok: Whether nothing is wrong.
-        problems: What is wrong, one sentence each.
-        contenders: How many were computed again.
-        rounds: How many times of theirs.
-    """
-
-    file: str
-    ok: bool
-    problems: list[str]
-    contenders: int
-    rounds: int
+    file: str  # The measurement.
+    ok: bool  # Whether nothing is wrong.
+    problems: list[str]  # What is wrong, one sentence each.
+    contenders: int  # How many were computed again.
+    rounds: int  # How many times of theirs.
 
 
 def read_bench(path: Path) -> BenchAnswer:
-    """A measurement from a file that is not trusted.
-
-    Raises:
-        StretchError: If it cannot be read, or is none.
-    """
+    """A measurement from a file that is not trusted."""
     data = read_bytes(path, "measurement", _LARGEST, _HINT)
     try:
         return msgspec.json.decode(data, type=BenchAnswer)

@@ -30,29 +30,17 @@ MAX_FILES = 64
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be timed.
+    """What is to be timed."""
 
-    Args:
-        what: Files and folders, as they were named.
-        runtimes: Of `RUNTIMES`; empty for each that is installed.
-        cores: How many cores everything may use; None for all of this process.
-        inputs: Shapes of inputs, by name or under `UNNAMED`.
-        effort: How long.
-        seed: Of inputs and orders.
-        processor: Name of the processor, for the record.
-        system: Operating system and architecture.
-        versions: Of packages that matter.
-    """
-
-    what: Sequence[str]
-    runtimes: Sequence[str] = ()
-    cores: int | None = None
-    inputs: Asked = field(default_factory=dict)
-    effort: Effort = field(default_factory=Effort)
-    seed: int = 0
-    processor: str = "unknown"
-    system: str = "unknown"
-    versions: Mapping[str, str] = field(default_factory=dict)
+    what: Sequence[str]  # Files and folders, as they were named.
+    runtimes: Sequence[str] = ()  # Of `RUNTIMES`; empty for each that is installed.
+    cores: int | None = None  # How many cores everything may use; None for all of this process.
+    inputs: Asked = field(default_factory=dict)  # Shapes of inputs, by name or under `UNNAMED`.
+    effort: Effort = field(default_factory=Effort)  # How long.
+    seed: int = 0  # Of inputs and orders.
+    processor: str = "unknown"  # Name of the processor, for the record.
+    system: str = "unknown"  # Operating system and architecture.
+    versions: Mapping[str, str] = field(default_factory=dict)  # Of packages that matter.
 
 
 @dataclass(frozen=True)
@@ -67,7 +55,6 @@ def compare(request: Request, warn: Callable[[str], None], step: Callable[[], No
     """Time files in turns.
 
     Args:
-        request: What, and how long.
         warn: Called with each sentence that must be known before the numbers.
         step: Called after each round.
 
@@ -217,12 +204,7 @@ def _errors(
 
 
 def largest_error(got: Mapping[str, Array], expected: Mapping[str, Array]) -> float | None:
-    """Largest difference, relative to the largest element of its tensor; None where it is no number, or shapes differ.
-
-    Args:
-        got: Outputs by name.
-        expected: The same of another runtime.
-    """
+    """Largest difference, relative to the largest element of its tensor; None where it is no number, or shapes differ."""
     if got.keys() != expected.keys() or any(got[name].shape != array.shape for name, array in expected.items()):
         return None
     with np.errstate(all="ignore"):

@@ -23,37 +23,21 @@ _Core = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine before and after a measurement; None, or nothing, for what it does not tell.
+    """A machine before and after a measurement; None, or nothing, for what it does not tell."""
 
-    Args:
-        processor: Its name.
-        system: Operating system and architecture.
-        cores: That were used.
-        process_cores: That this process may use.
-        governors: What sets the frequency of each core that was used, by its number.
-        mhz_before: Frequency of each.
-        mhz_after: The same afterwards.
-        celsius_before: Temperature of each thermal zone, by its type.
-        celsius_after: The same afterwards.
-        load_before: Mean number of busy processes in the minute before.
-        load_after: In the last minute.
-        stolen: Share of the cores' time that the host gave to others.
-        busy: Share of the cores' time in which they computed, whoever for.
-    """
-
-    processor: _Text
-    system: _Text
-    cores: list[_Core]
-    process_cores: list[_Core]
-    governors: dict[_Text, _Text]
-    mhz_before: dict[_Text, float]
-    mhz_after: dict[_Text, float]
-    celsius_before: dict[_Text, float]
-    celsius_after: dict[_Text, float]
-    load_before: float | None
-    load_after: float | None
-    stolen: float | None
-    busy: float | None
+    processor: _Text  # Its name.
+    system: _Text  # Operating system and architecture.
+    cores: list[_Core]  # That were used.
+    process_cores: list[_Core]  # That this process may use.
+    governors: dict[_Text, _Text]  # What sets the frequency of each core that was used, by its number.
+    mhz_before: dict[_Text, float]  # Frequency of each.
+    mhz_after: dict[_Text, float]  # The same afterwards.
+    celsius_before: dict[_Text, float]  # Temperature of each thermal zone, by its type.
+    celsius_after: dict[_Text, float]  # The same afterwards.
+    load_before: float | None  # Mean number of busy processes in the minute before.
+    load_after: float | None  # In the last minute.
+    stolen: float | None  # Share of the cores' time that the host gave to others.
+    busy: float | None  # Share of the cores' time in which they computed, whoever for.
 
     @property
     def warnings(self) -> list[str]:
@@ -86,7 +70,6 @@ def look(cores: Sequence[int], root: Path = Path("/")) -> Look:
     """The machine as it is now.
 
     Args:
-        cores: That are used.
         root: Where ``sys`` and ``proc`` are.
     """
     mhz = {}
@@ -115,16 +98,7 @@ def governors(cores: Sequence[int], root: Path = Path("/")) -> dict[str, str]:
 
 
 def conditions(before: Look, after: Look, *, processor: str, system: str, cores: Sequence[int], process_cores: Sequence[int]) -> Conditions:
-    """What two looks at a machine say together.
-
-    Args:
-        before: The first.
-        after: The second.
-        processor: Name of the processor.
-        system: Operating system and architecture.
-        cores: That were used.
-        process_cores: That this process may use.
-    """
+    """What two looks at a machine say together."""
     stolen = busy = None
     if before.ticks is not None and after.ticks is not None:
         passed, idle, lost = (then - now for now, then in zip(before.ticks, after.ticks, strict=True))

@@ -21,19 +21,7 @@ TYPES = frozenset({"float16", "float32", "float64", "int8", "uint8", "int16", "u
 
 
 def open_subject(name: str, asked: Asked, seed: int, folder: Path) -> Subject:
-    """Read what a word of the command line names.
-
-    Args:
-        name: The word.
-        asked: Shapes of inputs, by name or under `UNNAMED`.
-        seed: Of the numbers it is given.
-        folder: Where a file whose shapes are fixed may be written; it has to outlive the subject.
-
-    Raises:
-        UsageError: If it is nothing that can be timed, or an input's size is open.
-        StretchError: If it cannot be read, or is damaged.
-        MissingBackendError: If ONNX Runtime is missing.
-    """
+    """Read what a word of the command line names."""
     path = Path(name)
     kind = kind_of(path)
     if kind == "bundle":
@@ -154,11 +142,7 @@ def _tflite(name: str, path: Path, asked: Asked, seed: int, folder: Path) -> Sub
 
 
 def tflite_macs(network: Network) -> int | None:
-    """Multiply-accumulates of convolutions, linear layers and products of matrices; None where a shape does not tell.
-
-    Args:
-        network: Of a TFLite file.
-    """
+    """Multiply-accumulates of convolutions, linear layers and products of matrices; None where a shape does not tell."""
     found = list(_macs(network))
     return None if None in found else sum(n for n in found if n is not None)
 
@@ -194,11 +178,7 @@ _UNCOUNTED = frozenset(
 
 
 def hash_again(kind: Kind, path: Path) -> str:
-    """SHA-256 of a file or bundle as it is now, as `Subject.sha256` has it.
-
-    Raises:
-        StretchError: If it cannot be read.
-    """
+    """SHA-256 of a file or bundle as it is now, as `Subject.sha256` has it."""
     beside = external_locations(load_onnx(path).graph) if kind == "onnx" else set()
     return digest(kind, path, (name for name in beside if ".." not in PurePosixPath(name).parts and not PurePosixPath(name).is_absolute()))[
         0

@@ -14,21 +14,13 @@ MOST_STARTS = len(T_975) + 1
 
 @dataclass(frozen=True)
 class Known:
-    """A positive number with its intervals; None for an end that too few rounds give.
+    """A positive number with its intervals; None for an end that too few rounds give."""
 
-    Args:
-        value: Median of all rounds.
-        low: Lower end of its 95 % interval.
-        high: Upper end.
-        repeat_low: Where the median of another measurement of as many starts is expected in 95 % of all cases.
-        repeat_high: Upper end of that.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
-    repeat_low: float | None
-    repeat_high: float | None
+    value: float  # Median of all rounds.
+    low: float | None  # Lower end of its 95 % interval.
+    high: float | None  # Upper end.
+    repeat_low: float | None  # Where the median of another measurement of as many starts is expected in 95 % of all cases.
+    repeat_high: float | None  # Upper end of that.
 
     @property
     def side(self) -> int:
@@ -77,10 +69,5 @@ def known(starts: Sequence[Sequence[float]]) -> Known:
 
 
 def paired(times: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> list[list[float]]:
-    """The ratio of two contenders in each round, by starts: what slows a round down slows both.
-
-    Args:
-        times: Of one contender, by starts.
-        others: Of the other, in the same rounds.
-    """
+    """The ratio of two contenders in each round, by starts: what slows a round down slows both."""
     return [[a / b for a, b in zip(one, other, strict=True)] for one, other in zip(times, others, strict=True)]

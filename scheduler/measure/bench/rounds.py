@@ -23,18 +23,12 @@ LEAST_STARTS = 3
 
 @dataclass(frozen=True)
 class Effort:
-    """How long a measurement goes on.
+    """How long a measurement goes on."""
 
-    Args:
-        rounds: Rounds of each start that count.
-        starts: How often all contenders are made anew; with `width`, at most.
-        warmup: Rounds before those that count, at most: they end once times hold.
-        width: Stop after `LEAST_STARTS` or more starts once each median is known to this share of itself; None for all starts.
-    """
-
-    rounds: int = 20
-    starts: int = 5
-    warmup: int = 50
+    rounds: int = 20  # Rounds of each start that count.
+    starts: int = 5  # How often all contenders are made anew; with `width`, at most.
+    warmup: int = 50  # Rounds before those that count, at most: they end once times hold.
+    #: Stop after `LEAST_STARTS` or more starts once each median is known to this share of itself; None for all starts.
     width: float | None = None
 
     def __post_init__(self) -> None:
@@ -53,19 +47,12 @@ class Effort:
 
 @dataclass
 class Measured:
-    """What the rounds gave.
+    """What the rounds gave."""
 
-    Args:
-        ns: Times of each contender, by starts, in the order of the rounds.
-        warmup: Rounds of each start that did not count.
-        steady: Contenders whose times held in every start when the rounds began.
-        outputs: What each computed in the first start.
-    """
-
-    ns: dict[str, list[list[int]]]
-    warmup: list[int] = field(default_factory=list)
-    steady: set[str] = field(default_factory=set)
-    outputs: dict[str, dict[str, Array]] = field(default_factory=dict)
+    ns: dict[str, list[list[int]]]  # Times of each contender, by starts, in the order of the rounds.
+    warmup: list[int] = field(default_factory=list)  # Rounds of each start that did not count.
+    steady: set[str] = field(default_factory=set)  # Contenders whose times held in every start when the rounds began.
+    outputs: dict[str, dict[str, Array]] = field(default_factory=dict)  # What each computed in the first start.
 
 
 def play(makers: Mapping[str, Callable[[], Ready]], effort: Effort, seed: int, step: Callable[[], None] | None = None) -> Measured:
@@ -73,15 +60,6 @@ def play(makers: Mapping[str, Callable[[], Ready]], effort: Effort, seed: int, s
 
     In every round each runs once, in an order that is drawn anew: what disturbs the machine for a while disturbs all of
     them, and none always runs in the caches that the same other one left.
-
-    Args:
-        makers: What makes each contender ready, by name.
-        effort: How long.
-        seed: Of the orders.
-        step: Called after each round that counts.
-
-    Raises:
-        StretchError: If a contender cannot be made ready, or fails.
     """
     rng = np.random.default_rng(seed)
     found = Measured({name: [] for name in makers}, steady=set(makers))
@@ -127,11 +105,7 @@ def _one_start(
 
 
 def holds(times: Sequence[int]) -> bool:
-    """Whether warm-up is over: the last two windows agree, and the last one is not scattered.
-
-    Args:
-        times: Of one contender, in order.
-    """
+    """Whether warm-up is over: the last two windows agree, and the last one is not scattered."""
     if len(times) < 2 * WINDOW:
         return False
     low, middle, high = (float(n) for n in np.percentile(times[-WINDOW:], [25, 50, 75]))

@@ -53,19 +53,7 @@ class Ready(ABC):
 
 
 def runtimes_for(kind: Kind, asked: Sequence[str]) -> list[str]:
-    """The runtimes that time a file.
-
-    Args:
-        kind: Of the file.
-        asked: Those of `RUNTIMES` that were asked for; empty for each that is installed.
-
-    Returns:
-        Their names; empty if none of them takes such files, or none is installed.
-
-    Raises:
-        UnknownNameError: If one is none.
-        StretchError: If one that was asked for is not there.
-    """
+    """The runtimes that time a file."""
     for name in asked:
         if name not in RUNTIMES:
             raise UnknownNameError.among("runtime", name, RUNTIMES)
@@ -103,9 +91,7 @@ def prepare(subject: Subject, runtime: str, cores: tuple[int, ...]) -> Ready:
     """Make a subject ready, with memory and threads of its own, and run it once.
 
     Args:
-        subject: What to run.
         runtime: `SCHEDULER`, or one of `RUNTIMES` that takes its kind.
-        cores: Cores to use, a thread on each.
 
     Raises:
         StretchError: If the runtime cannot run it.
@@ -214,15 +200,7 @@ class _Bundle(Ready):
 
 
 def expected_of(subject: Subject, cores: tuple[int, ...]) -> dict[str, Array]:
-    """What a bundle's own whole model computes on ONNX Runtime, by the names of its outputs.
-
-    Args:
-        subject: A bundle.
-        cores: Cores to use.
-
-    Raises:
-        StretchError: If it cannot be loaded.
-    """
+    """What a bundle's own whole model computes on ONNX Runtime, by the names of its outputs."""
     bundle = load_bundle(Path(subject.path))
     with pinned(cores):
         got = Sequential(bundle.file(bundle.manifest.whole), cores).run(_values(subject))

@@ -32,17 +32,11 @@ UNNAMED = ""
 
 @dataclass(frozen=True)
 class End:
-    """An input or output of a file.
+    """An input or output of a file."""
 
-    Args:
-        name: Its name.
-        shape: Its shape; None for an axis that the file leaves open.
-        dtype: Its element type by numpy's name.
-    """
-
-    name: str
-    shape: tuple[int | None, ...]
-    dtype: str
+    name: str  # Its name.
+    shape: tuple[int | None, ...]  # Its shape; None for an axis that the file leaves open.
+    dtype: str  # Its element type by numpy's name.
 
     @property
     def text(self) -> str:
@@ -52,27 +46,16 @@ class End:
 
 @dataclass(frozen=True)
 class Subject:
-    """One thing to time.
+    """One thing to time."""
 
-    Args:
-        path: As it was named.
-        kind: What it is.
-        sha256: Of the file, with the weights that lie beside it; of a bundle its manifest's, which has the hashes of its files.
-        bytes: Of all that.
-        macs: Multiply-accumulates of an inference; None where they cannot be counted.
-        model: What runtimes load: the file, or one made of it whose shapes are fixed.
-        inputs: What it is given, by name.
-        outputs: Type and shape of what it gives, by name; empty where the runtime tells.
-    """
-
-    path: str
-    kind: Kind
-    sha256: str
-    bytes: int
-    macs: int | None
-    model: Path
-    inputs: Mapping[str, Array]
-    outputs: Mapping[str, tuple[str, Shape]]
+    path: str  # As it was named.
+    kind: Kind  # What it is.
+    sha256: str  # Of the file, with the weights that lie beside it; of a bundle its manifest's, which has the hashes of its files.
+    bytes: int  # Of all that.
+    macs: int | None  # Multiply-accumulates of an inference; None where they cannot be counted.
+    model: Path  # What runtimes load: the file, or one made of it whose shapes are fixed.
+    inputs: Mapping[str, Array]  # What it is given, by name.
+    outputs: Mapping[str, tuple[str, Shape]]  # Type and shape of what it gives, by name; empty where the runtime tells.
 
 
 def kind_of(path: Path) -> Kind:
@@ -94,7 +77,6 @@ def digest(kind: Kind, path: Path, beside: Iterable[str] = ()) -> tuple[str, int
 
     Args:
         kind: What it is; a bundle's files are checked against its manifest, whose hash it is.
-        path: File or folder.
         beside: Names of files with weights, relative to its folder.
 
     Raises:
@@ -125,8 +107,6 @@ def settled(path: Path, ends: Sequence[End], asked: Asked) -> dict[str, Shape]:
     """The shape of each input, every axis a number.
 
     Args:
-        path: The file, for messages.
-        ends: Its inputs.
         asked: What `--input` says: by name, or under `UNNAMED` for the only input that is open, or the only one.
 
     Raises:
@@ -170,10 +150,6 @@ def made_up(shapes: Mapping[str, tuple[str, Shape]], seed: int) -> dict[str, Arr
     """Inputs of random numbers: normal reals, bytes over their whole range, other whole numbers of 0 and 1.
 
     Whole numbers of more than a byte are mostly places in a table, of which every one has a first and a second row.
-
-    Args:
-        shapes: Type and shape of each, by name.
-        seed: The same one gives the same numbers.
     """
     rng = np.random.default_rng(seed)
     found: dict[str, Array] = {}

@@ -24,20 +24,12 @@ class Meter(Protocol):
         ...
 
     def read_mj(self) -> float:
-        """Energy until now, mJ.
-
-        Raises:
-            CounterError: If it cannot be read any more, or reads what no counter can.
-        """
+        """Energy until now, mJ."""
         ...
 
 
 def read_number(path: Path) -> int:
-    """The whole number in a file.
-
-    Raises:
-        CounterError: If it cannot be read or is none.
-    """
+    """The whole number in a file."""
     try:
         text = path.read_text().strip()
     except PermissionError as error:
@@ -53,11 +45,7 @@ def read_number(path: Path) -> int:
 
 
 def read_word(path: Path) -> str:
-    """The word in a file; empty where there is none.
-
-    Args:
-        path: The file.
-    """
+    """The word in a file; empty where there is none."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -65,12 +53,7 @@ def read_word(path: Path) -> str:
 
 
 def folders(root: Path, pattern: str) -> list[Path]:
-    """Folders of a class of devices that match a pattern, in order; none where there is no such class.
-
-    Args:
-        root: Folder of the class.
-        pattern: Of their names.
-    """
+    """Folders of a class of devices that match a pattern, in order; none where there is no such class."""
     try:
         return sorted(path for path in root.glob(pattern) if path.is_dir())
     except OSError:

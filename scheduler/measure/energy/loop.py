@@ -22,30 +22,16 @@ _PATIENCE = 10
 
 @dataclass(frozen=True)
 class MeasuredEnergy:
-    """Energy of one inference.
+    """Energy of one inference."""
 
-    Args:
-        mj: Median over the loops, mJ: of all that the counter covers, whoever uses it. None where it could not be measured.
-        counter: What measured it; None where nothing did.
-        inferences: How many were run for it.
-        reason: Why it could not be measured; None where it was.
-    """
-
-    mj: float | None
-    counter: str | None
-    inferences: int
-    reason: str | None
+    mj: float | None  # Median over the loops, mJ: of all that the counter covers, whoever uses it. None where it could not be measured.
+    counter: str | None  # What measured it; None where nothing did.
+    inferences: int  # How many were run for it.
+    reason: str | None  # Why it could not be measured; None where it was.
 
 
 def find_meter(root: Path = SYS_CLASS) -> Meter:
-    """The machine's counter of energy: RAPL, else a battery or rail.
-
-    Args:
-        root: Folder in which ``powercap`` and ``power_supply`` lie.
-
-    Raises:
-        CounterError: If it has none, or one that cannot be used.
-    """
+    """The machine's counter of energy: RAPL, else a battery or rail."""
     if zones(root):
         return Rapl(root)
     if supplies(root):
@@ -57,9 +43,7 @@ def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int
     """Energy of one inference, with all else that the counter covers.
 
     Args:
-        run: Runs one inference.
         root: As of `find_meter`.
-        loops: How often to measure.
     """
     done, found = 0, []
     try:

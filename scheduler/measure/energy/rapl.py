@@ -39,11 +39,7 @@ class Rapl:
         return LEAST_S
 
     def read_mj(self) -> float:
-        """Energy until now, mJ.
-
-        Raises:
-            CounterError: If a counter cannot be read any more, or reads what none can.
-        """
+        """Energy until now, mJ."""
         now = [self._counter(path) for path in self._zones]
         self._total += sum(self._since(*each) for each in zip(self._zones, self._last, now, strict=True))
         self._last = now
@@ -66,9 +62,5 @@ class Rapl:
 
 
 def zones(root: Path) -> list[Path]:
-    """Folders of RAPL's zones, and of those within them; empty where there are none.
-
-    Args:
-        root: As of `Rapl`.
-    """
+    """Folders of RAPL's zones, and of those within them; empty where there are none."""
     return folders(root / "powercap", "intel-rapl:*")

@@ -46,11 +46,7 @@ class Supply:
         return LEAST_S
 
     def read_mj(self) -> float:
-        """Energy until now, mJ: the mean of the power at both ends of each interval, times its length.
-
-        Raises:
-            CounterError: If it cannot be read any more, is being charged, or reads what no battery can.
-        """
+        """Energy until now, mJ: the mean of the power at both ends of each interval, times its length."""
         now = self._clock(), self._watts()
         self._mj += (now[0] - self._last[0]) / 1e6 * (now[1] + self._last[1]) / 2
         self._last = now
@@ -76,11 +72,7 @@ def _microwatts(folder: Path) -> float:
 
 
 def supplies(root: Path) -> list[Path]:
-    """Folders of what tells its power, batteries first; empty where there is none.
-
-    Args:
-        root: As of `Supply`.
-    """
+    """Folders of what tells its power, batteries first; empty where there is none."""
     found = [
         path
         for path in folders(root / "power_supply", "*")

@@ -57,23 +57,14 @@ def chain_of(node: fx.Node) -> list[fx.Node]:
 
 @dataclass
 class Scores:
-    """What queries and keys make of each other, while it is followed.
+    """What queries and keys make of each other, while it is followed."""
 
-    Args:
-        axes: Of the scores.
-        scale: Of the products.
-        factors: Of single heads, beside the scale.
-        learned: What is added and learned, with the axes of `ADDED`.
-        fixed: What is added and not learned.
-        softened: What the softmax goes over, once there was one.
-    """
-
-    axes: Axes
-    scale: float = 1.0
-    factors: torch.Tensor | None = None
-    learned: list[torch.Tensor] = field(default_factory=list)
-    fixed: list[torch.Tensor] = field(default_factory=list)
-    softened: str = ""
+    axes: Axes  # Of the scores.
+    scale: float = 1.0  # Of the products.
+    factors: torch.Tensor | None = None  # Of single heads, beside the scale.
+    learned: list[torch.Tensor] = field(default_factory=list)  # What is added and learned, with the axes of `ADDED`.
+    fixed: list[torch.Tensor] = field(default_factory=list)  # What is added and not learned.
+    softened: str = ""  # What the softmax goes over, once there was one.
 
     def add(self, value: Value, sign: float = 1.0) -> bool:
         """Add a constant; False if it is none that is added to scores."""
@@ -269,12 +260,7 @@ def _product(call: AtenCall) -> tuple[_Product, Any, Any] | None:
 
 
 def written_out(maps: Maps, chain: Sequence[AtenCall]) -> Value | None:
-    """Attention as products with a softmax between.
-
-    Args:
-        maps: Of the network.
-        chain: From the first product to the second.
-    """
+    """Attention as products with a softmax between."""
     found = _product(chain[0])
     if found is None or not all(each.op for each in found[1:]):
         return None

@@ -11,11 +11,6 @@ from stretch.capture.factors import Axes, Of
 def spread(tensor: torch.Tensor, axes: Axes, over: Sequence[Of]) -> torch.Tensor | None:
     """A tensor that is broadcast to one of known axes, with an axis for each of what these run over.
 
-    Args:
-        tensor: The constant.
-        axes: Of what it is broadcast to.
-        over: What the axes of the result are.
-
     Returns:
         A tensor whose axes are of one element where it is the same for all; None if it differs in what is not listed.
     """

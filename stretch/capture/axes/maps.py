@@ -22,23 +22,14 @@ Weights = Mapping[str, torch.Tensor]
 
 @dataclass
 class Maps:
-    """Operators that the lowering of a network adds for tensors whose axes are known.
+    """Operators that the lowering of a network adds for tensors whose axes are known."""
 
-    Args:
-        ops: Operators so far, by name, with their shapes.
-        weights: Theirs.
-        free_name: A name that no operator has, close to the one that is wished for.
-        compute: Lowers a call whose tensors are feature maps as they are.
-        reading: Name of the operator whose tensor has a value's shape.
-        name_of: Name for the operator of a call.
-    """
-
-    ops: dict[str, Op]
-    weights: dict[str, dict[str, torch.Tensor]]
-    free_name: Callable[[str], str]
-    compute: Callable[[AtenCall], Value | tuple[Value, ...]]
-    reading: Callable[[Value], str]
-    name_of: Callable[[AtenCall], str]
+    ops: dict[str, Op]  # Operators so far, by name, with their shapes.
+    weights: dict[str, dict[str, torch.Tensor]]  # Theirs.
+    free_name: Callable[[str], str]  # A name that no operator has, close to the one that is wished for.
+    compute: Callable[[AtenCall], Value | tuple[Value, ...]]  # Lowers a call whose tensors are feature maps as they are.
+    reading: Callable[[Value], str]  # Name of the operator whose tensor has a value's shape.
+    name_of: Callable[[AtenCall], str]  # Name for the operator of a call.
     #: Operators that compute a part of another, or compute it in another order: that other one, and how its result gives theirs.
     instead: dict[str, tuple[str, Op]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], str] = field(default_factory=dict)
@@ -124,8 +115,6 @@ class Maps:
         """A map whose pixels are in the order in which axes see them; None if no order of height and width is that.
 
         Args:
-            op: The map.
-            axes: With its channels in order.
             pixels: Height and width of the result; those that it has where the order is that already, else those of
                 the first axis over pixels and all others.
         """
@@ -162,8 +151,6 @@ class Maps:
         """The map of a tensor with its pixels where those of another map are; None if channels or axes differ.
 
         Args:
-            value: The tensor.
-            op: The other map.
             axes: How that is seen with the tensor's shape.
         """
         found = (

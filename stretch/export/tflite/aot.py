@@ -30,15 +30,10 @@ MIN_COSINE = 0.999
 
 @dataclass(frozen=True)
 class Compiled:
-    """One signature for one chip.
+    """One signature for one chip."""
 
-    Args:
-        operators: Operators that LiteRT's tool took: all that the signature has.
-        loss: Its code on the simulator against the int8 subgraph on ONNX Runtime.
-    """
-
-    operators: int
-    loss: Loss
+    operators: int  # Operators that LiteRT's tool took: all that the signature has.
+    loss: Loss  # Its code on the simulator against the int8 subgraph on ONNX Runtime.
 
     def to_json(self) -> dict[str, float]:
         """All numbers."""
@@ -47,15 +42,10 @@ class Compiled:
 
 @dataclass
 class AotExport:
-    """What `export_aot` wrote.
+    """What `export_aot` wrote."""
 
-    Args:
-        manifest: The new bundle's description.
-        compiled: By chip and signature.
-    """
-
-    manifest: Manifest
-    compiled: dict[str, dict[str, Compiled]]
+    manifest: Manifest  # The new bundle's description.
+    compiled: dict[str, dict[str, Compiled]]  # By chip and signature.
 
 
 def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progress = silent) -> AotExport:
@@ -126,11 +116,7 @@ def _chosen(bundle: Bundle, out: Path, chips: Sequence[str]) -> list[SubgraphEnt
 
 
 def _compiled(source: Path, path: Path, chip: str, chosen: Sequence[SubgraphEntry], tensors: Mapping[str, Array]) -> dict[str, Compiled]:
-    """Compile signatures into a copy of a TFLite file, and compare their code with the int8 subgraphs.
-
-    Raises:
-        InfeasibleError: If one computes something else.
-    """
+    """Compile signatures into a copy of a TFLite file, and compare their code with the int8 subgraphs."""
     code = compile_signatures(source, [sub.name for sub in chosen], chip, path)
     cases = {sub.name: Case(code[sub.name], _last(read_alone(sub, tensors)), _last(tensors[sub.output]).shape) for sub in chosen}
     got = simulate(cases, chip)

@@ -45,42 +45,25 @@ _ERROR = re.compile(r"^ERROR: \[\S+\] (?!ERROR)(.+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Files that were found.
+    """Files that were found."""
 
-    Args:
-        tool: LiteRT's program.
-        plugin: Its compiler for Qualcomm.
-        libraries: Folder of Qualcomm's libraries.
-        runtime: Folder of the C++ libraries that those need, or None if they need no such folder.
-    """
-
-    tool: Path
-    plugin: Path
-    libraries: Path
-    runtime: Path | None
+    tool: Path  # LiteRT's program.
+    plugin: Path  # Its compiler for Qualcomm.
+    libraries: Path  # Folder of Qualcomm's libraries.
+    runtime: Path | None  # Folder of the C++ libraries that those need, or None if they need no such folder.
 
 
 @dataclass(frozen=True)
 class Code:
-    """Compiled code of one signature.
+    """Compiled code of one signature."""
 
-    Args:
-        entry: Its name in the code.
-        content: QNN context binary.
-        operators: Operators of the signature, all of which it computes.
-    """
-
-    entry: str
-    content: bytes
-    operators: int
+    entry: str  # Its name in the code.
+    content: bytes  # QNN context binary.
+    operators: int  # Operators of the signature, all of which it computes.
 
 
 def find_toolchain() -> Toolchain:
-    """The tool, its plug-in and the libraries.
-
-    Raises:
-        MissingBackendError: If a package or one of its files is missing; names it.
-    """
+    """The tool, its plug-in and the libraries."""
     litert = _folder("ai_edge_litert", "ai-edge-litert")
     libraries = _folder("onnxruntime_qnn", "onnxruntime-qnn")
     tool, plugin = litert / TOOL, litert / PLUGIN
@@ -103,22 +86,7 @@ def _folder(module: str, package: str) -> Path:
 
 
 def compile_signatures(model: Path, signatures: Sequence[str], chip: str, out: Path) -> dict[str, Code]:
-    """Compile signatures of a TFLite file for the DSP of a chip and leave the others as they are.
-
-    Args:
-        model: TFLite file with a subgraph for each signature.
-        signatures: Those to compile.
-        chip: A key of `scheduler.delegates.qnn_context.CHIPS`.
-        out: File to write; it is there only if all went well.
-
-    Returns:
-        The code of each of `signatures`.
-
-    Raises:
-        MissingBackendError: If a package is missing.
-        InfeasibleError: If an operator of them is not taken: it would run on the CPU in silence.
-        StretchError: If the tool fails, or changes what it should leave.
-    """
+    """Compile signatures of a TFLite file for the DSP of a chip and leave the others as they are."""
     find_chip(chip)
     toolchain = find_toolchain()
     before = _signatures(_read(model.read_bytes()))
@@ -196,11 +164,7 @@ def _apply(toolchain: Toolchain, sdk: Path, model: Path, indices: Sequence[int],
 
 
 def partitions(text: str) -> dict[int, tuple[int, int, int]]:
-    """What the tool says of each subgraph: operators taken, all its operators, pieces that it is cut into.
-
-    Args:
-        text: All that it printed.
-    """
+    """What the tool says of each subgraph: operators taken, all its operators, pieces that it is cut into."""
     return {int(index): (int(chosen), int(total), int(pieces)) for index, chosen, total, pieces in _PARTITIONED.findall(text)}
 
 

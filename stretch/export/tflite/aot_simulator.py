@@ -27,25 +27,15 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One run of compiled code.
+    """One run of compiled code."""
 
-    Args:
-        code: The code.
-        x: Its input, channels last where it is an image.
-        shape: Shape of its output, channels last where it is an image.
-    """
-
-    code: Code
-    x: Array
-    shape: tuple[int, ...]
+    code: Code  # The code.
+    x: Array  # Its input, channels last where it is an image.
+    shape: tuple[int, ...]  # Shape of its output, channels last where it is an image.
 
 
 def simulate(cases: Mapping[str, Case], chip: str) -> dict[str, Array]:
     """What compiled code computes, each once.
-
-    Args:
-        cases: By signature.
-        chip: The chip it was compiled for.
 
     Raises:
         MissingBackendError: If `onnxruntime-qnn` is missing.

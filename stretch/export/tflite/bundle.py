@@ -34,19 +34,12 @@ COMPARED = 16
 
 @dataclass
 class TfliteExport:
-    """What `export_tflite` wrote.
+    """What `export_tflite` wrote."""
 
-    Args:
-        manifest: The new bundle's description.
-        losses: Of each signature against its ONNX file, and of the ``output`` with all of them in a row.
-        kept: Subgraphs that stay in fp32 because another precision loses too much, and why.
-        moved: Those of them that moved to another processor.
-    """
-
-    manifest: Manifest
-    losses: dict[str, Loss]
-    kept: dict[str, str]
-    moved: dict[str, str]
+    manifest: Manifest  # The new bundle's description.
+    losses: dict[str, Loss]  # Of each signature against its ONNX file, and of the ``output`` with all of them in a row.
+    kept: dict[str, str]  # Subgraphs that stay in fp32 because another precision loses too much, and why.
+    moved: dict[str, str]  # Those of them that moved to another processor.
 
 
 def export_tflite(
@@ -68,10 +61,8 @@ def export_tflite(
     the two results are compared.
 
     Args:
-        bundle: Any bundle.
         out: Folder of the new one; an earlier bundle there is replaced.
         images: What the model will meet, of its input's shape.
-        images_source: Where they came from, for the record.
         precision: ``fp32``, ``fp16`` or ``int8`` by processor, for an fp32 bundle; None for what the bundle has.
         min_cosine: Of what changes with fp32, see `stretch.export.precision.export_precision`.
         repair: Keep subgraphs that lose more in fp32 instead of refusing.
@@ -126,15 +117,7 @@ def _export(
 
 
 def write_tflite(bundle: Bundle, *, progress: Progress = silent) -> bytes:
-    """The TFLite file of a bundle: a signature for each subgraph and each join, and the plan as metadata.
-
-    Args:
-        bundle: Where the ONNX files are.
-        progress: Told which signature comes next.
-
-    Raises:
-        StretchError: If TFLite cannot express an operator; names the subgraph and the operator.
-    """
+    """The TFLite file of a bundle: a signature for each subgraph and each join, and the plan as metadata."""
     manifest = bundle.manifest
     writer = Writer(f"{manifest.model.name}, branched for {manifest.device} by nn-stretch")
     shapes = {tensor.name: nhwc(tensor.shape) for tensor in manifest.tensors}

@@ -32,22 +32,15 @@ OUTPUT = "output"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Loss of every signature.
+    """Loss of every signature."""
 
-    Args:
-        losses: Against the ONNX file of the same subgraph, given the same input, by signature; and of the
-            ``output``. All losses are those of the worst image.
-        fp32: Against the whole model in fp32, given what it has there, by signature; and of the ``output``.
-        onnx_fp32: The same of the ONNX files.
-        least: Cosine that each of `losses` must have.
-        runtime: LiteRT's package and version.
-    """
-
+    #: Against the ONNX file of the same subgraph, given the same input, by signature; and of the ``output``. All losses are those of the
+    #: worst image.
     losses: dict[str, Loss]
-    fp32: dict[str, Loss]
-    onnx_fp32: dict[str, Loss]
-    least: dict[str, float]
-    runtime: str
+    fp32: dict[str, Loss]  # Against the whole model in fp32, given what it has there, by signature; and of the ``output``.
+    onnx_fp32: dict[str, Loss]  # The same of the ONNX files.
+    least: dict[str, float]  # Cosine that each of `losses` must have.
+    runtime: str  # LiteRT's package and version.
 
     def refuse(self) -> None:
         """Raise InfeasibleError if a signature computes something else than its ONNX file."""
@@ -78,10 +71,6 @@ class Comparison:
 
 def compare(bundle: Bundle, images: Sequence[Array]) -> Comparison:
     """Run every signature of a bundle's TFLite file beside its ONNX file.
-
-    Args:
-        bundle: One with a TFLite file.
-        images: What the model reads.
 
     Raises:
         StretchError: If LiteRT cannot load a signature.

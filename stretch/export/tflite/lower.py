@@ -20,15 +20,6 @@ def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) 
     Its inputs and outputs are float, NHWC, called like the tensors. An operator
     whose tensors have scales computes in int8; where two scales meet, and where
     int8 meets reals, a conversion stands between them.
-
-    Args:
-        writer: The file.
-        name: Of subgraph and signature.
-        source: Operators, weights and scales.
-        half: Whether float weights are stored in half precision.
-
-    Raises:
-        StretchError: If TFLite cannot express an operator; names it.
     """
     piece = Piece(writer, name)
     graph = source.graph
@@ -69,15 +60,7 @@ def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) 
 def join_to_tflite(
     writer: Writer, name: str, kind: str, inputs: Mapping[str, tuple[int, ...]], output: tuple[str, tuple[int, ...]]
 ) -> None:
-    """Add a join as a subgraph of its own: reals in, reals out, NHWC.
-
-    Args:
-        writer: The file.
-        name: Of subgraph and signature.
-        kind: Of the join, as bundles name it.
-        inputs: Shape of each tensor in NHWC, by name, in order.
-        output: Name and shape of the joined tensor.
-    """
+    """Add a join as a subgraph of its own: reals in, reals out, NHWC."""
     piece = Piece(writer, name)
     builder = Builder(piece, {})
     values = [builder.input(each, shape) for each, shape in inputs.items()]

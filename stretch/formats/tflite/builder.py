@@ -23,25 +23,15 @@ SIGNED_UNIT = Quant(1 / 128, 0)
 
 @dataclass
 class Value:
-    """A tensor of a subgraph.
+    """A tensor of a subgraph."""
 
-    Args:
-        name: The operator that writes it.
-        shape: NHWC, or N×C.
-        quant: Its scale where it has one, whether or not it is rounded yet.
-        real: Index of its float tensor, or None.
-        integer: Index of its int8 tensor, or None.
-        nonnegative: Whether no element is below 0.
-        flattened: Height, width and channels, where it is an image whose elements stand in NHWC order in one row.
-    """
-
-    name: str
-    shape: Shape
-    quant: Quant | None = None
-    real: int | None = None
-    integer: int | None = None
-    nonnegative: bool = False
-    flattened: Shape | None = None
+    name: str  # The operator that writes it.
+    shape: Shape  # NHWC, or N×C.
+    quant: Quant | None = None  # Its scale where it has one, whether or not it is rounded yet.
+    real: int | None = None  # Index of its float tensor, or None.
+    integer: int | None = None  # Index of its int8 tensor, or None.
+    nonnegative: bool = False  # Whether no element is below 0.
+    flattened: Shape | None = None  # Height, width and channels, where it is an image whose elements stand in NHWC order in one row.
 
 
 Operand = Value | Array
@@ -130,8 +120,6 @@ class Builder:
         """Write an operator and give its result.
 
         Args:
-            code: Name in the schema.
-            name: Of the result.
             operands: What it computes with, reals or integers as the operator is; arrays are constants.
             shape: Of the result; of the first operand if None.
             quant: Scale of the result, where it is int8.

@@ -13,17 +13,11 @@ _SAME, _VALID = 0, 1
 
 @dataclass(frozen=True)
 class Window:
-    """How a window of explicit padding slides in TFLite.
+    """How a window of explicit padding slides in TFLite."""
 
-    Args:
-        padding: ``Padding`` of the schema: 0 is SAME, 1 is VALID.
-        before: Rows and columns to add above and left beforehand; none for SAME.
-        after: The same below and right.
-    """
-
-    padding: int
-    before: tuple[int, int]
-    after: tuple[int, int]
+    padding: int  # ``Padding`` of the schema: 0 is SAME, 1 is VALID.
+    before: tuple[int, int]  # Rows and columns to add above and left beforehand; none for SAME.
+    after: tuple[int, int]  # The same below and right.
 
     @property
     def explicit(self) -> bool:
@@ -33,19 +27,12 @@ class Window:
 
 @dataclass(frozen=True)
 class Within:
-    """Windows of one axis as some of those that SAME gives.
+    """Windows of one axis as some of those that SAME gives."""
 
-    Args:
-        before: Rows or columns to add before, which none of these windows reads.
-        after: The same behind.
-        first: Number of the first window among those of SAME.
-        count: Number of windows of SAME.
-    """
-
-    before: int
-    after: int
-    first: int
-    count: int
+    before: int  # Rows or columns to add before, which none of these windows reads.
+    after: int  # The same behind.
+    first: int  # Number of the first window among those of SAME.
+    count: int  # Number of windows of SAME.
 
 
 def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> Within | None:
@@ -54,7 +41,6 @@ def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> Within 
     Args:
         attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right).
         image: N×C×H×W.
-        result: The same, after the window.
         axis: 0 for rows, 1 for columns.
     """
     size, wanted = image[axis + 2], result[axis + 2]
@@ -82,8 +68,6 @@ def window(attrs: Attrs, image: Shape, result: Shape, *, same: bool = True) -> W
     Args:
         attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right) and maybe ``dilation``.
         image: N×C×H×W.
-        result: The same, after the window.
-        same: Whether SAME may be used.
     """
     kernel, stride, padding = ints(attrs, "kernel"), ints(attrs, "stride"), ints(attrs, "padding")
     dilation = ints(attrs, "dilation") if "dilation" in attrs else (1, 1)

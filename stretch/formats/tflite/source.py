@@ -13,29 +13,17 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Rounded:
-    """Weights in int8: real = scale of the output channel · integer.
+    """Weights in int8: real = scale of the output channel · integer."""
 
-    Args:
-        values: int8, output channels first.
-        scales: One for each output channel, or one for all.
-    """
-
-    values: Array
-    scales: Array
+    values: Array  # int8, output channels first.
+    scales: Array  # One for each output channel, or one for all.
 
 
 @dataclass
 class Source:
-    """One subgraph.
+    """One subgraph."""
 
-    Args:
-        graph: Its operators, batch-norms folded where something takes them up.
-        weights: Float32 by operator and key.
-        scales: Of tensors that are rounded, by the operator that writes them.
-        integers: Weights as they were rounded, by operator.
-    """
-
-    graph: OpGraph
-    weights: dict[str, dict[str, Array]]
-    scales: dict[str, Quant] = field(default_factory=dict)
-    integers: dict[str, Rounded] = field(default_factory=dict)
+    graph: OpGraph  # Its operators, batch-norms folded where something takes them up.
+    weights: dict[str, dict[str, Array]]  # Float32 by operator and key.
+    scales: dict[str, Quant] = field(default_factory=dict)  # Of tensors that are rounded, by the operator that writes them.
+    integers: dict[str, Rounded] = field(default_factory=dict)  # Weights as they were rounded, by operator.

@@ -25,10 +25,6 @@ def matrix(
     """Tensor indices of the input, the weight in `order` and the bias.
 
     Args:
-        b: The subgraph.
-        source: Where the weights are.
-        op: The operator.
-        x: What it reads.
         order: Axes of the weight in TFLite's order.
         channels: Axis of the output channels after that.
         image: Height, width and channels of a flattened image that a matrix reads.

@@ -33,15 +33,10 @@ class Quant:
 
 @dataclass
 class Piece:
-    """One subgraph of a file, under construction.
+    """One subgraph of a file, under construction."""
 
-    Args:
-        writer: The file.
-        name: Of the subgraph.
-    """
-
-    writer: "Writer"
-    name: str
+    writer: "Writer"  # The file.
+    name: str  # Of the subgraph.
     tensors: list[Table] = field(default_factory=list)
     operators: list[Table] = field(default_factory=list)
 
@@ -53,11 +48,8 @@ class Piece:
         """Add a constant; gives its tensor's index.
 
         Args:
-            name: For people.
             value: float32, float16, int8 or int32.
             scales: Where it is rounded: one for the whole tensor, or one for each slice along `axis`.
-            axis: That axis.
-            zero_point: Of all scales.
         """
         buffer = self.writer.buffer(value)
         return self._add(name, value.shape, str(value.dtype), buffer, (scales, [zero_point] * len(scales), axis) if len(scales) else None)
@@ -74,10 +66,7 @@ class Piece:
 
         Args:
             code: Its name in the schema, such as ``CONV_2D``.
-            inputs: Tensor indices.
-            output: Tensor index.
             version: Of the operator; that of its input's type if None.
-            settings: What its table of settings holds.
         """
         if version is None:
             version = INT8_VERSIONS.get(code, 2) if self.tensors[inputs[0]]["type"] == TYPES["int8"] else 1
@@ -122,9 +111,7 @@ class Writer:
         """Add a finished subgraph and its signature, which is called like it.
 
         Args:
-            piece: The subgraph.
             inputs: Tensor index by the name that the signature gives it.
-            outputs: The same for its results.
         """
         maps = [[{"name": name, "tensor_index": index} for name, index in ends.items()] for ends in (inputs, outputs)]
         self._signatures.append(

@@ -15,17 +15,11 @@ _CLOSE = 1e-3
 
 @dataclass(frozen=True)
 class Activation:
-    """What several nodes are together.
+    """What several nodes are together."""
 
-    Args:
-        function: Of torch, of one tensor.
-        x: Name of that tensor.
-        settings: Its other arguments.
-    """
-
-    function: Callable[..., Any]
-    x: str
-    settings: Mapping[str, str] = field(default_factory=dict)
+    function: Callable[..., Any]  # Of torch, of one tensor.
+    x: str  # Name of that tensor.
+    settings: Mapping[str, str] = field(default_factory=dict)  # Its other arguments.
 
 
 class Finder:

@@ -34,27 +34,16 @@ _NAMELESS = frozenset({"None", "none", "unk"})
 
 @dataclass(frozen=True)
 class Source:
-    """What a file holds.
+    """What a file holds."""
 
-    Args:
-        path: The file.
-        nodes: Its `onnx.NodeProto`s, in order.
-        stored: Its weights and other stored tensors by name.
-        ends: Its inputs.
-        shapes: Of each, batch first, by its argument, as the network reads it.
-        last: Arguments of those that are images whose channels are last, which are turned before anything else is done.
-        outputs: Names of its outputs.
-        opset: Which version of ONNX's operators it speaks.
-    """
-
-    path: Path
-    nodes: Sequence[Any]
-    stored: Mapping[str, np.ndarray]
-    ends: tuple[End, ...]
-    shapes: Mapping[str, Shape]
-    last: frozenset[str]
-    outputs: tuple[str, ...]
-    opset: int
+    path: Path  # The file.
+    nodes: Sequence[Any]  # Its `onnx.NodeProto`s, in order.
+    stored: Mapping[str, np.ndarray]  # Its weights and other stored tensors by name.
+    ends: tuple[End, ...]  # Its inputs.
+    shapes: Mapping[str, Shape]  # Of each, batch first, by its argument, as the network reads it.
+    last: frozenset[str]  # Arguments of those that are images whose channels are last, which are turned before anything else is done.
+    outputs: tuple[str, ...]  # Names of its outputs.
+    opset: int  # Which version of ONNX's operators it speaks.
 
 
 def read_source(path: Path, input_shape: InputShapes | None = None) -> Source:

@@ -31,11 +31,7 @@ def _sizes_of(value: Value) -> tuple[int, ...]:
 
 
 def _places(site: Site, sizes: Sequence[int]) -> fx.Node | np.ndarray:
-    """Input 1, indices into axes of these sizes (one, or one for each place along its last axis), counted from the first.
-
-    Raises:
-        StretchError: If they are no whole numbers, or stored ones lie beyond an axis.
-    """
+    """Input 1, indices into axes of these sizes (one, or one for each place along its last axis), counted from the first."""
     found = site.value(1)
     bound = np.array(sizes, np.int64) if len(sizes) > 1 else np.array(sizes[0], np.int64)
     if isinstance(found, np.ndarray):
@@ -103,11 +99,7 @@ def _scatter_elements(site: Site) -> fx.Node:
 
 
 def _flat(site: Site, batch: int) -> tuple[fx.Node | np.ndarray, int]:
-    """Indices of several axes as one number each, counted over all of these axes, and how many axes these are with the batch's.
-
-    Raises:
-        StretchError: If there are more than axes, or axes of the batch differ.
-    """
+    """Indices of several axes as one number each, counted over all of these axes, and how many axes these are with the batch's."""
     shape, sizes = site.shape, _sizes_of(site.value(1))
     if not sizes or not 0 <= batch < min(len(sizes), len(shape)) or shape[:batch] != sizes[:batch]:
         raise StretchError(f"its indices have the shape {list(sizes)} for {list(shape)}, {batch} axes of them alike")

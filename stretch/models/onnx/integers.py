@@ -18,19 +18,12 @@ _MS = "com.microsoft"
 
 @dataclass(frozen=True)
 class _Form:
-    """Where the inputs of an operator on bytes are.
+    """Where the inputs of an operator on bytes are."""
 
-    Args:
-        op: The operator on reals.
-        bytes: Of each input of that, the bytes; their scale and zero point follow.
-        gives: The scale of the result; its zero point follows.
-        bias: Whole numbers in steps of the product of both scales.
-    """
-
-    op: str
-    bytes: Sequence[int]
-    gives: int
-    bias: int | None = None
+    op: str  # The operator on reals.
+    bytes: Sequence[int]  # Of each input of that, the bytes; their scale and zero point follow.
+    gives: int  # The scale of the result; its zero point follows.
+    bias: int | None = None  # Whole numbers in steps of the product of both scales.
 
 
 _FORMS = {

@@ -37,7 +37,6 @@ def computed(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]
         node: The `onnx.NodeProto`.
         reads: Its inputs; None for one that is left out.
         attrs: Its attributes; tensors among them as arrays.
-        opset: Of its file.
 
     Raises:
         StretchError: If nothing is known of such a node, or its results would be too large.
@@ -68,13 +67,6 @@ def by_rule(rule: Rule, site: Site) -> list[np.ndarray]:
     """The results of a node that reads nothing but known tensors, by the rule for one of the network.
 
     For operators whose shapes bundles do not know; sizes are those that a network may have.
-
-    Args:
-        rule: Of its operator.
-        site: The node, with a builder of its own.
-
-    Raises:
-        StretchError: If it gives several tensors, none that is computed, or one that is too large.
     """
     read = site.inputs[0]
     first = site.builder.stored(read, "x0") if isinstance(read, np.ndarray) else read

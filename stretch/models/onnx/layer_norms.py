@@ -10,19 +10,12 @@ from onnx import helper
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """What several nodes are together.
+    """What several nodes are together."""
 
-    Args:
-        x: Name of the tensor that is normalised over its last axis.
-        weight: A number for each place along it.
-        bias: Another.
-        eps: What is added to the variance.
-    """
-
-    x: str
-    weight: np.ndarray
-    bias: np.ndarray
-    eps: float
+    x: str  # Name of the tensor that is normalised over its last axis.
+    weight: np.ndarray  # A number for each place along it.
+    bias: np.ndarray  # Another.
+    eps: float  # What is added to the variance.
 
 
 class LayerNorms:

@@ -41,15 +41,6 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
     An image whose channels are last in the file, and which is turned before anything else is done, is N×C×H×W here.
     What the module says of its inputs: `stretch.models.ends.finished`.
-
-    Args:
-        path: The file.
-        input_shape: Of its input or of several, as `stretch.models.ends.settled` takes them, images as N×C×H×W; what the
-            file states if None, with a batch of 1 where it leaves that open.
-
-    Raises:
-        UsageError: If the file leaves the size of an input open and none is given, or one is given that does not fit it.
-        StretchError: If it cannot be read, or has a node that torch has no function for; names it and the reason.
     """
     try:
         return _Lowering(read_source(Path(path), input_shape)).network()

@@ -19,25 +19,15 @@ Value = fx.Node | np.ndarray | None
 
 @dataclass(frozen=True)
 class Site(Inputs[fx.Node]):
-    """One node with what it reads.
+    """One node with what it reads."""
 
-    Args:
-        op: Its operator.
-        name: Its own, or that of what it writes.
-        attrs: Its attributes; words are strings.
-        results: How many tensors it writes.
-        opset: Of its file.
-        builder: What its rule writes into.
-        steps: For each input that is rounded to bytes in the file, what they stand for.
-    """
-
-    op: str
-    name: str
-    attrs: Mapping[str, Any]
-    results: int
-    opset: int
-    builder: Builder
-    steps: Sequence[Steps | None] = ()
+    op: str  # Its operator.
+    name: str  # Its own, or that of what it writes.
+    attrs: Mapping[str, Any]  # Its attributes; words are strings.
+    results: int  # How many tensors it writes.
+    opset: int  # Of its file.
+    builder: Builder  # What its rule writes into.
+    steps: Sequence[Steps | None] = ()  # For each input that is rounded to bytes in the file, what they stand for.
 
     @property
     def x(self) -> fx.Node:

@@ -22,15 +22,10 @@ MOVING = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Real numbers that bytes stand for: (byte − zero) · scale.
+    """Real numbers that bytes stand for: (byte − zero) · scale."""
 
-    Args:
-        scale: One number, or one for each place along an axis.
-        zero: The byte that stands for zero, of the element type of the bytes.
-    """
-
-    scale: np.ndarray
-    zero: np.ndarray
+    scale: np.ndarray  # One number, or one for each place along an axis.
+    zero: np.ndarray  # The byte that stands for zero, of the element type of the bytes.
 
     def __post_init__(self) -> None:
         """Refuse numbers that are no steps."""
@@ -73,11 +68,7 @@ class Rounded:
 
 
 def reread(builder: Builder, x: fx.Node, old: Steps, new: Steps) -> fx.Node:
-    """Reals whose bytes, made with `old` steps, are read with `new` ones.
-
-    Raises:
-        StretchError: If they differ, and not for all elements alike.
-    """
+    """Reals whose bytes, made with `old` steps, are read with `new` ones."""
     if old.same(new):
         return x
     if max(old.scale.size, new.scale.size, old.zero.size, new.zero.size) > 1 or old.scale.item() <= 0:

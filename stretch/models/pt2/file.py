@@ -30,47 +30,30 @@ _STORED = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_const
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of the network.
+    """A tensor of the network."""
 
-    Args:
-        name: In the network, such as ``layer1.0.conv1.weight``.
-        value: Its numbers; a parameter if it is trained.
-    """
-
-    name: str
-    value: torch.Tensor
+    name: str  # In the network, such as ``layer1.0.conv1.weight``.
+    value: torch.Tensor  # Its numbers; a parameter if it is trained.
 
 
 @dataclass(frozen=True)
 class Source:
-    """What an archive holds.
+    """What an archive holds."""
 
-    Args:
-        path: The file.
-        nodes: Its calls, in order.
-        stored: Weights and other stored tensors and numbers, by the name under which calls read them.
-        ends: Its inputs.
-        shapes: Of each, batch first, by its argument.
-        outputs: What it returns, in order.
-        structure: What holds that, as `stretch.models.pt2.returned.rebuilt` reads it.
-        fields: Names of what named tuples hold, by their kinds.
-    """
-
-    path: Path
-    nodes: Sequence[Node]
-    stored: Mapping[str, Any]
-    ends: tuple[End, ...]
-    shapes: Mapping[str, Shape]
-    outputs: Sequence[Tagged]
-    structure: str
-    fields: Mapping[str, Sequence[str]]
+    path: Path  # The file.
+    nodes: Sequence[Node]  # Its calls, in order.
+    stored: Mapping[str, Any]  # Weights and other stored tensors and numbers, by the name under which calls read them.
+    ends: tuple[End, ...]  # Its inputs.
+    shapes: Mapping[str, Shape]  # Of each, batch first, by its argument.
+    outputs: Sequence[Tagged]  # What it returns, in order.
+    structure: str  # What holds that, as `stretch.models.pt2.returned.rebuilt` reads it.
+    fields: Mapping[str, Sequence[str]]  # Names of what named tuples hold, by their kinds.
 
 
 def read_source(path: Path, input_shape: InputShapes | None = None) -> Source:
     """Read an archive.
 
     Args:
-        path: The file.
         input_shape: Of its input or of several, as `stretch.models.ends.settled` takes them; what the archive states if
             None, with a batch of 1 where it leaves that open.
 

@@ -17,11 +17,7 @@ _BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.B
 
 
 def _holding(module: nn.Module, **tensors: Stored | None) -> nn.Module:
-    """The module with these very parameters and statistics; None for one that it has not.
-
-    Raises:
-        StretchError: If they are of another shape than its own.
-    """
+    """The module with these very parameters and statistics; None for one that it has not."""
     for name, given in tensors.items():
         if given is None:
             continue

@@ -67,15 +67,6 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
     It returns what the exported network does, in lists, tuples and dictionaries; what it says of its inputs:
     `stretch.models.ends.finished`.
-
-    Args:
-        path: The file.
-        input_shape: Of its input or of several, as `stretch.models.ends.settled` takes them; what the archive states if
-            None, with a batch of 1 where it leaves that open.
-
-    Raises:
-        UsageError: If another size is given where the archive fixes it.
-        StretchError: If it cannot be read, or calls what computes more than tensors from tensors; names the call and the reason.
     """
     return _Lowering(read_source(Path(path), input_shape)).network()
 
@@ -231,11 +222,7 @@ class _Lowering:
         return Stored(_names(node)[0] if _names(node) else packet, target(*args, **options))
 
     def _value(self, arg: Tagged) -> Value:
-        """What an argument stands for.
-
-        Raises:
-            StretchError: If nothing writes it before.
-        """
+        """What an argument stands for."""
         ((kind, value),) = arg.items() if len(arg) == 1 else (("", None),)
         if kind in ("as_tensor", "as_optional_tensor") and isinstance(value, dict):
             inner = value.get("as_tensor", value)

@@ -25,8 +25,6 @@ def rebuilt(spec: str, fields: Mapping[str, Sequence[str]], values: Sequence[Any
 
     Args:
         spec: The structure, as `torch.utils._pytree.treespec_dumps` writes it; empty for one value, or a tuple of several.
-        fields: Names of what named tuples hold, by their kinds.
-        values: In order.
 
     Raises:
         StretchError: If it describes none, or holds more or fewer values.

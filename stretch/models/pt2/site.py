@@ -25,19 +25,12 @@ PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "non_bloc
 
 @dataclass(frozen=True)
 class Site:
-    """One call with what it reads.
+    """One call with what it reads."""
 
-    Args:
-        operator: Of torch's.
-        given: Its arguments by name, those that are left out with their defaults.
-        module: Path of the module that it was called in, if that is torch's own; empty otherwise.
-        builder: What its rule writes into.
-    """
-
-    operator: OpOverload
-    given: Mapping[str, Value]
-    module: str
-    builder: Builder
+    operator: OpOverload  # Of torch's.
+    given: Mapping[str, Value]  # Its arguments by name, those that are left out with their defaults.
+    module: str  # Path of the module that it was called in, if that is torch's own; empty otherwise.
+    builder: Builder  # What its rule writes into.
 
     @property
     def x(self) -> fx.Node:
@@ -108,11 +101,7 @@ def bound(operator: OpOverload, node: Node, value: Callable[[Tagged], Value]) ->
 
 
 def plain_value(arg: Tagged) -> Value:
-    """An argument that is no tensor: a number, a word, a type, or a list of those.
-
-    Raises:
-        StretchError: If it is nothing that a call of a network has.
-    """
+    """An argument that is no tensor: a number, a word, a type, or a list of those."""
     ((kind, value),) = arg.items() if len(arg) == 1 else (("", None),)
     if kind == "as_none" or kind in ("as_device", "as_layout", "as_memory_format"):
         return None

@@ -29,11 +29,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def read_weights(archive: Archive, model: str) -> dict[str, torch.Tensor]:
-    """Parameters, buffers and constants of a model by name.
-
-    Raises:
-        StretchError: If one is not there, is pickled, or is not what it says.
-    """
+    """Parameters, buffers and constants of a model by name."""
     found: dict[str, torch.Tensor] = {}
     records: dict[str, bytes] = {}
     left = MAX_BYTES

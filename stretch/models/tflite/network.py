@@ -31,15 +31,6 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     Images, N×H×W×C in the file, are N×C×H×W in what it reads and gives. Weights of half precision or of rounded
     numbers become reals of single precision, and what rounds activations is left out. What the module says of its inputs:
     `stretch.models.ends.finished`.
-
-    Args:
-        path: The file.
-        input_shape: Of its input or of several, as `stretch.models.ends.settled` takes them, images as N×C×H×W; what the
-            file states if None.
-
-    Raises:
-        UsageError: If another number of axes or of channels is given.
-        StretchError: If it cannot be read, or has an operator that torch has no function for; names it and the reason.
     """
     return _Lowering(open_tflite(Path(path)), input_shape).network()
 

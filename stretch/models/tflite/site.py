@@ -20,18 +20,13 @@ FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
 
 @dataclass(frozen=True)
 class Seen:
-    """A tensor of the running network.
+    """A tensor of the running network."""
 
-    Args:
-        node: What gives it.
-        form: ``plain``, as the file has it; ``image``, N×C×H×W of what is N×H×W×C in the file; ``row``, N×CHW of an
-            image that is flattened to N×HWC in the file.
-        size: Height, width and channels of that image.
-    """
-
-    node: fx.Node
+    node: fx.Node  # What gives it.
+    #: ``plain``, as the file has it; ``image``, N×C×H×W of what is N×H×W×C in the file; ``row``, N×CHW of an image that is flattened to
+    #: N×HWC in the file.
     form: str = "plain"
-    size: tuple[int, ...] = ()
+    size: tuple[int, ...] = ()  # Height, width and channels of that image.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -50,23 +45,14 @@ Value = Seen | np.ndarray | None
 
 @dataclass(frozen=True)
 class Site(Inputs[Seen]):
-    """One operator with what it reads.
+    """One operator with what it reads."""
 
-    Args:
-        code: Its name.
-        name: Of what it writes.
-        settings: Its settings; those that are left out are zero.
-        results: How many tensors it writes.
-        builder: What its rule writes into.
-        kinds: Element types of what it writes, by numpy's names.
-    """
-
-    code: str
-    name: str
-    settings: Mapping[str, Any]
-    results: int
-    builder: Builder
-    kinds: Sequence[str] = field(default_factory=list)
+    code: str  # Its name.
+    name: str  # Of what it writes.
+    settings: Mapping[str, Any]  # Its settings; those that are left out are zero.
+    results: int  # How many tensors it writes.
+    builder: Builder  # What its rule writes into.
+    kinds: Sequence[str] = field(default_factory=list)  # Element types of what it writes, by numpy's names.
 
     def seen(self, i: int) -> Seen:
         """Input `i` as a tensor of the network, a stored one among its parameters.
@@ -113,11 +99,7 @@ class Site(Inputs[Seen]):
         return int(self.settings.get(name, 0))
 
     def activated(self, node: fx.Node) -> fx.Node:
-        """What is left of a result by the activation that is part of the operator.
-
-        Raises:
-            StretchError: If there is none of its number.
-        """
+        """What is left of a result by the activation that is part of the operator."""
         function = ACTIVATIONS.get(self.setting("fused_activation_function"))
         if function is None:
             raise StretchError(f"its activation is number {self.setting('fused_activation_function')}, which torch has not")

@@ -24,19 +24,12 @@ ENDLESS, NOTHING = 1e6, 1e-6
 
 @dataclass(frozen=True)
 class Limit:
-    """One number of a constraint that may be too tight.
+    """One number of a constraint that may be too tight."""
 
-    Args:
-        value: The number now.
-        loosest: A number that rules nothing out.
-        ladder: The numbers to choose from, tight to loose; None where any will do.
-        put: The constraint's value with another number in place of this one.
-    """
-
-    value: float
-    loosest: float
-    ladder: tuple[float, ...] | None = None
-    put: Callable[[Any, float], Any] = lambda value, number: number
+    value: float  # The number now.
+    loosest: float  # A number that rules nothing out.
+    ladder: tuple[float, ...] | None = None  # The numbers to choose from, tight to loose; None where any will do.
+    put: Callable[[Any, float], Any] = lambda value, number: number  # The constraint's value with another number in place of this one.
 
 
 class Constraint(ABC):
@@ -65,36 +58,15 @@ class Constraint(ABC):
         return True
 
     def mask(self, value: Any, ways: "Ways", segment_ms: float) -> "NDArray[np.bool_] | None":
-        """Which combinations keep to it.
-
-        Args:
-            value: Of its option.
-            ways: Combinations of the branches of one segment.
-            segment_ms: The original segment on the fastest of its processors, ms.
-
-        Returns:
-            One entry per combination, or a row of them per processor that may hold the tensor
-            before; None where it says nothing of single segments.
-        """
+        """Which combinations keep to it."""
         return None
 
     @abstractmethod
     def limits(self, value: Any, ways: "Sequence[Ways]") -> "list[Limit]":
-        """The numbers that a refusal may blame.
-
-        Args:
-            value: Of its option.
-            ways: All ways to run the segments.
-        """
+        """The numbers that a refusal may blame."""
 
     def missed(self, value: Any, ways: "Sequence[Ways]", segment_ms: Sequence[float]) -> str | None:
-        """Why none of some ways keeps to it, as the end of a sentence; None if one does.
-
-        Args:
-            value: Of its option.
-            ways: Ways to run segments.
-            segment_ms: For each, the original segment on the fastest of its processors, ms.
-        """
+        """Why none of some ways keeps to it, as the end of a sentence; None if one does."""
         return None
 
 

@@ -29,31 +29,19 @@ FEATURES = ("log_macs", "log_mean_width", "log_widest")
 
 
 class PredictedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted accuracy of a design, with what is known of the predictor.
+    """Predicted accuracy of a design, with what is known of the predictor."""
 
-    Args:
-        top1: Top-1 accuracy; None where agreement is predicted.
-        agreement: Share of images with the same best class as the original; None where top-1 is predicted.
-        low: Lower end of the 95 % interval; None where that is not known.
-        high: Upper end.
-        rank_correlation: Of predicted with measured numbers of networks that the predictor was not fitted to; None for too few.
-        p_value: How likely so large a correlation is by chance; None where that is not known.
-        rmse: Error of the predictor; None where that is not known.
-        basis: ``supernet`` for subnets of one, ``sensitivity`` for segments replaced one by one.
-        images: Images that the predictor's numbers were measured on; None where that is not known.
-        source: Always ``predicted``.
-    """
-
-    top1: float | None = None
-    agreement: float | None = None
-    low: float | None = None
-    high: float | None = None
+    top1: float | None = None  # Top-1 accuracy; None where agreement is predicted.
+    agreement: float | None = None  # Share of images with the same best class as the original; None where top-1 is predicted.
+    low: float | None = None  # Lower end of the 95 % interval; None where that is not known.
+    high: float | None = None  # Upper end.
+    #: Of predicted with measured numbers of networks that the predictor was not fitted to; None for too few.
     rank_correlation: float | None = None
-    p_value: float | None = None
-    rmse: float | None = None
-    basis: Literal["supernet", "sensitivity"]
-    images: int | None = None
-    source: str = "predicted"
+    p_value: float | None = None  # How likely so large a correlation is by chance; None where that is not known.
+    rmse: float | None = None  # Error of the predictor; None where that is not known.
+    basis: Literal["supernet", "sensitivity"]  # ``supernet`` for subnets of one, ``sensitivity`` for segments replaced one by one.
+    images: int | None = None  # Images that the predictor's numbers were measured on; None where that is not known.
+    source: str = "predicted"  # Always ``predicted``.
 
 
 class AccuracySource(Protocol):
@@ -96,27 +84,17 @@ class AccuracySource(Protocol):
 
 
 class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A fitted predictor.
+    """A fitted predictor."""
 
-    Args:
-        model: Name of the network.
-        base: Accuracy of a design whose features are all zero.
-        weights: Per segment, one weight for each of `FEATURES`.
-        designs: How many designs it was fitted to.
-        rank_correlation: Spearman's, between measured accuracies and those predicted for each design from all others.
-        p_value: Of that correlation.
-        rmse: Of the same predictions.
-        schema: Of the file.
-    """
-
-    model: str
-    base: float
+    model: str  # Name of the network.
+    base: float  # Accuracy of a design whose features are all zero.
+    #: Per segment, one weight for each of `FEATURES`.
     weights: dict[str, Annotated[tuple[float, ...], msgspec.Meta(min_length=len(FEATURES), max_length=len(FEATURES))]]
-    designs: int
-    rank_correlation: float
-    p_value: float
-    rmse: float
-    schema: int = SCHEMA
+    designs: int  # How many designs it was fitted to.
+    rank_correlation: float  # Spearman's, between measured accuracies and those predicted for each design from all others.
+    p_value: float  # Of that correlation.
+    rmse: float  # Of the same predictions.
+    schema: int = SCHEMA  # Of the file.
 
     @property
     def option(self) -> str:
@@ -153,10 +131,6 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     def predict(self, graph: OpGraph, design: BranchDesign) -> float:
         """Top-1 of a design.
 
-        Args:
-            graph: The original network.
-            design: The design.
-
         Raises:
             UsageError: If it branches a segment that the predictor does not know.
         """
@@ -165,9 +139,6 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def losses(self, options: Ways) -> Floats:
         """What each option takes from the accuracy; zero for a segment that stays whole or is divided exactly.
-
-        Args:
-            options: Ways to run one segment, n of them.
 
         Raises:
             UsageError: If the predictor does not know the segment.

@@ -44,7 +44,6 @@ def load_accuracy(path: Path, model: str) -> AccuracyPredictor | Sensitivity:
     """Read a predictor.
 
     Args:
-        path: The file.
         model: Name of the network it must be about.
 
     Raises:

@@ -16,23 +16,16 @@ class Ahead:
     every processor computes its share in the time that it takes for so much of the whole, none
     slows another down, and what crosses takes the fixed time of its link, there and back, for
     each processor but the host.
-
-    Args:
-        processor: The fastest.
-        alone_ms: What it takes by itself, transfers of the input and output left out.
-        divided_ms: What that division takes; never less than `alone_ms` where nobody can help.
-        handover_ms: What crosses there and back, of the processor whose link takes longest.
-        crossover: How many times as fast all others would have to be for that division to take no longer than `alone_ms`;
-            None where they are already, or never would be.
-        margin: How many times as fast they may be, beside it, for all that the intervals of their times say.
     """
 
-    processor: str
-    alone_ms: float
-    divided_ms: float
-    handover_ms: float
+    processor: str  # The fastest.
+    alone_ms: float  # What it takes by itself, transfers of the input and output left out.
+    divided_ms: float  # What that division takes; never less than `alone_ms` where nobody can help.
+    handover_ms: float  # What crosses there and back, of the processor whose link takes longest.
+    #: How many times as fast all others would have to be for that division to take no longer than `alone_ms`; None where they are already,
+    #: or never would be.
     crossover: float | None
-    margin: float
+    margin: float  # How many times as fast they may be, beside it, for all that the intervals of their times say.
 
     @property
     def far(self) -> bool:
@@ -44,9 +37,6 @@ def ahead(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, s
     """How far one processor is ahead of the others of a request.
 
     Args:
-        graph: The network.
-        predictor: Of the device.
-        precision: Planned precision of each processor of the request.
         best: The fastest processor, with its core set, and its precision.
     """
     processor, at = best

@@ -30,34 +30,21 @@ Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shap
 
 
 class BandKey(NamedTuple):
-    """A band of a run of parts on a processor.
+    """A band of a run of parts on a processor."""
 
-    Args:
-        first: Number of the run's first part.
-        last: Number of its last part.
-        processor: Where it runs.
-        start: First row of the run's output.
-        stop: The one behind the last row.
-    """
-
-    first: int
-    last: int
-    processor: str
-    start: int
-    stop: int
+    first: int  # Number of the run's first part.
+    last: int  # Number of its last part.
+    processor: str  # Where it runs.
+    start: int  # First row of the run's output.
+    stop: int  # The one behind the last row.
 
 
 @dataclass(frozen=True)
 class _Edge:
-    """What follows from a band's first row, or from its last, for each of them.
+    """What follows from a band's first row, or from its last, for each of them."""
 
-    Args:
-        reads: The row of the input that is read first, or the one behind the last.
-        group: Bands whose edges are in one group differ at that edge in where they lie and in nothing else.
-    """
-
-    reads: tuple[int, ...]
-    group: tuple[int, ...]
+    reads: tuple[int, ...]  # The row of the input that is read first, or the one behind the last.
+    group: tuple[int, ...]  # Bands whose edges are in one group differ at that edge in where they lie and in nothing else.
 
 
 class _Part:
@@ -288,11 +275,7 @@ def _line(shape: Shape) -> int:
 
 
 def structure(graph: OpGraph) -> Structure:
-    """What parts that are built alike have in common: everything but names.
-
-    Args:
-        graph: A part.
-    """
+    """What parts that are built alike have in common: everything but names."""
     number = {op.name: i for i, op in enumerate(graph.ops)}
     return tuple((op.kind, tuple(number[name] for name in op.inputs), _attrs(op.attrs), op.shape) for op in graph.ops)
 

@@ -18,30 +18,17 @@ from stretch.planning.network.trunk import Trunk
 
 @dataclass(frozen=True)
 class Whole:
-    """Everything on one timeline.
+    """Everything on one timeline."""
 
-    Args:
-        segments: Of the trunk, each with when it starts.
-        sides: Beside it.
-        waits: For each branch, join that takes time and side, in the order of `segments` with the sides that feed the trunk first and the
-            others last, the numbers of those that end before it starts.
-    """
-
-    segments: tuple[SegmentTime, ...]
-    sides: tuple[SideTime, ...]
+    segments: tuple[SegmentTime, ...]  # Of the trunk, each with when it starts.
+    sides: tuple[SideTime, ...]  # Beside it.
+    #: For each branch, join that takes time and side, in the order of `segments` with the sides that feed the trunk first and the others
+    #: last, the numbers of those that end before it starts.
     waits: tuple[tuple[int, ...], ...]
 
 
 def side_time(graph: OpGraph, processor: str, holders: Mapping[str, str], returned: Sequence[str], costs: Costs) -> BranchTime:
-    """A side on a processor.
-
-    Args:
-        graph: Its operators.
-        processor: Where it runs.
-        holders: Processor that holds each tensor that it reads.
-        returned: What the network returns, which goes to the host.
-        costs: Costs on the device.
-    """
+    """A side on a processor."""
     estimate = costs.predictor.predict(graph, processor, costs.precision.get(processor))
     into = [costs.moves(holders[source.name], processor, prod(source.shape)) for source in graph.inputs]
     out = [costs.moves(processor, costs.host, prod(graph.by_name[name].shape)) for name in graph.outputs if name in returned]
@@ -55,13 +42,7 @@ def side_time(graph: OpGraph, processor: str, holders: Mapping[str, str], return
 
 
 def beside(trunk: Trunk, segments: Sequence[SegmentTime], times: Mapping[str, BranchTime]) -> Whole:
-    """The trunk and its sides on one timeline.
-
-    Args:
-        trunk: The network.
-        segments: The timeline of its trunk alone.
-        times: Of each side, by name.
-    """
+    """The trunk and its sides on one timeline."""
     jobs: list[Job] = []
     writers: dict[str, int] = {}
     numbers: dict[str, int] = {}

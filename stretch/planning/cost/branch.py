@@ -28,46 +28,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class BranchCost:
-    """A branch without its part of the join.
+    """A branch without its part of the join."""
 
-    Args:
-        processor: Where it runs.
-        depth: Blocks kept.
-        width: Channels of its trunk.
-        entry: How it begins.
-        macs: Multiply-accumulates.
-        params: Learned numbers.
-        ms: Time alone on its processor, without communication.
-        contended_ms: The same while other branches compute.
-        peak_bytes: Most activation bytes that one of its kernels reads and writes
-            (where other channels arrive than in the original, at least that many).
-        rows: Rows of the segment's output that it computes; None for all.
-        reads: Of a part of the original segment, elements that it reads.
-        writes: Of such a part, elements that it writes.
-        cut_ms: What a band takes longer where it has to cut what it reads out of the whole tensor; 0 on a processor that never has to.
-        paths: Paths of the segment that it computes; None for all.
-        channels: Channels that it computes, of the segment's output or of its hidden tensor; None for all.
-        ends: Tensors that a portion of the segment hands on; None for what is none.
-        rewrites: Operators that have others in their place.
-    """
-
-    processor: str
-    depth: int
-    width: int
-    entry: EntryKind
-    macs: int
-    params: int
-    ms: float
-    contended_ms: float
+    processor: str  # Where it runs.
+    depth: int  # Blocks kept.
+    width: int  # Channels of its trunk.
+    entry: EntryKind  # How it begins.
+    macs: int  # Multiply-accumulates.
+    params: int  # Learned numbers.
+    ms: float  # Time alone on its processor, without communication.
+    contended_ms: float  # The same while other branches compute.
+    #: Most activation bytes that one of its kernels reads and writes (where other channels arrive than in the original, at least that
+    #: many).
     peak_bytes: int
-    rows: tuple[int, int] | None = None
-    reads: int = 0
-    writes: int = 0
+    rows: tuple[int, int] | None = None  # Rows of the segment's output that it computes; None for all.
+    reads: int = 0  # Of a part of the original segment, elements that it reads.
+    writes: int = 0  # Of such a part, elements that it writes.
+    #: What a band takes longer where it has to cut what it reads out of the whole tensor; 0 on a processor that never has to.
     cut_ms: float = 0.0
-    paths: tuple[int, int] | None = None
-    channels: tuple[int, int] | None = None
-    ends: tuple[str, ...] | None = None
-    rewrites: tuple[str, ...] = ()
+    paths: tuple[int, int] | None = None  # Paths of the segment that it computes; None for all.
+    channels: tuple[int, int] | None = None  # Channels that it computes, of the segment's output or of its hidden tensor; None for all.
+    ends: tuple[str, ...] | None = None  # Tensors that a portion of the segment hands on; None for what is none.
+    rewrites: tuple[str, ...] = ()  # Operators that have others in their place.
 
 
 class _Sums(NamedTuple):
@@ -159,14 +141,7 @@ class Costs:
         return self.predictor.device.processor(processor).width_slice
 
     def prepare(self, segment: Segment, processor: str, widths: Sequence[int], channels: Iterable[int]) -> None:
-        """Time the kernels of many branches together, which takes little longer than those of one.
-
-        Args:
-            segment: The original segment.
-            processor: Where they would run.
-            widths: Channels of their trunks.
-            channels: Channels that may arrive.
-        """
+        """Time the kernels of many branches together, which takes little longer than those of one."""
         kernels: dict[KernelCost, Kernel] = {}
         others = [count for count in channels if count != segment.in_width]
         rewires = self._rewires(segment)
@@ -251,13 +226,7 @@ class Costs:
         return self.branch(segment, processor, segment.depth, segment.width)
 
     def join_convs(self, segment: Segment, processor: str, ends: Sequence[tuple[int, int]]) -> list[tuple[int, float, int]]:
-        """Multiply-accumulates, ms beside other branches and parameters of 1×1 convolutions that end branches.
-
-        Args:
-            segment: The original segment.
-            processor: Where they run.
-            ends: Channels that each reads and writes.
-        """
+        """Multiply-accumulates, ms beside other branches and parameters of 1×1 convolutions that end branches."""
         shape = segment.graph.by_name[segment.end].shape
         pixels = shape[0] * prod(shape[2:])
         known = self._join_convs.setdefault((pixels, processor), {})

@@ -36,17 +36,11 @@ LINK_FACTORS = (0.5, 1.0, 2.0)
 
 @dataclass(frozen=True)
 class Branch:
-    """One branch of a predicted run.
+    """One branch of a predicted run."""
 
-    Args:
-        parts: Its time, ms by the number that each part is proportional to.
-        waits: Numbers of the branches of its segment that end before it starts.
-        fixed_ms: What it takes beside that and is taken as known.
-    """
-
-    parts: Mapping[Unknown, float]
-    waits: tuple[int, ...] = ()
-    fixed_ms: float = 0.0
+    parts: Mapping[Unknown, float]  # Its time, ms by the number that each part is proportional to.
+    waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that end before it starts.
+    fixed_ms: float = 0.0  # What it takes beside that and is taken as known.
 
     @classmethod
     def of(
@@ -60,11 +54,8 @@ class Branch:
         """A branch from the estimate of its computation.
 
         Args:
-            estimate: Of the branch alone.
-            device: From which profile.
             links: Transfers, ms by processor at the far end.
             contention_ms: What it takes longer beside other branches.
-            waits: Numbers of the branches that it waits for.
         """
         moving = {uncertain.link(processor): ms for processor, ms in links.items()}
         slowed = {uncertain.contention(kind_of(estimate.processor)): contention_ms} if contention_ms else {}
@@ -73,16 +64,11 @@ class Branch:
 
 @dataclass(frozen=True)
 class PredictedRun:
-    """A run as segments of branches that run side by side or wait for each other, one segment after the other.
+    """A run as segments of branches that run side by side or wait for each other, one segment after the other."""
 
-    Args:
-        segments: The branches of each segment.
-        fixed_ms: Joins and what else is taken as known.
-        parts: What is after the segments, such as the transfer of the result, ms by the number it is proportional to.
-    """
-
-    segments: Sequence[Sequence[Branch]]
-    fixed_ms: float = 0.0
+    segments: Sequence[Sequence[Branch]]  # The branches of each segment.
+    fixed_ms: float = 0.0  # Joins and what else is taken as known.
+    #: What is after the segments, such as the transfer of the result, ms by the number it is proportional to.
     parts: Mapping[Unknown, float] = field(default_factory=dict)
 
     def ms(self, factors: Factors | None = None) -> float:
@@ -116,86 +102,51 @@ class PredictedRun:
 
 
 class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """A design if every link of the device took another time than stated.
+    """A design if every link of the device took another time than stated."""
 
-    Args:
-        factor: On the time of every transfer.
-        makespan_ms: Of the branched run.
-        speedup: Over the best single processor, whose transfers change alike; None if that was not compared.
-    """
-
-    factor: float
-    makespan_ms: float
-    speedup: float | None
+    factor: float  # On the time of every transfer.
+    makespan_ms: float  # Of the branched run.
+    speedup: float | None  # Over the best single processor, whose transfers change alike; None if that was not compared.
 
 
 class Certainty(msgspec.Struct, frozen=True, kw_only=True):
-    """How sure a prediction is; the fields are keys of `predicted` in the command line's JSON.
+    """How sure a prediction is; the fields are keys of `predicted` in the command line's JSON."""
 
-    Args:
-        expected_ms: The mean of the branched run's time over what its numbers may be.
-        makespan_low_ms: Lower end of the 90 % interval around the branched run's time.
-        makespan_high_ms: Upper end.
-        probability_faster: That the branched run is faster: than each rival by its name without the processor, and than ``all``.
-        measure_next: The number of the profile that decides most between the run and its nearest rival; None if nothing is uncertain.
-        links: The design with links of half, the stated and twice the time.
-    """
-
-    expected_ms: float
-    makespan_low_ms: float
-    makespan_high_ms: float
+    expected_ms: float  # The mean of the branched run's time over what its numbers may be.
+    makespan_low_ms: float  # Lower end of the 90 % interval around the branched run's time.
+    makespan_high_ms: float  # Upper end.
+    #: That the branched run is faster: than each rival by its name without the processor, and than ``all``.
     probability_faster: dict[str, float]
+    #: The number of the profile that decides most between the run and its nearest rival; None if nothing is uncertain.
     measure_next: str | None
-    links: tuple[LinkFigure, ...]
+    links: tuple[LinkFigure, ...]  # The design with links of half, the stated and twice the time.
 
 
 class Rival(msgspec.Struct, frozen=True, kw_only=True):
-    """A control and how its time compares with the branched run's; a row of `comparisons` in the command line's JSON.
+    """A control and how its time compares with the branched run's; a row of `comparisons` in the command line's JSON."""
 
-    Args:
-        name: ``single:gpu``, ``whole_graph:cpu`` or ``sequential_same_macs``.
-        ms: Its predicted time.
-        low_ms: Lower end of the 90 % interval around it.
-        high_ms: Upper end.
-        ratio: Its time over the branched run's: above 1 branching is faster.
-        low: Lower end of the 90 % interval of the ratio.
-        high: Upper end.
-        probability: That the branched run is faster than it.
-        measure: What decides most between the two: the number to measure next; None if nothing is uncertain.
-    """
-
-    name: str
-    ms: float
-    low_ms: float
-    high_ms: float
-    ratio: float
-    low: float
-    high: float
-    probability: float
-    measure: str | None
+    name: str  # ``single:gpu``, ``whole_graph:cpu`` or ``sequential_same_macs``.
+    ms: float  # Its predicted time.
+    low_ms: float  # Lower end of the 90 % interval around it.
+    high_ms: float  # Upper end.
+    ratio: float  # Its time over the branched run's: above 1 branching is faster.
+    low: float  # Lower end of the 90 % interval of the ratio.
+    high: float  # Upper end.
+    probability: float  # That the branched run is faster than it.
+    measure: str | None  # What decides most between the two: the number to measure next; None if nothing is uncertain.
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to run, as far as the predictions say.
+    """What to run, as far as the predictions say."""
 
-    Args:
-        recommended: ``branched``, the name of a rival, or `NO_CLEAR_WINNER`.
-        probability: That the branched run is faster than every rival.
-        expected_ms: The mean of its time over the draws: of branches that wait for each other the slowest of each draw counts.
-        low_ms: Lower end of the 90 % interval around its time.
-        high_ms: Upper end.
-        rivals: Every control beside the branched run.
-        told: Names of those that are told only.
-    """
-
-    recommended: str
-    probability: float
-    expected_ms: float
-    low_ms: float
-    high_ms: float
-    rivals: tuple[Rival, ...] = ()
-    told: frozenset[str] = frozenset()
+    recommended: str  # ``branched``, the name of a rival, or `NO_CLEAR_WINNER`.
+    probability: float  # That the branched run is faster than every rival.
+    expected_ms: float  # The mean of its time over the draws: of branches that wait for each other the slowest of each draw counts.
+    low_ms: float  # Lower end of the 90 % interval around its time.
+    high_ms: float  # Upper end.
+    rivals: tuple[Rival, ...] = ()  # Every control beside the branched run.
+    told: frozenset[str] = frozenset()  # Names of those that are told only.
 
     @property
     def beatable(self) -> tuple[Rival, ...]:
@@ -217,8 +168,6 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], told
     predicted to be the fastest is, if with the probability `SURE` branches do not reach that gain over it. Else nothing is.
 
     Args:
-        branched: The design.
-        controls: Its controls, by name.
         told: Controls that are compared and neither beaten nor recommended, such as a network that would have to be trained.
     """
     factors = drawn(key for run in (branched, *controls.values()) for key in run.unknowns)
@@ -233,14 +182,7 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], told
 def advised(
     branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[Unknown, Floats], fixed: Factors | None = None
 ) -> str:
-    """What to run, by the rule of `recommend`.
-
-    Args:
-        branched: The design.
-        controls: The controls that may be recommended, by name.
-        draws: Factors on numbers in each draw, `fixed` among them.
-        fixed: Factors on numbers in the prediction itself.
-    """
+    """What to run, by the rule of `recommend`."""
     ours, ms = branched.drawn_ms(draws), branched.ms(fixed)
     theirs = {name: control.drawn_ms(draws) for name, control in controls.items()}
     predicted = {name: control.ms(fixed) for name, control in controls.items()}
@@ -258,8 +200,6 @@ def certainty(found: Recommendation, branched: PredictedRun, single: PredictedRu
     """How sure a recommendation is.
 
     Args:
-        found: The recommendation.
-        branched: The design.
         single: The best single processor, if it was compared.
     """
     figures = []
@@ -282,11 +222,7 @@ def single_run(graph: OpGraph, processor: str, precision: str, ms: float, predic
     """A whole network on one processor.
 
     Args:
-        graph: The network.
-        processor: Where.
-        precision: At what precision.
         ms: Its time, transfers included.
-        predictor: What that was predicted with.
     """
     estimate = predictor.predict(graph, processor, precision)
     moving = {} if is_host(processor) else {kind_of(processor): ms - estimate.computing_ms}

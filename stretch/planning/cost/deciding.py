@@ -18,33 +18,21 @@ _HALVINGS = 22
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A design if numbers that hang together were others.
+    """A design if numbers that hang together were others."""
 
-    Args:
-        numbers: Which: ``times on gpu``, ``all links`` or ``contention``.
-        factor: On all of them.
-        makespan_ms: Of the branched run.
-        speedup: Over the fastest control that may be recommended, whose numbers change alike; None if there is none.
-        recommended: What would be recommended then.
-    """
-
-    numbers: str
-    factor: float
-    makespan_ms: float
-    speedup: float | None
-    recommended: str
+    numbers: str  # Which: ``times on gpu``, ``all links`` or ``contention``.
+    factor: float  # On all of them.
+    makespan_ms: float  # Of the branched run.
+    speedup: float | None  # Over the fastest control that may be recommended, whose numbers change alike; None if there is none.
+    recommended: str  # What would be recommended then.
 
 
 class Deciding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recommendation hangs on; the fields are keys of `predicted` in the command line's JSON.
+    """What a recommendation hangs on; the fields are keys of `predicted` in the command line's JSON."""
 
-    Args:
-        changes: The design with each group of numbers at half and at twice of what it is.
-        crossover: How many times as fast all processors but the best single one would have to be for the same branches to take
-            no longer than that one alone; None if they do already, never would, or no single processor was compared.
-    """
-
-    changes: tuple[Change, ...]
+    changes: tuple[Change, ...]  # The design with each group of numbers at half and at twice of what it is.
+    #: How many times as fast all processors but the best single one would have to be for the same branches to take no longer than that one
+    #: alone; None if they do already, never would, or no single processor was compared.
     crossover: float | None
 
 
@@ -52,9 +40,6 @@ def deciding(branched: PredictedRun, controls: Mapping[str, PredictedRun], told:
     """What a recommendation hangs on.
 
     Args:
-        branched: The design.
-        controls: Its controls, by name.
-        told: Controls that are not recommended.
         single: Name of the best single processor among them, as ``single:gpu``; None if it was not compared.
     """
     beatable = {name: control for name, control in controls.items() if name not in told}

@@ -17,8 +17,6 @@ def uncertain_run(segments: Sequence[SegmentTime], device: DeviceProfile, output
     """Segments one after the other, each time by the number it is proportional to.
 
     Args:
-        segments: Of a timeline.
-        device: The profile it was predicted from.
         output: Transfer of the result to the host, ms by processor at the far end of the link.
     """
     branches = [
@@ -29,9 +27,5 @@ def uncertain_run(segments: Sequence[SegmentTime], device: DeviceProfile, output
 
 
 def kept_ms(draws: Floats) -> float:
-    """The time that nine in ten draws keep.
-
-    Args:
-        draws: Of the makespan, ms.
-    """
+    """The time that nine in ten draws keep."""
     return float(np.quantile(draws, ROBUST))

@@ -6,24 +6,12 @@ from stretch.planning.cost.times import Timeline
 
 
 def run_mj(run: Timeline, device: DeviceProfile) -> float | None:
-    """Energy of the processors that have work, mJ: while they compute, and while they wait where that power is known.
-
-    Args:
-        run: A design's timeline.
-        device: The profile it was predicted from.
-
-    Returns:
-        None if the profile states no power of one of them.
-    """
+    """Energy of the processors that have work, mJ: while they compute, and while they wait where that power is known."""
     return EnergyModel(device).plan_mj(busy_ms(run), run.makespan_ms)
 
 
 def busy_ms(run: Timeline) -> dict[str, float]:
-    """How long each processor computes in a run, ms.
-
-    Args:
-        run: A design's timeline.
-    """
+    """How long each processor computes in a run, ms."""
     busy: dict[str, float] = {}
     for row in run.segments:
         for branch in row.branches:

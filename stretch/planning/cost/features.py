@@ -46,7 +46,6 @@ def way_features(options: Ways, names: Sequence[str]) -> Floats:
     """The features of every option of a segment in scaled copies.
 
     Args:
-        options: Ways to run one segment, n of them.
         names: Of `FEATURES`.
 
     Returns:
@@ -65,8 +64,6 @@ def changed_segments(graph: OpGraph, design: BranchDesign, names: Sequence[str])
     """Every segment of a design that is not the original's, neither whole at full size nor exact parts of it, with its features.
 
     Args:
-        graph: The original network.
-        design: A design for it.
         names: Of `FEATURES`.
 
     Raises:

@@ -9,17 +9,11 @@ from predictors.rows import height
 
 
 class TimedBand(NamedTuple):
-    """A band of a segment.
+    """A band of a segment."""
 
-    Args:
-        graph: Its operators, called as in the segment.
-        estimate: What they take alone.
-        contention: Factor on that beside the other bands.
-    """
-
-    graph: OpGraph
-    estimate: Estimate
-    contention: float
+    graph: OpGraph  # Its operators, called as in the segment.
+    estimate: Estimate  # What they take alone.
+    contention: float  # Factor on that beside the other bands.
 
 
 def halo_ms(whole: OpGraph, bands: Sequence[TimedBand]) -> float:
@@ -29,10 +23,6 @@ def halo_ms(whole: OpGraph, bands: Sequence[TimedBand]) -> float:
     computed twice; a kernel's time counts with that share of the rows of its operators.
     What the kernel takes whatever its rows is a part of its time, so less may be won
     where the halo goes; cutting rows out is not computing, and counts for nothing.
-
-    Args:
-        whole: The segment in one piece.
-        bands: Its bands.
     """
     rows: dict[str, int] = {}
     for band in bands:

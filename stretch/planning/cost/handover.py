@@ -36,13 +36,7 @@ def handed(graph: OpGraph) -> OpGraph:
 
 
 def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> bool:
-    """Whether a band has to copy the rows it reads: the whole tensor is on its own processor, and rows are not together there.
-
-    Args:
-        holder: Processor that holds what arrives.
-        processor: Processor of the band.
-        predictor: Of the device.
-    """
+    """Whether a band has to copy the rows it reads: the whole tensor is on its own processor, and rows are not together there."""
     if kind_of(holder) != kind_of(processor):
         return False
     return meeting_of("rows").copies(predictor.device.processor(processor).profile.layout)

@@ -36,11 +36,6 @@ from stretch.planning.network.trunk import trunk_of
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
     """Predict the run of a design from the very operators it consists of.
 
-    Args:
-        graph: The original network.
-        design: A complete design.
-        costs: Costs on the device.
-
     Raises:
         StretchError: If the design does not fit the network.
         UnknownNameError: If the device lacks one of its processors.
@@ -97,14 +92,7 @@ class SidedTimes:
 
 
 def trunk_times(graph: OpGraph, design: BranchDesign, costs: Costs, holder: str) -> tuple[list[SegmentTime], dict[str, str]]:
-    """The segments of a network's trunk on the timeline, one after the other, and the processor that holds the end of each.
-
-    Args:
-        graph: The original network.
-        design: A complete design.
-        costs: Costs on the device.
-        holder: Processor that holds what the trunk reads.
-    """
+    """The segments of a network's trunk on the timeline, one after the other, and the processor that holds the end of each."""
     # one result is moved at the end of the run; of several each by who computes it
     returned = graph.outputs if len(graph.outputs) > 1 or design.sides or trunk_of(graph).sides else ()
     at, channels = 0.0, trunk_of(graph).graph.input.shape[1]
@@ -129,17 +117,7 @@ def segment_time(
     *,
     returned: bool = False,
 ) -> tuple[SegmentTime, str]:
-    """One segment as if it began at once, and the processor that holds its end.
-
-    Args:
-        segment: The original segment.
-        part: Its design.
-        scaled: Its branches.
-        holder: Processor that holds what arrives.
-        channels: How many channels that has.
-        costs: Costs on the device.
-        returned: Whether the network returns its end, among others, so that whoever computes it moves it to the host.
-    """
+    """One segment as if it began at once, and the processor that holds its end."""
     shape = segment.graph.input.shape
     elements = shape[0] * channels * prod(shape[2:])
     joined = len(part.branches) > 1
@@ -186,14 +164,7 @@ def _branch(scale: BranchScale, graph: OpGraph, holder: str, elements: int, join
 def portion_times(
     scales: Sequence[BranchScale], graphs: Sequence[OpGraph], arriving: Mapping[str, str], costs: Costs
 ) -> tuple[BranchTime, ...]:
-    """Portions of a segment on the timeline: each waits for what it reads, and fetches what is on another processor.
-
-    Args:
-        scales: The portions.
-        graphs: Their graphs.
-        arriving: Processor that holds what arrives at the segment, by tensor.
-        costs: Costs on the device.
-    """
+    """Portions of a segment on the timeline: each waits for what it reads, and fetches what is on another processor."""
     holders = dict(arriving)
     writers: dict[str, int] = {}
     times, jobs = [], []

@@ -11,13 +11,7 @@ from stretch.planning.cost.times import SegmentTime, SideTime, Timeline
 
 
 def occupied_ms(segments: Iterable[SegmentTime], host: str, sides: Iterable[SideTime] = ()) -> dict[str, float]:
-    """How long an inference occupies each processor, ms.
-
-    Args:
-        segments: The segments of a run.
-        host: Where branches meet.
-        sides: What runs beside them.
-    """
+    """How long an inference occupies each processor, ms."""
     found: dict[str, float] = {}
     for row in segments:
         for branch in row.branches:
@@ -31,21 +25,12 @@ def occupied_ms(segments: Iterable[SegmentTime], host: str, sides: Iterable[Side
 
 
 def most_occupied_ms(occupied: Mapping[str, float]) -> float:
-    """Of the busiest processor.
-
-    Args:
-        occupied: As `occupied_ms` tells it.
-    """
+    """Of the busiest processor."""
     return max(occupied.values(), default=0.0)
 
 
 def busiest_ms(run: Timeline, host: str) -> float:
-    """How long an inference occupies the busiest processor, ms: between two results, with many in flight.
-
-    Args:
-        run: A design's timeline.
-        host: Where branches meet.
-    """
+    """How long an inference occupies the busiest processor, ms: between two results, with many in flight."""
     occupied = occupied_ms(run.segments, host, run.sides)
     last = last_holder(run, host)
     return most_occupied_ms({**occupied, last: occupied.get(last, 0.0) + run.output_ms})

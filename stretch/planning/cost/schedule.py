@@ -13,32 +13,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Job:
-    """Work that occupies one processor.
+    """Work that occupies one processor."""
 
-    Args:
-        processor: Which.
-        ms: How long, transfers of what it reads included.
-        reads: Numbers of the jobs that write what it reads.
-    """
-
-    processor: str
-    ms: float
-    reads: tuple[int, ...] = ()
+    processor: str  # Which.
+    ms: float  # How long, transfers of what it reads included.
+    reads: tuple[int, ...] = ()  # Numbers of the jobs that write what it reads.
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When each job runs.
+    """When each job runs."""
 
-    Args:
-        starts: Start of each, ms.
-        ends: End of each, ms.
-        waits: For each the jobs that it waits for: those that it reads from, and the one before it on its processor. It
-            starts when the last of them has ended.
-    """
-
-    starts: tuple[float, ...]
-    ends: tuple[float, ...]
+    starts: tuple[float, ...]  # Start of each, ms.
+    ends: tuple[float, ...]  # End of each, ms.
+    #: For each the jobs that it waits for: those that it reads from, and the one before it on its processor. It starts when the last of
+    #: them has ended.
     waits: tuple[tuple[int, ...], ...]
 
     @property
@@ -49,9 +38,6 @@ class Schedule:
 
 def schedule(jobs: Sequence[Job]) -> Schedule:
     """The schedule of some jobs, each on its processor.
-
-    Args:
-        jobs: In the order in which a processor prefers them.
 
     Raises:
         ValueError: If jobs wait for each other in a circle.
@@ -66,11 +52,7 @@ def schedule(jobs: Sequence[Job]) -> Schedule:
 
 
 def waiting(reads: Sequence[Collection[int]]) -> tuple[list[list[int]], list[int]]:
-    """The jobs that read from each job, and how many each reads from.
-
-    Args:
-        reads: Numbers of the jobs that each reads from.
-    """
+    """The jobs that read from each job, and how many each reads from."""
     readers: list[list[int]] = [[] for _ in reads]
     missing = []
     for number, own in enumerate(reads):
@@ -87,11 +69,8 @@ def run(
     """What `schedule` says, for whoever asks often: starts, ends, and the job before each on its processor.
 
     Args:
-        places: Number of the processor of each job.
-        ms: How long each occupies it.
         readers: As `waiting` gives them.
         missing: As `waiting` gives them.
-        processors: How many there are.
 
     Raises:
         ValueError: If jobs wait for each other in a circle.

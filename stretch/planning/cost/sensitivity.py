@@ -45,73 +45,42 @@ _Row = Annotated[tuple[_Number, ...], msgspec.Meta(min_length=len(SEEN), max_len
 
 
 class ChangedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A segment that took the place of the original's.
+    """A segment that took the place of the original's."""
 
-    Args:
-        stages: Stages of the network that it consists of, in order.
-        features: What the predictor sees of it, one number for each of `SEEN`.
-    """
-
-    stages: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=1000)]
-    features: _Row
+    stages: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=1000)]  # Stages of the network that it consists of, in order.
+    features: _Row  # What the predictor sees of it, one number for each of `SEEN`.
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A network with some of its segments changed, beside the original on images held back.
+    """A network with some of its segments changed, beside the original on images held back."""
 
-    Args:
-        segments: Those that were changed.
-        error: Squared error of the outputs over the original's square.
-        agreement: Share of the images with the same best class.
-    """
-
-    segments: Annotated[tuple[ChangedSegment, ...], msgspec.Meta(min_length=1, max_length=1000)]
-    error: Annotated[float, msgspec.Meta(ge=0, le=1e30)]
-    agreement: _Share
+    segments: Annotated[tuple[ChangedSegment, ...], msgspec.Meta(min_length=1, max_length=1000)]  # Those that were changed.
+    error: Annotated[float, msgspec.Meta(ge=0, le=1e30)]  # Squared error of the outputs over the original's square.
+    agreement: _Share  # Share of the images with the same best class.
 
 
 class MeasuredOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What was measured, on what and by what.
+    """What was measured, on what and by what."""
 
-    Args:
-        weights: SHA-256 of the network's weights.
-        images: Images that segments were calibrated on.
-        held_back: Images that networks were compared on.
-        pictures: SHA-256 of all images as the network reads them.
-        device: Profile whose ways were tried.
-        processors: Its processors that branches used.
-        version: Of nn-stretch.
-        date: When, ISO 8601.
-        seconds: How long measuring took.
-        complete: Whether the time was enough for all that was to be measured.
-    """
-
-    weights: str
-    images: Annotated[int, msgspec.Meta(ge=1)]
-    held_back: Annotated[int, msgspec.Meta(ge=1)]
-    pictures: str
-    device: str
-    processors: tuple[str, ...]
-    version: str
-    date: str
-    seconds: Annotated[float, msgspec.Meta(ge=0)]
-    complete: bool
+    weights: str  # SHA-256 of the network's weights.
+    images: Annotated[int, msgspec.Meta(ge=1)]  # Images that segments were calibrated on.
+    held_back: Annotated[int, msgspec.Meta(ge=1)]  # Images that networks were compared on.
+    pictures: str  # SHA-256 of all images as the network reads them.
+    device: str  # Profile whose ways were tried.
+    processors: tuple[str, ...]  # Its processors that branches used.
+    version: str  # Of nn-stretch.
+    date: str  # When, ISO 8601.
+    seconds: Annotated[float, msgspec.Meta(ge=0)]  # How long measuring took.
+    complete: bool  # Whether the time was enough for all that was to be measured.
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A stage of the network.
+    """A stage of the network."""
 
-    Args:
-        name: Its name.
-        start: Tensor that it reads.
-        end: Tensor that it writes.
-        loss: What the logarithm of a segment's loss has of it; None for one that was part of nothing measured.
-    """
-
-    name: str
-    start: str
-    end: str
-    loss: _Number | None
+    name: str  # Its name.
+    start: str  # Tensor that it reads.
+    end: str  # Tensor that it writes.
+    loss: _Number | None  # What the logarithm of a segment's loss has of it; None for one that was part of nothing measured.
 
 
 class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -120,44 +89,28 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     The logarithm of a segment's loss is `base`, the mean of its stages' parts, `length` times the
     logarithm of their number, its own part where it was measured, and `weights` times its features.
     The logit of agreement is `curve[0]` less `curve[1]` times the logarithm of all losses together.
-
-    Args:
-        model: Name of the network.
-        join: How the branches met.
-        stages: The network's stages, in order.
-        base: Of the logarithm of every loss.
-        length: For the logarithm of the number of stages.
-        own: Of single segments, by the names of their stages joined by a space.
-        weights: For each of `SEEN`.
-        range: Lowest and highest logarithm of a loss that was measured, widened; predictions stay within it.
-        recovery: What is taken off the logarithm of a segment's loss in a design, times the share of stages behind it.
-        curve: From the logarithm of the loss to the logit of agreement.
-        spread: Standard deviation of the logit around the curve, of networks left out of the fit.
-        rank_correlation: Spearman's, between measured agreement and that predicted for networks left out; None for too few.
-        alone: Networks with one segment changed, and calibrated alone.
-        designs: Networks with a whole design, calibrated as designs are.
-        on: What was measured, on what.
-        kind: Of the file.
-        schema: Of the file.
     """
 
-    model: str
-    join: JoinKind
-    stages: Annotated[tuple[Stage, ...], msgspec.Meta(min_length=1, max_length=1000)]
-    base: _Number
-    length: _Number
-    own: dict[str, _Number]
-    weights: _Row
-    range: tuple[_Number, _Number]
+    model: str  # Name of the network.
+    join: JoinKind  # How the branches met.
+    stages: Annotated[tuple[Stage, ...], msgspec.Meta(min_length=1, max_length=1000)]  # The network's stages, in order.
+    base: _Number  # Of the logarithm of every loss.
+    length: _Number  # For the logarithm of the number of stages.
+    own: dict[str, _Number]  # Of single segments, by the names of their stages joined by a space.
+    weights: _Row  # For each of `SEEN`.
+    range: tuple[_Number, _Number]  # Lowest and highest logarithm of a loss that was measured, widened; predictions stay within it.
+    #: What is taken off the logarithm of a segment's loss in a design, times the share of stages behind it.
     recovery: Annotated[float, msgspec.Meta(ge=0, le=100)]
-    curve: tuple[_Number, Annotated[float, msgspec.Meta(gt=0, le=1e6)]]
+    curve: tuple[_Number, Annotated[float, msgspec.Meta(gt=0, le=1e6)]]  # From the logarithm of the loss to the logit of agreement.
+    #: Standard deviation of the logit around the curve, of networks left out of the fit.
     spread: Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+    #: Spearman's, between measured agreement and that predicted for networks left out; None for too few.
     rank_correlation: Annotated[float, msgspec.Meta(ge=-1, le=1)] | None
-    alone: tuple[Measured, ...]
-    designs: tuple[Measured, ...]
-    on: MeasuredOn
-    kind: Literal["sensitivity"] = "sensitivity"
-    schema: int = SCHEMA
+    alone: tuple[Measured, ...]  # Networks with one segment changed, and calibrated alone.
+    designs: tuple[Measured, ...]  # Networks with a whole design, calibrated as designs are.
+    on: MeasuredOn  # What was measured, on what.
+    kind: Literal["sensitivity"] = "sensitivity"  # Of the file.
+    schema: int = SCHEMA  # Of the file.
 
     def stages_of(self, start: str, end: str) -> tuple[str, ...] | None:
         """The stages between two tensors; None where these are not ends of stages."""
@@ -168,15 +121,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return tuple(stage.name for stage in self.stages[first : last + 1])
 
     def loss_of(self, stages: tuple[str, ...], rows: Floats) -> Floats:
-        """Losses of ways to run the segment that some stages make, alone in the original.
-
-        Args:
-            stages: Their names.
-            rows: Features, (n, len(SEEN)).
-
-        Returns:
-            (n,), above zero.
-        """
+        """Losses of ways to run the segment that some stages make, alone in the original."""
         known = {stage.name: stage.loss for stage in self.stages}
         parts = [part for name in stages if (part := known[name]) is not None]
         of_stages = float(np.mean(parts)) if parts else 0.0
@@ -193,9 +138,6 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def losses(self, options: Ways) -> Floats:
         """What each option adds to the loss of a design; zero for a segment that stays whole or is divided exactly.
 
-        Args:
-            options: Ways to run one segment, n of them.
-
         Raises:
             UsageError: If the segment does not begin and end where stages do, or meets by another join.
         """
@@ -207,10 +149,6 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def loss(self, graph: OpGraph, design: BranchDesign) -> float:
         """The loss of a design.
-
-        Args:
-            graph: The original network.
-            design: The design.
 
         Raises:
             UsageError: As `losses`.

@@ -37,12 +37,8 @@ def fit(
     """The predictor that explains what was measured.
 
     Args:
-        model: Name of the network.
-        join: How branches met.
         stages: The network's stages, in order.
         alone: Networks with one segment changed, at least one.
-        designs: Networks with whole designs.
-        on: What was measured, on what.
     """
     names = [stage.name for stage in stages]
     table = _Table(names, [each.segments[0] for each in alone])
@@ -91,15 +87,10 @@ def loss_of_design(predictor: Sensitivity, segments: Sequence[ChangedSegment]) -
 
 @dataclass(frozen=True)
 class _Table:
-    """What losses are regressed on.
+    """What losses are regressed on."""
 
-    Args:
-        names: Of all stages.
-        segments: One for each measurement.
-    """
-
-    names: Sequence[str]
-    segments: Sequence[ChangedSegment]
+    names: Sequence[str]  # Of all stages.
+    segments: Sequence[ChangedSegment]  # One for each measurement.
 
     @property
     def _known(self) -> list[str]:

@@ -12,33 +12,19 @@ from stretch.planning.network.segments import Segment
 
 @dataclass(frozen=True)
 class BranchTime:
-    """One branch on the timeline.
+    """One branch on the timeline."""
 
-    Args:
-        scale: The branch.
-        macs: Multiply-accumulates, its part of the join included.
-        params: Learned numbers.
-        in_ms: Transfer of its input.
-        links: Its transfers in and out, ms by processor at the far end of the link.
-        ms: Computation, running alone.
-        contention_ms: What it takes longer beside the other branches.
-        out_ms: Transfer of its output to where it is needed.
-        estimate: What `ms` is made of.
-        start_ms: When it starts, from the start of its segment.
-        waits: Numbers of the branches of its segment that it waits for; none where branches start together.
-    """
-
-    scale: BranchScale
-    macs: int
-    params: int
-    in_ms: float
-    links: Mapping[str, float]
-    ms: float
-    contention_ms: float
-    out_ms: float
-    estimate: Estimate
-    start_ms: float = 0.0
-    waits: tuple[int, ...] = ()
+    scale: BranchScale  # The branch.
+    macs: int  # Multiply-accumulates, its part of the join included.
+    params: int  # Learned numbers.
+    in_ms: float  # Transfer of its input.
+    links: Mapping[str, float]  # Its transfers in and out, ms by processor at the far end of the link.
+    ms: float  # Computation, running alone.
+    contention_ms: float  # What it takes longer beside the other branches.
+    out_ms: float  # Transfer of its output to where it is needed.
+    estimate: Estimate  # What `ms` is made of.
+    start_ms: float = 0.0  # When it starts, from the start of its segment.
+    waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that it waits for; none where branches start together.
 
     @property
     def contention(self) -> float:
@@ -53,28 +39,18 @@ class BranchTime:
 
 @dataclass(frozen=True)
 class SegmentTime:
-    """One segment on the timeline.
+    """One segment on the timeline."""
 
-    Args:
-        segment: The original segment.
-        design: Its design.
-        branches: Its branches.
-        join_ms: Time of the join.
-        start_ms: When it starts.
-        repeated_macs: Multiply-accumulates that bands of rows or branches of channels do beyond those of the segment in one piece: what
-            several of them compute.
-        shared_params: Learned numbers that all branches have in common, or parts of; None where each has its own.
-        halo_ms: Time that all bands together spend on rows that the segment in one piece computes once
-            (`stretch.planning.cost.halo`).
-    """
-
-    segment: Segment
-    design: SegmentDesign
-    branches: tuple[BranchTime, ...]
-    join_ms: float
-    start_ms: float
+    segment: Segment  # The original segment.
+    design: SegmentDesign  # Its design.
+    branches: tuple[BranchTime, ...]  # Its branches.
+    join_ms: float  # Time of the join.
+    start_ms: float  # When it starts.
+    #: Multiply-accumulates that bands of rows or branches of channels do beyond those of the segment in one piece: what several of them
+    #: compute.
     repeated_macs: int = 0
-    shared_params: int | None = None
+    shared_params: int | None = None  # Learned numbers that all branches have in common, or parts of; None where each has its own.
+    #: Time that all bands together spend on rows that the segment in one piece computes once (`stretch.planning.cost.halo`).
     halo_ms: float = 0.0
 
     @property
@@ -116,17 +92,11 @@ class SegmentTime:
 
 @dataclass(frozen=True)
 class SideTime:
-    """A part beside the trunk on the timeline.
+    """A part beside the trunk on the timeline."""
 
-    Args:
-        name: Of the side.
-        graph: Its operators.
-        time: As of a branch; it starts `time.start_ms` after the input is there.
-    """
-
-    name: str
-    graph: OpGraph
-    time: BranchTime
+    name: str  # Of the side.
+    graph: OpGraph  # Its operators.
+    time: BranchTime  # As of a branch; it starts `time.start_ms` after the input is there.
 
     @property
     def end_ms(self) -> float:
@@ -136,22 +106,14 @@ class SideTime:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The predicted run of a design.
+    """The predicted run of a design."""
 
-    Args:
-        design: The design.
-        segments: In order.
-        output: Transfer of the result to the host, ms by processor at the far end of the link; of several results each is
-            moved by who computes it.
-        sides: The parts beside the trunk; where there are some, segments start when the schedule of all lets them.
-        waits: With sides, what waits for what (`stretch.planning.cost.beside.beside`).
-    """
-
-    design: BranchDesign
-    segments: tuple[SegmentTime, ...]
+    design: BranchDesign  # The design.
+    segments: tuple[SegmentTime, ...]  # In order.
+    #: Transfer of the result to the host, ms by processor at the far end of the link; of several results each is moved by who computes it.
     output: Mapping[str, float]
-    sides: tuple[SideTime, ...] = ()
-    waits: tuple[tuple[int, ...], ...] = ()
+    sides: tuple[SideTime, ...] = ()  # The parts beside the trunk; where there are some, segments start when the schedule of all lets them.
+    waits: tuple[tuple[int, ...], ...] = ()  # With sides, what waits for what (`stretch.planning.cost.beside.beside`).
 
     @property
     def output_ms(self) -> float:

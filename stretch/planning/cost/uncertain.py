@@ -42,19 +42,12 @@ Floats = NDArray[np.float64]
 
 
 class Unknown(NamedTuple):
-    """A number and the 90 % interval of the factor that it may be off by.
+    """A number and the 90 % interval of the factor that it may be off by."""
 
-    Args:
-        what: In words, such as ``conv kernels on gpu``.
-        low: Lower end.
-        high: Upper end.
-        group: Numbers that it is usually wrong with together, such as ``times on gpu``.
-    """
-
-    what: str
-    low: float
-    high: float
-    group: str = ""
+    what: str  # In words, such as ``conv kernels on gpu``.
+    low: float  # Lower end.
+    high: float  # Upper end.
+    group: str = ""  # Numbers that it is usually wrong with together, such as ``times on gpu``.
 
 
 #: Factors by number: one for each draw, or plain numbers.
@@ -77,12 +70,7 @@ def computing(processor: str) -> str:
 
 
 def kernels(estimate: Estimate, device: DeviceProfile) -> dict[Unknown, float]:
-    """The computation of an estimate by the numbers it is proportional to, ms.
-
-    Args:
-        estimate: What was predicted.
-        device: From which profile.
-    """
+    """The computation of an estimate by the numbers it is proportional to, ms."""
     family = estimate.processor.partition("[")[0]
     if not estimate.ms:  # such as a part that launches no kernel: nothing takes time that could be off
         return {}
@@ -114,13 +102,7 @@ def slowest(times: Iterable[Any]) -> Any:
 
 
 def drawn(unknowns: Iterable[Unknown], draws: int = DRAWS, seed: int = 0) -> dict[Unknown, Floats]:
-    """Independent factors for each number, log-normal with its interval; a number has the same draws whatever is drawn beside it.
-
-    Args:
-        unknowns: The numbers.
-        draws: How many.
-        seed: Of the generator.
-    """
+    """Independent factors for each number, log-normal with its interval; a number has the same draws whatever is drawn beside it."""
     found = {}
     for each in set(unknowns):
         generator = np.random.default_rng([seed, crc32(each.what.encode())])
@@ -130,11 +112,7 @@ def drawn(unknowns: Iterable[Unknown], draws: int = DRAWS, seed: int = 0) -> dic
 
 
 def share(draws: NDArray[np.bool_]) -> float:
-    """Probability of what some draws show, as Laplace estimates it: no number of draws makes anything certain.
-
-    Args:
-        draws: Whether it is so, in each draw.
-    """
+    """Probability of what some draws show, as Laplace estimates it: no number of draws makes anything certain."""
     return float((np.sum(draws) + 1) / (draws.size + 2))
 
 

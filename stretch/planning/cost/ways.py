@@ -25,44 +25,27 @@ class Ways:
     order of `numpy.ravel_multi_index` over `candidates`; of parts of the original
     segment, bands of rows, paths, channels or portions, one per place where it is divided: the
     candidates of that number together.
-
-    Args:
-        segment: The original segment.
-        join: How branches meet; ``none`` for one branch.
-        candidates: Per branch, its possible scales.
-        macs: Multiply-accumulates, joins included.
-        params: Learned numbers.
-        ms: Time per processor that holds the tensor at the start (rows).
-        allowed: Whether every rule is met, in the same shape as `ms`.
-        depth: Sum of the branches' depth ratios.
-        exchange_ms: Communication per holder, as `ms`.
-        slowest_ms: Computation of the slowest branch, contention included.
-        fastest_ms: Computation of the fastest branch, contention included.
-        peak_bytes: Activation bytes alive at one time.
-        span: Segments of the space that it takes the place of; more than 1 where stages are merged.
-        alone_ms: The original segment on the fastest processor, ms, where that is known.
-        tail: What follows the join on the host, as a segment of its own, counted in the arrays; None for nothing.
-        busy: How long each processor computes, contention included, ms by name: arrays that broadcast to `ms`. Worked out when asked
-            for, since most searches never do.
-        numbers: Of scaled copies whose combinations are not all there, the place of each in that order; None where they are.
     """
 
-    segment: Segment
-    join: JoinKind
-    candidates: tuple[tuple[BranchCost, ...], ...]
-    macs: Ints
-    params: Ints
-    ms: Floats
-    allowed: Mask
-    depth: Floats
-    exchange_ms: Floats
-    slowest_ms: Floats
-    fastest_ms: Floats
-    peak_bytes: Ints
-    span: int = 1
-    alone_ms: float | None = None
-    tail: Segment | None = None
+    segment: Segment  # The original segment.
+    join: JoinKind  # How branches meet; ``none`` for one branch.
+    candidates: tuple[tuple[BranchCost, ...], ...]  # Per branch, its possible scales.
+    macs: Ints  # Multiply-accumulates, joins included.
+    params: Ints  # Learned numbers.
+    ms: Floats  # Time per processor that holds the tensor at the start (rows).
+    allowed: Mask  # Whether every rule is met, in the same shape as `ms`.
+    depth: Floats  # Sum of the branches' depth ratios.
+    exchange_ms: Floats  # Communication per holder, as `ms`.
+    slowest_ms: Floats  # Computation of the slowest branch, contention included.
+    fastest_ms: Floats  # Computation of the fastest branch, contention included.
+    peak_bytes: Ints  # Activation bytes alive at one time.
+    span: int = 1  # Segments of the space that it takes the place of; more than 1 where stages are merged.
+    alone_ms: float | None = None  # The original segment on the fastest processor, ms, where that is known.
+    tail: Segment | None = None  # What follows the join on the host, as a segment of its own, counted in the arrays; None for nothing.
+    #: How long each processor computes, contention included, ms by name: arrays that broadcast to `ms`. Worked out when asked for, since
+    #: most searches never do.
     busy: Callable[[], Mapping[str, Floats]] = dict
+    #: Of scaled copies whose combinations are not all there, the place of each in that order; None where they are.
     numbers: Ints | None = None
 
     @property

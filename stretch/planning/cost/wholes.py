@@ -26,32 +26,20 @@ NO_BLOCK = -1
 
 @dataclass(frozen=True)
 class Built:
-    """Operators of a branch as they are launched.
+    """Operators of a branch as they are launched."""
 
-    Args:
-        kernels: Called as the operators that they are parts of; where blocks are alike, as those of one of them.
-        params: Learned numbers.
-        rewrites: Exact rewrites that were done.
-    """
-
-    kernels: tuple[Kernel, ...]
-    params: int
-    rewrites: tuple[str, ...] = ()
+    kernels: tuple[Kernel, ...]  # Called as the operators that they are parts of; where blocks are alike, as those of one of them.
+    params: int  # Learned numbers.
+    rewrites: tuple[str, ...] = ()  # Exact rewrites that were done.
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A branch at full depth: what each block launches, by its number.
+    """A branch at full depth: what each block launches, by its number."""
 
-    Args:
-        blocks: Blocks and what is outside of them, in order.
-        rewrites: Exact rewrites that were done.
-        named: How many of them, from the first on, have kernels that are called as their own operators.
-    """
-
-    blocks: tuple[tuple[int, Built], ...]
-    rewrites: tuple[str, ...]
-    named: int
+    blocks: tuple[tuple[int, Built], ...]  # Blocks and what is outside of them, in order.
+    rewrites: tuple[str, ...]  # Exact rewrites that were done.
+    named: int  # How many of them, from the first on, have kernels that are called as their own operators.
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -59,31 +47,19 @@ class Whole:
         return [kernel for _, built in self.blocks for kernel in built.kernels]
 
     def readers(self, names: Collection[str]) -> list[Kernel]:
-        """Kernels of operators that read what arrives.
-
-        Args:
-            names: Of the operators.
-        """
+        """Kernels of operators that read what arrives."""
         return [kernel for _, built in self.blocks[: self.named] for kernel in built.kernels if kernel.name in names]
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A block of a segment, or what is behind the last one.
+    """A block of a segment, or what is behind the last one."""
 
-    Args:
-        block: Its number.
-        start: Tensor it reads.
-        ops: Its operators.
-        groups: Channel groups of what it reads and of its operators, in the order in which they come.
-        look: What is alike in pieces that are built alike: kinds, attributes, who reads what, and which groups.
-    """
-
-    block: int
-    start: str
-    ops: tuple[Op, ...]
-    groups: tuple[int, ...]
-    look: str
+    block: int  # Its number.
+    start: str  # Tensor it reads.
+    ops: tuple[Op, ...]  # Its operators.
+    groups: tuple[int, ...]  # Channel groups of what it reads and of its operators, in the order in which they come.
+    look: str  # What is alike in pieces that are built alike: kinds, attributes, who reads what, and which groups.
 
 
 class Wholes:
@@ -99,17 +75,7 @@ class Wholes:
         self._pieces: dict[tuple[int, str, tuple[str, ...]], tuple[Segment, list[_Piece]]] = {}
 
     def of(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> Whole:
-        """A branch at full depth.
-
-        Args:
-            segment: The original segment.
-            scale: Of the branch; its depth is the segment's.
-            in_channels: Channels that arrive.
-            names: Exact rewrites that are done where they apply.
-
-        Raises:
-            StretchError: If the segment cannot be scaled so.
-        """
+        """A branch at full depth."""
         profile = self._predictor.device.processor(scale.processor).profile
         backend = f"{profile.backend} {sorted(profile.unsupported)}"
         pieces = self._divided(segment, scale, backend, names)

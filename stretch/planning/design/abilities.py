@@ -23,36 +23,21 @@ Divided = Literal["rows", "channels", "hidden", "heads", "paths"]
 
 
 class StageAbilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be done to a stage.
+    """What can be done to a stage."""
 
-    Args:
-        name: ``stem``, ``s1``, …, ``head``; of what lies beside the trunk ``side1``, …
-        shape: Of its output, of several outputs of the first.
-        depth: Blocks.
-        min_depth: Blocks that are never removed.
-        heads: Most heads of its attentions; 0 where it has none.
-        opaque: Operators that only state their shape, which nothing scales or divides.
-        scaled: What a branch may have less of; nothing where the stage is not stretched.
-        exact: What branches may divide in one part of it or more; where it is nothing the stage is placed as it is.
-        why: Why it is not stretched; empty where it is.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    depth: int
-    min_depth: int
-    heads: int
-    opaque: int
-    scaled: list[Scaled]
-    exact: list[Divided]
-    why: str
+    name: str  # ``stem``, ``s1``, …, ``head``; of what lies beside the trunk ``side1``, …
+    shape: tuple[int, ...]  # Of its output, of several outputs of the first.
+    depth: int  # Blocks.
+    min_depth: int  # Blocks that are never removed.
+    heads: int  # Most heads of its attentions; 0 where it has none.
+    opaque: int  # Operators that only state their shape, which nothing scales or divides.
+    scaled: list[Scaled]  # What a branch may have less of; nothing where the stage is not stretched.
+    exact: list[Divided]  # What branches may divide in one part of it or more; where it is nothing the stage is placed as it is.
+    why: str  # Why it is not stretched; empty where it is.
 
 
 def abilities(graph: OpGraph) -> list[StageAbilities]:
     """What can be done to each stage of a network, and to what lies beside them where it has several inputs or outputs.
-
-    Args:
-        graph: The network.
 
     Raises:
         StretchError: If it has several inputs and no chain.

@@ -30,8 +30,6 @@ def needed_rows(graph: OpGraph, start: int, stop: int) -> dict[str, Rows]:
 
     Args:
         graph: Operators that end in a feature map.
-        start: First row.
-        stop: The one behind the last row.
 
     Raises:
         StretchError: If the output has no such rows, or they lie so far in the padding that an operator reads no row for them.
@@ -40,16 +38,7 @@ def needed_rows(graph: OpGraph, start: int, stop: int) -> dict[str, Rows]:
 
 
 def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], dict[str, Band]]:
-    """What `needed_rows` tells, and of every operator that reads something what computes these rows.
-
-    Args:
-        graph: Operators that end in a feature map.
-        start: First row.
-        stop: The one behind the last row.
-
-    Raises:
-        StretchError: As `needed_rows` does.
-    """
+    """What `needed_rows` tells, and of every operator that reads something what computes these rows."""
     need: dict[str, Rows] = {graph.output: Rows(start, stop)}
     bands: dict[str, Band] = {}
     for op in reversed(graph.ops):
@@ -74,16 +63,6 @@ def band_graph(graph: OpGraph, name: str, start: int, stop: int, *, handed: bool
     Operators keep their names and weights. It begins with a cut of the rows that
     it reads, and where an operator needs fewer rows of a tensor than another one,
     or computes more than are needed, they are cut, too.
-
-    Args:
-        graph: Operators that end in a feature map.
-        name: Name of the new graph.
-        start: First row.
-        stop: The one behind the last row.
-        handed: Whether it is given the rows that it reads, instead of cutting them out of the whole.
-
-    Raises:
-        StretchError: If the output has no such rows, or an operator would read none.
     """
     need, bands = bands_of(graph, start, stop)
     source = graph.input
@@ -130,15 +109,7 @@ def _cut(ops: list[Op], name: str, source: str, has: int, wanted: Rows) -> str:
 
 
 def check_rows(segment: Segment, design: SegmentDesign) -> None:
-    """See that bands lie below each other without a gap, from the first row to the last.
-
-    Args:
-        segment: The original segment.
-        design: Its design.
-
-    Raises:
-        StretchError: If they do not.
-    """
+    """See that bands lie below each other without a gap, from the first row to the last."""
     where, at = f"segment `{segment.name}`", 0
     if not join_of(design.join).bands:
         if any(b.rows is not None for b in design.branches):

@@ -32,61 +32,41 @@ def safe_name(processor: str) -> str:
 
 @dataclass(frozen=True)
 class BranchScale:
-    """One branch of one segment.
+    """One branch of one segment."""
 
-    Args:
-        processor: Where it runs; unique in its segment, unless its branches are portions.
-        depth: Number of blocks kept, the entry block included.
-        width: Channels of the branch's own trunk (its output before the join).
-        entry: How the branch begins.
-        partition: Channels this branch contributes to the joined tensor.
-        align: Inner channel counts are multiples of it where they are scaled
-            (the slice of the processor: 4 for PHWC4, 32 for a DSP).
-        rows: First row of the segment's output that it computes, and the one behind its
-            last; None for a branch that computes all rows.
-        paths: First of the segment's own paths (`stretch.planning.design.paths`) that it
-            computes, and the one behind its last; None for a branch that computes all.
-        channels: First channel that it computes, and the one behind its last: of the segment's
-            output, or of its hidden tensor where the join adds partial sums
-            (`stretch.planning.design.channels`); None for a branch that computes all.
-        ends: Tensors of the segment that it hands on, where it computes a portion of its
-            operators (`stretch.planning.design.portions`); None for any other branch.
-        rewrites: Operators that have others in their place (`predictors.rewrites`), as ``silu=relu6``;
-            none in a branch that computes what the original does.
-    """
-
-    processor: str
-    depth: int
-    width: int
-    entry: EntryKind = "none"
-    partition: int = 0
+    processor: str  # Where it runs; unique in its segment, unless its branches are portions.
+    depth: int  # Number of blocks kept, the entry block included.
+    width: int  # Channels of the branch's own trunk (its output before the join).
+    entry: EntryKind = "none"  # How the branch begins.
+    partition: int = 0  # Channels this branch contributes to the joined tensor.
+    #: Inner channel counts are multiples of it where they are scaled (the slice of the processor: 4 for PHWC4, 32 for a DSP).
     align: int = 8
+    #: First row of the segment's output that it computes, and the one behind its last; None for a branch that computes all rows.
     rows: tuple[int, int] | None = None
+    #: First of the segment's own paths (`stretch.planning.design.paths`) that it computes, and the one behind its last; None for a branch
+    #: that computes all.
     paths: tuple[int, int] | None = None
+    #: First channel that it computes, and the one behind its last: of the segment's output, or of its hidden tensor where the join adds
+    #: partial sums (`stretch.planning.design.channels`); None for a branch that computes all.
     channels: tuple[int, int] | None = None
+    #: Tensors of the segment that it hands on, where it computes a portion of its operators (`stretch.planning.design.portions`); None for
+    #: any other branch.
     ends: tuple[str, ...] | None = None
+    #: Operators that have others in their place (`predictors.rewrites`), as ``silu=relu6``; none in a branch that computes what the
+    #: original does.
     rewrites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class SegmentDesign:
-    """Operators after `start` up to and with `end`, and the branches that replace them.
+    """Operators after `start` up to and with `end`, and the branches that replace them."""
 
-    Args:
-        name: ``stem``, ``s1``, ``s2``, …, ``head``.
-        start: Cut point the segment reads.
-        end: Cut point the segment writes: the meeting point.
-        branches: One for a whole segment, else one per processor; portions in an order in
-            which they can run, any number of them on a processor.
-        join: How branch outputs meet; ``none`` for a segment that keeps its
-            original width on one processor.
-    """
-
-    name: str
-    start: str
-    end: str
+    name: str  # ``stem``, ``s1``, ``s2``, …, ``head``.
+    start: str  # Cut point the segment reads.
+    end: str  # Cut point the segment writes: the meeting point.
+    #: One for a whole segment, else one per processor; portions in an order in which they can run, any number of them on a processor.
     branches: tuple[BranchScale, ...]
-    join: JoinKind = "none"
+    join: JoinKind = "none"  # How branch outputs meet; ``none`` for a segment that keeps its original width on one processor.
 
     @property
     def whole(self) -> bool:
@@ -106,32 +86,21 @@ class SegmentDesign:
 
 @dataclass(frozen=True)
 class SideDesign:
-    """Where a part beside the trunk runs (`stretch.planning.network.trunk`).
+    """Where a part beside the trunk runs (`stretch.planning.network.trunk`)."""
 
-    Args:
-        name: ``side1``, ``side2``, …
-        processor: Its processor.
-    """
-
-    name: str
-    processor: str
+    name: str  # ``side1``, ``side2``, …
+    processor: str  # Its processor.
 
 
 @dataclass(frozen=True)
 class BranchDesign:
-    """The paper's (N_meet, N_branch, L_meet, R_depth, R_width) of one model.
+    """The paper's (N_meet, N_branch, L_meet, R_depth, R_width) of one model."""
 
-    Args:
-        model: Name of the model the design is for.
-        device: Profile it was planned for.
-        segments: In order, from the input of the trunk to its output.
-        sides: Every part beside the trunk, in an order in which they can run; none in a network of one input and one output.
-    """
-
-    model: str
-    device: str
-    segments: tuple[SegmentDesign, ...]
+    model: str  # Name of the model the design is for.
+    device: str  # Profile it was planned for.
+    segments: tuple[SegmentDesign, ...]  # In order, from the input of the trunk to its output.
     version: int = field(default=DESIGN_VERSION)
+    #: Every part beside the trunk, in an order in which they can run; none in a network of one input and one output.
     sides: tuple[SideDesign, ...] = ()
 
     @property

@@ -26,19 +26,12 @@ ENTRY_CHANNELS = "entry_channels"
 
 @dataclass(frozen=True)
 class Taken:
-    """What a branch of channels has of one operator's weights.
+    """What a branch of channels has of one operator's weights."""
 
-    Args:
-        channels: The output channels that it computes, of which each weight has a row, or a row for several.
-        width: Output channels of the whole operator.
-        columns: Of a projection, the channels that it reads; None where it reads all that there are.
-        zeros: Weights that are zero, since another branch has them.
-    """
-
-    channels: Channels
-    width: int
-    columns: Channels | None = None
-    zeros: tuple[str, ...] = ()
+    channels: Channels  # The output channels that it computes, of which each weight has a row, or a row for several.
+    width: int  # Output channels of the whole operator.
+    columns: Channels | None = None  # Of a projection, the channels that it reads; None where it reads all that there are.
+    zeros: tuple[str, ...] = ()  # Weights that are zero, since another branch has them.
 
     def rows(self, count: int) -> Channels:
         """Its rows of a weight that has so many in the whole operator."""
@@ -47,30 +40,16 @@ class Taken:
 
 @dataclass(frozen=True)
 class ChannelPart:
-    """A branch of channels.
+    """A branch of channels."""
 
-    Args:
-        graph: Its operators; they have the names of the segment's.
-        taken: What it has of each operator's weights, by name.
-    """
-
-    graph: OpGraph
-    taken: Mapping[str, Taken]
+    graph: OpGraph  # Its operators; they have the names of the segment's.
+    taken: Mapping[str, Taken]  # What it has of each operator's weights, by name.
 
 
 def channel_part(graph: OpGraph, name: str, channels: Channels, *, hidden: bool) -> ChannelPart:
     """What computes some channels of a segment's output, or the part of its output that comes of some hidden channels.
 
     It begins with all that arrives, and with a cut where it reads some channels of it.
-
-    Args:
-        graph: The segment.
-        name: Name of the new graph.
-        channels: Of the output, or of the hidden tensor.
-        hidden: Which of the two.
-
-    Raises:
-        StretchError: If there are no such channels, an operator mixes them, or nothing would be computed.
     """
     tensor = divided_tensor(graph, hidden=hidden)
     if not 0 <= channels.start < channels.stop <= width(graph.by_name[tensor].shape):
@@ -108,15 +87,7 @@ def _partial_sum(graph: OpGraph, name: str, channels: Channels, hidden: Hidden) 
 
 
 def check_channels(segment: Segment, design: SegmentDesign) -> None:
-    """Refuse a design whose branches do not compute every channel once, in order, and end where a group and an aligned slice end.
-
-    Args:
-        segment: The original segment.
-        design: Its design; one that joins something else has no channels.
-
-    Raises:
-        StretchError: What is wrong, and what would be right.
-    """
+    """Refuse a design whose branches do not compute every channel once, in order, and end where a group and an aligned slice end."""
     where, join = f"segment `{segment.name}`", join_of(design.join)
     if not join.channels:
         if any(b.channels is not None for b in design.branches):
@@ -161,15 +132,10 @@ def check_channels(segment: Segment, design: SegmentDesign) -> None:
 
 @dataclass
 class _Builder:
-    """Puts the graph of a branch together, operator by operator.
+    """Puts the graph of a branch together, operator by operator."""
 
-    Args:
-        graph: The segment.
-        need: Channels of every tensor that the branch needs; those of no use are left out.
-    """
-
-    graph: OpGraph
-    need: Mapping[str, Channels]
+    graph: OpGraph  # The segment.
+    need: Mapping[str, Channels]  # Channels of every tensor that the branch needs; those of no use are left out.
     ops: list[Op] = field(default_factory=list)
     taken: dict[str, Taken] = field(default_factory=dict)
     #: Where the channels that are needed of a tensor are.

@@ -11,11 +11,7 @@ from stretch.planning.network.segments import Segment
 
 
 def check_join(segment: Segment, design: SegmentDesign) -> None:
-    """Refuse a segment whose join does not fit its branches.
-
-    Raises:
-        StretchError: If so; names the segment.
-    """
+    """Refuse a segment whose join does not fit its branches."""
     where, join = f"segment `{segment.name}`", join_of(design.join)
     if join.placed or any(b.ends is not None for b in design.branches):
         check_portions(segment, design)

@@ -10,13 +10,6 @@ def dropped_blocks(segment: Segment, depth: int) -> set[int]:
 
     Units go from the end of the run that keeps the largest part of its own, so
     that merged stages shrink evenly; the first blocks of a run stay.
-
-    Args:
-        segment: The segment.
-        depth: Blocks that are left.
-
-    Raises:
-        StretchError: If the segment has no such depth.
     """
     if not segment.min_depth <= depth <= segment.depth:
         raise StretchError(
@@ -37,11 +30,7 @@ def dropped_blocks(segment: Segment, depth: int) -> set[int]:
 
 
 def drop_units(segment: Segment, depth: int) -> OpGraph:
-    """The segment with only `depth` blocks left, as `dropped_blocks` has it.
-
-    Raises:
-        StretchError: If the segment has no such depth.
-    """
+    """The segment with only `depth` blocks left, as `dropped_blocks` has it."""
     gone = dropped_blocks(segment, depth)
     if not gone:
         return segment.graph

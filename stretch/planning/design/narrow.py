@@ -10,27 +10,13 @@ from stretch.planning.network.channels import ChannelGroups
 
 
 def narrowed_ops(source: OpGraph, channels: ChannelGroups, kept: Mapping[int, int]) -> list[Op]:
-    """The operators of a graph whose channel groups keep some of their units; their attributes are those of the channels that are left.
-
-    Args:
-        source: The graph; what has no input stays as it is.
-        channels: Its channel groups.
-        kept: Units that each group keeps.
-    """
+    """The operators of a graph whose channel groups keep some of their units; their attributes are those of the channels that are left."""
     widths = channels.widths(kept)
     return [narrowed_op(op, source, channels, kept, widths) if op.inputs else op for op in source.ops]
 
 
 def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[int, int], widths: Mapping[str, int]) -> Op:
-    """One of these operators.
-
-    Args:
-        op: The operator; it reads something.
-        source: The graph.
-        channels: Its channel groups.
-        kept: Units that each group keeps.
-        widths: Channels that are left of what it reads first and of what it writes, by operator.
-    """
+    """One of these operators."""
     first, scaled = op.inputs[0], kind_of(op.kind).scaled
     if scaled is unscaled:
         return op
@@ -45,11 +31,6 @@ def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[
 
 def narrowed_graph(graph: OpGraph, channels: ChannelGroups, kept: Mapping[int, int]) -> OpGraph:
     """A graph whose channel groups keep some of their units.
-
-    Args:
-        graph: The original; its input keeps its channels.
-        channels: Its channel groups.
-        kept: Units that each group keeps.
 
     Raises:
         StretchError: If operators do not fit each other then.

@@ -22,12 +22,6 @@ def find_paths(graph: OpGraph) -> tuple[tuple[int, int], ...]:
     """Paths of a segment, as ranges of what its last operator reads: first, and the one behind the last.
 
     What reads the same intermediate tensor is one path with everything between.
-
-    Args:
-        graph: The segment.
-
-    Returns:
-        The ranges in order; empty if the last operator joins nothing, or there is only one path.
     """
     last = graph.by_name[graph.output]
     # branches meet at feature maps
@@ -45,17 +39,7 @@ def find_paths(graph: OpGraph) -> tuple[tuple[int, int], ...]:
 
 
 def path_graph(graph: OpGraph, name: str, first: int, stop: int) -> OpGraph:
-    """The graph of some of a segment's paths, which ends in their part of what the last operator writes.
-
-    Args:
-        graph: The segment.
-        name: Name of the new graph.
-        first: Number of the first path.
-        stop: The one behind the last.
-
-    Raises:
-        StretchError: If there are no such paths, or they compute nothing.
-    """
+    """The graph of some of a segment's paths, which ends in their part of what the last operator writes."""
     paths = find_paths(graph)
     if not 0 <= first < stop <= len(paths):
         raise StretchError(f"`{name}` should compute paths {first} to {stop}, its segment has {len(paths) or 'no'} paths of its own")
@@ -89,15 +73,7 @@ def _cone(graph: OpGraph, name: str) -> set[str]:
 
 
 def check_paths(segment: Segment, design: SegmentDesign) -> None:
-    """See that the branches compute every path once, in order.
-
-    Args:
-        segment: The original segment.
-        design: Its design.
-
-    Raises:
-        StretchError: If they do not.
-    """
+    """See that the branches compute every path once, in order."""
     where, join = f"segment `{segment.name}`", join_of(design.join)
     if not join.paths:
         if any(b.paths is not None for b in design.branches):

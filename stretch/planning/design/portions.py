@@ -20,9 +20,6 @@ def check_portions(segment: Segment, design: SegmentDesign) -> None:
     """Refuse a segment whose branches are not all portions of its operators and nothing else.
 
     Whether the portions are the whole segment is seen when they are made, by `portion_graphs`.
-
-    Raises:
-        StretchError: Names the segment or the branch.
     """
     where, alone = f"segment `{segment.name}`", BranchScale("", segment.depth, segment.width)
     if not join_of(design.join).placed:
@@ -52,16 +49,6 @@ def portion_graphs(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence
 
     Operators keep their names. What a portion reads are its inputs, in the order in which its operators
     read them; its ends are its outputs, in the order in which it computes them.
-
-    Args:
-        graph: The segment, with one input and one output.
-        names: Name of each portion.
-        ends: For each, the tensors that later portions read, and for the last the segment's end.
-
-    Raises:
-        UnknownNameError: If the segment has no such tensor.
-        StretchError: If an operator is computed twice or not at all, or a portion does not hand on what is read of it,
-            or hands on what nobody reads; names portion and tensor.
     """
     maker: dict[str, int] = {}
     inside: list[set[str]] = []
@@ -82,12 +69,7 @@ def portion_graphs(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence
 
 
 def portion_ends(graph: OpGraph, inside: Sequence[Collection[str]]) -> list[tuple[str, ...]]:
-    """What each of several sets of operators hands on: what others read, and the segment's end.
-
-    Args:
-        graph: The segment.
-        inside: Names of the operators of each.
-    """
+    """What each of several sets of operators hands on: what others read, and the segment's end."""
     found = []
     for own in inside:
         read = {name for name in own if name == graph.output or any(reader not in own for reader in graph.consumers[name])}

@@ -31,11 +31,7 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
     entry to `project` where one is needed, the join to `project`.
 
     Args:
-        draft: The design as read.
-        graph: The original network.
-        device: Profile id the design is for.
         align: Width rounding by processor; its keys are the processors that exist.
-        default: Processor of what the draft does not mention.
 
     Raises:
         UnknownNameError: If a segment, cut point or processor does not exist.

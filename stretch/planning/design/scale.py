@@ -29,35 +29,21 @@ ENTRY_CONV, ENTRY_NORM, ENTRY_SLICE, JOIN_CONV = "entry_conv", "entry_norm", "en
 
 @dataclass(frozen=True)
 class ScaledBranch:
-    """One branch of one segment, scaled.
+    """One branch of one segment, scaled."""
 
-    Args:
-        graph: Its operators: entry, kept blocks, its own part of the join.
-            Names are the original's.
-        source: The segment with units dropped, at the original widths.
-        channels: Channel groups of `source`.
-        kept: Units that each of those groups keeps.
-        trunk: First channel of the original trunk that it answers for.
-        taken: Of a branch of channels, what it has of each operator's weights.
-    """
-
-    graph: OpGraph
-    source: OpGraph
-    channels: ChannelGroups
-    kept: dict[int, int]
-    trunk: int
-    taken: Mapping[str, Taken] = field(default_factory=dict)
+    graph: OpGraph  # Its operators: entry, kept blocks, its own part of the join. Names are the original's.
+    source: OpGraph  # The segment with units dropped, at the original widths.
+    channels: ChannelGroups  # Channel groups of `source`.
+    kept: dict[int, int]  # Units that each of those groups keeps.
+    trunk: int  # First channel of the original trunk that it answers for.
+    taken: Mapping[str, Taken] = field(default_factory=dict)  # Of a branch of channels, what it has of each operator's weights.
 
 
 def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: BranchScale, in_channels: int) -> dict[int, int]:
     """Units each group keeps in a branch.
 
     Args:
-        segment: The original segment.
-        source: The same with units dropped.
         channels: Channel groups of `source`.
-        scale: Of the branch.
-        in_channels: Channels that arrive.
 
     Raises:
         StretchError: If width or entry do not fit the segment.
@@ -110,17 +96,7 @@ def _trunk_start(design: SegmentDesign, index: int, full: int) -> int:
 
 
 def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channels: int) -> ScaledBranch:
-    """Branch number `index` of a segment.
-
-    Args:
-        segment: The original segment.
-        design: Its design, complete (partitions included).
-        index: Which branch; of portions only all are scaled together, by `scale_branches`.
-        in_channels: Channels that arrive.
-
-    Raises:
-        StretchError: If depth, width, entry or join do not fit the segment.
-    """
+    """Branch number `index` of a segment."""
     scale = design.branches[index]
     if (scale.rows, scale.paths, scale.channels) != (None, None, None):
         return _part(segment, scale, in_channels, hidden=join_of(design.join).hidden)
@@ -187,16 +163,7 @@ def _undivided(segment: Segment, scale: BranchScale, in_channels: int) -> Scaled
 
 
 def scale_branches(segment: Segment, design: SegmentDesign, in_channels: int) -> list[ScaledBranch]:
-    """Every branch of a segment, in the order of its design.
-
-    Args:
-        segment: The original segment.
-        design: Its design, complete.
-        in_channels: Channels that arrive.
-
-    Raises:
-        StretchError: If depth, width, entry or join do not fit the segment.
-    """
+    """Every branch of a segment, in the order of its design."""
     check_join(segment, design)
     if not join_of(design.join).placed:
         return [scale_branch(segment, design, i, in_channels) for i in range(len(design.branches))]
@@ -210,17 +177,7 @@ def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:
 
 
 def entry_ops(segment: Segment, scale: BranchScale, width: int, start: int) -> list[Op]:
-    """The operators with which a branch begins.
-
-    Args:
-        segment: The original segment.
-        scale: Of the branch; it has an entry.
-        width: Channels that it gives.
-        start: First of the arriving channels that a slice takes.
-
-    Raises:
-        StretchError: If fewer channels arrive than are to be sliced.
-    """
+    """The operators with which a branch begins."""
     if scale.entry == "slice":
         if width > segment.in_width:
             raise StretchError(
@@ -276,12 +233,7 @@ def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBra
 
 
 def run_graph(branch: ScaledBranch, scale: BranchScale) -> OpGraph:
-    """A branch as its processor runs it: exact rewrites put other operators in the place of some, which have parts of their weights.
-
-    Args:
-        branch: The scaled branch.
-        scale: Its design.
-    """
+    """A branch as its processor runs it: exact rewrites put other operators in the place of some, which have parts of their weights."""
     return laid_out(branch.graph, scale.rewrites)[0]
 
 
@@ -291,11 +243,6 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
     Operators are called ``<segment>_<processor>_<original name>``, joins
     ``<segment>_join``. Tags say `origin`, `segment`, `processor`, `subgraph`
     and `meeting_point` (``true`` on the operator that ends a meeting).
-
-    Args:
-        graph: The original network.
-        design: A complete design for it.
-        branched: Its scaled branches, where they are known.
 
     Raises:
         StretchError: If the design does not fit the network.
@@ -338,15 +285,7 @@ def host_processor(design: BranchDesign) -> str:
 
 
 def _renamed(segment: str, name: str, processor: str, branch: OpGraph, handed: Mapping[str, str]) -> tuple[list[Op], dict[str, str]]:
-    """Operators of a branch with their names in the whole network, and those of what it writes.
-
-    Args:
-        segment: Name of its segment.
-        name: Its own.
-        processor: Where it runs.
-        branch: Its graph.
-        handed: What it may read, by the names there.
-    """
+    """Operators of a branch with their names in the whole network, and those of what it writes."""
     prefix = f"{segment}_{safe_name(name)}_"
     names: Mapping[str, str] = {op.name: handed[op.name] if op.kind == "input" else prefix + op.name for op in branch.ops}
     tags = {"segment": segment, "processor": processor, "subgraph": f"{segment}.{name}", "meeting_point": "false"}

@@ -7,11 +7,7 @@ from stretch.planning.network.trunk import Trunk, is_tap
 
 
 def check_sides(trunk: Trunk, design: BranchDesign) -> list[str]:
-    """The processor of each side of a trunk, in order.
-
-    Raises:
-        StretchError: If the design places other sides than the network has.
-    """
+    """The processor of each side of a trunk, in order."""
     names, placed = [side.name for side in trunk.sides], [side.name for side in design.sides]
     if names != placed:
         there, had = (", ".join(each) or "none" for each in (names, placed))
@@ -22,15 +18,7 @@ def check_sides(trunk: Trunk, design: BranchDesign) -> list[str]:
 
 
 def check_taps(segment: Segment, width: int) -> None:
-    """See that what others read of a segment is its end, with the channels that it has in the original.
-
-    Args:
-        segment: The original segment.
-        width: Channels behind its meeting point.
-
-    Raises:
-        StretchError: If it is not so.
-    """
+    """See that what others read of a segment is its end, with the channels that it has in the original."""
     inner = next((op.name for op in segment.graph.ops if op.name not in (segment.start, segment.end) and is_tap(op)), None)
     if inner is not None:
         raise StretchError(

@@ -37,9 +37,7 @@ def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: floa
     """Widths a branch of `segment` may have, ascending; the original width is always one.
 
     Args:
-        segment: The segment.
         align: Width rounding of the processor, in channels.
-        floor: Smallest width ratio.
         ceiling: Largest width ratio; above 1 where a sequential control widens.
     """
     full = segment.width
@@ -70,8 +68,6 @@ def partitions(width: int, widths: Sequence[int], align: int) -> list[int]:
     """Channels each branch of a `project` join contributes: in proportion to its width, in steps of `align`.
 
     Args:
-        width: Channels of the joined tensor.
-        widths: Channels of each branch's trunk.
         align: Step; 1 is used where `width` is not a multiple of it or too small.
 
     Raises:

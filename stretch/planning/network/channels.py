@@ -18,19 +18,12 @@ from predictors.operators import kind_of
 
 @dataclass(frozen=True)
 class ChannelGroups:
-    """Channel pieces of every tensor of a graph.
+    """Channel pieces of every tensor of a graph."""
 
-    Args:
-        pieces: Per operator, its output channels as (group, channels per unit).
-        units: Number of units of each group.
-        frozen: Groups that must keep all units.
-        input_group: The group of the graph's input.
-    """
-
-    pieces: dict[str, Pieces]
-    units: dict[int, int]
-    frozen: frozenset[int]
-    input_group: int
+    pieces: dict[str, Pieces]  # Per operator, its output channels as (group, channels per unit).
+    units: dict[int, int]  # Number of units of each group.
+    frozen: frozenset[int]  # Groups that must keep all units.
+    input_group: int  # The group of the graph's input.
 
     def channels(self, name: str, kept: Mapping[int, int] | None = None) -> int:
         """Channels of operator `name` when groups keep `kept` units (all by default)."""

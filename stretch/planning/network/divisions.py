@@ -12,29 +12,17 @@ from predictors.slices import Channels, every, width
 
 @dataclass(frozen=True)
 class Hidden:
-    """A hidden tensor of a segment and what makes the segment's output of it.
+    """A hidden tensor of a segment and what makes the segment's output of it."""
 
-    Args:
-        tensor: Operator that writes it.
-        projection: The convolution or linear layer that reads it and mixes its channels.
-        tail: Operators behind the projection up to the output, each of which may be done to the terms of a sum.
-    """
-
-    tensor: str
-    projection: str
-    tail: tuple[str, ...]
+    tensor: str  # Operator that writes it.
+    projection: str  # The convolution or linear layer that reads it and mixes its channels.
+    tail: tuple[str, ...]  # Operators behind the projection up to the output, each of which may be done to the terms of a sum.
 
 
 def find_hidden(graph: OpGraph) -> Hidden:
     """The hidden tensor of a segment: what its last projection reads, with nothing behind that which needs the whole sum.
 
     Where tensors are added, the projection is sought in the operand that takes most multiply-accumulates.
-
-    Args:
-        graph: The segment.
-
-    Raises:
-        StretchError: If there is none; names the operator in the way.
     """
     tail: list[str] = []
     op = graph.by_name[graph.output]
@@ -79,12 +67,7 @@ def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> b
 
 
 def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
-    """The tensor whose channels branches divide: the output, or the hidden one.
-
-    Raises:
-        StretchError: If there is no hidden one, or an operator mixes the channels that would be divided or only
-            states its shape; names it.
-    """
+    """The tensor whose channels branches divide: the output, or the hidden one."""
     fixed = next((op for op in graph.ops if kind_of(op.kind).stated), None)
     if fixed is not None:
         raise StretchError(
@@ -103,36 +86,20 @@ def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
 
 
 def channel_step(graph: OpGraph, tensor: str) -> int:
-    """Channels that belong together: those of a group of each grouped convolution, of a head, the pixels of a flattened image.
-
-    Args:
-        graph: A segment.
-        tensor: The one whose channels are divided.
-    """
+    """Channels that belong together: those of a group of each grouped convolution, of a head, the pixels of a flattened image."""
     one = Channels(0, 1)
     return lcm(*[len(graph.op_slice(graph.by_name[name], one).computes) for name in _inside(graph, tensor)[0]])
 
 
 def is_between_groups(graph: OpGraph, tensor: str, channels: Channels) -> bool:
-    """Whether a range of a tensor's channels is computed without others: it begins and ends where a group does.
-
-    Args:
-        graph: A segment.
-        tensor: The one whose channels are divided.
-        channels: Some of them.
-    """
+    """Whether a range of a tensor's channels is computed without others: it begins and ends where a group does."""
     inside, _ = _inside(graph, tensor)
     need = needed_channels(graph, {tensor: channels})
     return all(graph.op_slice(graph.by_name[name], need[name]).computes == need[name] for name in inside if name in need)
 
 
 def needed_channels(graph: OpGraph, start: Mapping[str, Channels]) -> dict[str, Channels]:
-    """Channels of every tensor that those of some tensors need, by name; those of no use are left out.
-
-    Args:
-        graph: A segment.
-        start: What is wanted, by tensor.
-    """
+    """Channels of every tensor that those of some tensors need, by name; those of no use are left out."""
     need = dict(start)
     for op in reversed(graph.ops):
         wanted = need.get(op.name)

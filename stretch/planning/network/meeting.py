@@ -39,10 +39,6 @@ def find_meeting_points(graph: OpGraph) -> list[str]:
     and a run's end, pushed past weightless operators, is a boundary. A
     resolution without a run takes its last narrowest cut point. A net that is
     one long run is divided into parts of equal cost.
-
-    Returns:
-        Names of cut points. Empty when the graph has no weighted operators
-        behind its stem.
     """
     maps = feature_maps(graph)
     cuts = [name for name in cut_points(graph) if name in maps or len(graph.by_name[name].shape) != 4]

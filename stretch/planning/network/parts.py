@@ -21,8 +21,6 @@ def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, every: boo
     """The parts of a stage: its blocks, and what is behind its last tensor with rows.
 
     Args:
-        graph: The network.
-        stage: One of its stages.
         clean: Cut points that no kernel spans.
         every: Whether to divide it at every one of them that has rows, within blocks, too.
         vectors: Whether each linear layer that reads what another computed begins a part, too.
@@ -50,12 +48,7 @@ def _linear_cuts(graph: OpGraph) -> list[str]:
 
 
 def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> set[str]:
-    """Cut points of a network that no kernel spans: none computes operators both before and behind them.
-
-    Args:
-        graph: The network.
-        launched: The kernels of each backend.
-    """
+    """Cut points of a network that no kernel spans: none computes operators both before and behind them."""
     order = {op.name: i for i, op in enumerate(graph.ops)}
     spans = [(min(places), max(places)) for kernels in launched for k in kernels if (places := [order[name] for name in k.ops])]
     return {name for name in cut_points(graph) if not any(first <= order[name] < last for first, last in spans)}

@@ -20,24 +20,15 @@ EntryKind = Literal["none", "slice", "project"]
 
 @dataclass(frozen=True)
 class Segment:
-    """Operators after cut point `start` up to and with cut point `end`.
+    """Operators after cut point `start` up to and with cut point `end`."""
 
-    Args:
-        name: ``stem``, ``s1``, …, ``head``.
-        start: Tensor it reads.
-        end: Tensor it writes.
-        graph: Its own graph; the input operator is called `start`.
-        branchable: Whether it may be replicated: what it reads and writes has channels
-            that can be joined, and it is neither stem nor head.
-        rewrites: What was done to its operators, by `rewrite_segment`.
-    """
-
-    name: str
-    start: str
-    end: str
-    graph: OpGraph
+    name: str  # ``stem``, ``s1``, …, ``head``.
+    start: str  # Tensor it reads.
+    end: str  # Tensor it writes.
+    graph: OpGraph  # Its own graph; the input operator is called `start`.
+    #: Whether it may be replicated: what it reads and writes has channels that can be joined, and it is neither stem nor head.
     branchable: bool
-    rewrites: tuple[str, ...] = ()
+    rewrites: tuple[str, ...] = ()  # What was done to its operators, by `rewrite_segment`.
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -135,7 +126,6 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
     """Cut the trunk of a graph into stem, segments and head.
 
     Args:
-        graph: The whole network.
         meeting: Meeting points, any of the cut points, in order; by default
             those of `find_meeting_points`. Taps are meeting points in any case.
 
@@ -186,15 +176,7 @@ def cut_segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
 
 
 def rewrite_segment(segment: Segment, names: Sequence[str]) -> Segment:
-    """A segment of another network, with other operators in the place of some; the segment itself where nothing changes, or its blocks would.
-
-    Args:
-        segment: The original segment.
-        names: Rewrites (`predictors.rewrites`), in order; exact ones are left out, which are done to what is scaled.
-
-    Raises:
-        UnknownNameError: If there is no such rewrite.
-    """
+    """A segment of another network, with other operators in the place of some; the segment itself where nothing changes, or its blocks would."""
     graph, done = rewritten(segment.graph, changing(names))
     if not done:
         return segment
@@ -204,11 +186,6 @@ def rewrite_segment(segment: Segment, names: Sequence[str]) -> Segment:
 
 
 def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, ...]:
-    """Joins that may end `segment`, given the one that reads it.
-
-    Args:
-        segment: The branched segment.
-        following: The next segment, or None where the segment is the last.
-    """
+    """Joins that may end `segment`, given the one that reads it."""
     any_width = following is not None and following.dense_input and not segment.fixed_width and not segment.tapped
     return joins_that(lambda join: not join.exact and (any_width or not join.widens))

@@ -18,14 +18,10 @@ ARRIVING = -1
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """The tasks of a segment, in an order in which they can run; the last one ends it.
+    """The tasks of a segment, in an order in which they can run; the last one ends it."""
 
-    Args:
-        ops: Names of the operators of each.
-        reads: For each the tensors that it reads of others: who writes it, or `ARRIVING`, and its name.
-    """
-
-    ops: tuple[tuple[str, ...], ...]
+    ops: tuple[tuple[str, ...], ...]  # Names of the operators of each.
+    #: For each the tensors that it reads of others: who writes it, or `ARRIVING`, and its name.
     reads: tuple[tuple[tuple[int, str], ...], ...]
 
     def __len__(self) -> int:
@@ -53,22 +49,12 @@ class TaskGraph:
 
 
 def find_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> TaskGraph:
-    """The tasks of a segment.
-
-    Args:
-        graph: The segment.
-        launched: The kernels of each backend.
-    """
+    """The tasks of a segment."""
     return _quotient(graph, _chained(fused_tasks(graph, launched)))
 
 
 def fused_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> TaskGraph:
-    """The finest tasks: operators that some backend fuses are one, every other is one of its own.
-
-    Args:
-        graph: The segment, or a network.
-        launched: The kernels of each backend.
-    """
+    """The finest tasks: operators that some backend fuses are one, every other is one of its own."""
     return _quotient(graph, _union(graph, [kernel.ops for kernels in launched for kernel in kernels]))
 
 

@@ -26,17 +26,11 @@ MOST_SIDES = 24
 
 @dataclass(frozen=True)
 class Trunk:
-    """A network's trunk and its sides.
+    """A network's trunk and its sides."""
 
-    Args:
-        graph: The trunk, of one input and one output; taps have the tag `TAP`.
-        before: Sides that compute what the trunk reads, in an order in which they can run.
-        after: The others, likewise.
-    """
-
-    graph: OpGraph
-    before: tuple[OpGraph, ...] = ()
-    after: tuple[OpGraph, ...] = ()
+    graph: OpGraph  # The trunk, of one input and one output; taps have the tag `TAP`.
+    before: tuple[OpGraph, ...] = ()  # Sides that compute what the trunk reads, in an order in which they can run.
+    after: tuple[OpGraph, ...] = ()  # The others, likewise.
 
     @property
     def sides(self) -> tuple[OpGraph, ...]:

@@ -17,37 +17,22 @@ _OF_MAPS = frozenset(
 
 @dataclass(frozen=True)
 class Region:
-    """Operators between two successive cut points of a graph.
+    """Operators between two successive cut points of a graph."""
 
-    Args:
-        start: Cut point that is read.
-        end: Cut point that is written.
-        ops: Names of the operators after `start` up to and with `end`.
-    """
-
-    start: str
-    end: str
-    ops: tuple[str, ...]
+    start: str  # Cut point that is read.
+    end: str  # Cut point that is written.
+    ops: tuple[str, ...]  # Names of the operators after `start` up to and with `end`.
 
 
 @dataclass(frozen=True)
 class Block:
-    """A single-entry single-exit part of a stage, with its trailing activations.
+    """A single-entry single-exit part of a stage, with its trailing activations."""
 
-    Args:
-        start: Tensor it reads.
-        end: Tensor it writes.
-        ops: Names of its operators.
-        run: Number of the run of equal blocks it belongs to.
-        removable: Whether it is a *unit*: equal input and output shape, and
-            not the entry block of its run.
-    """
-
-    start: str
-    end: str
-    ops: tuple[str, ...]
-    run: int
-    removable: bool
+    start: str  # Tensor it reads.
+    end: str  # Tensor it writes.
+    ops: tuple[str, ...]  # Names of its operators.
+    run: int  # Number of the run of equal blocks it belongs to.
+    removable: bool  # Whether it is a *unit*: equal input and output shape, and not the entry block of its run.
 
 
 def cut_points(graph: OpGraph) -> list[str]:
@@ -122,9 +107,6 @@ def find_blocks(graph: OpGraph) -> list[Block]:
     of a stage), else its first region after all. A segment without parallel
     paths has convolution-activation chains as blocks. Weightless operators
     behind the last block (pooling) belong to no block: every depth keeps them.
-
-    Returns:
-        At least one block; a segment with no structure is one block.
     """
     parts = [r for r in regions(graph) if is_block(graph, r)] or _conv_chains(graph)
     if not parts:

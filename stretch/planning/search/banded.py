@@ -114,11 +114,7 @@ class BandedSpace:
         return sum(known) / macs - 1 if macs else 0.0
 
     def mixed(self, kinds: Collection[str] = ("rows",)) -> DesignSpace:
-        """The designs of the space and those whose segments are divided.
-
-        Args:
-            kinds: How: ``rows``, ``channels``, ``graph``.
-        """
+        """The designs of the space and those whose segments are divided."""
         first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
         options: list[list[Ways]] = [list(wholes) for wholes in self._wholes]
         offers: list[list[Offer]] = [[] for _ in self.parts]
@@ -301,10 +297,8 @@ def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> 
     """The designs of a space, and those in which runs of parts are computed in bands of rows, or parts by channels or their own paths.
 
     Args:
-        graph: The network.
         config: The request, checked. Meeting points that it names are the only ones; stages that must not merge have
             bands of their own.
-        space: Designs of its stages.
 
     Raises:
         InfeasibleError: If exact kinds are all that is asked for, and there is nothing to split.

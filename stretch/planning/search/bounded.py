@@ -36,25 +36,15 @@ DEARER = (1.0, 4.0, 64.0)
 
 @dataclass(frozen=True)
 class _Problem:
-    """What is asked for.
+    """What is asked for."""
 
-    Args:
-        layers: One per segment, each with a loss.
-        states: Number of states.
-        start: State before the first layer.
-        final_ms: Time to finish from each state.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
-        most: Most loss.
-    """
-
-    layers: list[Layer]
-    states: int
-    start: int
-    final_ms: Floats
-    low: int
-    high: int
-    most: float
+    layers: list[Layer]  # One per segment, each with a loss.
+    states: int  # Number of states.
+    start: int  # State before the first layer.
+    final_ms: Floats  # Time to finish from each state.
+    low: int  # Fewest multiply-accumulates.
+    high: int  # Most multiply-accumulates.
+    most: float  # Most loss.
 
     def priced(self, price: float) -> list[Layer]:
         """Layers whose time is that of their options and what their loss costs; options are numbered in order."""
@@ -85,20 +75,7 @@ class _Labels:
 
 
 def bounded_path(layers: Sequence[Layer], states: int, start: int, final_ms: Floats, low: int, high: int, most: float) -> Path | None:
-    """The fastest path whose multiply-accumulates are from `low` to `high` and whose loss is at most `most`.
-
-    Args:
-        layers: One per segment, in order, each with a loss.
-        states: Number of states.
-        start: State before the first layer.
-        final_ms: Time to finish from each state; infinite where a path must not end.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
-        most: Most loss.
-
-    Returns:
-        The path, or None if there is none.
-    """
+    """The fastest path whose multiply-accumulates are from `low` to `high` and whose loss is at most `most`."""
     kept = [undominated_with_loss(layer.take(np.isfinite(layer.ms) & np.isfinite(_loss(layer)) & (layer.macs <= high))) for layer in layers]
     problem = _affordable(_Problem(kept, states, start, final_ms, low, high, most))
     if problem is None:
@@ -151,12 +128,7 @@ def _loss(layer: Layer) -> Floats:
 
 
 def _first_of_each(begins: np.ndarray, loss: Floats) -> np.ndarray:
-    """Of entries sorted by group and time, those that lose less than every faster one of their group.
-
-    Args:
-        begins: Whether an entry begins a group, from the second one on.
-        loss: Of each entry.
-    """
+    """Of entries sorted by group and time, those that lose less than every faster one of their group."""
     if not len(loss):
         return np.zeros(0, bool)
     group = np.concatenate([[0], np.cumsum(begins)])

@@ -28,33 +28,17 @@ class Bounds:
 
     Designs within a range of parameters lie on the lower convex hull of latency and parameters, so
     that a better one may exist between two prices: those are not called optimal.
-
-    Args:
-        graph: The original network.
-        space: Its designs.
-        config: The request, checked.
-        macs: Fewest and most multiply-accumulates.
-        n_meet: Meeting points, at least.
-        goal: What designs are chosen by.
     """
 
-    graph: OpGraph
-    space: DesignSpace
-    config: PlanConfig
-    macs: tuple[int, int]
-    n_meet: int
-    goal: Goal = field(default_factory=Goal)
+    graph: OpGraph  # The original network.
+    space: DesignSpace  # Its designs.
+    config: PlanConfig  # The request, checked.
+    macs: tuple[int, int]  # Fewest and most multiply-accumulates.
+    n_meet: int  # Meeting points, at least.
+    goal: Goal = field(default_factory=Goal)  # What designs are chosen by.
 
     def within_params(self, fastest: SearchResult) -> SearchResult:
-        """The fastest design found whose parameters are in range.
-
-        Args:
-            fastest: The fastest design without the bound.
-
-        Raises:
-            UsageError: If the strategy is not the exact one.
-            InfeasibleError: If none was found; names the nearest bound with one.
-        """
+        """The fastest design found whose parameters are in range."""
         assert self.config.params is not None
         if self.config.strategy != "exact":
             raise UsageError(
@@ -81,15 +65,7 @@ class Bounds:
         raise refusal(what, [TightRule("params", self.config.params, bounds)])
 
     def accurate_enough(self, fastest: SearchResult, accuracy_source: AccuracySource) -> SearchResult:
-        """The fastest design whose predicted accuracy reaches the floor.
-
-        Args:
-            fastest: The fastest design without the floor.
-            accuracy_source: What predicts it.
-
-        Raises:
-            InfeasibleError: If there is none; names the highest accuracy with one.
-        """
+        """The fastest design whose predicted accuracy reaches the floor."""
         wanted: float = getattr(self.config, accuracy_source.option)
         losses, most = accuracy_source.losses, accuracy_source.most_loss(wanted)
         if loss_of(fastest, accuracy_source) <= most:
@@ -102,12 +78,7 @@ class Bounds:
         raise self._unreached(accuracy_source.option, wanted, value)
 
     def most_accurate(self, fastest: SearchResult, accuracy_source: AccuracySource) -> SearchResult:
-        """The design of the highest predicted accuracy within the latency budget.
-
-        Args:
-            fastest: The fastest design; returned if it does not keep the budget.
-            accuracy_source: What predicts the accuracy.
-        """
+        """The design of the highest predicted accuracy within the latency budget."""
         budget = self.config.latency_budget
         assert budget is not None
         if fastest.ms > budget:
@@ -116,17 +87,7 @@ class Bounds:
         return found if found is not None and loss_of(found, accuracy_source) < loss_of(fastest, accuracy_source) else fastest
 
     def fast_enough(self, best: SearchResult) -> SearchResult:
-        """The best design within the latency budget; of a request whose objective is not latency alone.
-
-        Args:
-            best: The best design without the budget.
-
-        Returns:
-            The design; the fastest one if none keeps the budget.
-
-        Raises:
-            UsageError: If designs are bounded in accuracy as well.
-        """
+        """The best design within the latency budget; of a request whose objective is not latency alone."""
         budget = self.config.latency_budget
         assert budget is not None
         for name in ("min_accuracy", "min_agreement"):

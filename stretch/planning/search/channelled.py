@@ -42,21 +42,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Division:
-    """A tensor of a part whose channels may be divided.
+    """A tensor of a part whose channels may be divided."""
 
-    Args:
-        join: How branches meet.
-        segment: The part, or what is before its tail.
-        tail: What needs the whole sum; None for nothing.
-        channels: Channels of the tensor.
-        step: Channels that belong together.
-    """
-
-    join: JoinKind
-    segment: Segment
-    tail: Segment | None
-    channels: int
-    step: int
+    join: JoinKind  # How branches meet.
+    segment: Segment  # The part, or what is before its tail.
+    tail: Segment | None  # What needs the whole sum; None for nothing.
+    channels: int  # Channels of the tensor.
+    step: int  # Channels that belong together.
 
     @property
     def hidden(self) -> bool:
@@ -80,12 +72,7 @@ class ChannelWays:
         self._alike: dict[object, list[Ways]] = {}
 
     def of(self, part: Segment, alone_ms: Sequence[float]) -> list[Ways]:
-        """Ways to compute a part, one object for each sequence of processors; none where it is not divided by channels.
-
-        Args:
-            part: The part.
-            alone_ms: The part on each of the space's processors, ms.
-        """
+        """Ways to compute a part, one object for each sequence of processors; none where it is not divided by channels."""
         key = structure(part.graph)
         if key not in self._alike:
             self._alike[key] = _Part(self.space, self.graph, part, alone_ms).ways()

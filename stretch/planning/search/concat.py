@@ -17,17 +17,7 @@ ROUNDS, ENOUGH = 12, 4
 
 
 def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int, high: int, n_meet: int) -> SearchResult | None:
-    """The fastest design that the rounds come upon.
-
-    Args:
-        build: The design space for given numbers of arriving channels.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
-        n_meet: Branched segments, at least.
-
-    Returns:
-        The design, or None if no round ends in the range.
-    """
+    """The fastest design that the rounds come upon."""
     space = build(None)
     best: SearchResult | None = None
     shift = 0

@@ -32,17 +32,11 @@ CATCH_UP = 1.35
 
 @dataclass(frozen=True)
 class Single:
-    """A network on one processor.
+    """A network on one processor."""
 
-    Args:
-        processor: With its core set where that is not the default.
-        precision: At what precision.
-        ms: Time, input and output transfers included.
-    """
-
-    processor: str
-    precision: str
-    ms: float
+    processor: str  # With its core set where that is not the default.
+    precision: str  # At what precision.
+    ms: float  # Time, input and output transfers included.
 
 
 def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
@@ -50,10 +44,6 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
 
     Allowed is a precision at least as wide as the narrowest one planned with:
     a control must not win by being less accurate.
-
-    Args:
-        costs: Costs on the device, with the planned precisions.
-        processors: The allowed processors.
     """
     device = costs.predictor.device
     least = min(ITEM_BYTES[costs.precision[p]] for p in processors)
@@ -80,19 +70,12 @@ def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> l
 
 @dataclass(frozen=True)
 class Sequential:
-    """The sequential model scaled to the same multiply-accumulates.
+    """The sequential model scaled to the same multiply-accumulates."""
 
-    Args:
-        design: One branch per segment, all on one processor; `scaled_graph` builds it.
-        single: Where it runs fastest.
-        macs: Its multiply-accumulates.
-        optimal: Whether no such model is faster on that processor.
-    """
-
-    design: BranchDesign
-    single: Single
-    macs: int
-    optimal: bool
+    design: BranchDesign  # One branch per segment, all on one processor; `scaled_graph` builds it.
+    single: Single  # Where it runs fastest.
+    macs: int  # Its multiply-accumulates.
+    optimal: bool  # Whether no such model is faster on that processor.
 
 
 def sequential_same_macs(
@@ -109,9 +92,6 @@ def sequential_same_macs(
     `WIDEST`. Dynamic programming over the width that arrives at each segment.
 
     Args:
-        graph: The original network.
-        segments: Its segments.
-        costs: Costs on the device.
         singles: Ways to run the original on one processor, as `ranked_singles` gives them.
         rules: The constraints; those on communication do not apply.
         macs: Fewest and most multiply-accumulates.

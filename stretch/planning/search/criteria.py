@@ -27,31 +27,17 @@ FREE = ("macs", "memory")
 
 @dataclass(frozen=True)
 class Criteria:
-    """What designs of a space are weighed by.
+    """What designs of a space are weighed by."""
 
-    Args:
-        space: The designs.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
-        n_meet: Branched segments, at least.
-        power: Of the processors; needed for ``energy``.
-        losses: What each option loses; needed for ``loss``.
-    """
-
-    space: DesignSpace
-    low: int
-    high: int
-    n_meet: int
-    power: Power | None = None
-    losses: Toll | None = None
+    space: DesignSpace  # The designs.
+    low: int  # Fewest multiply-accumulates.
+    high: int  # Most multiply-accumulates.
+    n_meet: int  # Branched segments, at least.
+    power: Power | None = None  # Of the processors; needed for ``energy``.
+    losses: Toll | None = None  # What each option loses; needed for ``loss``.
 
     def value(self, name: str, found: SearchResult) -> float:
-        """A design in one thing.
-
-        Args:
-            name: ``latency``, ms; ``energy``, mJ; ``macs``; ``memory``, bytes; ``loss``.
-            found: The design.
-        """
+        """A design in one thing."""
         if name == "memory":
             return float(max(int(ways.peak_bytes[index]) for ways, index in found.picks))
         if name == "macs":
@@ -62,19 +48,7 @@ class Criteria:
         return self._measure(name, [each for each in self.space.processors if each in working]).total(self.space, found.picks)
 
     def least(self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None) -> SearchResult | None:
-        """The design that has least of one thing.
-
-        Args:
-            name: Of which.
-            bounds: What it may have of others, at most; of ``latency``, ``energy`` and ``loss`` one.
-            also: Another thing with its weight, which counts as well.
-
-        Returns:
-            The design, or None if none keeps the bounds.
-
-        Raises:
-            ValueError: If too much is bounded.
-        """
+        """The design that has least of one thing."""
         return self._least(name, bounds, also)[0]
 
     def _least(
@@ -109,12 +83,7 @@ class Criteria:
         return least_of(found), self.space
 
     def best(self, names: Sequence[str], bounds: Mapping[str, float]) -> SearchResult | None:
-        """The design that has least of one thing, and of several such that of another.
-
-        Args:
-            names: The one and the other.
-            bounds: As of `least`.
-        """
+        """The design that has least of one thing, and of several such that of another."""
         first, space = self._least(names[0], bounds)
         if first is None:
             return None
@@ -183,12 +152,7 @@ class Criteria:
 
 
 def undominated(found: Sequence[SearchResult], values: Sequence[Sequence[float]]) -> list[int]:
-    """Numbers of the designs than which none is as good in everything and better in something; of equal ones the first.
-
-    Args:
-        found: The designs.
-        values: Of each, what it is weighed by; less is better.
-    """
+    """Numbers of the designs than which none is as good in everything and better in something; of equal ones the first."""
     kept: list[int] = []
     for one in sorted(range(len(found)), key=lambda i: (*values[i], i)):
         if not any(all(b <= a + TIE for a, b in zip(values[one], values[other], strict=True)) for other in kept):

@@ -20,28 +20,13 @@ ROUNDING = 1.001
 
 
 def cut_blocks(graph: OpGraph, config: PlanConfig, space: DesignSpace, kinds: Collection[str] = (), *, merged: bool) -> DesignSpace:
-    """The designs of a space of stages, and those whose stretched segments begin and end at any block.
-
-    Args:
-        graph: The network.
-        config: The request, checked.
-        space: Designs of its stages.
-        kinds: Exact kinds that its segments may be of, too.
-        merged: Whether a stretched segment may go on over the end of a stage.
-    """
+    """The designs of a space of stages, and those whose stretched segments begin and end at any block."""
     banded = BandedSpace(graph, space, merged=config.merge != "never", vectors="channels" in kinds)
     return with_cuts(graph, banded, banded.mixed(kinds), merged=merged)
 
 
 def with_cuts(graph: OpGraph, banded: BandedSpace, fine: DesignSpace, *, merged: bool) -> DesignSpace:
-    """The designs of a space of parts, and those in which any run of its parts is stretched.
-
-    Args:
-        graph: The network.
-        banded: The parts, and the stages that they are of.
-        fine: Designs of them.
-        merged: Whether a run may go on over the end of a stage.
-    """
+    """The designs of a space of parts, and those in which any run of its parts is stretched."""
     stages = banded.space.segments
     more: list[list[Offer]] = [[] for _ in banded.parts]
     for first, stage in enumerate(banded.stage):

@@ -26,15 +26,10 @@ Feasible = Callable[[PlanConfig], bool]
 
 @dataclass(frozen=True)
 class _Suspect:
-    """A number of a request that may be to blame.
+    """A number of a request that may be to blame."""
 
-    Args:
-        constraint: The rule.
-        limit: The number.
-    """
-
-    constraint: Constraint
-    limit: Limit
+    constraint: Constraint  # The rule.
+    limit: Limit  # The number.
 
     @property
     def name(self) -> str:
@@ -60,12 +55,6 @@ def explain_infeasible(
     Every rule is dropped alone; of those whose absence helps, the one that
     needs the smallest relative change is named with the nearest value that
     works, which is checked by a search.
-
-    Args:
-        graph: The original network.
-        space: The design space of the request.
-        config: The request, checked.
-        build: Makes the design space of another request.
     """
     if not any(ways.branched for options in space.options for ways in options):
         hint = Sentence("give other meeting points with {}, or another model", Mention("meet"))
@@ -129,13 +118,7 @@ def _blame_two(suspects: list[_Suspect], config: PlanConfig, feasible: Feasible)
 
 
 def _nearest(suspect: _Suspect, config: PlanConfig, feasible: Feasible) -> float:
-    """The number nearest to the present one at which there is a design, rounded towards the loose side.
-
-    Args:
-        suspect: Whose number.
-        config: The request, with every other number as it is to be.
-        feasible: Whether a request has a design.
-    """
+    """The number nearest to the present one at which there is a design, rounded towards the loose side."""
 
     def works(number: float) -> bool:
         return feasible(suspect.change(config, number))

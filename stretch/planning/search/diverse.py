@@ -20,41 +20,19 @@ Look = tuple[str, str, str, tuple[str, ...]]
 
 
 def look(ways: Ways) -> Look:
-    """What a person sees of a way to run a segment, sizes aside.
-
-    Args:
-        ways: Options of the segment.
-    """
+    """What a person sees of a way to run a segment, sizes aside."""
     return ways.segment.start, ways.segment.end, ways.join, ways.processors if ways.branched else ()
 
 
 def looks(found: SearchResult) -> list[Look]:
-    """The same of each segment of a design.
-
-    Args:
-        found: The design.
-    """
+    """The same of each segment of a design."""
     return [look(ways) for ways, _ in found.picks]
 
 
 def diverse_designs(
     space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, best: SearchResult, count: int, factor: float
 ) -> list[SearchResult]:
-    """Designs that differ, the best one first.
-
-    Args:
-        space: All legal designs.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
-        n_meet: Branched segments, at least.
-        goal: What is to be small.
-        best: The best design.
-        count: Designs, at most.
-        factor: How many times the best design's value the others may have, at most.
-
-    Returns:
-        The designs; fewer where there are no more that differ.
-    """
+    """Designs that differ, the best one first."""
     found = [best]
     most = factor * goal.value(space, best.picks)
     while len(found) < count:

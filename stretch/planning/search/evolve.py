@@ -56,15 +56,12 @@ def evolve(
     """The best design that an evolutionary search comes upon.
 
     Args:
-        space: All legal designs.
         low: Fewest multiply-accumulates.
         high: Most multiply-accumulates.
         n_meet: Branched segments, at least.
         score: What designs are judged by; less is better.
         starts: Designs to begin with, those that keep the constraints.
         keeps: Whether a design keeps the bounds on whole designs.
-        seed: Of the generator; the same one gives the same design.
-        evaluations: Designs that are judged, at most.
 
     Returns:
         The design, `value` its score and `evaluated` how many were judged; None if none was come upon.
@@ -76,9 +73,6 @@ def fastest_designs(space: DesignSpace, low: int, high: int, n_meet: int) -> lis
     """Designs to begin with, by the exact search: the fastest in each of several ranges of multiply-accumulates, and without each processor.
 
     Args:
-        space: All legal designs.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
         n_meet: Branched segments, at least.
     """
     ends = np.linspace(low, high, LEVELS + 1).astype(int).tolist()

@@ -24,53 +24,22 @@ Using = Callable[[Ways], bool]
 
 @dataclass(frozen=True)
 class Within:
-    """A bound on designs in what they are not chosen by.
+    """A bound on designs in what they are not chosen by."""
 
-    Args:
-        measure: What is bounded.
-        most: Of a whole design.
-    """
-
-    measure: Measure
-    most: float
+    measure: Measure  # What is bounded.
+    most: float  # Of a whole design.
 
 
 def search_exact(
     space: DesignSpace, low: int, high: int, n_meet: int, toll: Toll | None = None, using: str | None = None, within: Within | None = None
 ) -> SearchResult | None:
-    """The fastest design of `space` between `low` and `high` multiply-accumulates.
-
-    Args:
-        space: All legal designs.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
-        n_meet: Branched segments, at least.
-        toll: Time added to each option of a segment, ms, for what else a design is to be
-            chosen by; the result's `ms` is without it.
-        using: A processor that some segment has to use.
-        within: What the design may lose, or take otherwise, at most; None for no bound.
-
-    Returns:
-        The design, or None if there is none.
-    """
+    """The fastest design of `space` between `low` and `high` multiply-accumulates."""
     cost = LATENCY if toll is None else weighed((1.0, LATENCY), (1.0, told_by(toll)))
     return search_least(space, low, high, n_meet, cost, within, None if using is None else lambda ways: using in ways.processors)
 
 
 def search_least_loss(space: DesignSpace, low: int, high: int, n_meet: int, losses: Toll, budget_ms: float = np.inf) -> SearchResult | None:
-    """The design of `space` that loses least among those that take no longer than a budget.
-
-    Args:
-        space: All legal designs.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
-        n_meet: Branched segments, at least.
-        losses: Of each option of a segment.
-        budget_ms: Makespan, at most.
-
-    Returns:
-        The design, or None if none keeps the budget; `gap` is not a number where it is not proved to lose least.
-    """
+    """The design of `space` that loses least among those that take no longer than a budget."""
     within = Within(LATENCY, budget_ms) if np.isfinite(budget_ms) else None
     found = search_least(space, low, high, n_meet, told_by(losses), within)
     # a loss may be nothing, so that a fraction of it says nothing
@@ -80,20 +49,7 @@ def search_least_loss(space: DesignSpace, low: int, high: int, n_meet: int, loss
 def search_least(
     space: DesignSpace, low: int, high: int, n_meet: int, cost: Measure, within: Within | None = None, using: Using | None = None
 ) -> SearchResult | None:
-    """The design of `space` that has least of a measure.
-
-    Args:
-        space: All legal designs.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
-        n_meet: Branched segments, at least.
-        cost: The measure.
-        within: A bound on another one; None for no bound.
-        using: Options of which some segment has to have one; None for any.
-
-    Returns:
-        The design, its `value` that of the measure; None if there is none. It is not called optimal where the space is thinned.
-    """
+    """The design of `space` that has least of a measure."""
     states = _States(len(space.holders), n_meet + 1, space.longest_span, 1 if using is None else 2)
     layers = [_layer(space, options, states, cost, using, within) for options in space.options]
     final, start = _ends(space, states, n_meet, cost)

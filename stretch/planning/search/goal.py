@@ -16,26 +16,15 @@ from stretch.planning.search.space import DesignSpace
 
 @dataclass(frozen=True)
 class Goal:
-    """What adds up over the segments of a design and is to be least.
+    """What adds up over the segments of a design and is to be least."""
 
-    Args:
-        latency: Weight of the makespan, ms.
-        energy: Weight of the energy, mJ.
-        power: Of the processors; needed where energy has a weight.
-    """
-
-    latency: float = 1.0
-    energy: float = 0.0
-    power: Power | None = None
+    latency: float = 1.0  # Weight of the makespan, ms.
+    energy: float = 0.0  # Weight of the energy, mJ.
+    power: Power | None = None  # Of the processors; needed where energy has a weight.
 
     @classmethod
     def of(cls, objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> "Goal":
         """The goal of a request; latency where its objective does not add up.
-
-        Args:
-            objective: What is asked for.
-            device: The device's profile.
-            processors: That may be used.
 
         Raises:
             UsageError: If it is about energy, and the profile does not state the power of one of these.
@@ -45,11 +34,7 @@ class Goal:
         return cls(objective.latency, objective.energy, Power.of(device, processors) if objective.energy else None)
 
     def measure(self, processors: Sequence[str]) -> Measure:
-        """What designs have that give work to each of these processors.
-
-        Args:
-            processors: The processors.
-        """
+        """What designs have that give work to each of these processors."""
         if self.power is None:
             return LATENCY
         return weighed((self.latency, LATENCY), (self.energy, self.power.energy(processors)))
@@ -62,7 +47,6 @@ class Goal:
         """Of a design.
 
         Args:
-            space: Where its options are from.
             picks: Options and the index of the chosen one, segment by segment.
         """
         working = {name for ways, _ in picks for name in ways.working(space.costs.host)}
@@ -72,20 +56,7 @@ class Goal:
 def search_best(
     space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, within: Within | None = None, using: Using | None = None
 ) -> SearchResult | None:
-    """The design of a space that is best in a goal.
-
-    Args:
-        space: All legal designs.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
-        n_meet: Branched segments, at least.
-        goal: What is to be least.
-        within: A bound on something else.
-        using: Options of which some segment has to have one; None for any.
-
-    Returns:
-        The design, its `value` that of the goal; None if there is none.
-    """
+    """The design of a space that is best in a goal."""
     if goal.power is None and within is None and using is None:
         return search_sieved(space, low, high, n_meet)
     found: list[SearchResult] = []
@@ -100,14 +71,7 @@ def search_best(
 
 
 def least_of(found: Sequence[SearchResult]) -> SearchResult | None:
-    """The best of the designs of several searches that each leave out some designs.
-
-    Args:
-        found: The designs, with their values.
-
-    Returns:
-        The best one, optimal if every search was complete or could find none better; None of none.
-    """
+    """The best of the designs of several searches that each leave out some designs."""
     if not found:
         return None
     best = min(found, key=_value)

@@ -35,23 +35,14 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Layer:
-    """Options of one segment.
+    """Options of one segment."""
 
-    Args:
-        source: State each option starts from.
-        target: State it leads to.
-        macs: Multiply-accumulates.
-        ms: Time.
-        option: The caller's number for it.
-        loss: What is bounded beside multiply-accumulates (`stretch.planning.search.bounded`); None where nothing is.
-    """
-
-    source: Ints
-    target: Ints
-    macs: Ints
-    ms: Floats
-    option: Ints
-    loss: Floats | None = None
+    source: Ints  # State each option starts from.
+    target: Ints  # State it leads to.
+    macs: Ints  # Multiply-accumulates.
+    ms: Floats  # Time.
+    option: Ints  # The caller's number for it.
+    loss: Floats | None = None  # What is bounded beside multiply-accumulates (`stretch.planning.search.bounded`); None where nothing is.
 
     def take(self, keep: NDArray[np.bool_] | Ints) -> "Layer":
         """The layer with some of its options."""
@@ -61,21 +52,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class Path:
-    """A path through all layers.
+    """A path through all layers."""
 
-    Args:
-        options: The option taken in each layer.
-        macs: Total multiply-accumulates.
-        ms: Total time.
-        bound: No path in the range is faster than this.
-        optimal: Whether this path is proved to be fastest.
-    """
-
-    options: tuple[int, ...]
-    macs: int
-    ms: float
-    bound: float
-    optimal: bool
+    options: tuple[int, ...]  # The option taken in each layer.
+    macs: int  # Total multiply-accumulates.
+    ms: float  # Total time.
+    bound: float  # No path in the range is faster than this.
+    optimal: bool  # Whether this path is proved to be fastest.
 
     @property
     def gap(self) -> float:
@@ -105,19 +88,7 @@ def undominated(layer: Layer) -> Layer:
 
 
 def shortest_path(layers: Sequence[Layer], states: int, start: int, final_ms: Floats, low: int, high: int) -> Path | None:
-    """The fastest path whose multiply-accumulates are from `low` to `high`.
-
-    Args:
-        layers: One per segment, in order.
-        states: Number of states.
-        start: State before the first layer.
-        final_ms: Time to finish from each state; infinite where a path must not end.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
-
-    Returns:
-        The path, or None if there is none.
-    """
+    """The fastest path whose multiply-accumulates are from `low` to `high`."""
     layers = [undominated(layer.take(np.isfinite(layer.ms) & (layer.macs <= high))) for layer in layers]
     if any(len(layer.ms) == 0 for layer in layers):
         return None
@@ -259,13 +230,7 @@ class Labelled(Protocol):
 
 
 def options_to(layers: Sequence[Layer], history: Sequence[Labelled], at: int) -> tuple[int, ...]:
-    """The option of each layer on one of the last paths.
-
-    Args:
-        layers: The layers.
-        history: Paths at the start and behind each layer.
-        at: Number of the path among the last ones.
-    """
+    """The option of each layer on one of the last paths."""
     options = []
     for layer, labels in zip(reversed(layers), reversed(history), strict=False):
         options.append(int(layer.option[labels.edge[at]]))

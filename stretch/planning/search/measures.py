@@ -26,21 +26,15 @@ Toll = Callable[[Ways], Floats]
 
 @dataclass(frozen=True)
 class Measure:
-    """What adds up over the segments of a design.
+    """What adds up over the segments of a design."""
 
-    Args:
-        of: What each option of a segment adds, by holder of what arrives: an array that broadcasts to `Ways.ms`.
-        leaving: What it adds that a processor holds the network's output.
-    """
-
-    of: Callable[[Ways], Floats]
-    leaving: Callable[[DesignSpace, str], float]
+    of: Callable[[Ways], Floats]  # What each option of a segment adds, by holder of what arrives: an array that broadcasts to `Ways.ms`.
+    leaving: Callable[[DesignSpace, str], float]  # What it adds that a processor holds the network's output.
 
     def total(self, space: DesignSpace, picks: Iterable[tuple[Ways, int]]) -> float:
         """Of a whole design.
 
         Args:
-            space: Where its options are from.
             picks: Options and the index of the chosen one, segment by segment.
         """
         holder, found = space.costs.host, 0.0
@@ -62,20 +56,12 @@ MACS = Measure(lambda ways: ways.macs.astype(float), _nothing)
 
 
 def told_by(toll: Toll) -> Measure:
-    """A measure that does not ask where tensors are.
-
-    Args:
-        toll: What each option adds.
-    """
+    """A measure that does not ask where tensors are."""
     return Measure(toll, _nothing)
 
 
 def weighed(*parts: tuple[float, Measure]) -> Measure:
-    """A sum of measures with weights.
-
-    Args:
-        parts: Weights and measures.
-    """
+    """A sum of measures with weights."""
     some = [(weight, measure) for weight, measure in parts if weight]
 
     def of(ways: Ways) -> Floats:
@@ -86,27 +72,16 @@ def weighed(*parts: tuple[float, Measure]) -> Measure:
 
 @dataclass(frozen=True)
 class Power:
-    """Power of a device's processors, W, which are mJ a ms; 0 where the profile does not state what one takes without work.
+    """Power of a device's processors, W, which are mJ a ms; 0 where the profile does not state what one takes without work."""
 
-    Args:
-        computing: Of each that may have work while it computes.
-        waiting: Of each while it has work in a run and waits.
-        idle: Of every processor of the device, by family, while it has none.
-        families: Of each that may have work.
-    """
-
-    computing: Mapping[str, float]
-    waiting: Mapping[str, float]
-    idle: Mapping[str, float]
-    families: Mapping[str, str]
+    computing: Mapping[str, float]  # Of each that may have work while it computes.
+    waiting: Mapping[str, float]  # Of each while it has work in a run and waits.
+    idle: Mapping[str, float]  # Of every processor of the device, by family, while it has none.
+    families: Mapping[str, str]  # Of each that may have work.
 
     @classmethod
     def of(cls, device: DeviceProfile, processors: Sequence[str]) -> "Power":
         """As the model of energy tells it.
-
-        Args:
-            device: The device's profile.
-            processors: Names.
 
         Raises:
             UsageError: If the profile does not state the power of one.
@@ -141,9 +116,6 @@ class Power:
 
         It is what `EnergyModel.plan_mj` says of their timelines where each of these has work, and no less where one has none,
         since none takes more while it idles than while it waits.
-
-        Args:
-            processors: The processors.
         """
         working = {self.families[name] for name in processors}
         waits = sum(self.waiting[name] for name in processors) + sum(own for name, own in self.idle.items() if name not in working)
@@ -156,12 +128,7 @@ class Power:
 
 
 def on_only(space: DesignSpace, processors: Sequence[str]) -> DesignSpace:
-    """The designs of a space that give work to none but these processors.
-
-    Args:
-        space: The space.
-        processors: The processors.
-    """
+    """The designs of a space that give work to none but these processors."""
     if set(processors) >= set(space.processors):
         return space
     other = copy(space)

@@ -16,12 +16,7 @@ from stretch.planning.search.space import DesignSpace
 
 
 def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
-    """The designs of a space, and those in which runs of stages that follow each other are merged.
-
-    Args:
-        graph: The network.
-        space: The space of its stages.
-    """
+    """The designs of a space, and those in which runs of stages that follow each other are merged."""
     stages = space.segments
     more: list[list[Offer]] = [[] for _ in stages]
     for first, last in combinations(range(len(stages)), 2):

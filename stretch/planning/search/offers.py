@@ -24,59 +24,35 @@ Column = Callable[[int, str], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Thinning:
-    """How many of a branch's scales are worked out.
+    """How many of a branch's scales are worked out."""
 
-    Args:
-        widths: Most widths.
-        depths: Most depths.
-    """
-
-    widths: int
-    depths: int
+    widths: int  # Most widths.
+    depths: int  # Most depths.
 
 
 @dataclass(frozen=True)
 class Joins:
-    """Costs of what ends the branches, per combination of widths: 1×1 convolutions, transfers, the join.
+    """Costs of what ends the branches, per combination of widths: 1×1 convolutions, transfers, the join."""
 
-    Args:
-        macs: Multiply-accumulates (branches × combinations).
-        params: Learned numbers, as `macs`.
-        ms: Time beside other branches, as `macs`.
-        out_ms: Transfer to the host, as `macs`.
-        join_ms: Time of the join.
-    """
-
-    macs: Ints
-    params: Ints
-    ms: Floats
-    out_ms: Floats
-    join_ms: Floats
+    macs: Ints  # Multiply-accumulates (branches × combinations).
+    params: Ints  # Learned numbers, as `macs`.
+    ms: Floats  # Time beside other branches, as `macs`.
+    out_ms: Floats  # Transfer to the host, as `macs`.
+    join_ms: Floats  # Time of the join.
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A segment in scaled copies on one subset of the processors.
+    """A segment in scaled copies on one subset of the processors."""
 
-    Args:
-        segment: The original segment.
-        subset: Processors of the branches, in order.
-        join: How they meet.
-        arriving: Channels that arrive.
-        costs: Costs on the device.
-        rules: Which depths and widths there are.
-        span: Segments of the space that it takes the place of.
-        thinning: How many scales of a branch there are; None for all.
-    """
-
-    segment: Segment
-    subset: tuple[str, ...]
-    join: JoinKind
-    arriving: int
-    costs: Costs
-    rules: Rules
-    span: int = 1
-    thinning: Thinning | None = None
+    segment: Segment  # The original segment.
+    subset: tuple[str, ...]  # Processors of the branches, in order.
+    join: JoinKind  # How they meet.
+    arriving: int  # Channels that arrive.
+    costs: Costs  # Costs on the device.
+    rules: Rules  # Which depths and widths there are.
+    span: int = 1  # Segments of the space that it takes the place of.
+    thinning: Thinning | None = None  # How many scales of a branch there are; None for all.
 
     @cached_property
     def scales(self) -> tuple[tuple[list[int], list[int]], ...]:
@@ -95,11 +71,7 @@ class Offer:
         return self if self.thinning is None else replace(self, thinning=None)
 
     def thinned(self, thinning: Thinning) -> "Offer":
-        """The same with fewer scales, and the same one each time.
-
-        Args:
-            thinning: How many.
-        """
+        """The same with fewer scales, and the same one each time."""
         if thinning not in self._thinned:
             self._thinned[thinning] = replace(self, thinning=thinning)
         return self._thinned[thinning]
@@ -124,12 +96,7 @@ class Offer:
         return tuple(found)
 
     def column(self, branch: int, name: str) -> NDArray[Any]:
-        """A number of each of one branch's scales, in the order of `candidates`.
-
-        Args:
-            branch: Number of the branch.
-            name: The number's, of `BranchCost`.
-        """
+        """A number of each of one branch's scales, in the order of `candidates`."""
         known = self._columns.get((branch, name))
         if known is None:
             known = self._columns[branch, name] = np.array([getattr(each, name) for each in self.candidates[branch]])
@@ -177,12 +144,7 @@ class Offer:
         return each_partitions(whole, widths, align) if join_of(self.join).divides else np.full_like(widths, whole)
 
     def ways(self, holders: Sequence[str], numbers: Ints | None = None) -> Ways:
-        """The ways to run the segment, every rule met or not.
-
-        Args:
-            holders: Processors that may hold what arrives.
-            numbers: Of the combinations that are worked out, ascending; None for all.
-        """
+        """The ways to run the segment, every rule met or not."""
         joins, branches = self.joins, range(len(self.subset))
         sizes = [(len(widths), len(depths)) for widths, depths in self.scales]
         grid: _Combinations = _Grid(self.column, sizes) if numbers is None else _Some(self.column, sizes, numbers)
@@ -221,22 +183,12 @@ class Offered:
         self._offers: dict[tuple[object, ...], Offer] = {}
 
     def shared(self, offer: Offer) -> Offer:
-        """The same offer, or the one that was there first, with all that is worked out of it.
-
-        Args:
-            offer: The offer.
-        """
+        """The same offer, or the one that was there first, with all that is worked out of it."""
         key = id(offer.segment), offer.subset, offer.join, offer.arriving, repr(offer.rules.floors), offer.span, offer.thinning
         return self._offers.setdefault(key, offer)
 
     def widths(self, segment: Segment, align: int, rules: Rules) -> list[int]:
-        """Those of one segment.
-
-        Args:
-            segment: The segment.
-            align: Channels that widths are multiples of.
-            rules: The constraints.
-        """
+        """Those of one segment."""
         key = id(segment), align, repr(rules.floors)
         if key not in self._widths:
             self._widths[key] = segment, rules.widths(segment, legal_widths(segment, align))
@@ -332,12 +284,7 @@ def _total(grid: _Combinations, branches: int, name: str, joins: Ints | None) ->
 
 
 def pixels(segment: Segment, name: str) -> int:
-    """Positions of a feature map, batch included.
-
-    Args:
-        segment: The segment.
-        name: Of one of its tensors.
-    """
+    """Positions of a feature map, batch included."""
     shape = segment.graph.by_name[name].shape
     return shape[0] * prod(shape[2:])
 

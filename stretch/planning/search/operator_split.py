@@ -26,27 +26,16 @@ from stretch.planning.search.space import DesignSpace
 
 @dataclass(frozen=True)
 class OperatorSplit:
-    """The fastest design of kernel-sized parts.
+    """The fastest design of kernel-sized parts."""
 
-    Args:
-        design: Exact; parts that one processor computes one after the other are one segment.
-        ms: Its predicted makespan.
-    """
-
-    design: BranchDesign
-    ms: float
+    design: BranchDesign  # Exact; parts that one processor computes one after the other are one segment.
+    ms: float  # Its predicted makespan.
 
 
 def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> OperatorSplit:
     """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest.
 
     No rule of a request binds it, and nothing need be split.
-
-    Args:
-        graph: The original network.
-        stages: Its segments, which name the parts.
-        costs: Costs on the device.
-        processors: The allowed processors.
     """
     whole = DesignSpace(stages, processors, costs, Rules({}), stretched=False)
     trunk = trunk_of(graph).graph

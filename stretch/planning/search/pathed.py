@@ -26,12 +26,7 @@ MOST_PATHS = 16
 
 
 def path_ways(space: DesignSpace, segment: Segment) -> list[Ways]:
-    """Ways to compute a segment by its own paths, one object for each sequence of processors; none where it has no paths.
-
-    Args:
-        space: Where the options are added: its processors, costs and rules.
-        segment: The segment.
-    """
+    """Ways to compute a segment by its own paths, one object for each sequence of processors; none where it has no paths."""
     paths = find_paths(segment.graph)
     if not 2 <= len(paths) <= MOST_PATHS:
         return []
@@ -72,15 +67,7 @@ def _divisions(count: int, branches: int) -> Iterator[tuple[tuple[int, int], ...
 
 
 def part_cost(space: DesignSpace, segment: Segment, processor: str, graph: OpGraph, kernels: Sequence[Kernel]) -> BranchCost:
-    """What a part of a segment costs, which reads all that arrives.
-
-    Args:
-        space: Its processors and costs.
-        segment: The segment.
-        processor: Where the part would run.
-        graph: Its operators.
-        kernels: What the processor launches for them.
-    """
+    """What a part of a segment costs, which reads all that arrives."""
     costs = space.costs
     time, item = costs.kernels_time(kernels, processor), costs.item_bytes(processor)
     return BranchCost(
@@ -99,14 +86,7 @@ def part_cost(space: DesignSpace, segment: Segment, processor: str, graph: OpGra
 
 
 def part_ways(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Sequence[Sequence[BranchCost]]) -> Ways:
-    """One sequence of processors, a segment divided among them in each of several ways.
-
-    Args:
-        space: Where the options are added: its processors, costs and rules.
-        segment: The segment.
-        kind: How its parts meet.
-        rows: For each way, the parts.
-    """
+    """One sequence of processors, a segment divided among them in each of several ways."""
     costs = space.costs
     computed = np.array([[b.contended_ms for b in row] for row in rows], float).T
     leaving = np.array([[costs.transfer(b.processor, costs.host, b.writes) for b in row] for row in rows], float).T

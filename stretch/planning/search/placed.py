@@ -30,13 +30,7 @@ MOST_TASKS = 2000
 
 
 def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float]) -> list[Ways]:
-    """Ways to compute a segment in portions on several processors; none where that is not faster than one of them alone.
-
-    Args:
-        space: Where the options are added: its processors, costs and rules.
-        segment: The segment.
-        alone_ms: The segment on each processor of the space, ms.
-    """
+    """Ways to compute a segment in portions on several processors; none where that is not faster than one of them alone."""
     costs = space.costs
     launched = [costs.predictor.kernels(segment.graph, processor) for processor in space.processors]
     tasks = find_tasks(segment.graph, launched)
@@ -73,13 +67,7 @@ class _Moving:
 
 
 def task_times(tasks: TaskGraph, launched: Sequence[Sequence[Kernel]], space: DesignSpace) -> np.ndarray:
-    """Time of each task on each processor beside others, ms (tasks × processors).
-
-    Args:
-        tasks: Of a segment.
-        launched: The segment's kernels on each processor of the space.
-        space: With the processors and their costs.
-    """
+    """Time of each task on each processor beside others, ms (tasks × processors)."""
     of = {name: number for number, ops in enumerate(tasks.ops) for name in ops}
     ms = np.zeros((len(tasks), len(space.processors)))
     for column, (processor, kernels) in enumerate(zip(space.processors, launched, strict=True)):

@@ -35,19 +35,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Placed:
-    """Tasks on processors.
+    """Tasks on processors."""
 
-    Args:
-        processors: Number of the processor of each task.
-        order: Tasks in the order in which processors prefer them.
-        ms: Until the last has ended.
-        optimal: Whether no placement is faster.
-    """
-
-    processors: tuple[int, ...]
-    order: tuple[int, ...]
-    ms: float
-    optimal: bool = False
+    processors: tuple[int, ...]  # Number of the processor of each task.
+    order: tuple[int, ...]  # Tasks in the order in which processors prefer them.
+    ms: float  # Until the last has ended.
+    optimal: bool = False  # Whether no placement is faster.
 
 
 class Problem:
@@ -79,7 +72,6 @@ class Problem:
 
         Args:
             groups: Tasks that run one after the other on one processor, in an order in which they can run.
-            processors: Number of the processor of each task.
         """
         of = {task: number for number, group in enumerate(groups) for task in group}
         found = []
@@ -129,9 +121,6 @@ def divided_ms(ms: Floats) -> float:
 
     By duality: whatever prices a millisecond of each processor has, in sum 1, the work cannot be done in less time than
     it costs on the cheapest processors. The best prices are approached step by step, and every step is a bound.
-
-    Args:
-        ms: Time of each piece of work on each processor (pieces × processors).
     """
     count = ms.shape[1]
     best, centre, width = 0.0, np.full(count - 1, 1 / count), 1.0

@@ -24,12 +24,6 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
 
     From all of them on each processor one side after the other, the largest first, goes where the run ends first, as long as
     that makes it shorter.
-
-    Args:
-        graph: The original network.
-        design: Of its trunk; where it places sides, that is forgotten.
-        costs: Costs on the device.
-        processors: Those that may be used.
     """
     sides = trunk_of(graph).sides
     if not sides:

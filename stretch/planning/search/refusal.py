@@ -10,7 +10,6 @@ def refusal(what: str | Sentence, rules: Sequence[TightRule]) -> InfeasibleError
     """The error whose hint names the nearest values with a design.
 
     Args:
-        what: The sentence that says what there is not.
         rules: The tightest rules; where there are several, they give way together.
     """
     noun, verb = ("value", "is") if len(rules) == 1 else ("values", "are")

@@ -9,25 +9,15 @@ from stretch.planning.design.branch_design import SegmentDesign
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A design found by a search.
+    """A design found by a search."""
 
-    Args:
-        picks: Per segment, the options and the index of the chosen one.
-        ms: Predicted makespan.
-        macs: Multiply-accumulates.
-        optimal: Whether no design of the space is better in what was searched for.
-        gap: How much better one might be, as a fraction.
-        evaluated: Ways whose cost was computed.
-        value: What it was chosen by; None where that is its makespan, or was not worked out.
-    """
-
-    picks: tuple[tuple[Ways, int], ...]
-    ms: float
-    macs: int
-    optimal: bool
-    gap: float
-    evaluated: int
-    value: float | None = None
+    picks: tuple[tuple[Ways, int], ...]  # Per segment, the options and the index of the chosen one.
+    ms: float  # Predicted makespan.
+    macs: int  # Multiply-accumulates.
+    optimal: bool  # Whether no design of the space is better in what was searched for.
+    gap: float  # How much better one might be, as a fraction.
+    evaluated: int  # Ways whose cost was computed.
+    value: float | None = None  # What it was chosen by; None where that is its makespan, or was not worked out.
 
     @property
     def n_meet(self) -> int:

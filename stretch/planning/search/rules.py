@@ -17,13 +17,9 @@ WIDTH_STEPS = 32
 
 @dataclass(frozen=True)
 class Rules:
-    """The constraints of one request.
+    """The constraints of one request."""
 
-    Args:
-        values: What is asked for, by the name of the option; rules that are not asked for are left out.
-    """
-
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # What is asked for, by the name of the option; rules that are not asked for are left out.
 
     @classmethod
     def of(cls, request: PlanConfig) -> "Rules":
@@ -54,7 +50,6 @@ class Rules:
         """Widths a branch may have, ascending: of the legal ones, those nearest to an even grid of ratios.
 
         Args:
-            segment: The segment.
             legal: Widths that the processor's slice and the segment's groups allow.
         """
         allowed = [width for width in legal if self.offers_width(segment, width)]
@@ -65,12 +60,7 @@ class Rules:
         return sorted(near | {allowed[0]})
 
     def allowed(self, ways: Ways, segment_ms: float) -> Mask:
-        """Which combinations keep to every rule, per processor that may hold the tensor before.
-
-        Args:
-            ways: Combinations of the branches of one segment.
-            segment_ms: The original segment on the fastest of its processors, ms.
-        """
+        """Which combinations keep to every rule, per processor that may hold the tensor before."""
         kept = np.ones(ways.ms.shape, bool)
         for constraint, value in self.asked:
             if ways.exact and not constraint.exact:

@@ -23,17 +23,11 @@ ATTEMPTS = 200
 
 @dataclass(frozen=True)
 class Trial:
-    """One way to run one segment.
+    """One way to run one segment."""
 
-    Args:
-        ways: The ways it is one of.
-        index: Which.
-        first: Number of the first stage that the segment consists of.
-    """
-
-    ways: Ways
-    index: int
-    first: int
+    ways: Ways  # The ways it is one of.
+    index: int  # Which.
+    first: int  # Number of the first stage that the segment consists of.
 
     def stages(self, space: DesignSpace) -> tuple[str, ...]:
         """Names of the stages that the segment consists of."""
@@ -42,10 +36,6 @@ class Trial:
 
 def trials(space: DesignSpace, each: int) -> list[Trial]:
     """Ways to run every segment that may be stretched, merged stages too: of each the fastest, then those least like the ones before.
-
-    Args:
-        space: Designs of a network's stages.
-        each: Ways of a segment, at most.
 
     Returns:
         First one way of every segment, short segments first, then a second of every segment, and so on.
@@ -104,11 +94,8 @@ def random_designs(space: DesignSpace, model: str, device: str, count: int, macs
 
     Args:
         space: Designs of a network's stages, merged ones among them.
-        model: Name of the network.
-        device: Profile id that the designs are for.
         count: How many, at most; fewer where the space has no more.
         macs: Multiply-accumulates of a design over the original's.
-        seed: Of the random numbers.
     """
     rng = np.random.default_rng(seed)
     whole = sum(stage.graph.macs for stage in space.segments)

@@ -28,13 +28,7 @@ class Score(Protocol):
 
 
 def score_of(objective: Objective, goal: Goal, space: DesignSpace) -> Score:
-    """What an objective judges designs by.
-
-    Args:
-        objective: What is asked for.
-        goal: The same where it adds up.
-        space: Where designs are from.
-    """
+    """What an objective judges designs by."""
     if not objective.tried:
         return Added(goal, space)
     return Busiest(space) if objective.text == "throughput" else Robust(space)

@@ -10,13 +10,7 @@ from stretch.planning.network.segments import Segment, cut_segment
 
 
 def without_seams(graph: OpGraph, stages: Sequence[Segment], parts: Sequence[SegmentDesign]) -> tuple[SegmentDesign, ...]:
-    """A design whose neighbours that stay whole on one processor are one segment, as long as they are of one stage.
-
-    Args:
-        graph: The network.
-        stages: Its segments between its own meeting points, or those asked for.
-        parts: The design's segments.
-    """
+    """A design whose neighbours that stay whole on one processor are one segment, as long as they are of one stage."""
     order = {op.name: i for i, op in enumerate(graph.ops)}
 
     def place(part: SegmentDesign) -> tuple[int, str] | str:

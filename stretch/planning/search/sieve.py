@@ -47,18 +47,7 @@ def search_sieved(space: DesignSpace, low: int, high: int, n_meet: int) -> Searc
 
 
 def sieved(space: DesignSpace, low: int, high: int, n_meet: int) -> tuple[SearchResult | None, DesignSpace]:
-    """The fastest design of a space with all scales of its offers, and a smaller space that has every design as fast.
-
-    Args:
-        space: All legal designs.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
-        n_meet: Branched segments, at least.
-
-    Returns:
-        The design, or None if there is none. Where even the options within the slack are too many, `optimal` is false and `gap`
-        says how much faster one might be; then the smaller space need not have all that are as fast.
-    """
+    """The fastest design of a space with all scales of its offers, and a smaller space that has every design as fast."""
     offers = [[offer.full for offer in some if offer.full.count] for some in space.offers]
     if sum(offer.count for some in offers for offer in some) <= FEW:
         full = _full(space, offers)
@@ -77,14 +66,7 @@ def sieved(space: DesignSpace, low: int, high: int, n_meet: int) -> tuple[Search
 
 
 def search_some(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
-    """Some design of a space, found with few scales of its offers; with all of them where these have none.
-
-    Args:
-        space: All legal designs.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
-        n_meet: Branched segments, at least.
-    """
+    """Some design of a space, found with few scales of its offers; with all of them where these have none."""
     offers = [[offer.full for offer in some if offer.full.count] for some in space.offers]
     _, found = _coarse(space, offers, low, high, n_meet)
     return found or search_exact(space, low, high, n_meet)
@@ -231,11 +213,7 @@ class _Priced:
         self.bound = float(self._distances.to_end[0, self._space.holders.index(self._space.costs.host), 0]) + self._refund
 
     def search(self, guide: SearchResult) -> tuple[SearchResult, DesignSpace]:
-        """The fastest design, and the space it was found in, which has every design as fast where it is optimal.
-
-        Args:
-            guide: Some design.
-        """
+        """The fastest design, and the space it was found in, which has every design as fast where it is optimal."""
         # a share of a design's time: the bound itself may be nothing, or less
         best, slack = guide, min(guide.ms - self.bound, NEAR * guide.ms)
         if guide.ms > self.bound + slack:
@@ -327,11 +305,7 @@ class _Table:
         return found
 
     def allowed_least(self, space: DesignSpace) -> Floats:
-        """The least of all combinations that keep to the rules, for each holder, or less where too many would have to be looked at.
-
-        Args:
-            space: With the rules.
-        """
+        """The least of all combinations that keep to the rules, for each holder, or less where too many would have to be looked at."""
         found, bounds = np.full(len(self._entering), inf), np.min(self._bounds, axis=0)
         order = np.argsort(bounds, kind="stable")
         depths = prod(size for _, size in self._sizes)
@@ -364,12 +338,7 @@ class _Table:
         return found.reshape(len(rows), -1)
 
     def within(self, most: Floats, count: int) -> Ints | None:
-        """Numbers of the combinations that cost no more than is told for one of the holders, ascending; None where they are too many.
-
-        Args:
-            most: For each holder.
-            count: Combinations, at most.
-        """
+        """Numbers of the combinations that cost no more than is told for one of the holders, ascending; None where they are too many."""
         near = np.zeros(len(self._join), bool)
         for bound, limit in zip(self._bounds, most.tolist(), strict=True):
             near |= bound <= limit

@@ -152,13 +152,7 @@ class DesignSpace:
         ))  # fmt: skip
 
     def offered(self, segment: Segment, first: int, span: int) -> list[Offer]:
-        """A segment in scaled copies, on every subset of the processors.
-
-        Args:
-            segment: The segment: one of the space, or several that follow each other as one.
-            first: Number of the first segment it consists of.
-            span: How many these are.
-        """
+        """A segment in scaled copies, on every subset of the processors."""
         following = self.segments[first + span] if first + span < len(self.segments) else None
         kind: JoinKind = self.join if self.join in join_kinds(segment, following) else DEFAULT
         counts = range(2, min(len(self.processors), segment.width) + 1)

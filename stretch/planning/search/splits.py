@@ -29,12 +29,7 @@ BEST = 3
 
 
 def coarse(rows: int, bands: int) -> list[Split]:
-    """Places to begin with.
-
-    Args:
-        rows: Of the image.
-        bands: How many.
-    """
+    """Places to begin with."""
     if rows <= EVERY.get(bands, 0):
         places = list(range(1, rows))
     else:
@@ -44,14 +39,7 @@ def coarse(rows: int, bands: int) -> list[Split]:
 
 
 def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]) -> list[Split]:
-    """Places at which the slowest of two or three bands is expected to be fastest, which were not tried yet.
-
-    Args:
-        rows: Of the image.
-        bands: How many.
-        tried: Places tried.
-        times: For each holder, the time of every band (bands × places tried), ms.
-    """
+    """Places at which the slowest of two or three bands is expected to be fastest, which were not tried yet."""
     if rows <= EVERY.get(bands, 0) or bands > max(EVERY):
         return []
     first, last = min(split[0] for split in tried), max(split[-1] for split in tried)

@@ -11,9 +11,6 @@ def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult
     """The fastest design between `low` and `high` multiply-accumulates that an evolutionary search comes upon.
 
     Args:
-        space: All legal designs.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
         n_meet: Branched segments, at least.
 
     Returns:

@@ -24,9 +24,6 @@ def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult
     """The fastest design of uniform ratios between `low` and `high` multiply-accumulates.
 
     Args:
-        space: All legal designs.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
         n_meet: Branched segments, at least.
 
     Returns:

@@ -10,12 +10,7 @@ _DRAWN = 60
 
 
 def bench_page(answer: BenchAnswer, command: str = "") -> Page:
-    """The page of a measurement.
-
-    Args:
-        answer: The measurement.
-        command: What was asked for.
-    """
+    """The page of a measurement."""
     rows = answer.contenders
     least = min(rows, key=lambda row: row.summary.median_ms)
     drawn = [

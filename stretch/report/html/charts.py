@@ -21,68 +21,38 @@ WIDTH = 7.6
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture with words for those who cannot see it.
+    """A picture with words for those who cannot see it."""
 
-    Args:
-        name: Unique in its page, one word.
-        title: What it shows.
-        words: What is to be seen in it.
-        svg: The drawing: an ``svg`` element.
-    """
-
-    name: str
-    title: str
-    words: str
-    svg: str
+    name: str  # Unique in its page, one word.
+    title: str  # What it shows.
+    words: str  # What is to be seen in it.
+    svg: str  # The drawing: an ``svg`` element.
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A stretch of time on a row of a timeline.
+    """A stretch of time on a row of a timeline."""
 
-    Args:
-        row: On which.
-        start_ms: From the beginning.
-        ms: Its length.
-        kind: ``computing``, ``exchange``, ``join`` or ``others`` (what somebody else takes).
-        label: Of the segment or subgraph.
-    """
-
-    row: str
-    start_ms: float
-    ms: float
-    kind: str
-    label: str = ""
+    row: str  # On which.
+    start_ms: float  # From the beginning.
+    ms: float  # Its length.
+    kind: str  # ``computing``, ``exchange``, ``join`` or ``others`` (what somebody else takes).
+    label: str = ""  # Of the segment or subgraph.
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with the ends of its interval.
+    """A value with the ends of its interval."""
 
-    Args:
-        label: Of what.
-        value: The value.
-        low: Lower end; the value itself where it has none.
-        high: Upper end.
-        strong: Whether it is the one that the others are compared with.
-    """
-
-    label: str
-    value: float
-    low: float
-    high: float
-    strong: bool = False
+    label: str  # Of what.
+    value: float  # The value.
+    low: float  # Lower end; the value itself where it has none.
+    high: float  # Upper end.
+    strong: bool = False  # Whether it is the one that the others are compared with.
 
 
 def chart(name: str, title: str, words: str, figure: "Figure") -> Chart:
-    """A figure of matplotlib as a chart: its text stays text, and its names are its own in the page.
-
-    Args:
-        name: Unique in its page.
-        title: What it shows.
-        words: What is to be seen in it.
-        figure: The drawing.
-    """
+    """A figure of matplotlib as a chart: its text stays text, and its names are its own in the page."""
     import matplotlib as mpl
 
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "report"}), warnings.catch_warnings():
@@ -119,11 +89,7 @@ def timeline(name: str, title: str, words: str, groups: Mapping[str, Sequence[Ba
     """What ran where and when.
 
     Args:
-        name: Unique in its page.
-        title: What it shows.
-        words: What is to be seen in it.
         groups: Bars by the name of their run, such as ``predicted`` and ``measured``, drawn one below the other.
-        total_ms: Length of the axis.
     """
     from matplotlib.patches import Patch
 
@@ -157,15 +123,7 @@ def timeline(name: str, title: str, words: str, groups: Mapping[str, Sequence[Ba
 
 
 def intervals(name: str, title: str, words: str, rows: Sequence[Interval], unit: str) -> Chart:
-    """Values with their intervals, one below the other.
-
-    Args:
-        name: Unique in its page.
-        title: What it shows.
-        words: What is to be seen in it.
-        rows: From top to bottom.
-        unit: Of the axis.
-    """
+    """Values with their intervals, one below the other."""
     figure, axes = _figure(0.75 + 0.34 * len(rows))
     for y, row in enumerate(rows):
         colour = ACCENT if row.strong else "#5a5a5a"
@@ -186,12 +144,7 @@ def spread(name: str, title: str, words: str, rows: Sequence[tuple[str, float, f
     """What a value becomes when something halves and when it doubles, one below the other.
 
     Args:
-        name: Unique in its page.
-        title: What it shows.
-        words: What is to be seen in it.
         rows: What changes, the value with half of it, and with twice.
-        middle: The value as it is.
-        unit: Of the axis.
     """
     figure, axes = _figure(0.9 + 0.34 * len(rows))
     for y, (_, half, twice) in enumerate(rows):
@@ -207,16 +160,7 @@ def spread(name: str, title: str, words: str, rows: Sequence[tuple[str, float, f
 
 
 def histogram(name: str, title: str, words: str, values: Sequence[float], marks: Mapping[str, float], unit: str) -> Chart:
-    """How often each value was.
-
-    Args:
-        name: Unique in its page.
-        title: What it shows.
-        words: What is to be seen in it.
-        values: At least one.
-        marks: Values to be marked, by their names.
-        unit: Of the axis.
-    """
+    """How often each value was."""
     figure, axes = _figure(2.6)
     # values that differ by their last digits only have no forty bins between them
     around = max(1e-6, 1e-3 * abs(max(values)), (max(values) - min(values)) / 50)
@@ -231,15 +175,7 @@ def histogram(name: str, title: str, words: str, values: Sequence[float], marks:
 
 
 def over_time(name: str, title: str, words: str, values: Sequence[float], unit: str) -> Chart:
-    """A value of one inference after another.
-
-    Args:
-        name: Unique in its page.
-        title: What it shows.
-        words: What is to be seen in it.
-        values: In the order of the inferences.
-        unit: Of the axis.
-    """
+    """A value of one inference after another."""
     figure, axes = _figure(2.6)
     axes.plot(range(len(values)), values, color=ACCENT, linewidth=1, marker="." if len(values) <= 400 else None)
     axes.set(xlabel="inference", ylabel=unit, ylim=(0, None))

@@ -10,12 +10,7 @@ _DRAWN = 60
 
 
 def comparison_page(answer: CompareAnswer, command: str = "") -> Page:
-    """The page of a comparison.
-
-    Args:
-        answer: The rows.
-        command: What was asked for.
-    """
+    """The page of a comparison."""
     timed = [row for row in answer.rows if row.ms is not None]
     facts = []
     sections = []

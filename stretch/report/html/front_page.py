@@ -8,12 +8,7 @@ from stretch.report.html.page import Fact, Grid, Page, Section
 
 
 def front_page(answer: FrontAnswer, command: str = "") -> Page:
-    """The page of a search.
-
-    Args:
-        answer: The designs.
-        command: What was asked for.
-    """
+    """The page of a search."""
     fastest = min(answer.designs, key=lambda row: row.predicted_ms)
     what = (
         f"a front of {' and '.join(AXES[name] for name in answer.pareto)}"

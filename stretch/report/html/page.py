@@ -22,91 +22,54 @@ _PACKAGES = ("nn-stretch", "torch", "onnxruntime", "numpy")
 
 @dataclass(frozen=True)
 class Fact:
-    """A number that is read first.
+    """A number that is read first."""
 
-    Args:
-        label: What it is.
-        value: The number with its unit, or a word.
-        note: What it has to be read with.
-    """
-
-    label: str
-    value: str
-    note: str = ""
+    label: str  # What it is.
+    value: str  # The number with its unit, or a word.
+    note: str = ""  # What it has to be read with.
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table.
+    """A table."""
 
-    Args:
-        caption: What it shows.
-        columns: Headings.
-        rows: Cells as text, as many as headings.
-        right: Columns that are numbers, by their place.
-        folded: Whether it is shown only when opened.
-    """
-
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    right: Sequence[int] = ()
-    folded: bool = False
+    caption: str  # What it shows.
+    columns: Sequence[str]  # Headings.
+    rows: Sequence[Sequence[str]]  # Cells as text, as many as headings.
+    right: Sequence[int] = ()  # Columns that are numbers, by their place.
+    folded: bool = False  # Whether it is shown only when opened.
 
 
 @dataclass(frozen=True)
 class Stretched:
-    """A network before and after, segment by segment.
+    """A network before and after, segment by segment."""
 
-    Args:
-        rows: The segments in order.
-        processors: Those that run something, in the order of the legend.
-    """
-
-    rows: Sequence[StretchedRow]
-    processors: Sequence[str]
+    rows: Sequence[StretchedRow]  # The segments in order.
+    processors: Sequence[str]  # Those that run something, in the order of the legend.
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page with a heading.
+    """A part of a page with a heading."""
 
-    Args:
-        name: Of the anchor, one word.
-        heading: Its title.
-        words: Paragraphs before the rest.
-        parts: Facts, tables, pictures.
-    """
-
-    name: str
-    heading: str
-    words: Sequence[str] = ()
-    parts: Sequence["Sequence[Fact] | Grid | Chart | Stretched"] = ()
+    name: str  # Of the anchor, one word.
+    heading: str  # Its title.
+    words: Sequence[str] = ()  # Paragraphs before the rest.
+    parts: Sequence["Sequence[Fact] | Grid | Chart | Stretched"] = ()  # Facts, tables, pictures.
 
 
 @dataclass(frozen=True)
 class Page:
-    """A report.
+    """A report."""
 
-    Args:
-        title: Of the file and its first heading.
-        lead: The answer in a sentence or two.
-        facts: The numbers that are read first.
-        sections: In order.
-        warnings: What a reader must know.
-        source: Where the numbers come from: ``predicted``, ``simulated``, ``measured``, or several of these.
-        made_from: What led to the page besides, as label and value: the command, the profile, the weights.
-        refused: Whether it tells why there is no result.
-    """
-
-    title: str
-    lead: Sequence[str]
-    facts: Sequence[Fact] = ()
-    sections: Sequence[Section] = ()
-    warnings: Sequence[str] = ()
-    source: str = "predicted"
-    made_from: Sequence[tuple[str, str]] = ()
-    refused: bool = False
+    title: str  # Of the file and its first heading.
+    lead: Sequence[str]  # The answer in a sentence or two.
+    facts: Sequence[Fact] = ()  # The numbers that are read first.
+    sections: Sequence[Section] = ()  # In order.
+    warnings: Sequence[str] = ()  # What a reader must know.
+    source: str = "predicted"  # Where the numbers come from: ``predicted``, ``simulated``, ``measured``, or several of these.
+    made_from: Sequence[tuple[str, str]] = ()  # What led to the page besides, as label and value: the command, the profile, the weights.
+    refused: bool = False  # Whether it tells why there is no result.
     language: Literal["en"] = field(default="en", init=False)
 
 

@@ -39,7 +39,6 @@ def plan_page(
         plan: The answer; of a built network, with its agreement and calibration.
         origins: What the times of each processor and precision are from.
         roofline: The original's kernels on the best single processor: what the picture shows in words, and the picture.
-        command: What was asked for.
     """
     return Page(
         title=f"{plan.model} on {plan.device}",

@@ -18,9 +18,7 @@ def prediction_page(found: Prediction, roofline: "tuple[str, Figure] | None" = N
     """The page of a prediction.
 
     Args:
-        found: With its kernels.
         roofline: The kernels on the fastest processor: what the picture shows in words, and the picture.
-        command: What was asked for.
     """
     ranked = sorted(found.processors.items(), key=lambda item: item[1].latency_ms)
     name, best = ranked[0]

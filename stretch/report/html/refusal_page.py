@@ -13,11 +13,7 @@ def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping
     """The page of a refusal.
 
     Args:
-        model: What was to be branched.
-        device: For which device.
-        error: Why there is no design.
         alone: The original on each processor, the prediction; empty where that is not known.
-        command: What was asked for.
     """
     sections = []
     if error.rules:

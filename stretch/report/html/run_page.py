@@ -13,10 +13,7 @@ def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None
     """The page of a run.
 
     Args:
-        answer: What was measured.
-        traces: Inferences that were measured.
         predicted: The run on the device as the plan expects it; None where the bundle or the profile does not say.
-        command: What was asked for.
     """
     return Page(
         title=f"{answer.model}, planned for {answer.device}, on this machine",

@@ -13,14 +13,7 @@ _POINTS = 2000
 
 
 def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first: Trace, command: str = "") -> Page:
-    """The page of a simulation.
-
-    Args:
-        answer: What was simulated.
-        latencies_ms: Of each inference.
-        first: The first inference.
-        command: What was asked for.
-    """
+    """The page of a simulation."""
     return Page(
         title=f"{answer.model} on {answer.device}, simulated",
         lead=_lead(answer),

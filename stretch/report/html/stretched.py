@@ -14,58 +14,33 @@ _BLOCK, _HIGHEST = 14, 168
 
 @dataclass(frozen=True)
 class Box:
-    """A branch in the picture.
+    """A branch in the picture."""
 
-    Args:
-        processor: Where it runs.
-        place: Of that processor in the legend, from 0.
-        words: What it computes and how long that takes.
-        kind: ``chain`` of blocks, or a ``part`` of the feature map.
-        blocks: Blocks of the chain.
-        height: Of the chain, px.
-        width: Of the chain, percent of the original's channels.
-        top: Where its part begins, percent of the map's height; 0 for a chain.
-        left: The same of the map's width or channels.
-        share: Its extent, percent: of the height of a band, of the width else.
-        across: Whether the part is one of channels or paths, drawn side by side; bands of rows lie one above the other.
-        halo: What it computes beyond its share, percent of its extent.
-    """
-
-    processor: str
-    place: int
-    words: str
-    kind: str
-    blocks: int = 1
-    height: float = _BLOCK
-    width: float = 100.0
-    top: float = 0.0
-    left: float = 0.0
-    share: float = 100.0
-    across: bool = False
-    halo: float = 0.0
+    processor: str  # Where it runs.
+    place: int  # Of that processor in the legend, from 0.
+    words: str  # What it computes and how long that takes.
+    kind: str  # ``chain`` of blocks, or a ``part`` of the feature map.
+    blocks: int = 1  # Blocks of the chain.
+    height: float = _BLOCK  # Of the chain, px.
+    width: float = 100.0  # Of the chain, percent of the original's channels.
+    top: float = 0.0  # Where its part begins, percent of the map's height; 0 for a chain.
+    left: float = 0.0  # The same of the map's width or channels.
+    share: float = 100.0  # Its extent, percent: of the height of a band, of the width else.
+    across: bool = False  # Whether the part is one of channels or paths, drawn side by side; bands of rows lie one above the other.
+    halo: float = 0.0  # What it computes beyond its share, percent of its extent.
 
 
 @dataclass(frozen=True)
 class StretchedRow:
-    """A segment, or several that stay whole.
+    """A segment, or several that stay whole."""
 
-    Args:
-        name: Of the segment, or of the first and last.
-        kind: ``whole``, ``stretch``, ``rows``, ``channels``, ``graph`` or ``beside``.
-        before: The original in words.
-        blocks: Blocks of the original.
-        height: Of the original's chain, px.
-        boxes: Its branches.
-        meets: How they meet; empty where there is one.
-    """
-
-    name: str
-    kind: str
-    before: str
-    blocks: int
-    height: float
-    boxes: Sequence[Box]
-    meets: str
+    name: str  # Of the segment, or of the first and last.
+    kind: str  # ``whole``, ``stretch``, ``rows``, ``channels``, ``graph`` or ``beside``.
+    before: str  # The original in words.
+    blocks: int  # Blocks of the original.
+    height: float  # Of the original's chain, px.
+    boxes: Sequence[Box]  # Its branches.
+    meets: str  # How they meet; empty where there is one.
 
 
 #: What kinds of segments are called.
@@ -80,11 +55,7 @@ KINDS = {
 
 
 def stretched_rows(plan: PlanAnswer) -> tuple[list[StretchedRow], list[str]]:
-    """The rows of the picture, and the processors in the order of the legend.
-
-    Args:
-        plan: The planner's answer.
-    """
+    """The rows of the picture, and the processors in the order of the legend."""
     order = list(
         dict.fromkeys([*plan.precision, *(b.processor for s in plan.segments for b in s.branches), *(s.processor for s in plan.sides)])
     )

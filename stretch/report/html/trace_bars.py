@@ -8,12 +8,7 @@ _KINDS = {"subgraph": "computing", "join": "join", "conversion": "exchange", "lo
 
 
 def trace_bars(trace: Trace, *, from_ns: int | None = None) -> list[Bar]:
-    """The spans of an inference.
-
-    Args:
-        trace: The inference.
-        from_ns: Where the axis begins, on the trace's clock; at the inference's start by default.
-    """
+    """The spans of an inference."""
     zero = trace.start_ns if from_ns is None else from_ns
     return [
         Bar(span.processor, (span.start_ns - zero) / 1e6, span.ms, _KINDS[span.kind], span.name.partition("/")[0])

@@ -30,17 +30,6 @@ def choose_blocks(
     is left, by the linear map that a join is. Branches whose join adds up, or whose trunks the next segment reads together,
     are chosen one after the other, each given those before it, so that they complement each other. How many blocks of each
     run stay is the design's, blocks that change the shape always do, and where the blocks of a run differ, it stays as it is.
-
-    Args:
-        part: The segment's design.
-        segment: The original segment.
-        sources: Each branch's operators, with blocks dropped, at original widths.
-        whole: The original segment as a module.
-        there: Batches of what arrives at it, those that fits look at.
-        ridge: Relative weight of the regressions' penalty.
-
-    Returns:
-        For each branch, operators and those of the original that they reproduce where these are others.
     """
     left_out = [_left_out(segment, source) for source in sources]
     if not any(left_out):
@@ -60,13 +49,7 @@ def choose_blocks(
 
 
 def output_without(whole: Branch, gone: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
-    """What a segment computes when some of its blocks pass on what they read.
-
-    Args:
-        whole: The segment.
-        gone: The blocks, in order.
-        x: What arrives, (n, channels, height, width).
-    """
+    """What a segment computes when some of its blocks pass on what they read."""
     instead: dict[str, str] = {}
     for block in gone:
         instead[block.end] = instead.get(block.start, block.start)

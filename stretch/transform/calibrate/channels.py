@@ -30,26 +30,15 @@ _LEAST_RIDGE = 1e-4
 
 @dataclass(frozen=True)
 class Covariances:
-    """What the choice knows of the original segment.
+    """What the choice knows of the original segment."""
 
-    Args:
-        layers: Of what its dense layers read, by name, (inputs, inputs) float64, inputs in the order of the layer's weights.
-        end: Of what it hands on, (channels, channels) float64.
-    """
-
+    #: Of what its dense layers read, by name, (inputs, inputs) float64, inputs in the order of the layer's weights.
     layers: Mapping[str, torch.Tensor]
-    end: torch.Tensor
+    end: torch.Tensor  # Of what it hands on, (channels, channels) float64.
 
 
 def find_covariances(whole: Branch, source: OpGraph, there: Batches, images: int) -> Covariances:
-    """Run the original segment, and note what its dense layers read and what it hands on.
-
-    Args:
-        whole: The original segment.
-        source: Its graph.
-        there: Batches of what arrives at it, those that fits look at.
-        images: How many images these are.
-    """
+    """Run the original segment, and note what its dense layers read and what it hands on."""
     found: dict[str, Products] = {}
     handles = []
     for op in source.ops:
@@ -97,14 +86,7 @@ class ChannelChoice:
         self._captured, self._part, self._found, self._ridge = captured, part, found, max(ridge, _LEAST_RIDGE)
 
     def choose(self, index: int, heritage: Heritage, matches: Matches, others: Sequence[Heritage]) -> Heritage:
-        """What a branch keeps.
-
-        Args:
-            index: Number of the branch.
-            heritage: What it keeps by the norm of weights.
-            matches: Blocks of the original that its own reproduce.
-            others: Branches before it, as they were chosen.
-        """
+        """What a branch keeps."""
         branch = heritage.branch
         channels, source = branch.channels, branch.source
         scale = self._part.branches[index]

@@ -28,21 +28,13 @@ class Elimination:
         self._inverse = _inverse(covariance, ridge * covariance.diagonal().mean().clamp_min(1e-12))
 
     def costs(self, units: torch.Tensor) -> torch.Tensor:
-        """What the removal of each unit alone would cost, over the variance of the outputs.
-
-        Args:
-            units: Its inputs, (units, inputs of each) int64.
-        """
+        """What the removal of each unit alone would cost, over the variance of the outputs."""
         weight = self._weight[:, units].movedim(0, 2)
         blocks = self._inverse[units[:, :, None], units[:, None, :]]
         return (weight * torch.linalg.solve(blocks, weight)).sum((1, 2)) / self._size
 
     def remove(self, inputs: torch.Tensor) -> None:
-        """Let the rest make up for these inputs.
-
-        Args:
-            inputs: (n,) int64; none was removed before.
-        """
+        """Let the rest make up for these inputs."""
         rows = self._inverse[inputs]
         gain = torch.linalg.solve(rows[:, inputs], rows)
         self._weight -= self._weight[:, inputs] @ gain
@@ -50,16 +42,7 @@ class Elimination:
 
 
 def keep_units(count: int, keep: int, readers: list[tuple[Elimination, torch.Tensor]]) -> torch.Tensor:
-    """Units that stay when those whose removal costs all readers together least have gone, one after the other.
-
-    Args:
-        count: Units that there are.
-        keep: Units that stay.
-        readers: Layers that read them, and the inputs that each unit is there, (units, inputs of each); changed in place.
-
-    Returns:
-        (keep,) int64, ascending.
-    """
+    """Units that stay when those whose removal costs all readers together least have gone, one after the other."""
     alive = torch.arange(count, device=readers[0][1].device)
     while len(alive) > keep:
         costs = torch.stack([layer.costs(inputs[alive]) for layer, inputs in readers]).sum(0)

@@ -18,13 +18,6 @@ def fit_join(part: SegmentDesign, segment: BranchedSegment, trunks: Sequence[tor
     A join that adds up, such as `sum`, regresses the whole trunk on all branches together;
     others regress each branch's part of it, or all of it, on that branch alone. Joins
     without convolutions have no weights.
-
-    Args:
-        part: The segment's design.
-        segment: The branched segment; its joins are changed in place.
-        trunks: What each branch computes before its join, (rows, channels).
-        target: What the original computes, (rows, channels).
-        ridge: Relative weight of the penalty.
     """
     join = join_of(part.join)
     if not join.convolves:
@@ -52,14 +45,6 @@ def readout(output: torch.Tensor, target: torch.Tensor, ridge: float) -> tuple[t
     """The map that makes the most of a join without convolutions: of the original's trunk on the concatenated one.
 
     Those who read the trunk are fitted after it; this says what they can get from it.
-
-    Args:
-        output: The concatenated trunk, (rows, channels).
-        target: The original's, (rows, channels).
-        ridge: Relative weight of the penalty.
-
-    Returns:
-        Weights (channels of the original, channels of the trunk) and biases.
     """
     prior = torch.zeros(target.shape[1], output.shape[1], device=target.device)
     sums = Regression(1, prior.shape[1], len(prior), prior.device)

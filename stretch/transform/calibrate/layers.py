@@ -23,19 +23,12 @@ Look = tuple[str, int]
 
 @dataclass(frozen=True)
 class Tail:
-    """The affine operators behind a layer, up to the first that is not.
+    """The affine operators behind a layer, up to the first that is not."""
 
-    Args:
-        end: The last of them; the layer itself if there is none.
-        norm: The batch-norm among them.
-        add: The addition that alone reads `end`.
-        skip: What else that addition reads.
-    """
-
-    end: str
-    norm: str | None
-    add: str | None
-    skip: str | None
+    end: str  # The last of them; the layer itself if there is none.
+    norm: str | None  # The batch-norm among them.
+    add: str | None  # The addition that alone reads `end`.
+    skip: str | None  # What else that addition reads.
 
 
 def tail_of(graph: OpGraph, layer: str) -> Tail:
@@ -109,9 +102,7 @@ class BranchFit:
         """Fit the layers, entry included, in place.
 
         Args:
-            arriving: Batches of what arrives at the branch.
             fitted: How many of them, the first, the fit looks at.
-            found: What the original computes at every look, in those batches.
             ridge: Relative weight of the penalty.
 
         Returns:
@@ -138,12 +129,6 @@ class BranchFit:
 
 def look(whole: Branch, there: Batches, fitted: int, looks: Iterable[Look]) -> tuple[list[torch.Tensor], dict[Look, list[torch.Tensor]]]:
     """Run the original segment once, and note all that fits must be told.
-
-    Args:
-        whole: The original segment.
-        there: Batches of what arrives at it.
-        fitted: How many of them, the first, fits look at.
-        looks: What to note.
 
     Returns:
         Its outputs, and for each look the rows of those first batches.

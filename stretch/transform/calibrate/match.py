@@ -16,14 +16,6 @@ def candidate_matches(segment: Segment, sources: Sequence[OpGraph]) -> list[list
     A branch that drops blocks keeps the first ones of each run. Its join does better
     if another branch then computes what the last ones add, so that together they
     cover the whole segment. Which branch takes which end is for the data to say.
-
-    Args:
-        segment: The original segment.
-        sources: Each branch's operators, with blocks dropped, at original widths.
-
-    Returns:
-        For each way, the matches of every branch: first all as they were built, then
-        for each branch the way in which it alone keeps the first blocks.
     """
     late = [_late(segment, source) for source in sources]
     ways: list[list[Matches]] = [[{} for _ in sources]]

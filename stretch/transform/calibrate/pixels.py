@@ -21,13 +21,7 @@ PIXELS = 256
 
 
 def pixels_for(images: int, inputs: int, groups: int = 1) -> int:
-    """Pixels of every image that make up the rows of a regression.
-
-    Args:
-        images: How many there are.
-        inputs: Of each regression.
-        groups: Regressions side by side.
-    """
+    """Pixels of every image that make up the rows of a regression."""
     rows = min(ROWS, PIXELS * images, PRODUCTS // (groups * inputs**2), NUMBERS // (groups * inputs))
     return math.ceil(max(rows, ROWS_PER_INPUT * inputs) / images)
 
@@ -55,12 +49,6 @@ def rows_of(x: torch.Tensor, count: int) -> torch.Tensor:
 
 def patches(layer: nn.Conv2d | nn.Linear, x: torch.Tensor, out: tuple[int, ...], count: int) -> torch.Tensor:
     """What `layer` reads for each chosen pixel of its output.
-
-    Args:
-        layer: The convolution or linear layer.
-        x: Its input.
-        out: Shape of its output.
-        count: Pixels of the output.
 
     Returns:
         (images · pixels, channels · kernel height · kernel width), the order of its weights.

@@ -75,12 +75,7 @@ class Regression:
         self._seen, self._inputs = Products(groups, inputs, device, outputs), inputs
 
     def add(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Add rows.
-
-        Args:
-            x: (rows, groups · inputs).
-            y: (rows, groups · outputs).
-        """
+        """Add rows."""
         self._seen.add(x, y)
 
     def solve(self, ridge: float, prior: torch.Tensor, intercept: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,14 +83,6 @@ class Regression:
 
         Minimises mean|y − W x − b|² + λ|W − prior|², with λ the mean square of an input times
         `ridge` + inputs / (10 · rows): few rows leave more of the prior.
-
-        Args:
-            ridge: Relative weight of the penalty.
-            prior: (groups · outputs, inputs).
-            intercept: Whether there is a b; else it is zero.
-
-        Returns:
-            W like the prior and b (groups · outputs,), both float32.
         """
         count, inputs = self._seen.count, self._inputs
         mean_x, mean_y = self._seen.mean().tensor_split([inputs], 1)

@@ -29,16 +29,11 @@ class SegmentError:
     """How far a segment's output is from the original's: mean squared error over mean square.
 
     Measured on the images that were held back for the choice between fits. Behind a `concat` join it is the error of the best linear map to the original's trunk.
-
-    Args:
-        segment: Its name.
-        before: As it was built.
-        after: Calibrated.
     """
 
-    segment: str
-    before: float
-    after: float
+    segment: str  # Its name.
+    before: float  # As it was built.
+    after: float  # Calibrated.
 
 
 @torch.no_grad()
@@ -63,11 +58,8 @@ def calibrate(
 
     Args:
         model: Built from `captured`; changed in place, in evaluation mode afterwards.
-        captured: The original network.
         images: Batches of what the network reads, (n, channels, height, width).
         ridge: Weight of the penalty, relative to the mean square of a layer's inputs.
-        layers: Whether layers are fitted, not statistics and joins alone.
-        choices: What is chosen on activations.
 
     Returns:
         The error of every branched segment, in order.

@@ -33,28 +33,18 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Trunk:
-    """What a join and its error need of a branch.
+    """What a join and its error need of a branch."""
 
-    Args:
-        rows: Pixels before the join of the images that fits look at, (rows, channels).
-        held: All that is before the join of the images for the choice, in batches.
-    """
-
-    rows: torch.Tensor
-    held: Batches
+    rows: torch.Tensor  # Pixels before the join of the images that fits look at, (rows, channels).
+    held: Batches  # All that is before the join of the images for the choice, in batches.
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What is chosen on activations, beside ways that the design alone suggests.
+    """What is chosen on activations, beside ways that the design alone suggests."""
 
-    Args:
-        channels: Which channels a branch keeps (`ChannelChoice`).
-        blocks: Which blocks it reproduces (`choose_blocks`).
-    """
-
-    channels: bool = True
-    blocks: bool = True
+    channels: bool = True  # Which channels a branch keeps (`ChannelChoice`).
+    blocks: bool = True  # Which blocks it reproduces (`choose_blocks`).
 
 
 #: Whatever can be chosen so.
@@ -63,19 +53,12 @@ ALL = Choices()
 
 @dataclass(frozen=True)
 class Fitted:
-    """One branch, fitted in one way.
+    """One branch, fitted in one way."""
 
-    Args:
-        matches: Blocks of the original that its own reproduce.
-        heritage: What it keeps of the original.
-        state: Its weights and statistics.
-        trunk: What it computes before the join.
-    """
-
-    matches: Matches
-    heritage: Heritage
-    state: State
-    trunk: Trunk
+    matches: Matches  # Blocks of the original that its own reproduce.
+    heritage: Heritage  # What it keeps of the original.
+    state: State  # Its weights and statistics.
+    trunk: Trunk  # What it computes before the join.
 
 
 @dataclass
@@ -117,7 +100,6 @@ class Job:
 
         Args:
             layers: Whether layers are fitted, not statistics and joins alone.
-            choices: What is chosen on activations.
 
         Returns:
             The errors as built and in the end.

@@ -18,17 +18,11 @@ _CPU_BYTES, _GPU_BYTES = 2**25, 2**28
 
 @dataclass(frozen=True)
 class Split:
-    """How batches are divided between fits and choice.
+    """How batches are divided between fits and choice."""
 
-    Args:
-        fitted: Batches, the first, that fits look at.
-        images: Images in those.
-        held: The first batch that the choice looks at; 0 where there are too few images to hold any back.
-    """
-
-    fitted: int
-    images: int
-    held: int
+    fitted: int  # Batches, the first, that fits look at.
+    images: int  # Images in those.
+    held: int  # The first batch that the choice looks at; 0 where there are too few images to hold any back.
 
 
 def held_back(count: int) -> torch.Tensor:
@@ -49,7 +43,6 @@ def divide(images: Sequence[torch.Tensor], largest: int) -> tuple[list[torch.Ten
     How the images come in batches makes no difference.
 
     Args:
-        images: Batches.
         largest: Bytes of one image's largest activation.
 
     Returns:

@@ -18,12 +18,7 @@ def norms(module: nn.Module) -> list[Norm]:
 
 
 def renew_statistics(segment: nn.Module, arriving: Sequence[torch.Tensor]) -> None:
-    """Batch-norm statistics as the mean over all batches; weights are not touched.
-
-    Args:
-        segment: What reads the batches.
-        arriving: Batches of what it reads.
-    """
+    """Batch-norm statistics as the mean over all batches; weights are not touched."""
     with _collecting(norms(segment)) as found:
         for x in arriving if found else ():
             segment(x)
@@ -33,8 +28,6 @@ def renewed_trunk(branch: Branch, arriving: Batches, fitted: int) -> list[torch.
     """A branch's batch-norm statistics anew, each from what reaches it when those before it are renewed.
 
     Args:
-        branch: Changed in place.
-        arriving: Batches of what arrives at it.
         fitted: How many of them, the first, give the statistics.
 
     Returns:
@@ -62,7 +55,6 @@ def rebase_statistics(segment: nn.Module, arriving: Batches) -> list[torch.Tenso
 
     Args:
         segment: What reads the batches; in evaluation mode.
-        arriving: Batches of what it reads.
 
     Returns:
         What it computes.

@@ -19,8 +19,6 @@ def walk(
     """Run a branch over all batches, one operator after the other.
 
     Args:
-        branch: The branch.
-        arriving: Batches of what arrives at it.
         visit: Called with the name of each operator, its module, what it reads and all
             that is still read later, before it computes; it may change the module.
 

@@ -24,25 +24,15 @@ _Amount = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How far a refinement is.
+    """How far a refinement is."""
 
-    Args:
-        version: Of this format.
-        identity: Fingerprints of what is refined, on what and how, by what they are of.
-        phase: Number of the phase under way.
-        steps: Steps that were made.
-        seconds: Wall time that they took.
-        looks: How often the network was judged.
-        least: Error of the best state so far.
-    """
-
-    version: int
-    identity: dict[str, str]
-    phase: _Count
-    steps: _Count
-    seconds: _Amount
-    looks: _Count
-    least: _Amount
+    version: int  # Of this format.
+    identity: dict[str, str]  # Fingerprints of what is refined, on what and how, by what they are of.
+    phase: _Count  # Number of the phase under way.
+    steps: _Count  # Steps that were made.
+    seconds: _Amount  # Wall time that they took.
+    looks: _Count  # How often the network was judged.
+    least: _Amount  # Error of the best state so far.
 
 
 class Checkpoint:

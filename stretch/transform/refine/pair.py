@@ -20,29 +20,20 @@ DROPPED = 0.5
 
 @dataclass(frozen=True)
 class Stage:
-    """One segment of both networks.
+    """One segment of both networks."""
 
-    Args:
-        end: The tensor at its end.
-        own: The branched network's.
-        original: The original's.
-    """
-
-    end: str
-    own: nn.Module
-    original: nn.Module
+    end: str  # The tensor at its end.
+    own: nn.Module  # The branched network's.
+    original: nn.Module  # The original's.
 
 
 @dataclass
 class Errors:
-    """Squared errors over squares of one batch, each a scalar.
+    """Squared errors over squares of one batch, each a scalar."""
 
-    Args:
-        meeting: Of segments, in order, where both networks have as many channels; the outputs are the last, of several their mean.
-        features: Of what the classifier reads; None where there is none, or it reads other channels than the original's.
-    """
-
+    #: Of segments, in order, where both networks have as many channels; the outputs are the last, of several their mean.
     meeting: list[torch.Tensor] = field(default_factory=list)
+    #: Of what the classifier reads; None where there is none, or it reads other channels than the original's.
     features: torch.Tensor | None = None
 
     def loss(self, apart: bool) -> torch.Tensor:
@@ -119,8 +110,6 @@ class Pair:
 
         Args:
             images: What it reads, (n, channels, height, width).
-            batch: Images at a time.
-            original: Whether it is the original.
         """
         found = []
         for x in images.split(batch):
@@ -133,12 +122,7 @@ class Pair:
 
     @torch.no_grad()
     def renew(self, images: torch.Tensor, batch: int) -> None:
-        """Take the statistics of `norms` anew, each from what reaches it when those of the segments before are renewed.
-
-        Args:
-            images: What the network reads, (n, channels, height, width).
-            batch: Images at a time.
-        """
+        """Take the statistics of `norms` anew, each from what reaches it when those of the segments before are renewed."""
         arriving = [self._arriving(x)[TRUNK] for x in images.split(batch)]
         for stage, scaled in zip(self._stages, self._scaled, strict=True):
             if scaled:

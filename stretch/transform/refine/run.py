@@ -31,45 +31,28 @@ CPU_BYTES, GPU_BYTES = 2**31, 2**34
 
 @dataclass(frozen=True)
 class Refinement:
-    """How a network is refined.
+    """How a network is refined."""
 
-    Args:
-        minutes: Wall time that it may take; None for no bound.
-        steps: Steps at most; None for as many as the time allows.
-        batch: Views of a step.
-        rate: Largest learning rate of Adam; half of it where all are refined together, a tenth for networks without batch-norms.
-            It rises at first and falls to zero with the cosine of what is done, in either phase.
-        apart: Share of it in which each segment is refined by itself (block reconstruction: Li et al. 2021, BRECQ).
-        looks: How often the network is judged on the images held back.
-        seed: Of views and batches.
-    """
-
-    minutes: float | None = None
-    steps: int | None = None
-    batch: int = 64
+    minutes: float | None = None  # Wall time that it may take; None for no bound.
+    steps: int | None = None  # Steps at most; None for as many as the time allows.
+    batch: int = 64  # Views of a step.
+    #: Largest learning rate of Adam; half of it where all are refined together, a tenth for networks without batch-norms. It rises at first
+    #: and falls to zero with the cosine of what is done, in either phase.
     rate: float = 1e-3
-    apart: float = 0.3
-    looks: int = 20
-    seed: int = 0
+    apart: float = 0.3  # Share of it in which each segment is refined by itself (block reconstruction: Li et al. 2021, BRECQ).
+    looks: int = 20  # How often the network is judged on the images held back.
+    seed: int = 0  # Of views and batches.
 
 
 @dataclass(frozen=True)
 class Refined:
-    """What came of it: squared error of the outputs over their square, on images that no step looked at.
+    """What came of it: squared error of the outputs over their square, on images that no step looked at."""
 
-    Args:
-        before: As it was.
-        after: Of the best state found, the first one among them.
-        images: Images held back.
-        steps: Steps that were made.
-        seconds: Wall time.
-    """
-
-    before: float
-    after: float
-    images: int
-    steps: int
-    seconds: float
+    before: float  # As it was.
+    after: float  # Of the best state found, the first one among them.
+    images: int  # Images held back.
+    steps: int  # Steps that were made.
+    seconds: float  # Wall time.
 
 
 #: Share of the learning rate where all are refined together; and where there is no batch-norm: at all of it, errors grew tenfold.
@@ -99,7 +82,6 @@ def refine(
 
     Args:
         model: Calibrated, best of all; changed in place, in evaluation mode afterwards, on its device.
-        captured: The original.
         images: Batches of what the network reads, (n, channels, height, width).
         how: How, and for how long; minutes or steps must be given.
         progress: Told now and then how far it is.

@@ -40,13 +40,7 @@ TEMPLATES: dict[str, Template] = {
 
 
 def add_template(op: str, template: Template, kernels: Path) -> None:
-    """Let the delegate compute one more operator, from outside of this package.
-
-    Args:
-        op: Type of the ONNX operator.
-        template: Turns a node of it into launches.
-        kernels: Folder with the template's ``.cl`` files; a file of a name that is there already is not used.
-    """
+    """Let the delegate compute one more operator, from outside of this package."""
     TEMPLATES[op] = template
     if kernels not in FOLDERS:
         FOLDERS.append(kernels)

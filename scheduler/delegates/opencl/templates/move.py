@@ -23,18 +23,7 @@ def move_launch(
     fill: float = 0.0,
     pad_lanes: bool = True,
 ) -> Launch:
-    """A copy element by element, with a map of the indices.
-
-    Args:
-        state: For the device's traits.
-        source: What is read, of rank 2 or 4.
-        target: What is written, of rank 2 or 4.
-        name: Name of the tensor.
-        start: First channel of the source, rows and columns before it, first channel of the target.
-        scale: Repetition of rows and columns; groups of a channel shuffle and their width.
-        fill: What elements outside the source get.
-        pad_lanes: Whether lanes behind the last channel are zeroed; not so where others write them.
-    """
+    """A copy element by element, with a map of the indices."""
     n, channels, height, width = target.image
     _, c, h, w = source.image
     block = target.lanes if not target.plain else source.lanes

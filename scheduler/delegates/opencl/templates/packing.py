@@ -6,14 +6,7 @@ from scheduler.delegates.base import Array
 
 
 def pack_dense(weight: Array, lanes: int, vc: int, *, blocked_input: bool) -> Array:
-    """Weights M×C×KH×KW as [tile][kh][kw][input channel][vc][lane].
-
-    Args:
-        weight: Of a convolution without groups.
-        lanes: Channels of a block.
-        vc: Blocks of a tile.
-        blocked_input: Whether input channels are padded to whole blocks.
-    """
+    """Weights M×C×KH×KW as [tile][kh][kw][input channel][vc][lane]."""
     m, c, kh, kw = weight.shape
     tiles = -(-m // (lanes * vc))
     width = -(-c // lanes) * lanes if blocked_input else c
@@ -32,17 +25,7 @@ def pack_stem(weight: Array, lanes: int, vc: int) -> Array:
 
 
 def input_blocks(weight: Array, groups: int, lanes: int, vc: int) -> list[tuple[int, int]]:
-    """The blocks of input channels that each tile of a grouped convolution reads, those of all groups that it has a part of.
-
-    Args:
-        weight: M×(C/groups)×KH×KW.
-        groups: Groups.
-        lanes: Channels of a block.
-        vc: Blocks of a tile.
-
-    Returns:
-        The first block of each tile, and the one behind the last.
-    """
+    """The blocks of input channels that each tile of a grouped convolution reads, those of all groups that it has a part of."""
     m, per_group, size = weight.shape[0], weight.shape[1], vc * lanes
     step = m // groups
     ranges = []
@@ -57,17 +40,6 @@ def pack_grouped(weight: Array, groups: int, channels: int, lanes: int, vc: int)
 
     Where groups and blocks are not aligned, a block holds channels of several
     groups: weights between channels of different groups are zero.
-
-    Args:
-        weight: M×(C/groups)×KH×KW.
-        groups: Groups.
-        channels: C.
-        lanes: Channels of a block.
-        vc: Blocks of a tile.
-
-    Returns:
-        The weights as [tile][kh][kw][input channel of the tile][vc][lane], and
-        the first input block of each tile. All tiles read equally many blocks.
     """
     m, per_group, kh, kw = weight.shape
     step = m // groups

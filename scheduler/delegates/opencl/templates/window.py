@@ -14,37 +14,21 @@ from scheduler.delegates.opencl.templates.parts import activation
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution with all that is merged into it.
+    """A convolution with all that is merged into it."""
 
-    Args:
-        node: The node.
-        x: Name of the input.
-        weight: M×(C/groups)×KH×KW.
-        bias: M numbers.
-        residual: Name of the tensor that is added, or None.
-        residual_last: Whether it is added after the activation.
-        activation: At the end.
-        input: N, C, H, W.
-        output: N, M, OH, OW.
-        stride: Rows, columns.
-        dilation: Rows, columns.
-        pads: Top, left, bottom, right.
-        groups: Groups.
-    """
-
-    node: Node
-    x: str
-    weight: Array
-    bias: Array
-    residual: str | None
-    residual_last: bool
-    activation: Activation
-    input: tuple[int, int, int, int]
-    output: tuple[int, int, int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
-    pads: tuple[int, int, int, int]
-    groups: int
+    node: Node  # The node.
+    x: str  # Name of the input.
+    weight: Array  # M×(C/groups)×KH×KW.
+    bias: Array  # M numbers.
+    residual: str | None  # Name of the tensor that is added, or None.
+    residual_last: bool  # Whether it is added after the activation.
+    activation: Activation  # At the end.
+    input: tuple[int, int, int, int]  # N, C, H, W.
+    output: tuple[int, int, int, int]  # N, M, OH, OW.
+    stride: tuple[int, int]  # Rows, columns.
+    dilation: tuple[int, int]  # Rows, columns.
+    pads: tuple[int, int, int, int]  # Top, left, bottom, right.
+    groups: int  # Groups.
 
     @property
     def kernel(self) -> tuple[int, int]:
@@ -77,11 +61,7 @@ class Convolution:
 
 
 def read_convolution(state: Lowering, node: Node) -> Convolution:
-    """The convolution of a node.
-
-    Raises:
-        UnsupportedError: If it is not over images, its weights are computed or its pads are left to be found out.
-    """
+    """The convolution of a node."""
     x = node.inputs[0]
     if len(state.shape(x)) != 4:
         raise UnsupportedError(f"its input has rank {len(state.shape(x))}, convolutions are over images")

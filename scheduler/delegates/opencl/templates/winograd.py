@@ -72,25 +72,15 @@ def transform_weights(weight: Array) -> Array:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Sizes of a convolution in tiles of 4×4 outputs.
+    """Sizes of a convolution in tiles of 4×4 outputs."""
 
-    Args:
-        down: Rows of tiles.
-        across: Columns of tiles.
-        count: Tiles of all images.
-        reads: Blocks of input channels.
-        writes: Blocks of output channels.
-        points: The input's 36 transformed points of every tile.
-        products: The 36 sums of every tile, before they are transformed back.
-    """
-
-    down: int
-    across: int
-    count: int
-    reads: int
-    writes: int
-    points: View
-    products: View
+    down: int  # Rows of tiles.
+    across: int  # Columns of tiles.
+    count: int  # Tiles of all images.
+    reads: int  # Blocks of input channels.
+    writes: int  # Blocks of output channels.
+    points: View  # The input's 36 transformed points of every tile.
+    products: View  # The 36 sums of every tile, before they are transformed back.
 
 
 def winograd(state: Lowering, conv: Convolution) -> None:

@@ -34,17 +34,11 @@ ANY = NUMBERS | {BOOL}
 
 @dataclass(frozen=True)
 class Tensor:
-    """What is known of a tensor before anything is computed.
+    """What is known of a tensor before anything is computed."""
 
-    Args:
-        shape: Its sizes, each axis from the first; 0 only for constants without elements.
-        type: Its element type, one of `ANY`.
-        values: Its elements in order, where it is a short constant.
-    """
-
-    shape: Shape
-    type: int = FLOAT
-    values: tuple[float, ...] | None = None
+    shape: Shape  # Its sizes, each axis from the first; 0 only for constants without elements.
+    type: int = FLOAT  # Its element type, one of `ANY`.
+    values: tuple[float, ...] | None = None  # Its elements in order, where it is a short constant.
 
     @property
     def size(self) -> int:
@@ -58,15 +52,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an operator makes.
+    """What an operator makes."""
 
-    Args:
-        results: The tensors that it writes, in order.
-        work: Multiply-accumulates, or operations on single elements.
-    """
-
-    results: tuple[Tensor, ...]
-    work: int
+    results: tuple[Tensor, ...]  # The tensors that it writes, in order.
+    work: int  # Multiply-accumulates, or operations on single elements.
 
     @property
     def shape(self) -> Shape:
@@ -76,17 +65,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator with what its result depends on.
+    """One operator with what its result depends on."""
 
-    Args:
-        inputs: What it reads; None for one that is left out.
-        attrs: Its attributes.
-        results: How many tensors it writes.
-    """
-
-    inputs: tuple[Tensor | None, ...]
-    attrs: Mapping[str, Any]
-    results: int = 1
+    inputs: tuple[Tensor | None, ...]  # What it reads; None for one that is left out.
+    attrs: Mapping[str, Any]  # Its attributes.
+    results: int = 1  # How many tensors it writes.
 
     def optional(self, i: int) -> Tensor | None:
         """Input `i`, or None if it is left out."""

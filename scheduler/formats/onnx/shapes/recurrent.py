@@ -11,15 +11,10 @@ _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 @dataclass(frozen=True)
 class _Layer:
-    """A kind of recurrent layer.
+    """A kind of recurrent layer."""
 
-    Args:
-        gates: Products with what arrives that each step makes.
-        states: Tensors that are handed from step to step.
-    """
-
-    gates: int
-    states: int
+    gates: int  # Products with what arrives that each step makes.
+    states: int  # Tensors that are handed from step to step.
 
     def __call__(self, node: Node) -> Cost:
         """Shapes of all steps' outputs, and of the last states (ONNX operators, LSTM, GRU and RNN)."""
