@@ -12,7 +12,7 @@ from stretch.capture import Captured
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import ScaledBranch
 from stretch.planning.network.channels import ChannelGroups
-from stretch.transform.calibrate.elimination import Elimination, given, keep_units
+from stretch.transform.calibrate.elimination import Elimination, given, inverse_of, keep_units
 from stretch.transform.calibrate.layers import tail_of
 from stretch.transform.calibrate.match import Matches
 from stretch.transform.calibrate.pixels import patches, pixels_for, rows_of
@@ -84,6 +84,8 @@ class ChannelChoice:
     def __init__(self, captured: Captured, part: SegmentDesign, found: Covariances, ridge: float) -> None:
         # sums of fp32 products leave no smaller eigenvalues
         self._captured, self._part, self._found, self._ridge = captured, part, found, max(ridge, _LEAST_RIDGE)
+        # every branch and way begins with the same inverses
+        self._inverses: dict[str, torch.Tensor] = {}
 
     def choose(self, index: int, heritage: Heritage, matches: Matches, others: Sequence[Heritage]) -> Heritage:
         """What a branch keeps."""
@@ -136,7 +138,9 @@ class ChannelChoice:
             assert isinstance(eps, float)
             weight = weight * (numbers["weight"] / (numbers["running_var"] + eps).sqrt()).detach().double()[:, None]
         rows = _kept(channels, name, decided)
-        return Elimination(covariance, weight[rows].to(covariance.device), self._ridge)
+        if original not in self._inverses:
+            self._inverses[original] = inverse_of(covariance, self._ridge)
+        return Elimination(covariance, weight[rows].to(covariance.device), self._ridge, inverse=self._inverses[original])
 
     def _join(self, index: int, branch: ScaledBranch, others: Sequence[Heritage], group: int) -> tuple[Elimination, torch.Tensor] | None:
         """The branch's part of the join, as one that reads its trunk; None where the group is not in it."""
