@@ -84,9 +84,10 @@ class Reach:
     def rows(self) -> list[dict[str, object]]:
         """Statements and branches reached, a row a room."""
         counts = {room: Counter() for room in (*ROOMS, *SOURCES)}
-        with tempfile.NamedTemporaryFile(suffix=".json") as file:
-            self.whole.json_report(outfile=file.name, morfs=[str(self.root / part) + "/*" for part in SOURCES])
-            report = msgspec.json.decode(Path(file.name).read_bytes())
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "report.json"
+            self.whole.json_report(outfile=str(file), include=[f"{self.root}/{part}/*" for part in SOURCES])
+            report = msgspec.json.decode(file.read_bytes())
         for name, part in report["files"].items():
             inside = Path(name).resolve().relative_to(self.root.resolve()).as_posix() if Path(name).is_absolute() else name
             for room in counts:
@@ -126,8 +127,13 @@ def strength(folder: Path, name: str, root: Path, mutants: list[Mutant], workers
         with concurrent.futures.ProcessPoolExecutor(workers, initializer=preload) as pool:
             shares = list(pool.map(judged, shares))
         verdicts = [shares[number % workers][number // workers] for number in range(len(mutants))]
+    write(name, known, verdicts, load)
+
+
+def write(name: str, known: Reach, verdicts: list[Verdict], load: float) -> None:
+    """Write the record of a suite."""
     states = Counter(verdict.state for verdict in verdicts)
-    summary = {"tests": len(known.seconds), "seconds of tests": round(sum(known.seconds.values()), 1), "mutants": len(mutants)}
+    summary = {"tests": len(known.seconds), "seconds of tests": round(sum(known.seconds.values()), 1), "mutants": len(verdicts)}
     summary |= {state: states[state] for state in ("caught", "missed", "unreached", "gone")}
     tables = {
         "summary": [{"suite": name} | summary],
@@ -138,8 +144,19 @@ def strength(folder: Path, name: str, root: Path, mutants: list[Mutant], workers
         ],
     }  # fmt: skip
     write_record(
-        RESULTS / f"{name}.json", tables, source="measured", command=f"python -m experiments.suite.run strength DIR {name}", runs=1, load=load
+        RESULTS / f"{name}.json",
+        tables,
+        source="measured",
+        command=f"python -m experiments.suite.run strength DIR {name}",
+        runs=1,
+        load=load,
+        notes=[f"Tests and code judged are those of the commit {revision(known.root)}."],
     )
+
+
+def revision(root: Path) -> str:
+    """The commit of a checkout."""
+    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def mutants_of(path: Path) -> list[Mutant]:
