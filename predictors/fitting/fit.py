@@ -11,11 +11,11 @@ from predictors.devices import DeviceProfile, Processor, list_devices
 from predictors.errors import StretchError, UnknownNameError
 from predictors.faults import nearest
 from predictors.fits.fit import Correction, Fit, HeldOut, Interval, KernelGroup
+from predictors.fitting.borrowed import add_borrowed
 from predictors.fitting.conformal import METHOD, covered, family_interval
 from predictors.fitting.design import Networks, design, grain_of
 from predictors.fitting.folds import family_folds
 from predictors.fitting.formula import Formula, load_formula
-from predictors.fitting.lend import lend
 from predictors.fitting.nnls import Vector, rounded
 from predictors.fitting.single import Timed, correction, fit_kernels, time_kernels
 from predictors.fitting.together import MIN_NETWORKS as MIN_POOLED
@@ -145,7 +145,7 @@ def fit_device(
         folds = family_folds(measurements.families, networks.kinds)
         task = _Task(measurements, device, measured_on, family, precision, networks, formula, folds)
         try:
-            found += [replace(each, fit=lend(each.fit, measured_on)) for each in _fit(task)]
+            found += [replace(each, fit=add_borrowed(each.fit, measured_on)) for each in _fit(task)]
         except TooLittleError as error:
             lacking.append(error)
         step()
