@@ -68,7 +68,7 @@ class Kept:
 
     requests: int  # How many had to be over before it ended.
     missed: int  # How many of them were not over in time.
-    alone_ms: float  # One inference with nothing beside it.
+    alone_ms: float  # One inference without a concurrent workload.
     worst_ms: float | None  # Longest time from a request to its output; None if none was over.
 
 
@@ -187,7 +187,7 @@ def _reason(
         return f"`{most}` would have {busy[most]:.2f} times as much to do as there is time"
     for name, demand, ms in zip(names, demands, alone, strict=True):
         if demand.deadline_ms is not None and ms > demand.deadline_ms:
-            return f"an inference of `{name}` takes {ms:.2f} ms with nothing beside it, more than its deadline of {demand.deadline_ms:g} ms"
+            return f"an inference of `{name}` takes {ms:.2f} ms without a concurrent workload, more than its deadline of {demand.deadline_ms:g} ms"
     name = max(kept, key=lambda each: kept[each].missed)
     one = kept[name]
     if one.missed:

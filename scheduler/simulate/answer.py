@@ -22,7 +22,7 @@ from scheduler.simulate.admit import Demand, admit
 from scheduler.simulate.clock import Clock, Served, Simulated
 from scheduler.simulate.figures import (
     AdmissionAnswer,
-    BesideAnswer,
+    WorkloadAnswer,
     BusyAnswer,
     DecisionAnswer,
     DemandAnswer,
@@ -33,7 +33,7 @@ from scheduler.simulate.figures import (
 from scheduler.simulate.flow import Decided
 from scheduler.simulate.heat import Heat, powers
 from scheduler.simulate.networks import Network
-from scheduler.simulate.prepare import Guest, Other, check_alternatives, check_guests, prepare
+from scheduler.simulate.prepare import ConcurrentWorkload, Other, check_alternatives, check_workloads, prepare
 from scheduler.simulate.scene import MOST_RUNS, Scene
 from scheduler.simulate.sharing import Sharing
 
@@ -50,7 +50,7 @@ class Request:
     deadline_ms: float | None = None  # Latency allowed; None for any.
     trace: Path | None = None  # File that gets the timeline.
     alternatives: tuple[Other, ...] = ()  # Other plans of the network, among which a policy chooses (`scheduler.adapt`).
-    beside: tuple[Guest, ...] = ()  # Bundles of other users, which share the processors.
+    workloads: tuple[ConcurrentWorkload, ...] = ()  # Concurrent workloads on the same processors.
     thermal: Thermal | None = None  # How the chip heats up; None to leave that out.
     shared: bool = False  # Whether bundles take turns on processors as those of a `Scheduler` do.
     admit: bool = False  # Whether to say if the rates can be held; bundles take turns then.
@@ -89,34 +89,34 @@ def simulate(
     """
     warn = warn or warnings.append
     if device.id == bundle.manifest.device:
-        check_guests(bundle, request.beside)
+        check_workloads(bundle, request.workloads)
     check_alternatives(bundle, request.alternatives)
     shared = request.shared or request.admit
     if request.admit:
         _check_rates(bundle, scene, request)
-    company = scene.in_flight > 1 or bool(request.beside)
+    company = scene.in_flight > 1 or bool(request.workloads)
     own = [prepare(each.bundle, device, company, warn, each.name) for each in (Other(str(bundle.path), bundle), *request.alternatives)]
-    guests = [prepare(each.bundle, device, True, warn) for each in request.beside]
-    alone = [_makespan_ms(network) for network in (*own, *guests)]
+    concurrent = [prepare(each.bundle, device, True, warn) for each in request.workloads]
+    alone = [_makespan_ms(network) for network in (*own, *concurrent)]
     theirs = [
         Scene(
             runs=MOST_RUNS,
             in_flight=scene.in_flight if shared else 1,
-            arrivals=guest.arrivals,
+            arrivals=workload.arrivals,
             jitter=scene.jitter,
             seed=scene.seed,
             traced=scene.traced,
-            deadline_ms=guest.deadline_ms,
+            deadline_ms=workload.deadline_ms,
         )
-        for guest in request.beside
+        for workload in request.workloads
     ]
     heat = None
     if request.thermal is not None:
-        used = dict.fromkeys(time.processor for network in (*own, *guests) for time in network.times.values())
+        used = dict.fromkeys(time.processor for network in (*own, *concurrent) for time in network.times.values())
         heat = Heat(request.thermal, powers(device, request.thermal, used))
     own_scene = replace(scene, deadline_ms=request.deadline_ms)
     found = Clock(
-        own, own_scene, list(zip(guests, theirs, strict=True)), rules=_rules(request), heat=heat, sharing=Sharing() if shared else None
+        own, own_scene, list(zip(concurrent, theirs, strict=True)), rules=_rules(request), heat=heat, sharing=Sharing() if shared else None
     ).run(progress)
     for load in scene.loads:
         if load.start_ms >= found.elapsed_ms:
@@ -126,7 +126,7 @@ def simulate(
             warn(f"the speed of {step.processor} changes at {step.start_ms:g} ms, when all inferences have ended")
     answer = _answer(bundle, device, scene, request, alone, found, warnings)
     if request.admit:
-        answer = msgspec.structs.replace(answer, admission=_admission([*own, *guests], scene, request))
+        answer = msgspec.structs.replace(answer, admission=_admission([*own, *concurrent], scene, request))
     if heat is not None and request.thermal is not None:
         told = _heat(request.thermal, heat, found)
         answer = msgspec.structs.replace(answer, heat=told, energy_mj=heat.processors_mj / scene.runs)
@@ -140,7 +140,7 @@ def _rules(request: Request) -> Rules:
 
 def _check_rates(bundle: Bundle, scene: Scene, request: Request) -> None:
     """Refuse a question that lacks a rate."""
-    for path, arrivals in ((bundle.path, scene.arrivals), *((guest.bundle.path, guest.arrivals) for guest in request.beside)):
+    for path, arrivals in ((bundle.path, scene.arrivals), *((workload.bundle.path, workload.arrivals) for workload in request.workloads)):
         if arrivals is None:
             raise UsageError(
                 f"nothing says how often {path} is asked for, so nobody can say whether that can be held",
@@ -149,7 +149,7 @@ def _check_rates(bundle: Bundle, scene: Scene, request: Request) -> None:
 
 
 def _admission(networks: Sequence[Network], scene: Scene, request: Request) -> AdmissionAnswer:
-    asked = [(scene.arrivals, request.deadline_ms), *((guest.arrivals, guest.deadline_ms) for guest in request.beside)]
+    asked = [(scene.arrivals, request.deadline_ms), *((workload.arrivals, workload.deadline_ms) for workload in request.workloads)]
     demands = [Demand(1e3 / arrivals.every_ms, deadline) for arrivals, deadline in asked if arrivals is not None]
     # the same bundle may be there twice
     named = [
@@ -240,7 +240,7 @@ def _answer(
         ),
         decisions=tuple(_decision(each) for each in own.decided),
         beside=tuple(
-            _beside(guest, ms, served) for guest, ms, served in zip(request.beside, alone[len(own.ran) :], found.users[1:], strict=True)
+            _workload(workload, ms, served) for workload, ms, served in zip(request.workloads, alone[len(own.ran) :], found.users[1:], strict=True)
         ),
         shared=request.shared or request.admit,
         admission=None,
@@ -264,20 +264,20 @@ def _decision(made: Decided) -> DecisionAnswer:
     )
 
 
-def _beside(guest: Guest, alone: float, served: Served) -> BesideAnswer:
+def _workload(workload: ConcurrentWorkload, alone: float, served: Served) -> WorkloadAnswer:
     ended = served.latencies_ms
     p50, p90, p99 = (float(each) for each in np.percentile(ended, (50, 90, 99))) if ended else (None, None, None)
-    return BesideAnswer(
-        bundle=guest.bundle.path,
-        model=guest.bundle.manifest.model.name,
-        arrivals=guest.written,
+    return WorkloadAnswer(
+        bundle=workload.bundle.path,
+        model=workload.bundle.manifest.model.name,
+        arrivals=workload.written,
         makespan_ms=alone,
         inferences=len(ended),
         p50_ms=p50,
         p90_ms=p90,
         p99_ms=p99,
-        deadline_ms=guest.deadline_ms,
-        missed=None if guest.deadline_ms is None else sum(ms > guest.deadline_ms for ms in ended),
+        deadline_ms=workload.deadline_ms,
+        missed=None if workload.deadline_ms is None else sum(ms > workload.deadline_ms for ms in ended),
     )
 
 
@@ -289,9 +289,9 @@ def tracks(answer: SimulateAnswer, found: Simulated) -> dict[str, tuple[Trace, .
     """
     groups = {f"simulated on {answer.device}": found.traces}
     first, last = found.traces[0].start_ns, max(trace.end_ns for trace in found.traces)
-    for number, (guest, served) in enumerate(zip(answer.beside, found.users[1:], strict=True), start=1):
+    for number, (workload, served) in enumerate(zip(answer.beside, found.users[1:], strict=True), start=1):
         # a group begins with its first moment: the empty trace has all of them begin together
-        groups[f"beside, {number}: {guest.bundle}"] = (*served.traces, Trace((), first, first))
+        groups[f"beside, {number}: {workload.bundle}"] = (*served.traces, Trace((), first, first))
 
     def within(name: str, track: str, kind: Literal["load", "plan"], start_ms: float, end_ms: float, until: int) -> list[Span]:
         start, end = (min(max(round(moment * 1e6), first), until) for moment in (start_ms, end_ms))

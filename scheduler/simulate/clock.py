@@ -40,10 +40,10 @@ class Served:
 class Simulated:
     """How a simulation went."""
 
-    users: tuple[Served, ...]  # The first user, whose inferences decide how long it goes on, and those beside.
+    users: tuple[Served, ...]  # The first user, whose last inference ends the simulation, and the concurrent workloads.
     elapsed_ms: float  # From the start of the clock to the end of the first user's last inference.
     busy_ms: Mapping[str, float]  # How long each processor computed subgraphs of any user.
-    communication_ms: float  # How long all exchanges and joins took, whatever went on beside them.
+    communication_ms: float  # How long all exchanges and joins took, overlapping or not.
 
     @property
     def latencies_ms(self) -> tuple[float, ...]:
@@ -62,8 +62,7 @@ class Clock:
     Args:
         networks: What the first user's inferences run: a network, or several among which a policy chooses.
         scene: How many inferences there are, and what disturbs them.
-        beside: Networks of other users and what these ask for, until the first user has finished; loads and speeds are
-            those of `scene` alone.
+        workloads: Concurrent workloads, which run until the first user has finished; their loads and speeds are ignored.
         rules: Of the policy, where there are several networks to choose from.
         heat: The chip's temperature, which slows all processors; None to leave it out.
         sharing: How users take turns on processors, subgraph by subgraph; None: a processor serves steps of different users in the
@@ -78,7 +77,7 @@ class Clock:
         self,
         networks: Network | Sequence[Network],
         scene: Scene,
-        beside: Sequence[tuple[Network, Scene]] = (),
+        workloads: Sequence[tuple[Network, Scene]] = (),
         rules: Rules | None = None,
         heat: Heat | None = None,
         sharing: Sharing | None = None,
@@ -91,13 +90,13 @@ class Clock:
         self.shared = None if sharing is None else Shared(sharing, lambda: self._now)
         engine = own_engine if self.shared is None else self.shared.engine
         self._flows = [Flow(own, scene, policy, 0, engine)]
-        self._flows += [Flow((network,), theirs, None, number, engine) for number, (network, theirs) in enumerate(beside, start=1)]
+        self._flows += [Flow((network,), theirs, None, number, engine) for number, (network, theirs) in enumerate(workloads, start=1)]
         self._first = self._flows[0]
         #: Whether two inferences never meet: then nothing slows another one, and no queue is shared.
         self._alone = len(self._flows) == 1 and scene.in_flight == 1
         #: Whether steps of several machines wait for the same queue.
         self._lined = sharing is None and (len(self._flows) > 1 or (len(own) > 1 and scene.in_flight > 1))
-        every = [*own, *(network for network, _ in beside)]
+        every = [*own, *(network for network, _ in workloads)]
         processors = dict.fromkeys(each.times[name].processor for each in every for name in each.plan.order)
         self._free = Free(scene.loads, processors, scene.frequencies)
         self._loads = scene.loads
@@ -114,7 +113,7 @@ class Clock:
 
         Args:
             progress: Called after each `TOLD_EVERY` inferences.
-            everyone: Whether to go on until the users beside have finished, too.
+            everyone: Whether to run until the concurrent workloads have finished, too.
         """
         self._progress = progress
         waited = self._flows if everyone else [self._first]
@@ -251,11 +250,11 @@ class Clock:
         rate = self._free.shares[task.step.processor]
         if self._heat is not None:
             rate *= self._heat.speed
-        return rate / task.step.beside if task.doing == "subgraph" and self._has_company(task.step) else rate
+        return rate / task.step.contention if task.doing == "subgraph" and self._has_company(task.step) else rate
 
     def _has_company(self, step: Step) -> bool:
         """Whether another inference computes on another processor."""
-        if self._alone or step.beside == 1.0:
+        if self._alone or step.contention == 1.0:
             return False
         return any(
             other.doing == "subgraph"

@@ -48,8 +48,8 @@ class HeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     last_tenth_ms: float  # Of the last tenth.
 
 
-class BesideAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle that ran beside, for another user."""
+class WorkloadAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of a concurrent workload."""
 
     bundle: Path  # Its folder.
     model: str  # Its network.
@@ -106,8 +106,8 @@ class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     p99_ms: float  # What 99 of 100 stay under.
     elapsed_ms: float  # From the start of the clock to the end of the last inference.
     per_second: float  # Inferences a second in that time.
-    busy: dict[str, BusyAnswer]  # How long each processor computed, for this bundle and those beside.
-    communication_ms: float  # Exchanges and joins of one inference, mean, whatever went on beside them.
+    busy: dict[str, BusyAnswer]  # How long each processor computed, for all bundles.
+    communication_ms: float  # Exchanges and joins of one inference, mean, overlapping or not.
     deadline_ms: float | None  # Latency allowed; None if none was stated.
     missed: int | None  # Inferences over it.
     #: The original divided over the processors without any loss, as planned; None where the bundle does not say.
@@ -116,10 +116,10 @@ class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     efficiency: float | None  # What the slowest branches take alone, as planned, over the median latency.
     plans: tuple[PlanAnswer, ...]  # The bundles that inferences could run, this one first.
     decisions: tuple[DecisionAnswer, ...]  # Why which of them was run when.
-    beside: tuple[BesideAnswer, ...]  # Bundles of other users.
+    beside: tuple[WorkloadAnswer, ...]  # Concurrent workloads.
     shared: bool  # Whether they took turns on processors by deadlines and fair shares, as the bundles of a `Scheduler` do.
     admission: AdmissionAnswer | None  # Whether the rates can be held; None where that was not asked.
-    #: Energy of the processors in an inference, those beside included, mean; None where the profile states no power of one.
+    #: Energy of the processors in an inference, concurrent workloads included, mean; None where the profile states no power of one.
     energy_mj: float | None
     heat: HeatAnswer | None  # How hot the chip became; None where that was left out.
     trace: Path | None  # File with the timeline.
