@@ -125,14 +125,14 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     on: BoardAnswer | None = None  # The board that it ran on; None: this machine.
 
 
-def read_run_answer(told: object) -> RunAnswer:
+def read_run_answer(content: object) -> RunAnswer:
     """What a run on a board told, as JSON has it.
 
     Raises:
         StretchError: If it is no such answer.
     """
     try:
-        return msgspec.convert(told, RunAnswer, dec_hook=lambda kind, value: kind(value))
+        return msgspec.convert(content, RunAnswer, dec_hook=lambda kind, value: kind(value))
     except (msgspec.ValidationError, TypeError) as error:
         raise StretchError(f"the answer of the board cannot be read: {error}") from error
 
@@ -187,7 +187,7 @@ def run_answer(
         cores=result.cores,
         processors=_processors(session.placements, result.traces),
         subgraphs_alone_ms=dict(result.alone_ms),
-        others=tuple(_of(each) for each in result.others),
+        others=tuple(_of(other) for other in result.others),
         verdict=speed.text,
         winner=speed.winner,
         comparisons=speed.comparisons,
@@ -273,10 +273,10 @@ class VerifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
 
 
-def verify_answer(path: Path, found: Verification) -> VerifyAnswer:
+def verify_answer(path: Path, verification: Verification) -> VerifyAnswer:
     """What a check of the bundle in the folder `path` found, summed up."""
     return VerifyAnswer(
-        bundle=path, ok=found.ok, problems=found.problems, max_error=found.max_error, tolerance=found.tolerance, signer=found.signer
+        bundle=path, ok=verification.ok, problems=verification.problems, max_error=verification.max_error, tolerance=verification.tolerance, signer=verification.signer
     )
 
 
@@ -304,8 +304,8 @@ def tune_answer(path: Path, device: str, modes: Sequence[str], kernels: list[Tun
         bundle=path,
         device=device,
         mode=", ".join(dict.fromkeys(modes)),
-        before_ms=sum(each.before_ms or 0.0 for each in kernels),
-        after_ms=sum(each.after_ms or 0.0 for each in kernels),
+        before_ms=sum(kernel.before_ms or 0.0 for kernel in kernels),
+        after_ms=sum(kernel.after_ms or 0.0 for kernel in kernels),
         kernels=kernels,
         warnings=warnings,
     )

@@ -55,9 +55,9 @@ class Keeper:
     def take(self) -> Sequence[Decision]:
         """What was decided since this was asked last, for whoever carries it out."""
         with self._lock:
-            found = self._decisions[self._carried_out :]
+            decisions = self._decisions[self._carried_out :]
             self._carried_out = len(self._decisions)
-            return found
+            return decisions
 
     def retired(self, place: Placement) -> bool:
         """Whether the site of a placement is left alone."""

@@ -90,13 +90,13 @@ class FaultPolicy:
         """Check the numbers."""
         if not 1 <= self.back_off <= self.longest:
             raise UsageError(
-                f"a back-off of {self.back_off} inferences, at most {self.longest}, makes no sense", "give 1 <= back_off <= longest"
+                f"a back-off of {self.back_off} inferences, at most {self.longest}, is out of range", "give 1 <= back_off <= longest"
             )
         if self.trial < 1:
             raise UsageError(f"a trial of {self.trial} inferences is none", "give 1 or more")
         if self.spot_every < 0:
             raise UsageError(
-                f"spot_every {self.spot_every} makes no sense", "give 0 for no spot checks, or after how many runs there is one"
+                f"spot_every {self.spot_every} is negative", "give 0 for no spot checks, or after how many runs there is one"
             )
 
 

@@ -134,10 +134,10 @@ def _by_default(processor: str, left: _Cores, precisions: Collection[str], littl
 
 def bundle_precisions(manifest: Manifest) -> dict[str, set[str]]:
     """Precisions of the subgraphs of each processor."""
-    found: dict[str, set[str]] = {}
+    precisions: dict[str, set[str]] = {}
     for entry in manifest.subgraphs:
-        found.setdefault(entry.processor, set()).add(entry.precision)
-    return found
+        precisions.setdefault(entry.processor, set()).add(entry.precision)
+    return precisions
 
 
 def _driver(processor: str, precisions: Collection[str]) -> tuple[str | None, str]:

@@ -23,7 +23,7 @@ from scheduler.simulate.scene import Scene
 from scheduler.simulate.sharing import Shared, Sharing
 
 #: Inferences after which whoever waits is told.
-TOLD_EVERY = 1000
+PROGRESS_EVERY = 1000
 
 
 @dataclass(frozen=True)
@@ -82,22 +82,22 @@ class Clock:
         heat: Heat | None = None,
         sharing: Sharing | None = None,
     ) -> None:
-        own = (networks,) if isinstance(networks, Network) else tuple(networks)
-        policy = Policy([alternative_of(each) for each in own], rules) if len(own) > 1 else None
+        alternatives = (networks,) if isinstance(networks, Network) else tuple(networks)
+        policy = Policy([alternative_of(alternative) for alternative in alternatives], rules) if len(alternatives) > 1 else None
         if policy is not None and sharing is not None:
             raise UsageError("alternatives of a bundle do not take turns with other bundles", "simulate the one or the other")
         #: Of users who take turns.
         self.shared = None if sharing is None else Shared(sharing, lambda: self._now)
         engine = own_engine if self.shared is None else self.shared.engine
-        self._flows = [Flow(own, scene, policy, 0, engine)]
+        self._flows = [Flow(alternatives, scene, policy, 0, engine)]
         self._flows += [Flow((network,), theirs, None, number, engine) for number, (network, theirs) in enumerate(workloads, start=1)]
         self._first = self._flows[0]
         #: Whether two inferences never meet: then nothing slows another one, and no queue is shared.
         self._alone = len(self._flows) == 1 and scene.in_flight == 1
         #: Whether steps of several machines wait for the same queue.
-        self._lined = sharing is None and (len(self._flows) > 1 or (len(own) > 1 and scene.in_flight > 1))
-        every = [*own, *(network for network, _ in workloads)]
-        processors = dict.fromkeys(each.times[name].processor for each in every for name in each.plan.order)
+        self._lined = sharing is None and (len(self._flows) > 1 or (len(alternatives) > 1 and scene.in_flight > 1))
+        every = [*alternatives, *(network for network, _ in workloads)]
+        processors = dict.fromkeys(network.times[name].processor for network in every for name in network.plan.order)
         self._free = Free(scene.loads, processors, scene.frequencies)
         self._loads = scene.loads
         self._heat = heat
@@ -112,7 +112,7 @@ class Clock:
         """Run all inferences; once.
 
         Args:
-            progress: Called after each `TOLD_EVERY` inferences.
+            progress: Called after each `PROGRESS_EVERY` inferences.
             everyone: Whether to run until the concurrent workloads have finished, too.
         """
         self._progress = progress
@@ -188,7 +188,7 @@ class Clock:
         if answer.ended is not None:
             flow = self._flows[engine.number]
             flow.finish(engine, answer.ended, self._now, self._rates())
-            if flow is self._first and flow.ended % TOLD_EVERY == 0:
+            if flow is self._first and flow.ended % PROGRESS_EVERY == 0:
                 self._progress(f"{flow.ended} inferences")
         if not self._alone:
             self._pace()

@@ -106,8 +106,8 @@ class Engine:
         return answer
 
     def _prepared(self, instructions: Sequence[Instruction]) -> Answer:
-        starts = tuple(self._step(each) for each in instructions if isinstance(each, Start))
-        return Answer(starts, next((each.lane for each in instructions if isinstance(each, Finish)), None))
+        starts = tuple(self._step(instruction) for instruction in instructions if isinstance(instruction, Start))
+        return Answer(starts, next((instruction.lane for instruction in instructions if isinstance(instruction, Finish)), None))
 
     def _step(self, start: Start) -> Step:
         queue = CALLING_THREAD if self._caller and isinstance(start, Join) else start.queue
@@ -161,8 +161,8 @@ class Flow:
         engine: Callable[[Network, Scene, int], Engine] = own_engine,
     ) -> None:
         self.scene, self.number, self.policy = scene, number, policy
-        self.engines = {each.name: engine(each, scene, number) for each in networks}
-        self._expected = {each.name: alternative_of(each).computing_ms for each in networks}
+        self.engines = {network.name: engine(network, scene, number) for network in networks}
+        self._expected = {network.name: alternative_of(network).computing_ms for network in networks}
         self._state = None if policy is None else policy.begin()
         self.present = self.engines[networks[0].name if self._state is None else self._state.present]
         self.decided: list[Decided] = []

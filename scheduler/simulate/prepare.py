@@ -70,12 +70,12 @@ def parse_workload(text: str) -> tuple[Path, Arrivals | None, str | None, float 
 
 def _deadline(text: str) -> float:
     try:
-        found = float(text)
+        milliseconds = float(text)
     except ValueError:
-        found = 0.0
-    if not (isfinite(found) and found > 0):
+        milliseconds = 0.0
+    if not (isfinite(milliseconds) and milliseconds > 0):
         raise UsageError(f"`{text}` is no deadline", "write milliseconds, as runs/other@periodic:33.3@50")
-    return found
+    return milliseconds
 
 
 def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable[[str], None], name: str | None = None) -> Network:
@@ -97,8 +97,8 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable
     if untimed and not elsewhere:
         warn(f"the plan states no time of {', '.join(untimed)}: predicted from the bundle's files")
     times = step_times(manifest, device, contention_factors(bundle, device) if company else None)
-    powers = {each: EnergyModel(device).mj(each, 1.0) for each in dict.fromkeys(time.processor for time in times.values())}
-    watts = {each: power for each, power in powers.items() if power is not None}
+    powers = {processor: EnergyModel(device).mj(processor, 1.0) for processor in dict.fromkeys(time.processor for time in times.values())}
+    watts = {processor: power for processor, power in powers.items() if power is not None}
     return Network(name or str(bundle.path), make_plan(manifest), device_placements(manifest, device), times, watts)
 
 

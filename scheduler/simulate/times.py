@@ -48,14 +48,14 @@ def step_times(manifest: Manifest, device: DeviceProfile, contention: Mapping[st
     processor, and after it what the host joins is taken back.
     """
     predictor = LatencyPredictor(device)
-    found = {}
+    times = {}
     for entry in manifest.subgraphs:
         parts = tuple((doing, ms) for doing, ms in _parts(manifest, entry, predictor) if ms)
-        found[entry.name] = StepTime(entry.processor, parts or (("subgraph", 0.0),), (contention or {}).get(entry.name, 1.0))
+        times[entry.name] = StepTime(entry.processor, parts or (("subgraph", 0.0),), (contention or {}).get(entry.name, 1.0))
     host = _host(manifest)
     for join in manifest.joins:
-        found[join.name] = StepTime(host, (("join", _join_ms(manifest, join.name, host, predictor)),))
-    return found
+        times[join.name] = StepTime(host, (("join", _join_ms(manifest, join.name, host, predictor)),))
+    return times
 
 
 def with_times(bundle: Bundle, device: DeviceProfile, *, anew: bool = False) -> Manifest:

@@ -107,10 +107,10 @@ def simulate(
     from scheduler.simulate.answer import Request, tracks
     from scheduler.simulate.answer import simulate as simulate_bundle
     from scheduler.simulate.arrivals import parse_arrivals
-    from scheduler.simulate.clock import TOLD_EVERY
+    from scheduler.simulate.clock import PROGRESS_EVERY
     from scheduler.simulate.heat import thermal_of
     from scheduler.simulate.load import parse_frequencies, parse_loads
-    from scheduler.simulate.prepare import ConcurrentWorkload, parse_workload, parse_other
+    from scheduler.simulate.prepare import ConcurrentWorkload, parse_other, parse_workload
     from scheduler.simulate.scene import Scene
     from stretch.report.html.simulation_page import simulation_page
 
@@ -139,7 +139,7 @@ def simulate(
         thermal=None if heat is None else thermal_of(profile) if heat == "profile" else read_thermal(Path(heat)),
         workloads=tuple(ConcurrentWorkload(load_bundle(path, check_hashes=True), when, written, within) for path, when, written, within in parsed),
     )
-    with out.progress("simulating", total=inferences // TOLD_EVERY) as step:
+    with out.progress("simulating", total=inferences // PROGRESS_EVERY) as step:
         answer, simulated = simulate_bundle(loaded, profile, scene, request, out.warnings, out.warn, step)
     if trace is not None:
         write_perfetto(trace, tracks(answer, simulated))

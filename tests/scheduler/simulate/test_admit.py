@@ -86,9 +86,9 @@ def test_rate_that_is_none_is_refused(numbers):
 
 def test_what_makes_no_sense_is_refused():
     own = whole("a", "cpu", 1.0)
-    with pytest.raises(UsageError, match="names of their own"):
+    with pytest.raises(UsageError, match="distinct names"):
         admit([own, own], [Demand(1), Demand(1)])
-    with pytest.raises(UsageError, match="names of their own"):
+    with pytest.raises(UsageError, match="distinct names"):
         admit([], [])
     with pytest.raises(UsageError, match="do not go together"):
         admit([own], [])

@@ -6,7 +6,7 @@ import pytest
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.simulate.arrivals import Arrivals
-from scheduler.simulate.prepare import ConcurrentWorkload, Other, check_alternatives, check_workloads, parse_workload, parse_other, prepare
+from scheduler.simulate.prepare import ConcurrentWorkload, Other, check_alternatives, check_workloads, parse_other, parse_workload, prepare
 from tests.predictors.specified import specified
 
 
