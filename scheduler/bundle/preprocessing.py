@@ -95,7 +95,7 @@ def requested_preprocessing(stated: Preprocessing, requested: Preprocessing | Ma
     """What a caller asks for in the place of what a model states.
 
     Args:
-        asked: All of it, or a table of the values that are others; None for what is stated.
+        requested: A complete preprocessing, or the values to change; None for the stated one.
         shape: Of the model's input, batch first.
 
     Raises:

@@ -1,4 +1,4 @@
-"""LiteRT asked about a file: which operators its XNNPACK delegate replaces."""
+"""Operator support of LiteRT's XNNPACK delegate."""
 
 import importlib
 import re
@@ -19,7 +19,7 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
         device: ``cpu`` or None.
 
     Raises:
-        UnknownNameError: If another device is asked for: this package brings delegates for no other.
+        UnknownNameError: If the device is not the CPU, the only one of this package.
         MissingBackendError: If LiteRT does not load.
     """
     if device not in (None, "cpu"):

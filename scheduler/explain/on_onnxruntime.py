@@ -1,4 +1,4 @@
-"""ONNX Runtime asked about a file: its own record of which provider took which operator."""
+"""Operator support of ONNX Runtime, from its record of the provider that takes each operator."""
 
 import re
 import tempfile

@@ -1,4 +1,4 @@
-"""The `opencl` delegate asked about a file: its own checks, operator by operator."""
+"""Operator support of the `opencl` delegate, by its own checks."""
 
 from predictors.errors import StretchError, UnknownNameError
 from scheduler.delegates.opencl.delegate import OpenCLDelegate

@@ -1,4 +1,4 @@
-"""OpenVINO asked about a file: what its frontend converts, and what a plug-in says to `query_model`."""
+"""Operator support of OpenVINO: what its frontend converts, and what `query_model` of a plug-in lists."""
 
 import re
 from typing import Any

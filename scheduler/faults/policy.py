@@ -77,7 +77,7 @@ class FaultPolicy:
         spot_every: One in so many runs of each subgraph is compared with another delegate's result; 0 for none.
 
     Raises:
-        UsageError: If a number makes no sense.
+        UsageError: If a number is out of range.
     """
 
     back_off: int = 8

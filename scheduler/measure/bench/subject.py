@@ -107,7 +107,7 @@ def settled(path: Path, ends: Sequence[End], requested: InputShapes) -> dict[str
     """The shape of each input, every axis a number.
 
     Args:
-        asked: What `--input` says: by name, or under `UNNAMED` for the only input that is open, or the only one.
+        requested: Value of `--input`: by name, or under `UNNAMED` for the only input that is open, or the only one.
 
     Raises:
         UsageError: If an axis stays open, or what is asked contradicts the file.
