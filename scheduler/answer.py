@@ -114,14 +114,14 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     comparisons: tuple[Comparison, ...]  # The bundle against each control.
     precisions: dict[str, tuple[str, ...]]  # Of the bundle's subgraphs (``branched``) and of the ``controls``.
     equal_precision: bool  # Whether both compute in the same.
-    throughput: ThroughputAnswer | None  # Inferences a second, where that was asked for.
+    throughput: ThroughputAnswer | None  # Throughput; None if not measured.
     trace: Path | None  # File of the timeline, where one was asked for.
     csv: Path | None  # File of the table, where one was asked for.
     priority: str | None  # What processors were chosen for; None: as the design says.
     energy_mj: float | None  # Measured energy of one inference, with all else that the counter covers; None where it could not be measured.
     energy_counter: str | None  # What measured it; None where nothing did.
     energy_reason: str | None  # Why it could not be measured; None where it was.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]
     on: BoardAnswer | None = None  # The board that it ran on; None: this machine.
 
 
@@ -154,10 +154,10 @@ def run_answer(
     Args:
         session: The bundle on this machine, still open.
         right: Of its results; None where a delegate computes nothing.
-        rates: With several in flight, where that was asked for.
-        trace: File of the timeline, where one was asked for.
-        csv: File of the table, where one was asked for.
-        warnings: What a person should know.
+        rates: Throughput with several inferences in flight, if measured.
+        trace: File of the timeline, if written.
+        csv: File of the table, if written.
+        warnings: Warnings for the user.
     """
     manifest = session.bundle.manifest
     speed = _speed(session, result)
@@ -290,7 +290,7 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     before_ms: float  # Sum over the kernels.
     after_ms: float  # Sum over the kernels.
     kernels: list[TunedKernel]  # Each kernel.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]
 
 
 def tune_answer(path: Path, device: str, modes: Sequence[str], kernels: list[TunedKernel], warnings: list[str]) -> TuneAnswer:
@@ -298,7 +298,7 @@ def tune_answer(path: Path, device: str, modes: Sequence[str], kernels: list[Tun
 
     Args:
         device: What the kernels run on, with its driver.
-        warnings: What a person should know.
+        warnings: Warnings for the user.
     """
     return TuneAnswer(
         bundle=path,

@@ -1,4 +1,4 @@
-"""Fits to the times of whole networks, where nobody measured their kernels.
+"""Fits to the times of whole networks, without measurements of kernels.
 
 A few dozen networks cannot tell thirty parameters apart, above all not for a
 family that none of them belongs to. Four things are known besides: about what a

@@ -1,7 +1,7 @@
 """Tables of measured times: CSV with a fixed header, every row checked.
 
 ``latencies.csv`` has the time of whole networks, ``kernels.csv`` that of single
-kernels inside them; what the columns mean is told by `Latency` and `KernelLatency`.
+kernels inside them; the columns are documented by `Latency` and `KernelLatency`.
 A table whose name ends in ``.gz`` is packed.
 """
 

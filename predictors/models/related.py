@@ -1,4 +1,4 @@
-"""Kernel times of a processor that nobody measured, from fits of its relatives.
+"""Kernel times of an unmeasured processor, from fits of related processors.
 
 A relative's time is scaled part by part: arithmetic by the ratio of the two peaks,
 memory by that of the two bandwidths, starting a kernel not at all. The scaled times of

@@ -23,7 +23,7 @@ class Alternative:
 
     name: str  # Unique among the alternatives.
     work: tuple[Work, ...]  # Its steps, each behind those that it waits for.
-    #: What each processor takes more while it computes; nothing where nobody minds energy.
+    #: Additional power of each computing processor; empty if energy is irrelevant.
     watts: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property

@@ -39,7 +39,7 @@ _MB = 10**6
 
 
 class Teller(Protocol):
-    """Whoever is told what goes on."""
+    """Receiver of progress reports."""
 
     def note(self, message: str) -> None:
         """Hear a sentence."""

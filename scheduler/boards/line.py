@@ -170,7 +170,7 @@ class Line:
         content, problem = b"", ""
         try:
             if make is None:
-                problem = "nobody makes files here"
+                problem = "files are not served"
             else:
                 content = make(question)
         except StretchError as error:

@@ -22,7 +22,7 @@ from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 
-#: Parts of a verification that progress is told of.
+#: Steps of a verification that report progress.
 STEPS = 3
 
 #: Largest difference allowed between subgraphs and whole model, relative to the largest output.

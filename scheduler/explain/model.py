@@ -1,4 +1,4 @@
-"""A file of anybody's as a list of operators: what is known of them without any runtime."""
+"""A model file as a list of operators, read without a runtime."""
 
 import math
 from collections import Counter

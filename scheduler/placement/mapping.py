@@ -96,7 +96,7 @@ def target_placement(processor: str, target: str, queues: Mapping[str, Dispatch]
 
 
 class _Cores:
-    """Cores that nobody named, handed out one by one; the last is shared when they run out.
+    """Unassigned cores, handed out one by one; the last one is shared when they run out.
 
     Args:
         cores: Cores of this process.

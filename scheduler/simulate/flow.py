@@ -167,7 +167,7 @@ class Flow:
         self.present = self.engines[networks[0].name if self._state is None else self._state.present]
         self.decided: list[Decided] = []
         self._looks: list[Look] = []
-        self.asked = self.ended = 0
+        self.requested = self.ended = 0
         self._factors = {name: scene.factors(len(engine.columns), number) for name, engine in self.engines.items()}
         self._requests: Iterator[float] | None = None if scene.arrivals is None else scene.arrivals.times(scene.seed, number)
         #: When the next inference is asked for; with no arrivals whenever there is a lane.
@@ -179,7 +179,7 @@ class Flow:
     @property
     def request(self) -> float:
         """When the next inference begins, as far as the lanes are concerned; infinite where there is none or no room."""
-        return self._request if self.asked < self.scene.runs and self.asked - self.ended < self.scene.in_flight else inf
+        return self._request if self.requested < self.scene.runs and self.requested - self.ended < self.scene.in_flight else inf
 
     def ask(self, now: float) -> tuple[Engine, int]:
         """Begin the next inference: the engine that runs it, and its lane there."""
@@ -190,10 +190,10 @@ class Flow:
             drawn = next(factors)
             if name == engine.network.name:
                 engine.factors[lane] = drawn
-        engine.inference[lane] = self.asked
+        engine.inference[lane] = self.requested
         engine.since[lane] = now if self._requests is None else self._request
-        engine.spans[lane] = [] if self.asked < self.scene.traced else None
-        self.asked += 1
+        engine.spans[lane] = [] if self.requested < self.scene.traced else None
+        self.requested += 1
         if self._requests is not None:
             self._request = next(self._requests)
         return engine, lane

@@ -1,4 +1,4 @@
-"""A measurement of anybody checked: its summaries computed again from its times, its files compared with those here."""
+"""Verification of a benchmark record: recomputes its summaries and compares the hashes of its files."""
 
 import math
 from collections.abc import Iterator

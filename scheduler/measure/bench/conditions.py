@@ -12,10 +12,10 @@ import msgspec
 #: A machine with more busy processes a core than this before a measurement is not quiet.
 BUSY = 0.3
 
-#: Share of its cores' time that a machine may lose to others on the same host before it is told.
+#: Share of stolen CPU time (other guests on the host) above which there is a warning.
 STOLEN = 0.01
 
-#: Degrees by which a machine may warm up before it is told.
+#: Rise of temperature, °C, above which there is a warning.
 WARMER = 10.0
 
 _Text = Annotated[str, msgspec.Meta(max_length=300)]
@@ -37,7 +37,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     load_before: float | None  # Mean number of busy processes in the minute before.
     load_after: float | None  # In the last minute.
     stolen: float | None  # Share of the cores' time that the host gave to others.
-    busy: float | None  # Share of the cores' time in which they computed, whoever for.
+    busy: float | None  # Utilisation of the cores by all processes.
 
     @property
     def warnings(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is compared: ONNX files, TFLite files and bundles of anybody, with their hash, their work and an input."""
+"""Subjects of a benchmark: ONNX files, TFLite files and bundles, with hash, multiply-accumulates and a random input."""
 
 import hashlib
 import math
