@@ -32,15 +32,15 @@ class LinkModel:
     def parts(self, source: str, target: str, elements: int, precision: str) -> dict[str, float]:
         """The same by link, named after its processor that is not the CPU, ms."""
         source, target = kind_of(source), kind_of(target)
-        found: dict[str, float] = {}
+        ms_by_link: dict[str, float] = {}
         if source == target:
-            return found
+            return ms_by_link
         size = elements * ITEM_BYTES[precision]
         if source != HOST:
             link = self._links[source]
             rate = link.convert_back_gbs or link.convert_gbs
-            found[source] = link.unmap_ms.value + link.sync_ms.value + size / (rate.value * 1e6)
+            ms_by_link[source] = link.unmap_ms.value + link.sync_ms.value + size / (rate.value * 1e6)
         if target != HOST:
             link = self._links[target]
-            found[target] = link.map_ms.value + size / (link.convert_gbs.value * 1e6)
-        return found
+            ms_by_link[target] = link.map_ms.value + size / (link.convert_gbs.value * 1e6)
+        return ms_by_link

@@ -213,10 +213,10 @@ class DeviceProfile:
 
 def _by_core_set(known: Mapping[tuple[str, str, str], T]) -> dict[tuple[str, str], dict[str, T]]:
     """What is known of each core set, by precision."""
-    found: dict[tuple[str, str], dict[str, T]] = {}
-    for (processor, core_set, precision), each in known.items():
-        found.setdefault((processor, core_set), {})[precision] = each
-    return found
+    by_core_set: dict[tuple[str, str], dict[str, T]] = {}
+    for (processor, core_set, precision), value in known.items():
+        by_core_set.setdefault((processor, core_set), {})[precision] = value
+    return by_core_set
 
 
 def list_devices() -> list[str]:
@@ -236,8 +236,8 @@ def find_device(name: str) -> str:
     ids = list_devices()
     if name in ids:
         return name
-    names = {each: {_plain(word) for word in (each, *_names(PROFILE_FOLDER / f"{each}.toml"))} for each in ids}
-    matching = [each for each, known in names.items() if _plain(name) in known]
+    names = {profile_id: {_plain(word) for word in (profile_id, *_names(PROFILE_FOLDER / f"{profile_id}.toml"))} for profile_id in ids}
+    matching = [match_id for match_id, known in names.items() if _plain(name) in known]
     if len(matching) == 1:
         return matching[0]
     if matching:
@@ -246,7 +246,7 @@ def find_device(name: str) -> str:
     digits = re.sub(r"\D", "", name)
     alike = [word for known in names.values() for word in known if re.sub(r"\D", "", word) == digits]
     if close := difflib.get_close_matches(_plain(name), alike, n=1, cutoff=0.6):
-        hint = f"did you mean `{next(each for each, known in names.items() if close[0] in known)}`?"
+        hint = f"did you mean `{next(match_id for match_id, known in names.items() if close[0] in known)}`?"
     else:
         near = difflib.get_close_matches(name, ids, n=1, cutoff=0.5)
         other = f"; the most similar name, `{near[0]}`, is another device" if near else ""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class StretchError(Exception):
-    """A failure that one sentence explains: what, where and how to mend it.
+    """An error for the user: one sentence that says what failed and where, and a hint how to fix it.
 
     Args:
         message: One sentence, without a traceback's detail.
@@ -22,13 +22,13 @@ class StretchError(Exception):
 
 
 class UsageError(StretchError):
-    """A flag or value that makes no sense (exit code 2)."""
+    """An invalid flag or value (exit code 2)."""
 
     exit_code = 2
 
 
 class UnknownNameError(StretchError):
-    """A name that is in none of our lists (exit code 3)."""
+    """An unknown name (exit code 3)."""
 
     exit_code = 3
 
@@ -38,8 +38,8 @@ class UnknownNameError(StretchError):
 
         Args:
             what: Kind of thing, such as ``device``.
-            name: The name that was asked for.
-            known: All names that would have been accepted.
+            name: The requested name.
+            known: All valid names.
         """
         names = sorted(known)
         close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -57,7 +57,7 @@ class TightRule(NamedTuple):
     """A rule of a request that leaves no design."""
 
     rule: str  # Name of the option that states it.
-    value: Any  # What was asked for.
+    value: Any  # Requested value.
     nearest: Any = None  # The nearest value with a design; None where there is none, or none is known.
 
 
@@ -67,7 +67,7 @@ class InfeasibleError(StretchError):
     Args:
         message: One sentence.
         hint: What the user can do next.
-        rules: The tightest rules, which give way together; empty where no rule of the request is to blame.
+        rules: The tightest rules, which give way together; empty if no rule of the request is the cause.
     """
 
     exit_code = 4

@@ -82,7 +82,7 @@ def _in_value(raw: Any, kind: Any, where: str) -> Fault | None:
         msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         what, _, inner = str(error).partition(" - at ")
-        names = [each for each in get_args(kind) if isinstance(each, str)] if get_origin(kind) is Literal else []
+        names = [arg for arg in get_args(kind) if isinstance(arg, str)] if get_origin(kind) is Literal else []
         hint = (nearest(raw, names) if isinstance(raw, str) else None) or (f"it is one of {', '.join(names)}" if names else None)
         return Fault(where + inner.strip("`").removeprefix("$"), f"is wrong: {what[:1].lower()}{what[1:]}", hint)
     return None
@@ -91,7 +91,7 @@ def _in_value(raw: Any, kind: Any, where: str) -> Fault | None:
 def _without_none(kind: Any) -> Any:
     """The type that an optional value has where it is there."""
     if get_origin(kind) in (Union, types.UnionType):
-        rest = [each for each in get_args(kind) if each is not type(None)]
+        rest = [arg for arg in get_args(kind) if arg is not type(None)]
         return rest[0] if len(rest) == 1 else kind
     return kind
 

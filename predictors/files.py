@@ -147,11 +147,11 @@ def toml_problems(raw: dict[str, Any]) -> Iterator[str]:
 def readable(text: str) -> str:
     """The text with the names of files and folders in place of paths through a descriptor of a process."""
 
-    def name(found: re.Match[str]) -> str:
+    def name(match: re.Match[str]) -> str:
         try:
-            return os.readlink(found[0])
+            return os.readlink(match[0])
         except OSError:
-            return found[0]
+            return match[0]
 
     return _DESCRIPTOR.sub(name, text)
 

@@ -91,8 +91,8 @@ class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def kinds(self, names: tuple[str, ...]) -> frozenset[str]:
         """Operator kinds that a list of kinds, set names and traits stands for."""
-        listed = [each for name in names for each in self.sets.get(name, (name,))]
-        return frozenset(kind for each in listed for kind in _with_trait(each) or (each,))
+        listed = [kind for name in names for kind in self.sets.get(name, (name,))]
+        return frozenset(kind for name in listed for kind in _with_trait(name) or (name,))
 
 
 def _with_trait(trait: str) -> list[str]:
@@ -271,9 +271,9 @@ def _kernel(seen: Recognised, chain: list[Op], members: list[str], choices: Mapp
     reads = sum([prod(graph.by_name[name].shape) for name in outside])
     # Weights that are folded into the convolution are so before it runs.
     facts = [graph.op_facts(op) for op in chain]
-    weights, macs = sum([each.weights for each in facts]), sum([each.macs for each in facts])
+    weights, macs = sum([fact.weights for fact in facts]), sum([fact.macs for fact in facts])
     work = graph.op_facts(main).work
     operator = "" if work.kind in _NAMED_BY_KIND else str(main.attrs.get("variant", main.kind))
-    variant = next((each.name for each in choices.get(work.kind, ()) if each.takes(work, main.shape)), operator)
+    variant = next((choice.name for choice in choices.get(work.kind, ()) if choice.takes(work, main.shape)), operator)
     cost = KernelCost(*work[:-1], reads, prod(chain[-1].shape), weights, work.stride, variant)
     return Kernel(main.name, tuple([name for member in members for name in seen.names(member)]), cost, macs)

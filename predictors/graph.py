@@ -159,17 +159,17 @@ class OpGraph:
 
     def op_facts(self, op: Op) -> Facts:
         """Facts of one operator; those of equal operators are computed once."""
-        found = self._facts.get(op.name)
-        if found is None:
+        facts = self._facts.get(op.name)
+        if facts is None:
             shapes = self.input_shapes(op)
             key = (op.kind, op.shape, *shapes, *op.attrs.items())
-            found = _known_facts.get(key)
-            if found is None:
+            facts = _known_facts.get(key)
+            if facts is None:
                 if len(_known_facts) >= _MOST_FACTS:
                     _known_facts.clear()
-                found = _known_facts[key] = _facts(op, shapes)
-            self._facts[op.name] = found
-        return found
+                facts = _known_facts[key] = _facts(op, shapes)
+            self._facts[op.name] = facts
+        return facts
 
     @cached_property
     def _facts(self) -> dict[str, Facts]:

@@ -34,19 +34,19 @@ def recognise(graph: OpGraph, idioms: Collection[str]) -> Recognised:
     Args:
         idioms: Those to look for, of `IDIOMS`.
     """
-    found = {idiom[-1].name: idiom for op in graph.ops if (idiom := _idiom(graph, op, idioms))}
-    if not found:
+    recognised = {idiom[-1].name: idiom for op in graph.ops if (idiom := _idiom(graph, op, idioms))}
+    if not recognised:
         return Recognised(graph, {})
-    inside = {op.name for idiom in found.values() for op in idiom[:-1]}
+    inside = {op.name for idiom in recognised.values() for op in idiom[:-1]}
     ops = []
     for op in graph.ops:
-        if op.name in found:
+        if op.name in recognised:
             # Four operators: the input counts twice, as a factor and under the clamp.
-            kind = "hard_swish" if len(found[op.name]) == 4 else "hard_sigmoid"
-            ops.append(replace(op, kind=kind, inputs=found[op.name][0].inputs, attrs={}))
+            kind = "hard_swish" if len(recognised[op.name]) == 4 else "hard_sigmoid"
+            ops.append(replace(op, kind=kind, inputs=recognised[op.name][0].inputs, attrs={}))
         elif op.name not in inside:
             ops.append(op)
-    return Recognised(OpGraph(graph.name, tuple(ops), graph.outputs), {name: tuple(op.name for op in ops) for name, ops in found.items()})
+    return Recognised(OpGraph(graph.name, tuple(ops), graph.outputs), {name: tuple(op.name for op in ops) for name, ops in recognised.items()})
 
 
 def _idiom(graph: OpGraph, start: Op, idioms: Collection[str]) -> tuple[Op, ...]:

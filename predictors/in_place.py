@@ -27,16 +27,16 @@ def places(
         wholes: Names of tensors and, in order, of those that lie side by side in each.
         written: Tensors that kernels write, and that may lie elsewhere than by themselves.
     """
-    found: dict[str, Place] = {}
+    places_by_name: dict[str, Place] = {}
     for whole, parts in wholes:
         first = 0
         for name in parts:
             # Padding of a part that ends within a block would overwrite the next part's first lanes.
             aligned = first % lanes == 0 and (channels[name] % lanes == 0 or name == parts[-1])
-            if aligned and name in written and name not in found and parts.count(name) == 1:
-                found[name] = Place(whole, first)
+            if aligned and name in written and name not in places_by_name and parts.count(name) == 1:
+                places_by_name[name] = Place(whole, first)
             first += channels[name]
-    return found
+    return places_by_name
 
 
 def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[str], lanes: int) -> dict[str, list[str]]:
@@ -52,8 +52,8 @@ def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[
     channels = {name: graph.by_name[name].shape[1] for parts in wholes.values() for name in parts}
     others = [op for op in graph.ops if op.kind not in placed and op.kind not in unwritten]
     written = {op.name for op in others if op.inputs and op.name not in graph.outputs}
-    found = places(wholes.items(), channels, written, lanes)
-    return {whole: [name for name in parts if name not in found or found[name].whole != whole] for whole, parts in wholes.items()}
+    placed_parts = places(wholes.items(), channels, written, lanes)
+    return {whole: [name for name in parts if name not in placed_parts or placed_parts[name].whole != whole] for whole, parts in wholes.items()}
 
 
 def is_view(op: Op, viewed: Collection[str], lanes: int) -> bool:

@@ -15,13 +15,13 @@ def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callab
     Returns:
         A function that imports one name, and keeps it in the package; and one that lists all names there are.
     """
-    own = vars(sys.modules[package])
+    namespace = vars(sys.modules[package])
     home = {name: module for module, names in homes.items() for name in names}
 
     def find(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
-        own[name] = found = getattr(importlib.import_module(home[name]), name)
-        return found
+        namespace[name] = value = getattr(importlib.import_module(home[name]), name)
+        return value
 
-    return find, lambda: sorted({*own, *home})
+    return find, lambda: sorted({*namespace, *home})

@@ -190,7 +190,7 @@ class LatencyPredictor:
         return FittedModel(fit, processor)
 
     def _related(self, prior: Prior, processor: Processor) -> KernelModel:
-        """The model of a processor that nobody measured."""
+        """The model of an unmeasured processor."""
         from predictors.models.related import RelatedModel
 
         return RelatedModel.of(prior, processor, _relative)

@@ -202,15 +202,15 @@ def quantities(part: object, where: str = "") -> list[tuple[str, Quantity]]:
     """Every number of a profile or a part of one, with its place in the file."""
     if isinstance(part, Positive | NotNegative | Ratio | Factor | Cores):
         return [(where, part)]
-    found: list[tuple[str, Quantity]] = []
+    named: list[tuple[str, Quantity]] = []
     if isinstance(part, dict):
         items = list(part.items())
     elif isinstance(part, msgspec.Struct):
         items = [(name, getattr(part, name)) for name in part.__struct_fields__]
     elif dataclasses.is_dataclass(part):
-        items = [(each.name, getattr(part, each.name)) for each in dataclasses.fields(part) if each.name not in ("fits", "priors")]
+        items = [(field.name, getattr(part, field.name)) for field in dataclasses.fields(part) if field.name not in ("fits", "priors")]
     else:
-        return found
+        return named
     for key, value in items:
-        found += quantities(value, f"{where}.{key}" if where else str(key))
-    return found
+        named += quantities(value, f"{where}.{key}" if where else str(key))
+    return named

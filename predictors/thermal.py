@@ -63,11 +63,11 @@ def read_thermal(path: Path) -> Thermal:
     """
     raw = read_toml(path, "description of heat")
     try:
-        found = msgspec.convert(raw, Thermal)
+        thermal = msgspec.convert(raw, Thermal)
     except msgspec.ValidationError as error:
         fault = find_fault(raw, Thermal)
         what, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
         raise StretchError(f"{path} does not describe heat: {what}", hint or "the guide on running bundles shows every key") from error
-    if (problem := found.problem()) is not None:
+    if (problem := thermal.problem()) is not None:
         raise StretchError(f"{path} does not describe heat: {problem}", "state steps from cold to hot")
-    return found
+    return thermal

@@ -114,25 +114,25 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     comparisons: tuple[Comparison, ...]  # The bundle against each control.
     precisions: dict[str, tuple[str, ...]]  # Of the bundle's subgraphs (``branched``) and of the ``controls``.
     equal_precision: bool  # Whether both compute in the same.
-    throughput: ThroughputAnswer | None  # Inferences a second, where that was asked for.
+    throughput: ThroughputAnswer | None  # Throughput; None if not measured.
     trace: Path | None  # File of the timeline, where one was asked for.
     csv: Path | None  # File of the table, where one was asked for.
     priority: str | None  # What processors were chosen for; None: as the design says.
     energy_mj: float | None  # Measured energy of one inference, with all else that the counter covers; None where it could not be measured.
     energy_counter: str | None  # What measured it; None where nothing did.
     energy_reason: str | None  # Why it could not be measured; None where it was.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]
     on: BoardAnswer | None = None  # The board that it ran on; None: this machine.
 
 
-def read_run_answer(told: object) -> RunAnswer:
+def read_run_answer(content: object) -> RunAnswer:
     """What a run on a board told, as JSON has it.
 
     Raises:
         StretchError: If it is no such answer.
     """
     try:
-        return msgspec.convert(told, RunAnswer, dec_hook=lambda kind, value: kind(value))
+        return msgspec.convert(content, RunAnswer, dec_hook=lambda kind, value: kind(value))
     except (msgspec.ValidationError, TypeError) as error:
         raise StretchError(f"the answer of the board cannot be read: {error}") from error
 
@@ -154,10 +154,10 @@ def run_answer(
     Args:
         session: The bundle on this machine, still open.
         right: Of its results; None where a delegate computes nothing.
-        rates: With several in flight, where that was asked for.
-        trace: File of the timeline, where one was asked for.
-        csv: File of the table, where one was asked for.
-        warnings: What a person should know.
+        rates: Throughput with several inferences in flight, if measured.
+        trace: File of the timeline, if written.
+        csv: File of the table, if written.
+        warnings: Warnings for the user.
     """
     manifest = session.bundle.manifest
     speed = _speed(session, result)
@@ -187,7 +187,7 @@ def run_answer(
         cores=result.cores,
         processors=_processors(session.placements, result.traces),
         subgraphs_alone_ms=dict(result.alone_ms),
-        others=tuple(_of(each) for each in result.others),
+        others=tuple(_of(other) for other in result.others),
         verdict=speed.text,
         winner=speed.winner,
         comparisons=speed.comparisons,
@@ -273,10 +273,10 @@ class VerifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
 
 
-def verify_answer(path: Path, found: Verification) -> VerifyAnswer:
+def verify_answer(path: Path, verification: Verification) -> VerifyAnswer:
     """What a check of the bundle in the folder `path` found, summed up."""
     return VerifyAnswer(
-        bundle=path, ok=found.ok, problems=found.problems, max_error=found.max_error, tolerance=found.tolerance, signer=found.signer
+        bundle=path, ok=verification.ok, problems=verification.problems, max_error=verification.max_error, tolerance=verification.tolerance, signer=verification.signer
     )
 
 
@@ -290,7 +290,7 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     before_ms: float  # Sum over the kernels.
     after_ms: float  # Sum over the kernels.
     kernels: list[TunedKernel]  # Each kernel.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]
 
 
 def tune_answer(path: Path, device: str, modes: Sequence[str], kernels: list[TunedKernel], warnings: list[str]) -> TuneAnswer:
@@ -298,14 +298,14 @@ def tune_answer(path: Path, device: str, modes: Sequence[str], kernels: list[Tun
 
     Args:
         device: What the kernels run on, with its driver.
-        warnings: What a person should know.
+        warnings: Warnings for the user.
     """
     return TuneAnswer(
         bundle=path,
         device=device,
         mode=", ".join(dict.fromkeys(modes)),
-        before_ms=sum(each.before_ms or 0.0 for each in kernels),
-        after_ms=sum(each.after_ms or 0.0 for each in kernels),
+        before_ms=sum(kernel.before_ms or 0.0 for kernel in kernels),
+        after_ms=sum(kernel.after_ms or 0.0 for kernel in kernels),
         kernels=kernels,
         warnings=warnings,
     )

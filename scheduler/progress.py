@@ -1,4 +1,4 @@
-"""How whoever waits is told what is going on."""
+"""Progress reports of long operations."""
 
 from collections.abc import Callable
 
@@ -7,4 +7,4 @@ Progress = Callable[[str], None]
 
 
 def silent(what: str) -> None:
-    """Progress that nobody follows."""
+    """Discard progress reports."""

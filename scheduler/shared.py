@@ -44,15 +44,15 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
     file = os.memfd_create("nn-stretch")
     try:
         os.ftruncate(file, max(size, 1))
-        found = np.frombuffer(mmap.mmap(file, max(size, 1)), np.uint8, size)
+        array = np.frombuffer(mmap.mmap(file, max(size, 1)), np.uint8, size)
     except BaseException:
         os.close(file)
         raise
-    start = found.ctypes.data
+    start = array.ctypes.data
     _pieces[start] = _Piece(size, file)
     # nothing is left behind, however this process ends
-    weakref.finalize(found, _forget, start)
-    return found
+    weakref.finalize(array, _forget, start)
+    return array
 
 
 def shared_like(arrays: Sequence[Array]) -> list[Array]:

@@ -36,7 +36,7 @@ def problems(graph: Graph, device: OpenDevice) -> dict[tuple[str, str], tuple[Gr
             copy = replace(one, nodes=list(one.nodes), constants=dict(one.constants), shapes=dict(one.shapes))
             schedules = Schedules(device.traits)
             lower(copy, device.traits.blocking(False), device.traits, options, schedules)
-            for problem, candidates in schedules.asked:
+            for problem, candidates in schedules.problems:
                 found.setdefault((problem.kernel, problem.shape), (one, options, problem, candidates))
     return found
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from experiments.records import Row, write_record
 from predictors.devices import load_device
+from predictors.fitting.borrowed import BORROWED_FITS
 from predictors.fitting.design import Networks
 from predictors.fitting.fit import predict
 from predictors.fitting.folds import family_folds
 from predictors.fitting.formula import load_formula
-from predictors.fitting.lend import LOANS
 from predictors.fitting.pooled import Place
 from predictors.fitting.together import Pool
 from predictors.measurements.networks import load_measurements
@@ -86,12 +86,12 @@ PHONES = ("pixel4", "s10", "mi8se", "a03s", "iphonexs")
 
 
 def through_profiles(pool: Pool) -> list[Row]:
-    """Transformers as the phones' profiles predict them: kernels that are lent come from fits without the network's family."""
-    loan = LOANS["tflite_cpu"]
+    """Transformers as the phones' profiles predict them: borrowed kernels come from fits without the network's family."""
+    borrowed = BORROWED_FITS["tflite_cpu"]
     costs = Networks(pool.networks.graphs, pool.networks.families, "tflite_cpu").costs
     found: list[Row] = []
     for device in PHONES:
-        profile, on = load_device(device), loan.devices.get(device, device)
+        profile, on = load_device(device), borrowed.devices.get(device, device)
         ratios: dict[str, list[float]] = {}
         for place in pool.ratios:
             precision, measured_on, core_set = place
@@ -104,7 +104,7 @@ def through_profiles(pool: Pool) -> list[Row]:
             for fold, sizes in pool.left_out.items():
                 known, _ = pool.groups(place, sizes[place])
                 fit = processor.fits[precision]
-                groups = fit.groups | {name: known[own] for name, own in loan.groups.items()}
+                groups = fit.groups | {name: known[source] for name, source in borrowed.groups.items()}
                 model = FittedModel(msgspec.structs.replace(fit, groups=groups), processor)
                 for i, name in enumerate(costs):
                     if pool.folds[name] == fold and np.isfinite(times[i]):

@@ -238,7 +238,7 @@ def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
     """
     from predictors.devices import load_device
     from predictors.predictor import LatencyPredictor
-    from scheduler.bundle.preprocessing import asked_preprocessing
+    from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.planning.config import PlanConfig
     from stretch.planning.cost.branch import Costs
     from stretch.planning.design.widths import aligns
@@ -262,7 +262,7 @@ def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
     pruned = prune(original, ratio, step)
     graph, single = pruned.captured.graph, planned.best_single.ms
     took = best_single(graph, costs, PROCESSORS)
-    preprocessing = asked_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
+    preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
     found = divide_images(images, original, MOST, preprocessing, HELD_BACK)
     row: Row = {"design": f"{name} pruned", "network": name, "images": MOST, "pruned_share": ratio}
     row |= {"branched_predicted_ms": round(planned.run.makespan_ms, 3), "predicted_ms": round(took.ms, 3), "processor": took.processor}

@@ -124,7 +124,7 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
     import torch
 
     from predictors.devices import load_device
-    from scheduler.bundle.preprocessing import asked_preprocessing
+    from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.evaluation.agreement import compare
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import plan
@@ -143,7 +143,7 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
         raise StretchError(f"`{job.network}` has no sequential control")
     design = control.design if job.design == SEQUENTIAL and control is not None else planned.design
     ms = control.single.ms if job.design == SEQUENTIAL and control is not None else planned.run.makespan_ms
-    preprocessing = asked_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
+    preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
     found = divide_images(images, network.captured, MOST, preprocessing, HELD_BACK)
     fitted = list(torch.cat(found.fitted)[:: MOST // job.images][: job.images].split(32))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

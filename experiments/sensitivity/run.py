@@ -59,7 +59,7 @@ def measure(network: str, weights: Path, images: Path, budget_s: float, until_s:
     import torch
 
     from predictors.devices import load_device
-    from scheduler.bundle.preprocessing import asked_preprocessing
+    from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.planning.config import PlanConfig
     from stretch.planning.search.sampling import random_designs
     from stretch.sensitivity.measure import Measurements, measure_design
@@ -74,7 +74,7 @@ def measure(network: str, weights: Path, images: Path, budget_s: float, until_s:
 
     real = NETWORKS[network]
     net = read_network(real.name, weights=str(weights / real.weights))
-    preprocessing = asked_preprocessing(net.loaded.preprocessing, real.preprocessing, net.graph.input.shape)
+    preprocessing = requested_preprocessing(net.loaded.preprocessing, real.preprocessing, net.graph.input.shape)
     found = divide_images(images, net.captured, FITTED, preprocessing, HELD_BACK + CHECKED)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     fitted = [batch.to(device) for batch in found.fitted]

@@ -266,13 +266,13 @@ def rates(bundles: Mapping[str, Bundle], device: DeviceProfile) -> list[Row]:
         ),
         f"{first} with {other} beside": (first, Scene(runs=SIMULATED), True),
     }
-    return [_rate(what, networks[name], scene, [networks[other]] if guest else []) for what, (name, scene, guest) in scenes.items()]
+    return [_rate(what, networks[name], scene, [networks[other]] if concurrent else []) for what, (name, scene, concurrent) in scenes.items()]
 
 
-def _rate(what: str, network: Network, scene: Scene, beside: Sequence[Network]) -> Row:
+def _rate(what: str, network: Network, scene: Scene, workloads: Sequence[Network]) -> Row:
     seconds, ended = [], 0
     for _ in range(REPEATS):
-        clock = Clock(network, scene, [(each, Scene(runs=scene.runs)) for each in beside])
+        clock = Clock(network, scene, [(workload, Scene(runs=scene.runs)) for workload in workloads])
         start = process_time()
         found = clock.run()
         seconds.append(process_time() - start)

@@ -35,7 +35,7 @@ class Trees(_Part, frozen=True):
     def __post_init__(self) -> None:
         """Refuse nodes that are none, or that would be walked without end."""
         nodes = len(self.feature)
-        if any(len(each) != nodes for each in (self.threshold, self.left, self.right, self.value)):
+        if any(len(column) != nodes for column in (self.threshold, self.left, self.right, self.value)):
             raise ValueError("the lists of its nodes differ in length")
         if max((*self.roots, *self.left, *self.right), default=-1) >= nodes:
             raise ValueError("a child is no node")

@@ -1,4 +1,4 @@
-"""What is known of a processor that nobody measured: the fits of its relatives, scaled by what the profiles specify."""
+"""Priors of unmeasured processors: fits of related processors, scaled by the specifications in their profiles."""
 
 from typing import Annotated
 

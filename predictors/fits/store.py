@@ -56,8 +56,8 @@ def read_fits(profile: Path, device: str) -> dict[tuple[str, str, str], Fit]:
     Raises:
         StretchError: If the file cannot be read, is no file of fits or belongs to another device.
     """
-    found = _read(fit_path(profile), FitFile, device)
-    return {(fit.processor, fit.core_set, fit.precision): fit for fit in found.fits} if found else {}
+    fit_file = _read(fit_path(profile), FitFile, device)
+    return {(fit.processor, fit.core_set, fit.precision): fit for fit in fit_file.fits} if fit_file else {}
 
 
 def read_priors(profile: Path, device: str) -> dict[tuple[str, str, str], Prior]:
@@ -69,8 +69,8 @@ def read_priors(profile: Path, device: str) -> dict[tuple[str, str, str], Prior]
     Raises:
         StretchError: If the file cannot be read, is no file of priors or belongs to another device.
     """
-    found = _read(prior_path(profile), PriorFile, device)
-    return {(prior.processor, prior.core_set, prior.precision): prior for prior in found.priors} if found else {}
+    prior_file = _read(prior_path(profile), PriorFile, device)
+    return {(prior.processor, prior.core_set, prior.precision): prior for prior in prior_file.priors} if prior_file else {}
 
 
 def _read(path: Path, kind: type[File], device: str) -> File | None:
@@ -79,12 +79,12 @@ def _read(path: Path, kind: type[File], device: str) -> File | None:
         return None
     content = read_bytes(path, "file of fits", MAX_FIT_BYTES, _HINT)
     try:
-        found = msgspec.json.decode(content, type=kind)
+        parsed = msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StretchError(f"{path} is not a file of fits: {_fault(content, kind) or error}", _HINT) from error
-    if found.device != device:
-        raise StretchError(f"{path} has fits of `{found.device}`, the profile is `{device}`", "write them anew with `stretch fit`")
-    return found
+    if parsed.device != device:
+        raise StretchError(f"{path} has fits of `{parsed.device}`, the profile is `{device}`", "write them anew with `stretch fit`")
+    return parsed
 
 
 def write_fits(path: Path, device: str, command: str, fits: Sequence[Fit]) -> None:

@@ -58,7 +58,7 @@ def family_ends(ratios: Mapping[str, float], families: Mapping[str, str], covera
     much: the level is raised until families that are left out are covered.
     """
     levels = [1 - (1 - coverage) * (1 - step / _LEVELS) for step in range(_LEVELS)]
-    level = next((each for each in levels if _between(ratios, families, each) >= coverage), levels[-1])
+    level = next((candidate for candidate in levels if _between(ratios, families, candidate) >= coverage), levels[-1])
     return ends(list(ratios.values()), level)
 
 

@@ -61,12 +61,12 @@ class Design:
 
     def group_terms(self, sizes: Vector) -> dict[str, dict[str, float]]:
         """Size of each term by group: ms for a unit."""
-        found: dict[str, dict[str, float]] = {group: {} for group in self.groups}
+        terms: dict[str, dict[str, float]] = {group: {} for group in self.groups}
         for parameter, size in zip(self.parameters, sizes, strict=True):
-            for group, some in found.items():
+            for group, some in terms.items():
                 if parameter.term != INFERENCE and parameter.takes(group) and size > 0:
                     some[parameter.term] = some.get(parameter.term, 0.0) + float(size)
-        return found
+        return terms
 
     def fixed(self, sizes: Vector) -> float:
         """What an inference takes beside its kernels, ms."""

@@ -11,11 +11,11 @@ from predictors.devices import DeviceProfile, Processor, list_devices
 from predictors.errors import StretchError, UnknownNameError
 from predictors.faults import nearest
 from predictors.fits.fit import Correction, Fit, HeldOut, Interval, KernelGroup
+from predictors.fitting.borrowed import add_borrowed
 from predictors.fitting.conformal import METHOD, covered, family_interval
 from predictors.fitting.design import Networks, design, grain_of
 from predictors.fitting.folds import family_folds
 from predictors.fitting.formula import Formula, load_formula
-from predictors.fitting.lend import lend
 from predictors.fitting.nnls import Vector, rounded
 from predictors.fitting.single import Timed, correction, fit_kernels, time_kernels
 from predictors.fitting.together import MIN_NETWORKS as MIN_POOLED
@@ -111,24 +111,24 @@ def fit_device(
         StretchError: If there are too few networks of everything, or none of the profile's core sets was measured.
     """
     measured_on = measured_on or device.id
-    own = [row for row in measurements.latencies if row.device == measured_on]
-    if not own:
+    measured_rows = [row for row in measurements.latencies if row.device == measured_on]
+    if not measured_rows:
         raise UnknownNameError.among("device in these measurements", measured_on, sorted({row.device for row in measurements.latencies}))
     wanted = sorted(
         {
             (row.processor, row.precision)
-            for row in own
+            for row in measured_rows
             if row.processor in device.processors and row.core_set in device.processors[row.processor].core_sets
         }
     )
     if not wanted:
-        names = sorted({f"{row.processor}[{row.core_set}]" for row in own})
+        names = sorted({f"{row.processor}[{row.core_set}]" for row in measured_rows})
         raise StretchError(
             f"the profile `{device.id}` has none of the core sets that were measured: {', '.join(names)}",
             nearest(names[0], device.variants),
         )
     known: dict[str, Networks] = {}
-    found: list[Judged] = []
+    judged_fits: list[Judged] = []
     lacking: list[TooLittleError] = []
     for family, precision in wanted:
         backend = device.processors[family].backend
@@ -145,15 +145,15 @@ def fit_device(
         folds = family_folds(measurements.families, networks.kinds)
         task = _Task(measurements, device, measured_on, family, precision, networks, formula, folds)
         try:
-            found += [replace(each, fit=lend(each.fit, measured_on)) for each in _fit(task)]
+            judged_fits += [replace(judged, fit=add_borrowed(judged.fit, measured_on)) for judged in _fit(task)]
         except TooLittleError as error:
             lacking.append(error)
         step()
-    if lacking and not found:
+    if lacking and not judged_fits:
         raise lacking[0]
-    for each in lacking:
-        tell(each.message)
-    return found
+    for reason in lacking:
+        tell(reason.message)
+    return judged_fits
 
 
 def _fit(task: _Task) -> list[Judged]:
@@ -196,7 +196,7 @@ def _fit_together(task: _Task, times: Mapping[str, Predictions]) -> list[Judged]
     rows = [row for row in task.measurements.latencies if row.processor == task.family]
     pool = Pool(task.networks, task.formula, rows, task.folds, (processor.width_slice, round(processor.profile.reduce_slice.value)))
     everything = pool.sizes()
-    found = []
+    judged_fits = []
     for core_set, measured in times.items():
         place = (task.precision, task.measured_on, core_set)
         predicted: Predictions = {}
@@ -206,8 +206,8 @@ def _fit_together(task: _Task, times: Mapping[str, Predictions]) -> list[Judged]
         judged = _judge(task, task.make(core_set, *pool.groups(place, everything[place])), measured, predicted, len(pool.left_out))
         held = msgspec.structs.replace(judged.fit.held_out, coverage=rounded(pool.covered([place])))
         fit = msgspec.structs.replace(judged.fit, interval=pool.interval(task.precision), held_out=held)
-        found.append(Judged(fit, judged.measured, judged.predicted))
-    return found
+        judged_fits.append(Judged(fit, judged.measured, judged.predicted))
+    return judged_fits
 
 
 def predict(model: FittedModel, costs: Sequence[KernelCost]) -> float:
@@ -239,33 +239,33 @@ def _judge(task: _Task, fit: Fit, measured: Predictions, predicted: Predictions,
         rounded(float(np.mean(errors))),
         rounded(covered(ratios, task.networks.families)),
     )
-    made = msgspec.structs.replace(fit, interval=family_interval(ratios, task.networks.families), held_out=held)
-    return Judged(made, dict(measured), dict(predicted))
+    stored = msgspec.structs.replace(fit, interval=family_interval(ratios, task.networks.families), held_out=held)
+    return Judged(stored, dict(measured), dict(predicted))
 
 
 def _from_networks(task: _Task, training: frozenset[str], times: Mapping[str, Predictions]) -> dict[str, Fit]:
     """Fits to whole networks: those of the other devices share the prior."""
     grain = grain_of(task.processor(next(iter(times))), task.precision)
-    made = design(task.networks, task.formula, grain, task.precision)
-    at: dict[tuple[str, str], Vector] = defaultdict(lambda: np.full(len(made.names), np.nan))
-    position = {name: i for i, name in enumerate(made.names)}
+    matrix = design(task.networks, task.formula, grain, task.precision)
+    at: dict[tuple[str, str], Vector] = defaultdict(lambda: np.full(len(matrix.names), np.nan))
+    position = {name: i for i, name in enumerate(matrix.names)}
     runtimes = {row.runtime for row in task.rows(task.measured_on)}
     for row in task.rows():
         if row.runtime in runtimes:
             at[row.device, row.core_set][position[row.network]] = row.ms
     sets = [CoreSet(*key, values) for key, values in sorted(at.items()) if np.isfinite(values).sum() >= MIN_NETWORKS]
-    sizes = fit_core_sets(made, task.formula, task.precision, sets, np.array([name in training for name in made.names]))
-    found = {}
+    sizes = fit_core_sets(matrix, task.formula, task.precision, sets, np.array([name in training for name in matrix.names]))
+    fits = {}
     for core_set in times:
         some = np.array([rounded(float(size)) for size in sizes[task.measured_on, core_set]])
-        groups = {name: KernelGroup({term: rounded(ms) for term, ms in some.items()}) for name, some in made.group_terms(some).items()}
-        found[core_set] = task.make(core_set, groups, Correction(fixed_ms=rounded(made.fixed(some))))
-    return found
+        groups = {name: KernelGroup({term: rounded(ms) for term, ms in some.items()}) for name, some in matrix.group_terms(some).items()}
+        fits[core_set] = task.make(core_set, groups, Correction(fixed_ms=rounded(matrix.fixed(some))))
+    return fits
 
 
 def _from_kernels(task: _Task, training: frozenset[str], times: Mapping[str, Predictions]) -> dict[str, Fit]:
     """Fits to single kernels, then from their sums to whole networks."""
-    found = {}
+    fits = {}
     for core_set, measured in times.items():
         key = (task.measured_on, task.family, core_set, task.precision)
         rows = [
@@ -276,8 +276,8 @@ def _from_kernels(task: _Task, training: frozenset[str], times: Mapping[str, Pre
         grain = grain_of(task.processor(core_set), task.precision)
         groups = fit_kernels(rows, task.formula, grain)
         beside = correction(*_sums(task, groups, rows, {name: ms for name, ms in measured.items() if name in training}, core_set))
-        found[core_set] = task.make(core_set, groups, beside)
-    return found
+        fits[core_set] = task.make(core_set, groups, beside)
+    return fits
 
 
 def _sums(

@@ -79,7 +79,7 @@ def load_formula(backend: str) -> Formula:
     if not path.exists():
         base = load_rules(backend).base
         if base is None:
-            known = ", ".join(sorted(each.stem for each in FORMULA_FOLDER.glob("*.toml")))
+            known = ", ".join(sorted(file.stem for file in FORMULA_FOLDER.glob("*.toml")))
             raise StretchError(
                 f"kernels of `{backend}` cannot be fitted: predictors/fitting/formulas has none for it", f"there are: {known}"
             )

@@ -59,8 +59,8 @@ def _weighted(
     # Columns of one size: products are counted in 10⁹, launches in ones.
     low = np.zeros(rows.shape[1]) if least is None else least
     sizes, _ = nnls(rows * unit, wanted - rows @ low, maxiter=100 * rows.shape[1])
-    found: Vector = low + sizes * unit
-    return found
+    weighted: Vector = low + sizes * unit
+    return weighted
 
 
 def rounded(value: float) -> float:

@@ -54,17 +54,17 @@ def fit_pooled(
 ) -> dict[Place, Vector]:
     """Sizes of the parameters for every precision and core set."""
     precisions = sorted(designs)
-    known = {each.key: each for some in sets.values() for each in some}
+    known = {core_set.key: core_set for some in sets.values() for core_set in some}
     keys = sorted(known)
-    runtimes = sorted({each.runtime for some in sets.values() for each in some})
+    runtimes = sorted({timed.runtime for some in sets.values() for timed in some})
     model = _Model(formula, [designs[p] for p in precisions], precisions, [known[key] for key in keys], len(runtimes))
-    found = model.fit(_data(designs, sets, (precisions, keys, runtimes), training))
+    optimum = model.fit(_data(designs, sets, (precisions, keys, runtimes), training))
     sizes: dict[Place, list[Vector]] = {}
     for p, precision in enumerate(precisions):
-        for each in sets[precision]:
-            some = model.sizes(found, p, keys.index(each.key), runtimes.index(each.runtime))
-            sizes.setdefault((precision, *each.key), []).append(some)
-    return {place: min(some, key=lambda each: float(each.sum())) for place, some in sizes.items()}
+        for core_set in sets[precision]:
+            some = model.sizes(optimum, p, keys.index(core_set.key), runtimes.index(core_set.runtime))
+            sizes.setdefault((precision, *core_set.key), []).append(some)
+    return {place: min(some, key=lambda size_vector: float(size_vector.sum())) for place, some in sizes.items()}
 
 
 def _data(
@@ -77,13 +77,13 @@ def _data(
     precisions, keys, runtimes = indices
     units, logs, weights, at = [], [], [], []
     for p, precision in enumerate(precisions):
-        timed = {key: np.sum([np.isfinite(each.times) for each in sets[precision] if each.key == key], axis=0) for key in keys}
-        for each in sets[precision]:
-            use = training & np.isfinite(each.times)
+        timed = {key: np.sum([np.isfinite(row.times) for row in sets[precision] if row.key == key], axis=0) for key in keys}
+        for core_set in sets[precision]:
+            use = training & np.isfinite(core_set.times)
             units.append(designs[precision].units[use])
-            logs.append(np.log(each.times[use]))
-            weights.append(1 / timed[each.key][use])
-            at += [(p, keys.index(each.key), runtimes.index(each.runtime))] * int(use.sum())
+            logs.append(np.log(core_set.times[use]))
+            weights.append(1 / timed[core_set.key][use])
+            at += [(p, keys.index(core_set.key), runtimes.index(core_set.runtime))] * int(use.sum())
     where = np.array(at, dtype=np.intp).reshape(-1, 3)
     return _Data(np.concatenate(units), np.concatenate(logs), where[:, 0], where[:, 1], where[:, 2], np.concatenate(weights))
 
@@ -117,7 +117,7 @@ class _Model:
             ]
         )
         threads = np.array(
-            [[np.log(s.factor if each.cores > 1 else 1.0) - s.exponent * np.log(each.cores) for s in scalings] for each in sets]
+            [[np.log(s.factor if core_set.cores > 1 else 1.0) - s.exponent * np.log(core_set.cores) for s in scalings] for core_set in sets]
         )
         #: Logarithm of each size before anything is measured: precisions × core sets × parameters.
         self._base = np.log(prior)[:, None, :] + threads[None]
@@ -130,7 +130,7 @@ class _Model:
         #: Factors and the spread of each: common, of precisions, of speed, of speed at a precision, of parts, of parts at a precision,
         #: of runtimes at a precision, of runtimes on a device at a precision.
         self._shapes = [(k,), (p, k), (d,), (p, d), (d, q), (p, d, q), (p, r), (p, d, r)]
-        wide = [np.array(each) for each in (SPEED, SPEED_AT, formula.apart, RUNTIME, RUNTIME_ON)]
+        wide = [np.array(kind) for kind in (SPEED, SPEED_AT, formula.apart, RUNTIME, RUNTIME_ON)]
         spreads = [spread, PRECISION * spread, wide[0], wide[1], parts, *wide[2:]]
         self._weight = np.concatenate([np.broadcast_to(s**-2.0, shape).ravel() for s, shape in zip(spreads, self._shapes, strict=True)])
         self._ends = np.cumsum([0, *[int(np.prod(shape)) for shape in self._shapes]])
@@ -144,7 +144,7 @@ class _Model:
         """The most likely factors, as logarithms."""
         from scipy.optimize import minimize
 
-        found = minimize(
+        optimum = minimize(
             self._loss,
             np.zeros(self._ends[-1]),
             args=(data,),
@@ -152,7 +152,7 @@ class _Model:
             method="L-BFGS-B",
             options={"maxiter": 5000, "maxfun": 10000, "ftol": 1e-13, "gtol": 1e-6},
         )
-        return np.asarray(found.x)
+        return np.asarray(optimum.x)
 
     def sizes(self, factors: Vector, precision: int, core_set: int, runtime: int = 0) -> Vector:
         """Sizes on one core set at one precision with one runtime."""
@@ -171,11 +171,11 @@ class _Model:
     def _loss(self, factors: Vector, data: _Data) -> tuple[float, Vector]:
         """Minus the logarithm of how likely factors are, and its gradient."""
         p, d, r = data.precision, data.core_set, data.runtime
-        each = np.exp(self._logs(self._split(factors), p, d, r)) * data.units
-        total = each.sum(axis=1)
+        predicted = np.exp(self._logs(self._split(factors), p, d, r)) * data.units
+        total = predicted.sum(axis=1)
         error = (np.log(total) - data.logs) / self._noise
         root = np.sqrt(1 + error**2)
-        slope = each / total[:, None] * (data.weights * error / root / self._noise)[:, None]
+        slope = predicted / total[:, None] * (data.weights * error / root / self._noise)[:, None]
         gradient = [np.zeros(shape) for shape in self._shapes]
         gradient[0] = slope.sum(axis=0)
         np.add.at(gradient[1], p, slope)

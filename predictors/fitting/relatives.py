@@ -66,7 +66,7 @@ def fit_priors(
         StretchError: If none of its processors has enough relatives.
     """
     pool = _Pool([profile for profile in profiles if profile.id != device.id], measurements)
-    found = []
+    priors = []
     for family, profile in device.processors.items():
         for core_set, cores in profile.core_sets.items():
             processor = device.processor(f"{family}[{core_set}]")
@@ -75,29 +75,29 @@ def fit_priors(
                     continue
                 chips = pool.relatives(device, processor, precision)
                 if len(chips) >= MIN_RELATIVES:
-                    found.append(_prior(processor, precision, chips))
+                    priors.append(_prior(processor, precision, chips))
                     step()
-    if not found:
+    if not priors:
         raise StretchError(
             f"no processor of {device.id} has {MIN_RELATIVES} fitted relatives",
             "relatives are of the same family, runtime, precision and number of cores",
         )
-    return found
+    return priors
 
 
 def log_ratios(chips: Sequence[Chip], precision: str) -> list[dict[str, float]]:
     """For each chip the logarithm of measured ÷ predicted of its networks, predicted from the other chips."""
-    found = []
+    ratios = []
     for chip in chips:
         others = [other.on(chip.processor, precision) for other in chips if other is not chip]
-        found.append({name: log(ms / _mean([other[name] for other in others])) for name, ms in chip.measured.items()})
-    return found
+        ratios.append({name: log(ms / _mean([other[name] for other in others])) for name, ms in chip.measured.items()})
+    return ratios
 
 
 def spread(ratios: Sequence[Mapping[str, float]]) -> tuple[float, float]:
     """Middle and half-width of the interval of a chip's log ratios, from those of other chips."""
-    middles = np.array([np.median(list(each.values())) for each in ratios])
-    within = np.mean([np.var(np.array(list(each.values())) - middle) for each, middle in zip(ratios, middles, strict=True)])
+    middles = np.array([np.median(list(ratio.values())) for ratio in ratios])
+    within = np.mean([np.var(np.array(list(ratio.values())) - middle) for ratio, middle in zip(ratios, middles, strict=True)])
     between = np.var(middles, ddof=1) * (1 + 1 / len(middles))
     width = stats.t.ppf(0.5 + COVERAGE / 2, len(middles) - 1) * sqrt(between + within)
     return float(np.mean(middles)), float(width)
@@ -145,15 +145,15 @@ class _Pool:
 
     def relatives(self, device: DeviceProfile, processor: Processor, precision: str) -> list[Chip]:
         """Relatives of a processor of a device; of several profiles of one measured device the first alone."""
-        found: dict[tuple[str, str], Chip] = {}
+        chips: dict[tuple[str, str], Chip] = {}
         for profile in self._profiles:
             for relative in _fitted(profile, precision):
                 fit = relative.fits[precision]
                 key = (fit.source, relative.core_set)
-                if key not in found and _alike(profile, relative, device, processor):
+                if key not in chips and _alike(profile, relative, device, processor):
                     name = Relative(profile.id, relative.family, relative.core_set, precision)
-                    found[key] = self._chip(name, relative, fit)
-        return [chip for chip in found.values() if chip.measured]
+                    chips[key] = self._chip(name, relative, fit)
+        return [chip for chip in chips.values() if chip.measured]
 
     def _chip(self, name: Relative, relative: Processor, fit: Fit) -> Chip:
         """A relative with what was measured on it, all networks as kernels of its own runtime."""

@@ -37,11 +37,11 @@ def fit_kernels(rows: Sequence[Timed], formula: Formula, grain: Grain) -> dict[s
         group = group_of(row.cost, tuple(formula.kernels))
         if group is not None:
             inside.setdefault(group, []).append(row)
-    found = {name: _group(inside[name], formula.kernels[name], grain) for name in formula.kernels if len(inside.get(name, ())) >= MIN_GROUP}
+    groups = {name: _group(inside[name], formula.kernels[name], grain) for name in formula.kernels if len(inside.get(name, ())) >= MIN_GROUP}
     for kind, like in formula.like.items():
-        if like in found:
-            found[kind] = _unmeasured(found[like])
-    return found
+        if like in groups:
+            groups[kind] = _unmeasured(groups[like])
+    return groups
 
 
 def _unmeasured(group: KernelGroup) -> KernelGroup:
@@ -70,7 +70,7 @@ def _group(rows: Sequence[Timed], names: Sequence[str], grain: Grain) -> KernelG
 
 def time_kernels(groups: dict[str, KernelGroup], costs: Sequence[KernelCost], grain: Grain) -> Vector:
     """Times of kernels by groups, ms; NaN where none has them."""
-    found = np.full(len(costs), np.nan)
+    times = np.full(len(costs), np.nan)
     inside: dict[str, list[int]] = {}
     for index, cost in enumerate(costs):
         group = group_of(cost, tuple(groups))
@@ -85,8 +85,8 @@ def time_kernels(groups: dict[str, KernelGroup], costs: Sequence[KernelCost], gr
         trees = groups[name].trees
         if trees is not None:
             ms = ms * np.exp(evaluate(trees, [costs[i] for i in some]))
-        found[some] = ms
-    return found
+        times[some] = ms
+    return times
 
 
 def correction(sums: Vector, kernels: Vector, weights: Vector, times: Vector) -> Correction:

@@ -49,7 +49,7 @@ class Pool:
     def timed(self) -> dict[str, list[CoreSet]]:
         """Times by precision, core set and runtime, of core sets whose runtimes together timed enough networks."""
         position = {name: i for i, name in enumerate(self.networks.costs)}
-        found: dict[str, list[CoreSet]] = {}
+        core_sets: dict[str, list[CoreSet]] = {}
         for precision in self.designs:
             at: dict[tuple[str, str, str], Vector] = defaultdict(lambda: np.full(len(position), np.nan))
             names: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -57,23 +57,23 @@ class Pool:
                 if row.precision == precision:
                     at[row.device, row.core_set, row.runtime][position[row.network]] = row.ms
                     names[row.device, row.core_set].add(row.network)
-            found[precision] = [
+            core_sets[precision] = [
                 CoreSet(device, name, times, runtime)
                 for (device, name, runtime), times in sorted(at.items())
                 if len(names[device, name]) >= MIN_NETWORKS
             ]
-        return found
+        return core_sets
 
     @cached_property
     def sets(self) -> dict[str, list[CoreSet]]:
         """Times by precision and core set, with the runtime that is fastest for the network."""
-        found: dict[str, list[CoreSet]] = {}
+        core_sets: dict[str, list[CoreSet]] = {}
         for precision, some in self.timed.items():
             least: dict[tuple[str, str], Vector] = {}
-            for each in some:
-                least[each.key] = np.fmin(least.get(each.key, each.times), each.times)
-            found[precision] = [CoreSet(*key, times) for key, times in least.items()]
-        return found
+            for core_set in some:
+                least[core_set.key] = np.fmin(least.get(core_set.key, core_set.times), core_set.times)
+            core_sets[precision] = [CoreSet(*key, times) for key, times in least.items()]
+        return core_sets
 
     def sizes(self, without: int | None = None) -> dict[Place, Vector]:
         """Sizes of the parameters, from all networks or those outside of one fold."""
@@ -87,22 +87,22 @@ class Pool:
 
     def groups(self, place: Place, sizes: Vector) -> tuple[dict[str, KernelGroup], Correction]:
         """Sizes as what a fit stores."""
-        made = self.designs[place[0]]
+        matrix = self.designs[place[0]]
         stored = np.array([rounded(float(size)) for size in sizes])
-        groups = {name: KernelGroup({term: rounded(ms) for term, ms in some.items()}) for name, some in made.group_terms(stored).items()}
-        return groups, Correction(fixed_ms=rounded(made.fixed(stored)))
+        groups = {name: KernelGroup({term: rounded(ms) for term, ms in some.items()}) for name, some in matrix.group_terms(stored).items()}
+        return groups, Correction(fixed_ms=rounded(matrix.fixed(stored)))
 
     @cached_property
     def ratios(self) -> dict[Place, dict[str, float]]:
         """Measured ÷ predicted of networks left out, of each core set at each precision."""
-        found: dict[Place, dict[str, float]] = defaultdict(dict)
+        by_place: dict[Place, dict[str, float]] = defaultdict(dict)
         for precision, some in self.sets.items():
-            for each in some:
+            for core_set in some:
                 for i, name in enumerate(self.networks.costs):
-                    if np.isfinite(each.times[i]):
-                        sizes = self.left_out[self.folds[name]][precision, *each.key]
-                        found[precision, *each.key][name] = float(each.times[i] / (self.designs[precision].units[i] @ sizes))
-        return dict(found)
+                    if np.isfinite(core_set.times[i]):
+                        sizes = self.left_out[self.folds[name]][precision, *core_set.key]
+                        by_place[precision, *core_set.key][name] = float(core_set.times[i] / (self.designs[precision].units[i] @ sizes))
+        return dict(by_place)
 
     def ends(self, precision: str, without: str | None = None) -> tuple[float, float]:
         """Ends of the interval at a precision, from networks left out on all devices.
@@ -118,7 +118,7 @@ class Pool:
             for name, ratio in some.items():
                 if place[0] == precision and families[name] != without:
                     logs[name].append(float(np.log(ratio)))
-        every = np.concatenate([np.array(each) for each in logs.values()])
+        every = np.concatenate([np.array(network_logs) for network_logs in logs.values()])
         reach = float(t.ppf((1 + COVERAGE) / 2, len(logs) - 1) * np.sqrt(np.mean(every**2)))
         return float(np.exp(-reach)), float(np.exp(reach))
 

@@ -1,4 +1,4 @@
-"""Fits to the times of whole networks, where nobody measured their kernels.
+"""Fits to the times of whole networks, without measurements of kernels.
 
 A few dozen networks cannot tell thirty parameters apart, above all not for a
 family that none of them belongs to. Four things are known besides: about what a
@@ -50,40 +50,40 @@ class CoreSet:
     @property
     def alone(self) -> str:
         """Name of the core set that has the first of these cores by itself."""
-        found = _CORES.findall(self.name)
-        return f"1{found[0][1]}" if found else self.name
+        counts = _CORES.findall(self.name)
+        return f"1{counts[0][1]}" if counts else self.name
 
 
 def fit_core_sets(
-    made: Design, formula: Formula, precision: str, sets: Sequence[CoreSet], training: Vector
+    matrix: Design, formula: Formula, precision: str, sets: Sequence[CoreSet], training: Vector
 ) -> dict[tuple[str, str], Vector]:
     """Sizes of the parameters for every core set."""
-    known = {each.key for each in sets}
+    known = {cores.key for cores in sets}
     # What has no single core to be compared with counts as one itself.
-    single = [each for each in sets if each.cores == 1 or (each.device, each.alone) not in known]
-    first = {each.key: _first(made, precision, each, training) for each in single}
-    found = {each.key: _shared(made, first, each, training) for each in single}
-    for each in sets:
-        if each.key not in found:
-            found[each.key] = _threads(made, formula, found[each.device, each.alone], each, training)
-    return found
+    single = [cores for cores in sets if cores.cores == 1 or (cores.device, cores.alone) not in known]
+    first = {cores.key: _first(matrix, precision, cores, training) for cores in single}
+    fitted = {cores.key: _shared(matrix, first, cores, training) for cores in single}
+    for core_set in sets:
+        if core_set.key not in fitted:
+            fitted[core_set.key] = _threads(matrix, formula, fitted[core_set.device, core_set.alone], core_set, training)
+    return fitted
 
 
-def _rows(made: Design, each: CoreSet, training: Vector) -> tuple[Vector, Vector]:
-    use = training & np.isfinite(each.times)
-    return made.units[use], each.times[use]
+def _rows(matrix: Design, core_set: CoreSet, training: Vector) -> tuple[Vector, Vector]:
+    use = training & np.isfinite(core_set.times)
+    return matrix.units[use], core_set.times[use]
 
 
-def _first(made: Design, precision: str, each: CoreSet, training: Vector) -> Vector:
+def _first(matrix: Design, precision: str, core_set: CoreSet, training: Vector) -> Vector:
     """From the formula's priors alone, kept from zero so that logarithms exist."""
-    units, times = _rows(made, each, training)
-    prior = scaled_prior(units, times, made.priors(precision))
+    units, times = _rows(matrix, core_set, training)
+    prior = scaled_prior(units, times, matrix.priors(precision))
     return np.maximum(solve(units, times, prior, WIDE, NOISE), 0.1 * prior)
 
 
 def scaled_prior(units: Vector, times: Vector, priors: Sequence[Prior]) -> Vector:
     """Sizes in ms from priors in multiply-accumulates, bytes and launches: what one of each costs here."""
-    parts = np.array([[each.compute, each.memory, each.launch] for each in priors])
+    parts = np.array([[prior.compute, prior.memory, prior.launch] for prior in priors])
     rows = (units @ parts) / times[:, None]
     scale = np.maximum(rows.mean(axis=0), np.finfo(float).tiny)
     # A launch of 3 µs unless the times say otherwise.
@@ -96,29 +96,29 @@ def scaled_prior(units: Vector, times: Vector, priors: Sequence[Prior]) -> Vecto
     return sizes
 
 
-def _shared(made: Design, first: Mapping[tuple[str, str], Vector], each: CoreSet, training: Vector) -> Vector:
+def _shared(matrix: Design, first: Mapping[tuple[str, str], Vector], core_set: CoreSet, training: Vector) -> Vector:
     """Towards what all devices have in common: the mean of their sizes, each relative to how fast the device is."""
     logs = {key: np.log(sizes) for key, sizes in first.items()}
-    mean = made.units[training].mean(axis=0)
+    mean = matrix.units[training].mean(axis=0)
     weight = mean * np.mean([sizes / (mean @ sizes) for sizes in first.values()], axis=0)
     weight /= weight.sum()
     speed = {key: float(log @ weight) for key, log in logs.items()}
-    prior = np.exp(np.mean([log - speed[key] for key, log in logs.items()], axis=0) + speed[each.key])
-    units, times = _rows(made, each, training)
+    prior = np.exp(np.mean([log - speed[key] for key, log in logs.items()], axis=0) + speed[core_set.key])
+    units, times = _rows(matrix, core_set, training)
     prior *= np.exp(np.mean(np.log(times / (units @ prior))))
     return solve(units, times, prior, SHARED, NOISE)
 
 
-def _threads(made: Design, formula: Formula, alone: Vector, each: CoreSet, training: Vector) -> Vector:
+def _threads(matrix: Design, formula: Formula, alone: Vector, core_set: CoreSet, training: Vector) -> Vector:
     """From one core of the same device: a factor for each scaling, then each size by itself, none divided by more than there are cores."""
-    units, times = _rows(made, each, training)
+    units, times = _rows(matrix, core_set, training)
     alone = np.maximum(alone, alone.max() * 1e-15)
     names = list(formula.threads)
-    shares = np.array([[name in parameter.shares for parameter in made.parameters] for name in names], dtype=float)
+    shares = np.array([[name in parameter.shares for parameter in matrix.parameters] for name in names], dtype=float)
     scalings = [formula.threads[name] for name in names]
-    expected = np.array([scaling.factor / each.cores**scaling.exponent for scaling in scalings])
+    expected = np.array([scaling.factor / core_set.cores**scaling.exponent for scaling in scalings])
     spread = np.array([scaling.spread for scaling in scalings])
-    divided = np.full(len(names), 1 / each.cores)
+    divided = np.full(len(names), 1 / core_set.cores)
     factors = solve_robustly(units @ (shares * alone).T, times, expected, spread, NOISE, divided)
     prior = np.maximum((factors @ shares) * alone, 0.03 * alone)
-    return solve_robustly(units, times, prior, THREADS, NOISE, alone / each.cores)
+    return solve_robustly(units, times, prior, THREADS, NOISE, alone / core_set.cores)

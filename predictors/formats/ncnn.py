@@ -72,11 +72,11 @@ class Lowering:
             self._ops[last] = Op(last, "view", tuple(ends), {"shape": shape}, shape)
         return OpGraph.build(self._path.stem, self._ops.values(), last)
 
-    def _input(self, layer: Layer, given: Shape | None) -> None:
+    def _input(self, layer: Layer, size: Shape | None) -> None:
         if "input" in self._ops:
             raise self._fault(layer, "there is a second input, and networks have one")
         w, h, c = (layer.integer(key, 0) for key in (0, 1, 2))
-        shape = given or ((1, c, h, w) if w > 0 and h > 0 and c > 0 else None)
+        shape = size or ((1, c, h, w) if w > 0 and h > 0 and c > 0 else None)
         if shape is None:
             raise self._fault(layer, "it states no size", "give the input's shape, as 3x224x224")
         self._ops["input"] = Op("input", "input", attrs={"shape": shape}, shape=shape)
@@ -107,8 +107,8 @@ class Lowering:
             return steps
         last = Blob("", ())
         for place, step in enumerate(steps):
-            sources = list(step.reads) if step.reads is not None else ([last] if place else [each for each in reads if each.op])
-            names = [self._ops[each.op].name if each.op else last.op for each in sources]
+            sources = list(step.reads) if step.reads is not None else ([last] if place else [source for source in reads if source.op])
+            names = [self._ops[source.op].name if source.op else last.op for source in sources]
             shape = kind_of(step.kind).shape([self._ops[name].shape for name in names], step.attrs)
             if min(shape, default=1) < 1:
                 raise ValueError(f"its output would be {shape}")

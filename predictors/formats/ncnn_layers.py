@@ -297,8 +297,8 @@ def _reduction(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
         return [[Step("global_avg_pool", {"keepdims": keep})]]
     out = tuple(1 if axis in over else size for axis, size in enumerate(shape) if keep or axis not in over)
     out = out if len(out) > 1 else (1, 1)
-    made = prod(out)
-    return [[stated(out, "reduce", "reduction", (1, 1, made, max(1, prod(shape) // made), 1))]]
+    elements = prod(out)
+    return [[stated(out, "reduce", "reduction", (1, 1, elements, max(1, prod(shape) // elements), 1))]]
 
 
 @_add("Interp")

@@ -44,7 +44,7 @@ class Layer:
     def integers(self, key: int) -> tuple[int, ...]:
         """Parameter `key` as a list of whole numbers; empty if it is not given."""
         value = self.params.get(key, ())
-        return tuple(int(each) for each in value) if isinstance(value, tuple) else (int(value),)
+        return tuple(int(number) for number in value) if isinstance(value, tuple) else (int(value),)
 
 
 def parse_layers(text: str, what: str) -> list[Layer]:
@@ -70,10 +70,10 @@ def _layer(parts: list[str], number: int, what: str) -> Layer:
     try:
         kind, name, reads, writes = parts[0], parts[1], int(parts[2]), int(parts[3])
         _check_blobs(parts[4:], reads, writes)
-        blobs, given = parts[4 : 4 + reads + writes], parts[4 + reads + writes :]
+        blobs, words = parts[4 : 4 + reads + writes], parts[4 + reads + writes :]
         params: dict[int, Number | tuple[Number, ...]] = {}
-        for each in given:
-            key, _, value = each.partition("=")
+        for word in words:
+            key, _, value = word.partition("=")
             params.update([_parameter(int(key), value)])
     except (ValueError, IndexError, OverflowError) as error:
         raise StretchError(f"{what} is damaged: line {number} is no layer ({error})") from error
@@ -84,7 +84,7 @@ def _layer(parts: list[str], number: int, what: str) -> Layer:
 
 def _check_blobs(rest: list[str], reads: int, writes: int) -> None:
     """Refuse a line whose blobs are not as many as it states: what follows them are parameters, `id=value`."""
-    blobs = sum(1 for each in rest if not _PARAMETER.fullmatch(each))
+    blobs = sum(1 for word in rest if not _PARAMETER.fullmatch(word))
     if reads < 0 or writes < 0 or blobs != reads + writes:
         raise ValueError(f"it states {reads} and {writes} blobs and has {blobs}")
 
@@ -110,6 +110,6 @@ def _hinted(hints: tuple[Number, ...]) -> tuple[Shape, ...]:
     """Shapes from quadruples of rank, width, height, channels."""
     shapes = []
     for at in range(0, len(hints) - 3, 4):
-        rank, w, h, c = (int(each) for each in hints[at : at + 4])
+        rank, w, h, c = (int(hint) for hint in hints[at : at + 4])
         shapes.append({1: (1, w), 2: (1, h, w), 3: (1, c, h, w)}.get(rank, ()))
     return tuple(shapes) if all(shapes) else ()

@@ -25,10 +25,10 @@ _CONSTANTS = frozenset({"Constant", "ConstantOfShape", "Shape", "Range"})
 
 
 #: The shape of an input, or of several in their order or by their names.
-Asked = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
+InputShapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
 
 
-def read_onnx(path: str | Path, input_shape: Asked | None = None) -> OpGraph:
+def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGraph:
     """The operator graph of an ONNX network.
 
     Args:
@@ -43,11 +43,11 @@ def read_onnx(path: str | Path, input_shape: Asked | None = None) -> OpGraph:
     path = Path(path)
     model = decode(path)
     graph = model.graph
-    stored = {each.name: tuple(each.dims) for each in graph.initializer}
-    inputs = [each for each in graph.input if each.name not in stored]
+    stored = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in stored]
     if not inputs:
         raise StretchError(f"{path} has no input")
-    _settle(path, inputs, _by_name(path, [each.name for each in inputs], input_shape))
+    _settle(path, inputs, _by_name(path, [value.name for value in inputs], input_shape))
     shapes = _infer(path, model)
     return _Lowering(path, graph, stored, shapes).graph(inputs)
 
@@ -71,36 +71,36 @@ def decode(path: Path) -> Any:
     return model
 
 
-def _by_name(path: Path, names: Sequence[str], given: Asked | None) -> dict[str, Sequence[int]]:
+def _by_name(path: Path, names: Sequence[str], requested: InputShapes | None) -> dict[str, Sequence[int]]:
     """The shapes that are given, by the names of inputs."""
-    if given is None:
+    if requested is None:
         return {}
-    if not isinstance(given, Mapping):
-        shapes: list[Any] = list(given) if given and not hasattr(given[0], "__index__") else [given]
-        given = dict(zip([*names, *(f"number {i + 1}" for i in range(len(names), len(shapes)))], shapes, strict=False))
-    unknown = next((name for name in given if name not in names), None)
+    if not isinstance(requested, Mapping):
+        shapes: list[Any] = list(requested) if requested and not hasattr(requested[0], "__index__") else [requested]
+        requested = dict(zip([*names, *(f"number {i + 1}" for i in range(len(names), len(shapes)))], shapes, strict=False))
+    unknown = next((name for name in requested if name not in names), None)
     if unknown is not None:
         raise UsageError(f"{path} has no input `{unknown}`", f"it has {', '.join(f'`{name}`' for name in names[:8])}")
-    return dict(given)
+    return dict(requested)
 
 
-def _settle(path: Path, inputs: list[Any], given: Mapping[str, Sequence[int]]) -> None:
+def _settle(path: Path, inputs: list[Any], requested: Mapping[str, Sequence[int]]) -> None:
     """Give every input a size in numbers."""
-    for each in inputs:
-        dims = each.type.tensor_type.shape.dim
+    for value in inputs:
+        dims = value.type.tensor_type.shape.dim
         sizes = [dim.dim_value for dim in dims]
-        if each.name in given:
-            asked = given[each.name]
-            if len(asked) != len(sizes):
+        if value.name in requested:
+            shape = requested[value.name]
+            if len(shape) != len(sizes):
                 raise StretchError(
-                    f"the input `{each.name}` of {path} has {len(sizes)} axes, a shape of {len(asked)} is given",
+                    f"the input `{value.name}` of {path} has {len(sizes)} axes, a shape of {len(shape)} is given",
                     "give the shape that it has",
                 )
-            sizes = list(asked)
+            sizes = list(shape)
         elif sizes and not sizes[0]:
             sizes[0] = 1
         if not sizes or any(size < 1 for size in sizes):
-            raise StretchError(f"the size of the input `{each.name}` of {path} is open", "give it with --input, as 3x224x224")
+            raise StretchError(f"the size of the input `{value.name}` of {path} is open", "give it with --input, as 3x224x224")
         for dim, size in zip(dims, sizes, strict=True):
             dim.dim_value = size
 
@@ -111,19 +111,19 @@ def _infer(path: Path, model: Any) -> dict[str, Shape]:
 
     # What an exporter wrote down for another size would contradict the one that is asked for.
     del model.graph.value_info[:]
-    for each in model.graph.output:
-        each.type.tensor_type.ClearField("shape")
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
     try:
         inferred = onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
     except Exception as error:
         raise StretchError(f"the shapes of {path} do not fit each other: {str(error).splitlines()[0]}") from error
-    found = {}
-    for each in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
-        tensor = each.type.tensor_type
+    shapes = {}
+    for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
+        tensor = value.type.tensor_type
         sizes = tuple(dim.dim_value for dim in tensor.shape.dim)
         if tensor.HasField("shape") and all(size > 0 for size in sizes):
-            found[each.name] = sizes
-    return found
+            shapes[value.name] = sizes
+    return shapes
 
 
 class _Lowering:
@@ -137,11 +137,11 @@ class _Lowering:
 
     def graph(self, inputs: list[Any]) -> OpGraph:
         """The operator graph; of several outputs one operator that reads them all."""
-        for index, each in enumerate(inputs):
-            self._append(each.name if index else "input", "input", (), {"shape": self._shapes[each.name]}, each.name)
+        for index, value in enumerate(inputs):
+            self._append(value.name if index else "input", "input", (), {"shape": self._shapes[value.name]}, value.name)
         for node in self._graph.node:
             self._lower(node)
-        ends = list(dict.fromkeys(self._maker[each.name] for each in self._graph.output if each.name in self._maker))
+        ends = list(dict.fromkeys(self._maker[output.name] for output in self._graph.output if output.name in self._maker))
         if not ends:
             raise StretchError(f"{self._path} computes nothing from its input")
         last = ends[0]
@@ -160,7 +160,7 @@ class _Lowering:
         )
         if seen.shape is None:
             raise StretchError(
-                f"the shape of `{node.output[0]}`, which `{node.op_type}` gives in {self._path}, cannot be told",
+                f"the shape of `{node.output[0]}`, which `{node.op_type}` gives in {self._path}, cannot be inferred",
                 "simplify the model, with onnxsim",
             )
         name = self._emit(self._steps(seen, reads), reads, node)

@@ -46,7 +46,7 @@ class Node:
         """From ONNX's own."""
         from onnx import helper
 
-        attrs = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        attrs = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         return cls(node.op_type, attrs, tuple(inputs), tuple(computed), shape)
 
     @property

@@ -56,19 +56,19 @@ def read_benchncnn(path: Path) -> tuple[list[Bench], dict[str, int]]:
         text = read_bytes(path, "output of benchncnn", MAX_BYTES, _HINT).decode()
     except UnicodeDecodeError as error:
         raise StretchError(f"{path} is not text", _HINT) from error
-    found: dict[tuple[str, str], Bench] = {}
+    benches: dict[tuple[str, str], Bench] = {}
     settings: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if setting := _SETTING.match(line):
             settings[setting[1]] = int(setting[2])
         elif match := _LINE.match(line):
             bench = _bench(path, number, *match.groups())
-            if (bench.name, bench.precision) in found:
+            if (bench.name, bench.precision) in benches:
                 raise StretchError(f"{path}, line {number}: `{match[1]}` is there twice", "keep the output of one run")
-            found[bench.name, bench.precision] = bench
-    if not found:
+            benches[bench.name, bench.precision] = bench
+    if not benches:
         raise StretchError(f"{path} has no line of a network", _HINT)
-    return list(found.values()), settings
+    return list(benches.values()), settings
 
 
 def _bench(path: Path, line: int, name: str, *numbers: str) -> Bench:

@@ -43,15 +43,15 @@ def read_op_profile(path: Path) -> list[Operator]:
     blocks = _blocks(lines)
     if not blocks:
         raise StretchError(f"{path} has no block `{ORDER}` of operators", _HINT)
-    found = [operator for block in blocks for operator in _operators(path, lines, block)]
-    if not found:
+    operators = [operator for block in blocks for operator in _operators(path, lines, block)]
+    if not operators:
         raise StretchError(f"{path} lists no operator under `{ORDER}`", _HINT)
-    return found
+    return operators
 
 
 def network_ms(operators: list[Operator]) -> float:
     """Time of the network: what its operators take together."""
-    return sum(each.ms for each in operators)
+    return sum(operator.ms for operator in operators)
 
 
 def _blocks(lines: list[str]) -> list[int]:
@@ -60,16 +60,16 @@ def _blocks(lines: list[str]) -> list[int]:
     What prepares, allocating tensors, has blocks of its own before them.
     """
     regular = next((number for number, line in enumerate(lines) if line.startswith(_REGULAR)), None)
-    found, inside = [], False
+    starts, inside = [], False
     for number, line in enumerate(lines):
         if regular is not None and number <= regular:
             continue
         if line.rstrip().endswith(":"):
             inside = line.startswith(_INSIDE)
         if line.startswith("=") and ORDER in line and not inside:
-            found.append(number + 1)
+            starts.append(number + 1)
     # Without a heading, the one that runs is the last.
-    return found if regular is not None else found[-1:]
+    return starts if regular is not None else starts[-1:]
 
 
 def _operators(path: Path, lines: list[str], start: int) -> list[Operator]:
@@ -78,7 +78,7 @@ def _operators(path: Path, lines: list[str], start: int) -> list[Operator]:
     if missing:
         raise StretchError(f"{path}, line {start + 1}: the column `{missing[0]}` is missing", _HINT)
     at = {name: header.index(name) for name in _HEADER}
-    found: list[Operator] = []
+    operators: list[Operator] = []
     for number, line in enumerate(lines[start + 1 :], start=start + 2):
         if not line.strip() or line.startswith("="):
             break
@@ -88,8 +88,8 @@ def _operators(path: Path, lines: list[str], start: int) -> list[Operator]:
             raise StretchError(f"{path}, line {number}: it has {len(values)} fields, the header {len(header)}", _HINT)
         ms = _number(path, number, "avg_ms", values[at["avg_ms"]])
         called = _number(path, number, "times called", values[at["times called"]])
-        found.append(Operator(values[at["node type"]], ms * max(called, 1.0), values[at["name"]]))
-    return found
+        operators.append(Operator(values[at["node type"]], ms * max(called, 1.0), values[at["name"]]))
+    return operators
 
 
 def _number(path: Path, line: int, name: str, text: str) -> float:

@@ -120,9 +120,9 @@ def _read_networks(path: Path) -> tuple[dict[str, OpGraph], dict[str, str]]:
         raise StretchError(f"{path} unpacks {len(packed)} bytes to more than {MAX_UNPACKED}")
     graphs: dict[str, OpGraph] = {}
     families: dict[str, str] = {}
-    for number, each in enumerate(text.splitlines(), start=1):
+    for number, row in enumerate(text.splitlines(), start=1):
         try:
-            line = msgspec.json.decode(each, type=_Line)
+            line = msgspec.json.decode(row, type=_Line)
             graph = OpGraph.from_json(bytes(line.graph))
         except (msgspec.MsgspecError, StretchError) as error:
             raise StretchError(f"{path}, line {number}: {error}") from error

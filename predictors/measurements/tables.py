@@ -1,7 +1,7 @@
 """Tables of measured times: CSV with a fixed header, every row checked.
 
 ``latencies.csv`` has the time of whole networks, ``kernels.csv`` that of single
-kernels inside them; what the columns mean is told by `Latency` and `KernelLatency`.
+kernels inside them; the columns are documented by `Latency` and `KernelLatency`.
 A table whose name ends in ``.gz`` is packed.
 """
 
@@ -83,7 +83,7 @@ Row = TypeVar("Row", Latency, KernelLatency)
 
 def read_table(path: Path, kind: type[Row]) -> list[Row]:
     """A table, checked."""
-    found: list[Row] = []
+    rows: list[Row] = []
     seen: dict[tuple[object, ...], int] = {}
     for line, raw in _lines(path, [field.name for field in msgspec.structs.fields(kind)]):
         row = _row(path, line, raw, kind)
@@ -93,10 +93,10 @@ def read_table(path: Path, kind: type[Row]) -> list[Row]:
                 f"{path}, line {line}: the same measurement stands in line {seen[key]}", "keep one of the two, or their median"
             )
         seen[key] = line
-        found.append(row)
-    if not found:
+        rows.append(row)
+    if not rows:
         raise StretchError(f"{path} has a header and no measurement")
-    return found
+    return rows
 
 
 def write_table(path: Path, rows: list[Row]) -> None:
@@ -143,11 +143,11 @@ def _lines(path: Path, fields: list[str]) -> Iterator[tuple[int, dict[str, str]]
 
 
 def _row(path: Path, line: int, raw: dict[str, str], kind: type[Row]) -> Row:
-    given = {name: value for name, value in raw.items() if value != "" or name in ("implementation", "variant")}
-    if lacking := [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in given]:
+    fields = {name: value for name, value in raw.items() if value != "" or name in ("implementation", "variant")}
+    if lacking := [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in fields]:
         raise StretchError(f"{path}, line {line}: `{lacking[0]}` is empty", "leave the row out where it was not measured")
     try:
-        row = msgspec.convert(given, kind, strict=False)
+        row = msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at ")
         raise StretchError(

@@ -54,7 +54,7 @@ class Times(NamedTuple):
         """From times one by one."""
         import numpy as np
 
-        return cls(*np.array([(each.ms, each.launch_ms, each.compute_ms, each.memory_ms) for each in times]).reshape(-1, 4).T)
+        return cls(*np.array([(time.ms, time.launch_ms, time.compute_ms, time.memory_ms) for time in times]).reshape(-1, 4).T)
 
     def kernels(self, origin: Origin) -> list[KernelTime]:
         """One by one, all from the same model."""

@@ -89,8 +89,8 @@ class FittedModel:
         new = list(dict.fromkeys(cost for cost in costs if cost not in self._times))
         for name, at in self._grouped(new).items():
             some = [new[i] for i in at]
-            found = [self.roofline.time(cost) for cost in some] if name is None else self._fitted(name, some).kernels("fit")
-            self._times.update(zip(some, found, strict=True))
+            timed = [self.roofline.time(cost) for cost in some] if name is None else self._fitted(name, some).kernels("fit")
+            self._times.update(zip(some, timed, strict=True))
         return [self._times[cost] for cost in costs]
 
     def columns(self, costs: Sequence[KernelCost]) -> Times:
@@ -103,10 +103,10 @@ class FittedModel:
 
     def _grouped(self, costs: Sequence[KernelCost]) -> dict[str | None, list[int]]:
         """Numbers of the kernels by the group that times them."""
-        found: dict[str | None, list[int]] = {}
+        groups: dict[str | None, list[int]] = {}
         for number, cost in enumerate(costs):
-            found.setdefault(group_name(cost, self.fit.groups), []).append(number)
-        return found
+            groups.setdefault(group_name(cost, self.fit.groups), []).append(number)
+        return groups
 
     def _fitted(self, group: str, costs: list[KernelCost]) -> Times:
         """Times of kernels of one group, what an inference adds to each included."""

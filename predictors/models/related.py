@@ -1,4 +1,4 @@
-"""Kernel times of a processor that nobody measured, from fits of its relatives.
+"""Kernel times of an unmeasured processor, from fits of related processors.
 
 A relative's time is scaled part by part: arithmetic by the ratio of the two peaks,
 memory by that of the two bandwidths, starting a kernel not at all. The scaled times of
@@ -64,12 +64,12 @@ class RelatedModel:
             StretchError: If a relative's profile or fit is gone.
         """
         relatives: list[tuple[FittedModel, Ratios]] = []
-        for each in prior.relatives:
-            relative = load(each.device).processor(f"{each.processor}[{each.core_set}]")
-            fit = relative.fits.get(each.precision)
+        for reference in prior.relatives:
+            relative = load(reference.device).processor(f"{reference.processor}[{reference.core_set}]")
+            fit = relative.fits.get(reference.precision)
             if fit is None:
                 raise StretchError(
-                    f"the times of {processor.name} come from {each.processor}[{each.core_set}] of {each.device} in {each.precision}, "
+                    f"the times of {processor.name} come from {reference.processor}[{reference.core_set}] of {reference.device} in {reference.precision}, "
                     "which has no fit any more",
                     "make them anew with `stretch fit relatives`",
                 )

@@ -76,8 +76,8 @@ class TreeModel:
         for _ in range(self._depth):
             left = table.take(rows + self._feature.take(at)) <= self._threshold.take(at)
             at = self._children.take(2 * at + left)
-        found: NDArray[np.float64] = np.clip(self._base + self._value[at].sum(axis=1), -self._bound, self._bound)
-        return found
+        correction: NDArray[np.float64] = np.clip(self._base + self._value[at].sum(axis=1), -self._bound, self._bound)
+        return correction
 
 
 def _depth(trees: Trees) -> int:

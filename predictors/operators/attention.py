@@ -28,16 +28,16 @@ def _shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
         raise ValueError(f"its queries {query}, keys {key} and values {value} differ in more than channels")
     if integer(attrs, "keys") != key[3]:
         raise ValueError(f"it states {attrs['keys']} keys, it reads {key[3]}")
-    for each in ADDED:
-        if each in attrs:
-            sizes = ints(attrs, each)
+    for name in ADDED:
+        if name in attrs:
+            sizes = ints(attrs, name)
             if len(sizes) != 4 or any(size not in (1, most) for size, most in zip(sizes, (heads, *query[2:], key[3]), strict=True)):
-                raise ValueError(f"its {each} {sizes} does not fit {heads} heads and scores of {query[2]}×{query[3]}×{key[3]}")
+                raise ValueError(f"its {name} {sizes} does not fit {heads} heads and scores of {query[2]}×{query[3]}×{key[3]}")
     return (query[0], value[1], *query[2:])
 
 
 def _weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    return {each: ints(attrs, each) for each in ADDED if each in attrs}
+    return {name: ints(attrs, name) for name in ADDED if name in attrs}
 
 
 def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
@@ -66,7 +66,7 @@ def _channels(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
 def _of_heads(attrs: Attrs, heads: int) -> Attrs:
     """The same with another number of heads; what is added has a row for each, or one for all."""
     was = integer(attrs, "heads")
-    added = {each: (heads, *ints(attrs, each)[1:]) for each in ADDED if each in attrs and ints(attrs, each)[0] == was > 1}
+    added = {name: (heads, *ints(attrs, name)[1:]) for name in ADDED if name in attrs and ints(attrs, name)[0] == was > 1}
     return {**attrs, "heads": heads, **added}
 
 

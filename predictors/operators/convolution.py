@@ -38,20 +38,20 @@ def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
     return Work(kind, cin, cout, groups, taps, pixels(out), prod(ints(attrs, "stride")))
 
 
-def _channels(found: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
+def _channels(ties: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
     """Dense: its own; depthwise: those it reads; grouped: units coarsened to whole convolution groups."""
     groups, out = integer(seen.attrs, "groups"), integer(seen.attrs, "out_channels")
     if groups == 1:
-        return fresh(found, seen, ins)
+        return fresh(ties, seen, ins)
     channels = seen.inputs[0][1]
     if groups == channels:
         return tuple((group, per * (out // channels)) for group, per in ins[0])
     if len(ins[0]) > 1:
-        return freeze_all(found, seen, ins)
-    group, _ = found.find(ins[0][0])
-    units = gcd(found.units[group], groups)
-    found.coarsen(group, units)
-    group, _ = found.find(ins[0][0])
+        return freeze_all(ties, seen, ins)
+    group, _ = ties.find(ins[0][0])
+    units = gcd(ties.units[group], groups)
+    ties.coarsen(group, units)
+    group, _ = ties.find(ins[0][0])
     return ((group, out // units),)
 
 

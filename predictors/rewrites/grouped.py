@@ -41,13 +41,13 @@ def in_parts(graph: OpGraph) -> OpGraph:
     for op in graph.ops:
         if is_grouped(graph, op) and integer(op.attrs, "groups") <= MOST_PARTS:
             chain = _chain(graph, op)
-            made = _parts(graph, chain)
-            if not any(each.name in graph.by_name for each in made[:-1]):
-                placed[op.name] = made
-                gone.update(each.name for each in chain)
+            parts = _parts(graph, chain)
+            if not any(part.name in graph.by_name for part in parts[:-1]):
+                placed[op.name] = parts
+                gone.update(member.name for member in chain)
     if not placed:
         return graph
-    ops = [each for op in graph.ops for each in (placed.get(op.name, []) if op.name in gone else [op])]
+    ops = [member for op in graph.ops for member in (placed.get(op.name, []) if op.name in gone else [op])]
     return OpGraph.build(graph.name, ops, graph.outputs)
 
 
@@ -68,17 +68,17 @@ def _parts(graph: OpGraph, chain: Sequence[Op]) -> list[Op]:
     conv = chain[0]
     groups = integer(conv.attrs, "groups")
     (source,) = conv.inputs
-    step, own = graph.by_name[source].shape[1] // groups, integer(conv.attrs, "out_channels") // groups
-    made, ends = [], []
+    step, width = graph.by_name[source].shape[1] // groups, integer(conv.attrs, "out_channels") // groups
+    parts, ends = [], []
     for number in range(groups):
         suffix = f"_slice{number}"
         at = conv.name + suffix
         bounds = {"start": number * step, "stop": (number + 1) * step}
-        made.append(Op(at, "slice", (source,), bounds, tags={**conv.tags, PART: suffix}))
+        parts.append(Op(at, "slice", (source,), bounds, tags={**conv.tags, PART: suffix}))
         for op in chain:
-            attrs = {**op.attrs, "groups": 1, "out_channels": own} if op is conv else op.attrs
+            attrs = {**op.attrs, "groups": 1, "out_channels": width} if op is conv else op.attrs
             suffix = f"_part{number}"
-            made.append(replace(op, name=op.name + suffix, inputs=(at,), attrs=attrs, shape=(), tags={**op.tags, PART: suffix}))
-            at = made[-1].name
+            parts.append(replace(op, name=op.name + suffix, inputs=(at,), attrs=attrs, shape=(), tags={**op.tags, PART: suffix}))
+            at = parts[-1].name
         ends.append(at)
-    return [*made, Op(chain[-1].name, "concat", tuple(ends), tags=chain[-1].tags)]
+    return [*parts, Op(chain[-1].name, "concat", tuple(ends), tags=chain[-1].tags)]

@@ -37,16 +37,16 @@ def remove(graph: OpGraph) -> OpGraph:
 
 def _chain(graph: OpGraph, image: str, gate: str, reader: str) -> set[str]:
     """Operators from the mean of an image to its gate, which nothing else reads; empty if it is none."""
-    found: set[str] = set()
+    names: set[str] = set()
     op: Op = graph.by_name[gate]
     if op.kind not in _GATES:
         return set()
     while True:
-        if set(graph.consumers[op.name]) - found - {reader} or op.name in graph.outputs or len(op.inputs) != 1:
+        if set(graph.consumers[op.name]) - names - {reader} or op.name in graph.outputs or len(op.inputs) != 1:
             return set()
-        found.add(op.name)
+        names.add(op.name)
         if op.kind == "global_avg_pool":
-            return found if op.inputs == (image,) else set()
+            return names if op.inputs == (image,) else set()
         if op.kind not in _INSIDE | _GATES:
             return set()
         op = graph.by_name[op.inputs[0]]

@@ -23,15 +23,15 @@ class Alternative:
 
     name: str  # Unique among the alternatives.
     work: tuple[Work, ...]  # Its steps, each behind those that it waits for.
-    #: What each processor takes more while it computes; nothing where nobody minds energy.
+    #: Additional power of each computing processor; empty if energy is irrelevant.
     watts: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def computing_ms(self) -> Mapping[str, float]:
         """What each processor computes in an inference, ms."""
         total: dict[str, float] = {}
-        for each in self.work:
-            total[each.processor] = total.get(each.processor, 0.0) + each.computing_ms
+        for work in self.work:
+            total[work.processor] = total.get(work.processor, 0.0) + work.computing_ms
         return total
 
     def expected_mj(self, factors: Mapping[str, float]) -> float:
@@ -49,7 +49,7 @@ class Alternative:
         """
         ends: dict[str, float] = {}
         queues: dict[str, float] = {}
-        for each in self.work:
-            begins = max((queues.get(each.queue, 0.0), *(ends[name] for name in each.after)))
-            ends[each.name] = queues[each.queue] = begins + each.other_ms + each.computing_ms * factors.get(each.processor, 1.0)
+        for work in self.work:
+            begins = max((queues.get(work.queue, 0.0), *(ends[name] for name in work.after)))
+            ends[work.name] = queues[work.queue] = begins + work.other_ms + work.computing_ms * factors.get(work.processor, 1.0)
         return max(ends.values(), default=0.0)

@@ -58,7 +58,7 @@ class Agent:
         self.requests = requests
         self.answers = answers
         self.root = ""
-        self.made = 0
+        self.drafts = 0
 
     def serve(self) -> None:
         """Answer requests until they end, then leave nothing unfinished."""
@@ -73,7 +73,7 @@ class Agent:
                 try:
                     self.tell(work[request.pop("do")](**request) or {})
                 except OSError as error:
-                    self.tell(told(error))
+                    self.tell(error_answer(error))
         except (GoneError, BrokenPipeError):
             pass
         finally:
@@ -93,8 +93,8 @@ class Agent:
 
     def unfinished(self, what: str) -> str:
         """A new path for what is not whole yet, with the number of this process in it."""
-        self.made += 1
-        return self.path("unfinished", f"{what}-{os.getpid()}-{self.made}")
+        self.drafts += 1
+        return self.path("unfinished", f"{what}-{os.getpid()}-{self.drafts}")
 
     def clean(self, process: int) -> None:
         """Remove what a process left unfinished, and what those left that are gone."""
@@ -180,8 +180,8 @@ class Agent:
 
     def do_run(self, words: list[str], imports: list[str], folder: str) -> dict[str, Any]:
         """Run ``python`` with these words in a folder; what it writes on stderr is told line by line, then its answer and exit code."""
-        asked, questions = os.pipe()
-        answers, given = os.pipe()
+        question_in, questions = os.pipe()
+        answers, answer_out = os.pipe()
         try:
             child = subprocess.Popen(
                 [self.python, *words],
@@ -189,30 +189,30 @@ class Agent:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=self.path(folder),
-                env=dict(surroundings([self.path(each) for each in imports]), NN_STRETCH_ASKS=f"{questions},{answers}"),
+                env=dict(surroundings([self.path(module) for module in imports]), NN_STRETCH_ASKS=f"{questions},{answers}"),
                 pass_fds=(questions, answers),
                 start_new_session=True,
             )
             os.close(questions)
             os.close(answers)
             try:
-                answer = self.follow(child, asked, given)
+                answer = self.follow(child, question_in, answer_out)
                 return {"code": child.wait(), "answer": answer.decode("utf-8", "replace")}
             except BaseException:
                 end(child)
                 raise
         finally:
-            os.close(asked)
-            os.close(given)
+            os.close(question_in)
+            os.close(answer_out)
 
-    def follow(self, child: subprocess.Popen[bytes], asked: int, given: int) -> bytes:
+    def follow(self, child: subprocess.Popen[bytes], question_in: int, answer_out: int) -> bytes:
         """What a child writes on stdout; what it says and asks meanwhile goes on to the other end, which is watched."""
         assert child.stdout is not None
         assert child.stderr is not None
         answer, said, questions = bytearray(), b"", b""
         streams = {child.stdout.fileno(), child.stderr.fileno()}
         with selectors.DefaultSelector() as watched:
-            for stream in (*streams, asked, self.requests.fileno()):
+            for stream in (*streams, question_in, self.requests.fileno()):
                 watched.register(stream, selectors.EVENT_READ)
             while streams:
                 for key, _ in watched.select():
@@ -227,10 +227,10 @@ class Agent:
                         answer += data
                         if len(answer) > MAX_ANSWER:
                             raise OSError(errno.EFBIG, "the answer is too large")
-                    elif key.fd == asked:
+                    elif key.fd == question_in:
                         *whole, questions = (questions + data).split(b"\n")
                         for line in whole:
-                            self.pass_question(json.loads(line.decode()), given)
+                            self.pass_question(json.loads(line.decode()), answer_out)
                     else:
                         *whole, said = (said + data).split(b"\n")
                         for line in whole:
@@ -240,7 +240,7 @@ class Agent:
             self.tell({"said": said.decode("utf-8", "replace")})
         return bytes(answer)
 
-    def pass_question(self, question: dict[str, Any], given: int) -> None:
+    def pass_question(self, question: dict[str, Any], answer_out: int) -> None:
         """Ask the other end for the content of a file, write it and say so."""
         self.tell({"asks": question["question"]})
         line = self.requests.readline()
@@ -257,7 +257,7 @@ class Agent:
             except OSError as error:
                 content.finish()
                 problem = f"{question['file']}: {error.strerror or error}"
-        os.write(given, json.dumps({"problem": problem}).encode() + b"\n")
+        os.write(answer_out, json.dumps({"problem": problem}).encode() + b"\n")
 
     def do_get(self, name: str, most: int) -> dict[str, Any]:
         """Send a file of at most so many bytes."""
@@ -341,7 +341,7 @@ def unpack(content: Content, folder: str) -> None:
                 shutil.copyfileobj(source, file, CHUNK)
 
 
-def told(error: OSError) -> dict[str, Any]:
+def error_answer(error: OSError) -> dict[str, Any]:
     """An error as an answer."""
     return {"error": error.strerror or str(error), "errno": errno.errorcode.get(error.errno or 0, ""), "file": str(error.filename or "")}
 

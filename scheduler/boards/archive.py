@@ -64,8 +64,8 @@ def below(folder: Path, skipped: Iterable[str] = ()) -> dict[str, Path]:
         skipped: Names of folders that are left out.
     """
     left_out = set(skipped)
-    found = (path for path in folder.rglob("*") if path.is_file() and left_out.isdisjoint(path.relative_to(folder).parts))
-    return {path.relative_to(folder).as_posix(): path for path in found}
+    paths = (path for path in folder.rglob("*") if path.is_file() and left_out.isdisjoint(path.relative_to(folder).parts))
+    return {path.relative_to(folder).as_posix(): path for path in paths}
 
 
 def digest_of(parts: Iterable[str]) -> str:

@@ -39,7 +39,7 @@ _MB = 10**6
 
 
 class Teller(Protocol):
-    """Whoever is told what goes on."""
+    """Receiver of progress reports."""
 
     def note(self, message: str) -> None:
         """Hear a sentence."""
@@ -135,7 +135,7 @@ class Board:
         if signature.is_file():
             files[SIGNATURE] = signature
         archive = Archive(
-            f"bundles/{digest_of(files[each].read_bytes().hex() for each in (MANIFEST, SIGNATURE) if each in files)}", files, compress=False
+            f"bundles/{digest_of(files[file_name].read_bytes().hex() for file_name in (MANIFEST, SIGNATURE) if file_name in files)}", files, compress=False
         )
         self._copied["bundle"] = 0
         if self._keeps(archive.name, digests):
@@ -295,9 +295,9 @@ def _refused(host: str, refused: RefusedError, doing: str) -> StretchError:
     return StretchError(f"on {host}, {about}{refused.reason} while {doing}")
 
 
-def explain_trial(host: str, code: int, told: str) -> StretchError:
+def explain_trial(host: str, code: int, message: str) -> StretchError:
     """Why packages do not import there: mostly a library of the system is missing."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     last = lines[-1][:300] if lines else "nothing was said"
     if ".so" in last and "cannot open shared object file" in last:
         library = last.partition(": cannot open")[0].split()[-1].removesuffix(":")

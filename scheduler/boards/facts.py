@@ -40,10 +40,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.arch}, Python {self.python}, {libc}, {self.cores} core{'s' if self.cores > 1 else ''}"
 
 
-def read_facts(host: str, told: object) -> Facts:
+def read_facts(host: str, answer: object) -> Facts:
     """Facts as an agent told them."""
     try:
-        return msgspec.convert(told, Facts)
+        return msgspec.convert(answer, Facts)
     except msgspec.ValidationError as error:
         raise StretchError(f"what {host} says of itself cannot be read: {error}") from error
 

@@ -41,14 +41,14 @@ class LostError(Exception):
 
     Args:
         code: Its exit code.
-        told: What it wrote on stderr.
+        output: What it wrote on stderr.
         greeting: What came instead of an agent; None if one had answered.
     """
 
-    def __init__(self, code: int, told: str, greeting: str | None) -> None:
-        super().__init__(told)
+    def __init__(self, code: int, output: str, greeting: str | None) -> None:
+        super().__init__(output)
         self.code = code
-        self.told = told
+        self.stderr = output
         self.greeting = greeting
 
 
@@ -170,7 +170,7 @@ class Line:
         content, problem = b"", ""
         try:
             if make is None:
-                problem = "nobody makes files here"
+                problem = "files are not served"
             else:
                 content = make(question)
         except StretchError as error:

@@ -42,7 +42,7 @@ def requirements(extras: Sequence[str], facts: Facts) -> list[Requirement]:
         if extra not in EXTRAS:
             raise UnknownNameError.among("extra for a board", extra, EXTRAS)
     stated = [Requirement(text) for text in distribution().requires or ()]
-    return [each for each in stated if _holds(each, facts, ("", *extras))]
+    return [requirement for requirement in stated if _holds(requirement, facts, ("", *extras))]
 
 
 def _holds(requirement: Requirement, facts: Facts, extras: Sequence[str]) -> bool:
@@ -57,7 +57,7 @@ def pins(stated: Sequence[Requirement], facts: Facts) -> list[str]:
 
     What is not installed here is not pinned.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     left = list(stated)
     while left:
         wanted = left.pop()
@@ -65,11 +65,11 @@ def pins(stated: Sequence[Requirement], facts: Facts) -> list[str]:
             about = metadata.distribution(wanted.name)
         except metadata.PackageNotFoundError:
             continue
-        if about.metadata["Name"] not in found:
-            found[about.metadata["Name"]] = about.version
+        if about.metadata["Name"] not in versions:
+            versions[about.metadata["Name"]] = about.version
             inner = (Requirement(text) for text in about.requires or ())
-            left += [each for each in inner if _holds(each, facts, ("", *wanted.extras))]
-    return sorted(f"{name}=={version}" for name, version in found.items())
+            left += [requirement for requirement in inner if _holds(requirement, facts, ("", *wanted.extras))]
+    return sorted(f"{name}=={version}" for name, version in versions.items())
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name
         limits.write_text("".join(f"{pin}\n" for pin in ([] if wheels else pins(stated, facts))))
         command = [*installer(facts), "--target", str(target), "--constraint", str(limits)]
         command += ["--no-index", "--find-links", str(wheels)] if wheels else []
-        wanted = [f"{each.name}{'[' + ','.join(sorted(each.extras)) + ']' if each.extras else ''}{each.specifier}" for each in stated]
+        wanted = [f"{requirement.name}{'[' + ','.join(sorted(requirement.extras)) + ']' if requirement.extras else ''}{requirement.specifier}" for requirement in stated]
         done = subprocess.run([*command, *wanted], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
             raise MissingBackendError(f"the packages for {host} ({facts}) cannot be had: {_reason(done.stderr)}", _mend(wheels))
@@ -93,10 +93,10 @@ def package_name(stated: Sequence[Requirement], facts: Facts, wheels: Path | Non
     if wheels is None:
         chosen = pins(stated, facts)
     else:
-        found = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
-        if not found:
+        files = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
+        if not files:
             raise StretchError(f"{wheels} is no folder with wheels", "name one that holds .whl files, for the board's processor and Python")
-        chosen = [f"{wheel.name}:{wheel.stat().st_size}" for wheel in found]
+        chosen = [f"{wheel.name}:{wheel.stat().st_size}" for wheel in files]
     return f"packages/{digest_of([facts.arch, facts.series, *sorted(map(str, stated)), *chosen])}"
 
 
@@ -125,8 +125,8 @@ def _mend(wheels: Path | None) -> str:
     return "see that the package index can be reached from here, or name a folder with the board's wheels by --wheels"
 
 
-def _reason(told: str) -> str:
+def _reason(log: str) -> str:
     """The line in which pip or uv says what is missing."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
     wrong = [line for line in lines if line.startswith("ERROR:")] or lines
     return wrong[-1].removeprefix("ERROR: ")[:300] if wrong else "nothing was said"

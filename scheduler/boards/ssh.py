@@ -88,7 +88,7 @@ def ssh_words(host: str, config: Path | None) -> list[str]:
     )
     if shown.returncode:
         raise StretchError(
-            f"ssh does not take its configuration: {_last(shown.stderr)}", "mend the file, or name another with --ssh-config"
+            f"ssh does not take its configuration: {_last(shown.stderr)}", "correct the file, or name another with --ssh-config"
         )
     settings = set(shown.stdout.splitlines())
     options = [*_ALWAYS, *(option for said, ours in _UNLESS_SAID.items() if said in settings for option in ours)]
@@ -107,9 +107,9 @@ def explain_start(host: str, lost: LostError) -> StretchError:
             f"Python on {host} is older than 3.7, and here is {SERIES}: packages have to be of the same series",
             f"install Python {SERIES} there, as `python{SERIES}` on its PATH",
         )
-    if lost.code == 255 and (found := _reason(lost.told)) is not None:
-        return StretchError(found.message.format(host=host), found.hint.format(host=host))
-    said = _last(lost.told) or greeting or "it said nothing"
+    if lost.code == 255 and (reason := _reason(lost.stderr)) is not None:
+        return StretchError(reason.message.format(host=host), reason.hint.format(host=host))
+    said = _last(lost.stderr) or greeting or "it said nothing"
     if lost.code == 255:
         return StretchError(f"ssh does not connect to {host}: {said}", f"see what `ssh {host}` says")
     return StretchError(f"{host} does not start Python: {said}", f"see what `ssh {host} python{SERIES} -V` says")
@@ -117,15 +117,15 @@ def explain_start(host: str, lost: LostError) -> StretchError:
 
 def explain_loss(host: str, doing: str, lost: LostError) -> StretchError:
     """What it means that an agent fell silent while something was done."""
-    said = _last(lost.told)
+    said = _last(lost.stderr)
     return StretchError(
         f"the connection to {host} was lost while {doing}{f': {said}' if said else ''}",
         "what was copied whole is kept there; give the command again once the connection is back",
     )
 
 
-def _reason(told: str) -> _Reason | None:
-    return next((each for each in _REASONS if re.search(each.pattern, told)), None)
+def _reason(message: str) -> _Reason | None:
+    return next((reason for reason in _REASONS if re.search(reason.pattern, message)), None)
 
 
 def _last(text: str) -> str:

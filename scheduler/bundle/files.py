@@ -111,10 +111,10 @@ def _end_problems(path: Path, opened: OnnxFile, name: str, manifest: Manifest) -
     stated += [(manifest.inputs, manifest.outputs, {})] * (name == manifest.whole)
     for inputs, outputs, rows in stated:
         for what, names, has, cuts in zip(("input", "output"), (inputs, outputs), opened.ends, (rows, {}), strict=True):
-            wanted = {each: cut_shape(tensors[each].shape, cuts.get(each), tensors[each].layout) for each in names}
+            wanted = {end_name: cut_shape(tensors[end_name].shape, cuts.get(end_name), tensors[end_name].layout) for end_name in names}
             if has != wanted:
-                found, asked = _listed(has), _listed(wanted)
-                yield f"{path / name} does not fit the bundle: its {what} is {found}, the manifest states {asked}"
+                file_text, manifest_text = _listed(has), _listed(wanted)
+                yield f"{path / name} does not fit the bundle: its {what} is {file_text}, the manifest states {manifest_text}"
 
 
 def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:

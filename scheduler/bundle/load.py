@@ -32,7 +32,7 @@ class Bundle:
         path: The folder.
         manifest: Its description.
         held: The folder itself; None for one that nobody replaces.
-        signer: Fingerprint of the trusted key that it is signed with; None if none was asked for.
+        signer: Fingerprint of the trusted key that it is signed with; None if no key is required.
     """
 
     path: Path

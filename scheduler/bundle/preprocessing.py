@@ -39,25 +39,25 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         wide, high = to
         if self.squash and self.size is None:
-            found = round(wide / self.crop), round(high / self.crop)
+            size = round(wide / self.crop), round(high / self.crop)
         else:
             least = min(width, height)
             shorter = round(least * max(high / height, wide / width) / self.crop) if self.size is None else self.size
             # as torchvision: the longer side is cut off, not rounded
-            found = int(shorter * width / least), int(shorter * height / least)
+            size = int(shorter * width / least), int(shorter * height / least)
         if self.size is None:
-            found = max(wide, found[0]), max(high, found[1])
-        elif found[0] < wide or found[1] < high:
+            size = max(wide, size[0]), max(high, size[1])
+        elif size[0] < wide or size[1] < high:
             raise StretchError(
                 f"a picture of {width}×{height} resized to a shorter side of {self.size} is smaller than what the model reads, {wide}×{high}",
                 "resize to more with --size",
             )
-        if found[0] * found[1] > MAX_PIXELS:
+        if size[0] * size[1] > MAX_PIXELS:
             raise StretchError(
-                f"a picture of {width}×{height} would be resized to {found[0]}×{found[1]}, which is too large",
+                f"a picture of {width}×{height} would be resized to {size[0]}×{size[1]}, which is too large",
                 "keep more of it with --crop, resize to less with --size, or leave this picture out",
             )
-        return found
+        return size
 
     def having(self, values: Mapping[str, Any]) -> "Preprocessing":
         """This with other values.
@@ -68,10 +68,10 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             ValidationError: msgspec's, if there is no such value, or it is out of range.
         """
-        own: dict[str, Any] = msgspec.to_builtins(self)
+        fields: dict[str, Any] = msgspec.to_builtins(self)
         if values.get("crop") is not None:
-            own["size"] = None
-        return msgspec.convert(own | dict(values), Preprocessing)
+            fields["size"] = None
+        return msgspec.convert(fields | dict(values), Preprocessing)
 
     def problem(self, shape: Sequence[int]) -> str | None:
         """Why a model's input of `shape` cannot be read so, as the end of a sentence; None if it can."""
@@ -91,22 +91,22 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 IMAGENET = Preprocessing()
 
 
-def asked_preprocessing(stated: Preprocessing, asked: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int]) -> Preprocessing:
+def requested_preprocessing(stated: Preprocessing, requested: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int]) -> Preprocessing:
     """What a caller asks for in the place of what a model states.
 
     Args:
-        asked: All of it, or a table of the values that are others; None for what is stated.
+        requested: A complete preprocessing, or the values to change; None for the stated one.
         shape: Of the model's input, batch first.
 
     Raises:
         UsageError: If a value is unknown or out of range, or the model reads no pictures of such a kind or size.
     """
-    if asked is None:
+    if requested is None:
         return stated
     try:
-        read = stated.having(msgspec.to_builtins(asked) if isinstance(asked, Preprocessing) else dict(asked))
+        read = stated.having(msgspec.to_builtins(requested) if isinstance(requested, Preprocessing) else dict(requested))
     except (msgspec.ValidationError, TypeError, ValueError) as error:
-        raise UsageError(f"the preprocessing that is asked for cannot be used: {error}", TABLE_HINT) from error
+        raise UsageError(f"the requested preprocessing cannot be used: {error}", TABLE_HINT) from error
     if problem := read.problem(shape):
-        raise UsageError(f"the preprocessing that is asked for {problem}", "leave it out, or resize to what the model reads or more")
+        raise UsageError(f"the requested preprocessing {problem}", "leave it out, or resize to what the model reads or more")
     return read

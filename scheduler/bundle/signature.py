@@ -57,8 +57,8 @@ def public_key(path: Path) -> bytes:
     public = _read(path, "public key", serialization.load_pem_public_key)
     if not isinstance(public, ed25519.Ed25519PublicKey):
         raise StretchError(f"{path} holds no public key of Ed25519", _KEY_HINT)
-    found: bytes = public.public_bytes_raw()
-    return found
+    raw: bytes = public.public_bytes_raw()
+    return raw
 
 
 def sign(folder: Path, description: bytes, key: Path) -> bytes:
@@ -80,20 +80,20 @@ def sign(folder: Path, description: bytes, key: Path) -> bytes:
     if not isinstance(private, ed25519.Ed25519PrivateKey):
         raise StretchError(f"{key} holds no private key of Ed25519", _KEY_HINT)
     public: bytes = private.public_key().public_bytes_raw()
-    made = Signature(schema=1, algorithm="ed25519", key=_text(public), signature=_text(private.sign(_PURPOSE + description)))
-    _write(folder / SIGNATURE, msgspec.json.format(msgspec.json.encode(made), indent=1))
+    signature = Signature(schema=1, algorithm="ed25519", key=_text(public), signature=_text(private.sign(_PURPOSE + description)))
+    _write(folder / SIGNATURE, msgspec.json.format(msgspec.json.encode(signature), indent=1))
     return public
 
 
 def check_signature(folder: Path, description: bytes, keys: Sequence[bytes]) -> bytes:
     """Which of some keys a bundle's description is signed with."""
-    hint = "nothing says who made it: get it again from whom you trust"
+    hint = "its origin is unknown: get it again from a trusted source"
     file = folder / SIGNATURE
     if not file.exists():
         raise StretchError(f"{folder} is not signed: it has no {SIGNATURE}", "its maker signs it with `stretch sign`")
     try:
-        found = msgspec.json.decode(read_bytes(file, "bundle's signature", MAX_BYTES, hint), type=Signature)
-        signature = base64.b64decode(found.signature, validate=True)
+        stored = msgspec.json.decode(read_bytes(file, "bundle's signature", MAX_BYTES, hint), type=Signature)
+        signature = base64.b64decode(stored.signature, validate=True)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise StretchError(f"{file} is damaged: {error}", hint) from error
     package = _package("cryptography.hazmat.primitives.asymmetric.ed25519")

@@ -106,9 +106,9 @@ def _design_problems(manifest: Manifest) -> Iterator[str]:
     for segment in design.segments:
         yield from _segment_problems(segment, manifest)
     for side in design.sides:
-        found = [entry.name for entry in manifest.subgraphs if entry.segment == side.name]
-        if found != [f"{side.name}.{side.processor}"]:
-            yield f"`design` has `{side.name}` on {side.processor} beside the trunk, its subgraphs are {_listed(found) or 'none'}"
+        names = [entry.name for entry in manifest.subgraphs if entry.segment == side.name]
+        if names != [f"{side.name}.{side.processor}"]:
+            yield f"`design` has `{side.name}` on {side.processor} beside the trunk, its subgraphs are {_listed(names) or 'none'}"
 
 
 def _segment_problems(segment: _StatedSegment, manifest: Manifest) -> Iterator[str]:
@@ -118,8 +118,8 @@ def _segment_problems(segment: _StatedSegment, manifest: Manifest) -> Iterator[s
     of = {p for p in processors for entry in entries if p == entry.processor or entry.name == f"{segment.name}.{p}"}
     twice = len(set(processors)) != len(processors) and not join_of(segment.join).placed
     if twice or len(entries) != len(processors) or of != set(processors):
-        found = _listed([entry.name for entry in entries])
-        yield f"`design` has branches on {_listed(processors)} in segment `{segment.name}`, its subgraphs are {found}"
+        listed = _listed([entry.name for entry in entries])
+        yield f"`design` has branches on {_listed(processors)} in segment `{segment.name}`, its subgraphs are {listed}"
     kinds: list[str] = [join.kind for join in manifest.joins if join.segment == segment.name]
     meets = join_of(segment.join).meets
     wanted = [] if len(processors) == 1 or meets is None else [meets]
@@ -175,12 +175,12 @@ def _error_problems(manifest: Manifest, tolerance: float | None) -> Iterator[str
     known = {"model", *manifest.controls, *(entry.name for entry in manifest.subgraphs)}
     stated, largest = manifest.checks.get("errors"), _number(manifest.checks.get("max_error"))
     errors = {name: _number(error) for name, error in stated.items()} if isinstance(stated, dict) else {}
-    found = [error for error in errors.values() if error is not None]
-    if not errors or len(found) < len(errors):
+    numbers = [error for error in errors.values() if error is not None]
+    if not errors or len(numbers) < len(errors):
         yield "`checks.errors` is not a number from zero for each file"
     elif stray := sorted(errors.keys() - known):
         yield f"`checks.errors` has `{stray[0][:80]}`, which is no file of the bundle"
-    elif largest is None or not math.isclose(largest, max(found), rel_tol=_ROUNDING):
+    elif largest is None or not math.isclose(largest, max(numbers), rel_tol=_ROUNDING):
         yield f"`checks.max_error` is {largest}, and not the largest of `checks.errors`"
     elif tolerance and largest > tolerance:
         yield f"`checks.max_error` is {largest}, `checks.tolerance` allows {tolerance}"

@@ -55,7 +55,7 @@ class TfliteFile:
         definition = self._definition(signature)
         tensors = self.model["subgraphs"][definition["subgraph_index"]]["tensors"]
         inputs, outputs = (
-            {each["name"]: tuple(tensors[each["tensor_index"]]["shape"].tolist()) for each in definition[key]}
+            {end["name"]: tuple(tensors[end["tensor_index"]]["shape"].tolist()) for end in definition[key]}
             for key in ("inputs", "outputs")
         )
         return inputs, outputs
@@ -89,7 +89,7 @@ class TfliteFile:
         for definition in self.model["signature_defs"]:
             if definition["signature_key"] == signature:
                 return dict(definition)
-        known = ", ".join(each["signature_key"] for each in self.model["signature_defs"][:12])
+        known = ", ".join(signature_def["signature_key"] for signature_def in self.model["signature_defs"][:12])
         raise StretchError(f"{self.path} has no signature `{signature}`", f"it has {known}")
 
 
@@ -114,11 +114,11 @@ def parse_tflite(data: bytes, path: Path) -> TfliteFile:
         check_model(model)
     except StretchError as error:
         raise StretchError(f"{path} is no TFLite file that nn-stretch wrote: {error.message}", _AGAIN) from error
-    found = [entry for entry in model.get("metadata", []) if entry.get("name") == METADATA]
-    if len(found) != 1:
+    entries = [entry for entry in model.get("metadata", []) if entry.get("name") == METADATA]
+    if len(entries) != 1:
         raise StretchError(f"{path} has no plan in its metadata, so it is no TFLite file of a bundle", _AGAIN)
     try:
-        content = model["buffers"][found[0].get("buffer", 0)].get("data", b"")
+        content = model["buffers"][entries[0].get("buffer", 0)].get("data", b"")
         plan = msgspec.json.decode(bytes(content), type=TflitePlan)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StretchError(f"the plan in the metadata of {path} is damaged: {error}", _AGAIN) from error

@@ -58,7 +58,7 @@ def judge(session: Session, x: Values) -> Judgement:
             if not error <= most:
                 raise _blame(session, sub, name, tensors, _words(error, precision, most), precision)
             worst, compared = max(worst, error), compared + 1
-    output, final = (manifest.named(found) for found in (tensors, expected))
+    output, final = (manifest.named(values) for values in (tensors, expected))
     check_output(session, plain(output), plain(final))
     worst = max(worst, *(distance(output[name], final[name], precision) for name in final))
     measure = "largest" if precision == "fp32" else "rms"
@@ -87,35 +87,35 @@ def check_output(session: Session, output: Values, expected: Values) -> None:
 _HINT = "run `stretch verify`, and try other delegates with --map"
 
 
-def _check_whole(session: Session, reference: Reference, x: Values, found: Mapping[str, Array]) -> bool:
+def _check_whole(session: Session, reference: Reference, x: Values, results: Mapping[str, Array]) -> bool:
     """Compare the whole model with the bundle's sample."""
     bundle = session.bundle
     whole, outputs = bundle.manifest.whole, bundle.manifest.outputs
-    if not all(np.isfinite(found[name]).all() for name in outputs):
+    if not all(np.isfinite(results[name]).all() for name in outputs):
         raise StretchError(f"{bundle.file(whole)} gives NaN or infinity for this input", "write the bundle again with `stretch branch`")
     sample = read_sample(bundle.manifest.checks)
     if sample is None:
         return False
     known = random_input(bundle, sample.seed)
-    now = found if digest(known) == digest(x) else reference.run(known)
+    now = results if digest(known) == digest(x) else reference.run(known)
     if problem := sample.problem(known, now[outputs[0]], allowed(bundle.manifest.checks, outputs[0])):
         raise StretchError(f"{bundle.file(whole)} {problem}", "write the bundle again with `stretch branch`")
     return True
 
 
-def _blame(session: Session, sub: SubgraphEntry, tensor: str, tensors: Mapping[str, Array], told: str, precision: str) -> StretchError:
+def _blame(session: Session, sub: SubgraphEntry, tensor: str, tensors: Mapping[str, Array], difference: str, precision: str) -> StretchError:
     """The error that says whose fault it is: the delegate's, if the subgraph's own file gives something else, or the file's."""
     bundle = session.bundle
     place = session.places[sub.name]
-    own = run_file(bundle.file(sub.file), dict(zip(sub.inputs, read_by(sub, tensors), strict=True)))[tensor]
+    recomputed = run_file(bundle.file(sub.file), dict(zip(sub.inputs, read_by(sub, tensors), strict=True)))[tensor]
     got = tensors[tensor]
-    if own.shape == got.shape and distance(got, own, precision) <= allowed(bundle.manifest.checks, tensor, precision):
+    if recomputed.shape == got.shape and distance(got, recomputed, precision) <= allowed(bundle.manifest.checks, tensor, precision):
         return StretchError(
-            f"the output of subgraph `{sub.name}` {told} {bundle.manifest.whole}: its file {bundle.file(sub.file)} computes something else",
+            f"the output of subgraph `{sub.name}` {difference} {bundle.manifest.whole}: its file {bundle.file(sub.file)} computes something else",
             "write the bundle again with `stretch branch`",
         )
     return StretchError(
-        f"the output of subgraph `{sub.name}` on processor `{place.processor}` (delegate `{place.delegate}`) {told} {bundle.manifest.whole}",
+        f"the output of subgraph `{sub.name}` on processor `{place.processor}` (delegate `{place.delegate}`) {difference} {bundle.manifest.whole}",
         f"try another delegate with --map {place.processor}=cpu",
     )
 

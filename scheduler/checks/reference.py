@@ -31,8 +31,8 @@ class Reference:
         self.names = [value.name for value in proto.graph.output]
         source: str | bytes = str(file)
         if not opened.external:
-            made = {name for node in proto.graph.node for name in node.output}
-            crossing = [t.name for t in bundle.manifest.tensors if t.name in made and t.name not in self.names]
+            written = {name for node in proto.graph.node for name in node.output}
+            crossing = [t.name for t in bundle.manifest.tensors if t.name in written and t.name not in self.names]
             for name in crossing:
                 proto.graph.output.add().name = name
             self.names += crossing
@@ -68,12 +68,12 @@ def _session(source: str | bytes, file: Path) -> Any:
 
 
 def _run(session: Any, x: Values) -> list[Array]:
-    given = as_arrays(x, [value.name for value in session.get_inputs()])
+    inputs = as_arrays(x, [value.name for value in session.get_inputs()])
     try:
-        found: list[Array] = session.run(None, given)
+        arrays: list[Array] = session.run(None, inputs)
     except Exception as error:
         raise StretchError(f"ONNX Runtime cannot run the model on this input: {_first_line(error)}") from error
-    return found
+    return arrays
 
 
 def _first_line(error: Exception) -> str:

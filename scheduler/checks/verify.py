@@ -22,7 +22,7 @@ from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 
-#: Parts of a verification that progress is told of.
+#: Steps of a verification that report progress.
 STEPS = 3
 
 #: Largest difference allowed between subgraphs and whole model, relative to the largest output.
@@ -82,19 +82,19 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
         progress("its whole model")
         expected = plain(bundle.manifest.named(as_arrays(Sequential(bundle.file(bundle.manifest.whole)).run(x), bundle.manifest.outputs)))
         progress("its subgraphs")
-        found = [_compared(bundle, x, expected, "the subgraphs", None)]
+        compared = [_compared(bundle, x, expected, "the subgraphs", None)]
         if bundle.manifest.tflite is not None:
             check_belongs(load_tflite(bundle.file(bundle.manifest.tflite)), bundle.manifest)
             if LiteRtDelegate.unavailable() is None:
                 everywhere = {entry.processor: "litert" for entry in bundle.manifest.subgraphs}
-                found.append(_compared(bundle, x, expected, f"the signatures of {bundle.manifest.tflite}", everywhere))
+                compared.append(_compared(bundle, x, expected, f"the signatures of {bundle.manifest.tflite}", everywhere))
     except StretchError as error:
         if error.exit_code != 1:
             raise
         return Verification((bundle.named(error.message),), None)
-    errors = [each.max_error for each in found if each.max_error is not None]
-    problems = tuple(p for each in found for p in each.problems)
-    return Verification(problems, max(errors, default=None), found[0].tolerance, bundle.signer)
+    errors = [comparison.max_error for comparison in compared if comparison.max_error is not None]
+    problems = tuple(p for comparison in compared for p in comparison.problems)
+    return Verification(problems, max(errors, default=None), compared[0].tolerance, bundle.signer)
 
 
 def _statements(bundle: Bundle) -> tuple[str, ...]:
@@ -108,20 +108,20 @@ def _compared(bundle: Bundle, x: Values, expected: Values, what: str, mapping: M
     with Session(bundle, mapping) as session:
         got = session(x)
     manifest = bundle.manifest
-    found = [
+    comparisons = [
         _difference(
             manifest.whole,
-            each,
+            output,
             value,
             what if name is None else f"{what} for the output `{name}`",
             lower,
             allowed(manifest.checks, tensor, usual=TOLERANCE),
         )
-        for tensor, (name, each, value) in zip(manifest.outputs, _pairs(got, expected), strict=True)
+        for tensor, (name, output, value) in zip(manifest.outputs, _pairs(got, expected), strict=True)
     ]
-    problems = tuple(problem for each in found for problem in each.problems)
-    errors = [each.max_error for each in found if each.max_error is not None]
-    tolerances = [each.tolerance for each in found if each.tolerance is not None]
+    problems = tuple(problem for comparison in comparisons for problem in comparison.problems)
+    errors = [comparison.max_error for comparison in comparisons if comparison.max_error is not None]
+    tolerances = [comparison.tolerance for comparison in comparisons if comparison.tolerance is not None]
     return Verification(problems, max(errors, default=None), max(tolerances, default=None))
 
 

@@ -110,10 +110,10 @@ class Compiled(ABC):
 
     def check(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Raise StretchError unless the buffers fit this subgraph."""
-        for what, known, given in (("input", self.inputs, inputs), ("output", self.outputs, outputs)):
-            if len(known) != len(given):
-                raise StretchError(f"the subgraph has {len(known)} {what}s, {len(given)} buffers were given")
-            for (name, shape), array in zip(known.items(), given, strict=True):
+        for what, known, arrays in (("input", self.inputs, inputs), ("output", self.outputs, outputs)):
+            if len(known) != len(arrays):
+                raise StretchError(f"the subgraph has {len(known)} {what}s, {len(arrays)} buffers were given")
+            for (name, shape), array in zip(known.items(), arrays, strict=True):
                 if array.shape != shape:
                     raise StretchError(f"{what} `{name}` has shape {list(shape)}, its buffer {list(array.shape)}")
                 if not array.flags.c_contiguous:

@@ -156,13 +156,13 @@ class LiteRtDelegate(CoreDelegate):
         call = compiled.bind(*([np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)))
         times = {step: _ms(step) for step in (call.enter, call.compute, call.leave)}
         inside = _by_xnnpack(compiled)
-        found = [NodePlace(f"{name}/to NHWC", "convert", "channels go last at the border of a LiteRT subgraph", times[call.enter])]
+        places = [NodePlace(f"{name}/to NHWC", "convert", "channels go last at the border of a LiteRT subgraph", times[call.enter])]
         for writes, code in file.operators(name):
             where = "a kernel of XNNPACK" if writes in inside else "a kernel of LiteRT: XNNPACK does not take it"
-            found.append(NodePlace(writes, code, f"{where}; LiteRT tells no time of its own"))
-        found.append(NodePlace(f"{name}/compute", "all operators", "LiteRT runs them as one call", times[call.compute]))
-        found.append(NodePlace(f"{name}/to NCHW", "convert", "channels go first at the border of a LiteRT subgraph", times[call.leave]))
-        return found
+            places.append(NodePlace(writes, code, f"{where}; LiteRT tells no time of its own"))
+        places.append(NodePlace(f"{name}/compute", "all operators", "LiteRT runs them as one call", times[call.compute]))
+        places.append(NodePlace(f"{name}/to NCHW", "convert", "channels go first at the border of a LiteRT subgraph", times[call.leave]))
+        return places
 
     def _file(self, bundle: "Bundle") -> TfliteFile:
         name = bundle.manifest.tflite
@@ -188,11 +188,11 @@ class LiteRtDelegate(CoreDelegate):
     def _compiled(self, file: TfliteFile, name: str) -> LiteRtCompiled:
         inputs, outputs = file.ends(name)
         interpreter = open_interpreter(file.alone(name), len(self._cores), f"signature `{name}` of {file.path}")
-        found = [*interpreter.get_input_details(), *interpreter.get_output_details()]
-        indices = {tensor: int(each["index"]) for tensor, each in zip((*inputs, *outputs), found, strict=True)}
+        details = [*interpreter.get_input_details(), *interpreter.get_output_details()]
+        indices = {tensor: int(tensor_detail["index"]) for tensor, tensor_detail in zip((*inputs, *outputs), details, strict=True)}
         shapes = inputs | outputs
-        for tensor, each in zip((*inputs, *outputs), found, strict=True):
-            if tuple(each["shape"].tolist()) != shapes[tensor] or each["dtype"] is not np.float32:
+        for tensor, detail in zip((*inputs, *outputs), details, strict=True):
+            if tuple(detail["shape"].tolist()) != shapes[tensor] or detail["dtype"] is not np.float32:
                 raise StretchError(f"LiteRT gives `{tensor}` of signature `{name}` another shape or type than the plan of {file.path}")
         return LiteRtCompiled(interpreter, {n: _nchw(s) for n, s in inputs.items()}, {n: _nchw(s) for n, s in outputs.items()}, indices)
 
@@ -217,10 +217,10 @@ def _by_xnnpack(compiled: LiteRtCompiled) -> set[str]:
     interpreter = compiled._interpreter
     try:
         steps = interpreter._get_ops_details()
-        names = {each["index"]: each["name"] for each in interpreter.get_tensor_details()}
+        names = {detail["index"]: detail["name"] for detail in interpreter.get_tensor_details()}
     except (AttributeError, RuntimeError, ValueError):  # not part of the public interface
         return set()
-    made_by = {int(out): step for step in steps if step["op_name"] != "DELEGATE" for out in step["outputs"]}
+    producers = {int(out): step for step in steps if step["op_name"] != "DELEGATE" for out in step["outputs"]}
     inside: set[str] = set()
     for step in steps:
         if step["op_name"] != "DELEGATE":
@@ -228,10 +228,10 @@ def _by_xnnpack(compiled: LiteRtCompiled) -> set[str]:
         border, left = {int(i) for i in step["inputs"]}, [int(i) for i in step["outputs"]]
         while left:
             tensor = left.pop()
-            if tensor in border or tensor not in made_by or names.get(tensor, "") in inside:
+            if tensor in border or tensor not in producers or names.get(tensor, "") in inside:
                 continue
             inside.add(names.get(tensor, ""))
-            left += [int(i) for i in made_by[tensor]["inputs"]]
+            left += [int(i) for i in producers[tensor]["inputs"]]
     return inside
 
 

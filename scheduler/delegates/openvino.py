@@ -112,13 +112,13 @@ class OpenVinoDelegate(CoreDelegate):
         request = compiled.create_infer_request()
         request.infer()
         known = dict(open_onnx(model).named)
-        found = []
+        node_places = []
         for entry in request.profiling_info:
             status = str(entry.status).rpartition(".")[2]
             executed = status == "EXECUTED"
             reason = f"{STATUS.get(status, status)}{f' ({entry.exec_type})' if executed else ''}"
-            found.append(NodePlace(entry.node_name, known.pop(entry.node_name, entry.node_type), reason, _ms(entry) if executed else None))
-        return [*found, *(NodePlace(name, op, STATUS["OPTIMIZED_OUT"]) for name, op in known.items())]
+            node_places.append(NodePlace(entry.node_name, known.pop(entry.node_name, entry.node_type), reason, _ms(entry) if executed else None))
+        return [*node_places, *(NodePlace(name, op, STATUS["OPTIMIZED_OUT"]) for name, op in known.items())]
 
     def _compiled(self, model: Path, **settings: Any) -> Any:
         openvino = _openvino()

@@ -35,8 +35,8 @@ def cached_context(folder: Path | None, model: Path, versions: str, open_session
             kept.unlink(missing_ok=True)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=folder) as made:
-            fresh = Path(made) / "context.onnx"
+        with tempfile.TemporaryDirectory(dir=folder) as draft:
+            fresh = Path(draft) / "context.onnx"
             settings = {"ep.context_enable": "1", "ep.context_file_path": str(fresh), "ep.context_embed_mode": "1"}
             session = open_session(model, settings)
             if fresh.is_file():

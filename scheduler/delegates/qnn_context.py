@@ -66,21 +66,21 @@ def compile_context(model: Path, chip: str, out: Path, x: Array) -> Array:
     """
     find_chip(chip)
     load_library()
-    given, got = out.with_suffix(".in.npy"), out.with_suffix(".out.npy")
-    np.save(given, x)
-    command = [sys.executable, "-m", "scheduler.delegates.qnn_context", str(model), chip, str(out), str(given), str(got)]
+    inputs_file, got = out.with_suffix(".in.npy"), out.with_suffix(".out.npy")
+    np.save(inputs_file, x)
+    command = [sys.executable, "-m", "scheduler.delegates.qnn_context", str(model), chip, str(out), str(inputs_file), str(got)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
         if done.returncode or not got.is_file():
             reason = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
             raise StretchError(f"QNN cannot compile {model.name} for {chip}: {reason}")
-        found: Array = np.load(got, allow_pickle=False)
+        outputs: Array = np.load(got, allow_pickle=False)
     except subprocess.TimeoutExpired as error:
         raise StretchError(f"QNN did not compile {model.name} for {chip} within {LIMIT} s") from error
     finally:
-        given.unlink(missing_ok=True)
+        inputs_file.unlink(missing_ok=True)
         got.unlink(missing_ok=True)
-    return found
+    return outputs
 
 
 def open_context(file: Path, chip: str) -> Any:
@@ -107,11 +107,11 @@ def _session(file: Path, chip: Chip, settings: dict[str, str]) -> Any:
 
 def main() -> None:
     """Compile and run: MODEL CHIP OUT INPUT.npy OUTPUT.npy."""
-    model, chip, out, given, got = sys.argv[1:]
+    model, chip, out, inputs_file, got = sys.argv[1:]
     settings = {"ep.context_enable": "1", "ep.context_file_path": out, "ep.context_embed_mode": "1"}
     _session(Path(model), find_chip(chip), settings)
     session = open_context(Path(out), chip)
-    (y,) = session.run(None, {session.get_inputs()[0].name: np.load(given, allow_pickle=False)})
+    (y,) = session.run(None, {session.get_inputs()[0].name: np.load(inputs_file, allow_pickle=False)})
     np.save(got, y)
 
 

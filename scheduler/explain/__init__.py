@@ -1,6 +1,6 @@
-"""Where a file of anybody's runs: which processor of a runtime takes each of its operators, and what stops the others."""
+"""Operator support of a runtime for any model file: the operators that a processor takes, and the reasons for the others."""
 
+from scheduler.explain.fixing import fix_file
 from scheduler.explain.foreign import explain_file
-from scheduler.explain.mended import mend_file
 
-__all__ = ["explain_file", "mend_file"]
+__all__ = ["explain_file", "fix_file"]

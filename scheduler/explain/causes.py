@@ -15,7 +15,7 @@ _VERSION = re.compile(r"opset (\d+)", re.IGNORECASE)
 def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Collection[str]) -> tuple[str, str]:
     """What stops an operator and what to change."""
     op, said = model.ops[i], words or ""
-    if model.kind == "ONNX" and (found := _VERSION.search(said)) and int(found[1]) == model.opset:
+    if model.kind == "ONNX" and (match := _VERSION.search(said)) and int(match[1]) == model.opset:
         return f"opset {model.opset}", "export the model with a newer opset"
     if op.domain:
         return f"domain {op.domain}", "write it with operators of ONNX itself, or give the runtime the library that has it"

@@ -50,16 +50,16 @@ def in_child(*words: str) -> tuple[Any, str]:
                 ).returncode
             except subprocess.TimeoutExpired as error:
                 raise StretchError(f"{words[2]} does not answer within {LIMIT} s", "ask it about a part of the model") from error
-        told = log.read_bytes()[-LOG:].decode(errors="replace")
+        output = log.read_bytes()[-LOG:].decode(errors="replace")
         if not answer.is_file():
-            last = next((line.strip() for line in reversed(told.splitlines()) if line.strip()), "it wrote nothing")
+            last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it wrote nothing")
             how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-            raise StretchError(f"the process that asked {words[2]} about {words[1]} {how}: {last[:300]}", "ask another runtime")
+            raise StretchError(f"the process that loads {words[1]} in {words[2]} {how}: {last[:300]}", "use another runtime")
         reply = msgspec.json.decode(answer.read_bytes(), type=Reply)
     if reply.error is not None:
         kind, message, hint = reply.error
         raise _ERRORS[kind](message, hint)
-    return reply.result, told
+    return reply.result, output
 
 
 def _ask(file: str, runtime: str, device: str) -> Verdict:
@@ -82,6 +82,6 @@ def main(answer: str, work: str, *words: str) -> None:
     try:
         reply = Reply(result=_WORK[work](*words))
     except StretchError as error:
-        kind = next(each.__name__ for each in type(error).__mro__ if each.__name__ in _ERRORS)
+        kind = next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in _ERRORS)
         reply = Reply(error=(kind, error.message, error.hint))
     Path(answer).write_bytes(msgspec.json.encode(reply))

@@ -130,10 +130,10 @@ def _session(file: Path) -> Any:
 
 def _run(session: Any, feed: dict[str, Any], file: Path) -> list[Any]:
     try:
-        found: list[Any] = session.run(None, feed)
+        outputs: list[Any] = session.run(None, feed)
     except Exception as error:
         raise StretchError(f"{file} does not run on random inputs, so no change of it can be compared: {_line(error)}") from error
-    return found
+    return outputs
 
 
 def _line(error: Exception) -> str:

@@ -1,20 +1,20 @@
-"""A file of anybody's on a runtime: its verdict counted, and the first obstacle in execution order."""
+"""Explanation of a model file on a runtime: partitions, copies and unsupported operators, from the runtime's verdict."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from scheduler.explain import on_qnn
-from scheduler.explain.answer import Obstacle, RuntimeExplanation, RuntimeOperator, Verdict
+from scheduler.explain.answer import RuntimeExplanation, RuntimeOperator, UnsupportedReason, Verdict
 from scheduler.explain.causes import find_cause, kinds
 from scheduler.explain.child import ask_runtime
 from scheduler.explain.model import ForeignModel, open_model
 from scheduler.explain.runtimes import check_runtime
 
-#: Characters of a log that are told.
-TOLD = 20_000
+#: Characters of a log that are reported.
+LOG_LIMIT = 20_000
 
-#: Lines of logs by which runtimes say what they leave.
-_TELLING = (
+#: Words in log lines about unsupported operators.
+_LOG_WORDS = (
     "FAILED",
     "REASON",
     "Node name:",
@@ -29,19 +29,19 @@ _TELLING = (
 
 
 def explain_file(path: Path, runtime: str, device: str | None = None) -> RuntimeExplanation:
-    """Where each operator of an ONNX or TFLite file runs on a runtime of this machine.
+    """Placement of each operator of an ONNX or TFLite file by a runtime of this machine.
 
-    The runtime is asked in a process of its own, which a damaged file may end.
+    The runtime is loaded in a child process, which a damaged file may crash.
 
     Args:
         runtime: A key of `scheduler.explain.runtimes.RUNTIMES`.
-        device: One of the runtime's devices; the best one here if None.
+        device: One of the runtime's devices; the best available one if None.
 
     Raises:
-        UnknownNameError: If there is no such runtime, or it has no such device here.
-        UsageError: If the runtime reads no such files.
-        MissingBackendError: If it is not installed.
-        StretchError: If the file cannot be read, or the runtime's process ends.
+        UnknownNameError: If the runtime or the device is unknown.
+        UsageError: If the runtime does not read this file format.
+        MissingBackendError: If the runtime is not installed.
+        StretchError: If the file cannot be read, or the child process crashes.
     """
     model = open_model(path)
     check_runtime(runtime, model)
@@ -52,7 +52,7 @@ def explain_file(path: Path, runtime: str, device: str | None = None) -> Runtime
 
 
 def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplanation:
-    """What a verdict comes to."""
+    """The explanation that follows from a verdict."""
     on = {i for i, where in verdict.taken.items() if where == verdict.target}
     operators = [_operator(model, i, verdict, on) for i in range(len(model.ops))]
     total = sum(op.macs for op in operators)
@@ -67,11 +67,11 @@ def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplan
             for i, o in enumerate(operators)
         ],
         partitions=len(set(parts.values())),
-        obstacles=list(_obstacles(model, verdict, off)),
+        obstacles=list(_unsupported_reasons(model, verdict, off)),
         copies=_crossings(model, on, off) + verdict.added,
         share=None if not total else sum(op.macs for i, op in enumerate(operators) if i not in off) / total,
         fix=None,
-        log=_told(log),
+        log=_shortened(log),
         warnings=list(verdict.warnings),
     )
 
@@ -79,23 +79,23 @@ def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplan
 def _operator(model: ForeignModel, i: int, verdict: Verdict, on: set[int]) -> RuntimeOperator:
     op, where = model.ops[i], verdict.taken.get(i)
     if verdict.refused is not None:
-        taken, reason = False, "this one stops the whole file" if i == verdict.at else "the file is refused as a whole"
+        taken, reason = False, "the runtime rejects the file because of this operator" if i == verdict.at else "the runtime rejects the whole file"
     elif i in on:
         taken, reason = True, f"taken by {verdict.target}"
     elif i in verdict.gone:
         taken, reason = None, verdict.gone[i]
     else:
         taken = False
-        reason = verdict.said.get(i) or f"{verdict.target} does not take it, and says no reason"
+        reason = verdict.said.get(i) or f"{verdict.target} does not take it and gives no reason"
     return RuntimeOperator(name=op.name, op=op.op, target=where, taken=taken, partition=None, macs=op.macs, reason=reason)
 
 
 def _parts(operators: list[RuntimeOperator], verdict: Verdict) -> dict[int, int]:
-    """Partition of each operator that is taken: what the runtime tells, else runs in execution order."""
+    """Partition of each supported operator: as the runtime reports it, else consecutive operators in execution order."""
     if verdict.parts:
         numbers = {part: n for n, part in enumerate(dict.fromkeys(verdict.parts[i] for i in sorted(verdict.parts)))}
         return {i: numbers[part] for i, part in verdict.parts.items()}
-    found: dict[int, int] = {}
+    partitions: dict[int, int] = {}
     part, inside = -1, False
     for i, op in enumerate(operators):
         if op.taken is None:
@@ -104,45 +104,45 @@ def _parts(operators: list[RuntimeOperator], verdict: Verdict) -> dict[int, int]
             part += 1
         inside = op.taken
         if op.taken:
-            found[i] = part
-    return found
+            partitions[i] = part
+    return partitions
 
 
 def _crossings(model: ForeignModel, on: set[int], off: set[int]) -> int:
-    """Tensors that are handed on between operators on the processor and others, each once a direction."""
-    made_by = {name: i for i, op in enumerate(model.ops) for name in op.outputs}
+    """Number of tensors passed between the processor and others, each counted once per direction."""
+    producers = {name: i for i, op in enumerate(model.ops) for name in op.outputs}
     crossing = set()
     for i, op in enumerate(model.ops):
         for name in op.inputs:
-            j = made_by.get(name)
+            j = producers.get(name)
             if j is not None and ((i in on and j in off) or (i in off and j in on)):
                 crossing.add((name, i in on))
     return len(crossing)
 
 
-def _obstacles(model: ForeignModel, verdict: Verdict, off: set[int]) -> Iterator[Obstacle]:
-    """What stops each operator that is not taken; of a file that is refused as a whole, the one that its words are about."""
+def _unsupported_reasons(model: ForeignModel, verdict: Verdict, off: set[int]) -> Iterator[UnsupportedReason]:
+    """Reasons for all unsupported operators; if the whole file is rejected, for the operator that the error names."""
     there = kinds(verdict.taken, verdict.target, model)
     if verdict.refused is not None:
-        yield _obstacle(model, verdict.at or 0, verdict.refused, there, known=verdict.at is not None)
+        yield _unsupported_reason(model, verdict.at or 0, verdict.refused, there, known=verdict.at is not None)
         return
     for i in sorted(off):
-        yield _obstacle(model, i, verdict.said.get(i), there)
+        yield _unsupported_reason(model, i, verdict.said.get(i), there)
 
 
-def _obstacle(model: ForeignModel, i: int, words: str | None, there: set[str], known: bool = True) -> Obstacle:
+def _unsupported_reason(model: ForeignModel, i: int, words: str | None, there: set[str], known: bool = True) -> UnsupportedReason:
     op = model.ops[i]
     if not known:
-        return Obstacle(
-            operator=op.name, op=op.op, cause="the file as a whole", words=words, change="mend what the runtime says of the file"
+        return UnsupportedReason(
+            operator=op.name, op=op.op, cause="the file as a whole", words=words, change="correct the error that the runtime reports"
         )
     cause, change = find_cause(model, i, words, there)
-    return Obstacle(operator=op.name, op=op.op, cause=cause, words=words, change=change)
+    return UnsupportedReason(operator=op.name, op=op.op, cause=cause, words=words, change=change)
 
 
-def _told(log: str) -> str:
-    """A log, or of a long one the lines by which a runtime says what it leaves."""
-    if len(log) <= TOLD:
+def _shortened(log: str) -> str:
+    """The log, or the lines of a long one about unsupported operators."""
+    if len(log) <= LOG_LIMIT:
         return log
-    telling = "\n".join(line for line in log.splitlines() if any(word in line for word in _TELLING))
-    return telling[-TOLD:]
+    lines = "\n".join(line for line in log.splitlines() if any(word in line for word in _LOG_WORDS))
+    return lines[-LOG_LIMIT:]

@@ -1,4 +1,4 @@
-"""A file of anybody's as a list of operators: what is known of them without any runtime."""
+"""A model file as a list of operators, read without a runtime."""
 
 import math
 from collections import Counter
@@ -54,13 +54,13 @@ class ForeignModel:
     @property
     def content(self) -> bytes:
         """The ONNX file again, each node with a name of its own."""
-        found: bytes = self.proto.SerializeToString()
-        return found
+        serialised: bytes = self.proto.SerializeToString()
+        return serialised
 
     @property
     def opset(self) -> int:
         """Version of ONNX's own operators in an ONNX file."""
-        return max((each.version for each in self.proto.opset_import if each.domain in ("", "ai.onnx")), default=1)
+        return max((entry.version for entry in self.proto.opset_import if entry.domain in ("", "ai.onnx")), default=1)
 
 
 def open_model(path: Path) -> ForeignModel:
@@ -68,10 +68,10 @@ def open_model(path: Path) -> ForeignModel:
     kind = KINDS.get(path.suffix.lower())
     if kind is None:
         raise UsageError(f"{path} ends in neither {' nor '.join(KINDS)}", "give an ONNX or TFLite file, or a bundle without a runtime")
-    found = _onnx(path) if kind == "ONNX" else _tflite(path)
-    if not found.ops:
+    model = _onnx(path) if kind == "ONNX" else _tflite(path)
+    if not model.ops:
         raise StretchError(f"{path} has no operators", _AGAIN)
-    return found
+    return model
 
 
 def _onnx(path: Path) -> ForeignModel:
@@ -114,7 +114,7 @@ def _known(proto: Any) -> dict[str, tuple[int, tuple[int | None, ...] | None]]:
     """Element type and shape of tensors, as far as ONNX works them out."""
     import onnx
 
-    found: dict[str, tuple[int, tuple[int | None, ...] | None]] = {}
+    tensors: dict[str, tuple[int, tuple[int | None, ...] | None]] = {}
     values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
     # Shapes that do not fit together are for the runtime to tell; a file above 2 GB is not looked at.
     with suppress(Exception):
@@ -122,10 +122,10 @@ def _known(proto: Any) -> dict[str, tuple[int, tuple[int | None, ...] | None]]:
     for value in values:
         tensor = value.type.tensor_type
         dims = tuple(d.dim_value if d.dim_value > 0 else None for d in tensor.shape.dim) if tensor.HasField("shape") else None
-        found[value.name] = (tensor.elem_type, dims)
+        tensors[value.name] = (tensor.elem_type, dims)
     for tensor in proto.graph.initializer:
-        found[tensor.name] = (tensor.data_type, tuple(tensor.dims))
-    return found
+        tensors[tensor.name] = (tensor.data_type, tuple(tensor.dims))
+    return tensors
 
 
 def _onnx_op(node: Any, known: Mapping[str, tuple[int, tuple[int | None, ...] | None]]) -> ForeignOp:
@@ -156,16 +156,16 @@ def _size(shape: tuple[int | None, ...] | None) -> int:
 
 def _onnx_macs(op: str, attributes: Mapping[str, Any], reads: list[Any], writes: list[Any]) -> int:
     """Multiply-accumulates of convolutions and matrices, whatever they are stored in."""
-    first, made = reads[0] if reads else None, writes[0] if writes else None
+    first, output = reads[0] if reads else None, writes[0] if writes else None
     weight = reads[3] if op == "QLinearConv" and len(reads) > 3 else reads[1] if len(reads) > 1 else None
-    if op in ("Conv", "ConvInteger", "QLinearConv") and weight and made:
-        return _size(made) * _size(weight[1:])
+    if op in ("Conv", "ConvInteger", "QLinearConv") and weight and output:
+        return _size(output) * _size(weight[1:])
     if op == "ConvTranspose" and weight and first:
         return _size(first) * _size(weight[1:])
-    if op == "Gemm" and first and made and len(first) == 2:
-        return _size(made) * ((first[0] if attributes.get("transA") else first[1]) or 0)
-    if op in ("MatMul", "MatMulInteger", "QLinearMatMul") and first and made:
-        return _size(made) * (first[-1] or 0)
+    if op == "Gemm" and first and output and len(first) == 2:
+        return _size(output) * ((first[0] if attributes.get("transA") else first[1]) or 0)
+    if op in ("MatMul", "MatMulInteger", "QLinearMatMul") and first and output:
+        return _size(output) * (first[-1] or 0)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""LiteRT asked about a file: which operators its XNNPACK delegate replaces."""
+"""Operator support of LiteRT's XNNPACK delegate."""
 
 import importlib
 import re
@@ -19,7 +19,7 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
         device: ``cpu`` or None.
 
     Raises:
-        UnknownNameError: If another device is asked for: this package brings delegates for no other.
+        UnknownNameError: If the device is not the CPU, the only one of this package.
         MissingBackendError: If LiteRT does not load.
     """
     if device not in (None, "cpu"):
@@ -49,8 +49,8 @@ def _first_custom(model: ForeignModel, words: str) -> int | None:
 def _read(interpreter: Any, operators: int, verdict: Verdict) -> None:
     """Fill in who has which operator: a delegate's partition stands behind the operators, and its borders tell what is in it."""
     steps = interpreter._get_ops_details()
-    own = [step for step in steps if step["op_name"] != "DELEGATE"][:operators]
-    made_by = {int(out): i for i, step in enumerate(own) for out in step["outputs"]}
+    operator_steps = [step for step in steps if step["op_name"] != "DELEGATE"][:operators]
+    producers = {int(out): i for i, step in enumerate(operator_steps) for out in step["outputs"]}
     for i in range(operators):
         verdict.taken[i] = "LiteRT"
     parts = [step for step in steps if step["op_name"] == "DELEGATE"]
@@ -58,8 +58,8 @@ def _read(interpreter: Any, operators: int, verdict: Verdict) -> None:
         border, left = {int(t) for t in step["inputs"]}, [int(t) for t in step["outputs"]]
         while left:
             tensor = left.pop()
-            maker = made_by.get(tensor)
+            maker = producers.get(tensor)
             if tensor in border or maker is None or maker in verdict.parts:
                 continue
             verdict.taken[maker], verdict.parts[maker] = verdict.target, number
-            left += [int(t) for t in own[maker]["inputs"]]
+            left += [int(t) for t in operator_steps[maker]["inputs"]]

@@ -1,4 +1,4 @@
-"""ONNX Runtime asked about a file: its own record of which provider took which operator."""
+"""Operator support of ONNX Runtime, from its record of the provider that takes each operator."""
 
 import re
 import tempfile
@@ -55,7 +55,7 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
         raise UnknownNameError.among("device of onnxruntime", device, there)
     verdict = Verdict(runtime=f"onnxruntime {onnxruntime.__version__}", device=device, target=there[device])
     if device == "cpu" and len(there) == 1:
-        verdict.warnings.append("ONNX Runtime has no provider for an accelerator here: its CPU provider was asked")
+        verdict.warnings.append("ONNX Runtime has no provider for an accelerator on this machine: its CPU provider is used")
     options = onnxruntime.SessionOptions()
     providers = [there[device], *([there["cpu"]] if device != "cpu" else [])]
     return read_session(onnxruntime, model, options, verdict, providers=providers)
@@ -101,9 +101,9 @@ def find_named(model: ForeignModel, words: str) -> int | None:
     """Place of the first operator that a message names, by its name or else by its type."""
     names = {op.name: i for i, op in reversed(list(enumerate(model.ops)))}
     for pattern in _NAMED:
-        for found in pattern.findall(words):
-            if found.rstrip(".,:") in names:
-                return names[found.rstrip(".,:")]
+        for name in pattern.findall(words):
+            if name.rstrip(".,:") in names:
+                return names[name.rstrip(".,:")]
     types = {op.op: i for i, op in reversed(list(enumerate(model.ops)))}
     for pattern in _TYPED:
         match = pattern.search(words)
@@ -112,9 +112,9 @@ def find_named(model: ForeignModel, words: str) -> int | None:
     return None
 
 
-def _count_added(optimised: Path, own: Collection[str]) -> int:
+def _count_added(optimised: Path, names: Collection[str]) -> int:
     """Operators that ONNX Runtime put in to change precision or memory, beside the file's own."""
     import onnx
 
     nodes = onnx.load(str(optimised), load_external_data=False).graph.node
-    return sum(node.name not in own and node.op_type.startswith(_ADDED) for node in nodes)
+    return sum(node.name not in names and node.op_type.startswith(_ADDED) for node in nodes)

@@ -1,4 +1,4 @@
-"""The `opencl` delegate asked about a file: its own checks, operator by operator."""
+"""Operator support of the `opencl` delegate, by its own checks."""
 
 from predictors.errors import StretchError, UnknownNameError
 from scheduler.delegates.opencl.delegate import OpenCLDelegate
@@ -22,10 +22,10 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
     """
     from importlib.metadata import version
 
-    found = open_device(())
-    if device is not None and device.lower() not in found.name.lower():
-        raise UnknownNameError(f"unknown device of opencl `{device}`", f"the delegate drives `{found.name}` here")
-    verdict = Verdict(runtime=f"opencl delegate, nn-stretch {version('nn-stretch')}", device=found.name, target=TARGET)
+    opened_device = open_device(())
+    if device is not None and device.lower() not in opened_device.name.lower():
+        raise UnknownNameError(f"unknown device of opencl `{device}`", f"the delegate drives `{opened_device.name}` here")
+    verdict = Verdict(runtime=f"opencl delegate, nn-stretch {version('nn-stretch')}", device=opened_device.name, target=TARGET)
     unread = _unread(model)
     if unread is not None:
         verdict.at, verdict.refused = unread

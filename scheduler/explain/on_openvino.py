@@ -1,4 +1,4 @@
-"""OpenVINO asked about a file: what its frontend converts, and what a plug-in says to `query_model`."""
+"""Operator support of OpenVINO: what its frontend converts, and what `query_model` of a plug-in lists."""
 
 import re
 from typing import Any
@@ -31,7 +31,7 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
         raise UnknownNameError.among("device of openvino", device, there)
     verdict = Verdict(runtime=f"openvino {openvino.__version__.partition('-')[0]}", device=device, target=there[device])
     if set(there) == {"cpu"}:
-        verdict.warnings.append("OpenVINO finds no accelerator here: its CPU plug-in was asked")
+        verdict.warnings.append("OpenVINO finds no accelerator on this machine: its CPU plug-in is used")
     try:
         network = core.read_model(str(model.path))
     except RuntimeError as error:
@@ -39,9 +39,9 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
         verdict.at = _first_of_type(model, verdict.refused)
         return verdict
     answer = dict(core.query_model(network, there[device]))
-    found = _by_operator(model, network)
+    nodes_of = _by_operator(model, network)
     for i in range(len(model.ops)):
-        nodes = found.get(i, [])
+        nodes = nodes_of.get(i, [])
         if not nodes:
             verdict.gone[i] = "folded or merged by OpenVINO while it reads the file"
         elif all(node in answer for node in nodes):
@@ -57,15 +57,15 @@ def _by_operator(model: ForeignModel, network: Any) -> dict[int, list[str]]:
     place: dict[str, int] = {}
     for i, op in enumerate(model.ops):
         place.update(dict.fromkeys((op.name, *_tensors(model, i)), i))
-    found: dict[int, list[str]] = {}
+    names: dict[int, list[str]] = {}
     for node in network.get_ordered_ops():
         if node.get_type_name() in ("Parameter", "Result", "Constant"):
             continue
         for name in (node.get_friendly_name(), *(name for output in node.outputs() for name in output.get_names())):
             if name in place:
-                found.setdefault(place[name], []).append(node.get_friendly_name())
+                names.setdefault(place[name], []).append(node.get_friendly_name())
                 break
-    return found
+    return names
 
 
 def _tensors(model: ForeignModel, i: int) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""ONNX Runtime's QNN provider asked about a file: what the Hexagon processor takes, and its own reasons for the rest.
+"""Operator support of ONNX Runtime's QNN provider for Hexagon processors, with the reasons in its log.
 
-On x86-64 the simulator's compiler is asked, which is the one that compiles for devices.
+On x86-64 the compiler of the simulator is used, which also compiles for devices.
 """
 
 import re
@@ -23,7 +23,7 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
         device: ``htp`` or None.
 
     Raises:
-        UnknownNameError: If another device is asked for.
+        UnknownNameError: If the device is unknown.
         MissingBackendError: If the provider or a library of it does not load.
     """
     import onnxruntime

@@ -28,10 +28,10 @@ def check_runtime(runtime: str, model: ForeignModel) -> None:
         raise UsageError(f"{runtime} does not read {model.kind} files, which {model.path} is", f"ask {' or '.join(others)}")
     problem = delegates.get(delegate).unavailable()
     if problem:
-        raise MissingBackendError(f"{runtime} cannot be asked: {problem}")
+        raise MissingBackendError(f"{runtime} is not available: {problem}")
 
 
 def asker(runtime: str) -> Callable[[ForeignModel, str | None], Verdict]:
     """The function that asks a runtime about a file and one of its devices, the best one if None."""
-    found: Callable[[ForeignModel, str | None], Verdict] = import_module(f"scheduler.explain.on_{runtime}").ask
-    return found
+    function: Callable[[ForeignModel, str | None], Verdict] = import_module(f"scheduler.explain.on_{runtime}").ask
+    return function

@@ -53,11 +53,11 @@ class Keeper:
             return self._carried_out < len(self._decisions)
 
     def take(self) -> Sequence[Decision]:
-        """What was decided since this was asked last, for whoever carries it out."""
+        """Decisions since the last call, to be carried out."""
         with self._lock:
-            found = self._decisions[self._carried_out :]
+            decisions = self._decisions[self._carried_out :]
             self._carried_out = len(self._decisions)
-            return found
+            return decisions
 
     def retired(self, place: Placement) -> bool:
         """Whether the site of a placement is left alone."""

@@ -77,7 +77,7 @@ class FaultPolicy:
         spot_every: One in so many runs of each subgraph is compared with another delegate's result; 0 for none.
 
     Raises:
-        UsageError: If a number makes no sense.
+        UsageError: If a number is out of range.
     """
 
     back_off: int = 8
@@ -90,13 +90,13 @@ class FaultPolicy:
         """Check the numbers."""
         if not 1 <= self.back_off <= self.longest:
             raise UsageError(
-                f"a back-off of {self.back_off} inferences, at most {self.longest}, makes no sense", "give 1 <= back_off <= longest"
+                f"a back-off of {self.back_off} inferences, at most {self.longest}, is out of range", "give 1 <= back_off <= longest"
             )
         if self.trial < 1:
             raise UsageError(f"a trial of {self.trial} inferences is none", "give 1 or more")
         if self.spot_every < 0:
             raise UsageError(
-                f"spot_every {self.spot_every} makes no sense", "give 0 for no spot checks, or after how many runs there is one"
+                f"spot_every {self.spot_every} is negative", "give 0 for no spot checks, or after how many runs there is one"
             )
 
 

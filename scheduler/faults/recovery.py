@@ -51,7 +51,7 @@ class Recovery:
     def carry_out(self, places: Mapping[str, Placement], *runners: Runner) -> None:
         """Do what was decided since the last time, while nothing runs."""
         # of a site that was retired and is on trial by now, the last word counts
-        for decision in {each.site: each for each in self.keeper.take()}.values():
+        for decision in {action.site: action for action in self.keeper.take()}.values():
             now = dict(places)
             if decision.what == "retired":
                 self._leave(decision.site, decision.reason, now, runners)
@@ -64,11 +64,11 @@ class Recovery:
         Raises:
             StretchError: If nothing else can run one of them.
         """
-        found = dict(places)
+        remaining = dict(places)
         for name, place in places.items():
             if Site.of(place) == site:
-                found[name] = self._code.stand_in(name, place, StretchError(reason), queues_of(found.values()))
-        return found
+                remaining[name] = self._code.stand_in(name, place, StretchError(reason), queues_of(remaining.values()))
+        return remaining
 
     def _leave(self, site: Site, reason: str, places: dict[str, Placement], runners: tuple[Runner, ...]) -> None:
         """Nothing is given to a site any more; what nothing else can run stays, and says so when it runs."""

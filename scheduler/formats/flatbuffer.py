@@ -97,23 +97,23 @@ class _Reader:
         known = {slot for slot, _ in fields.values()}
         if not self._others and any(offset and slot not in known for slot, offset in enumerate(slots)):
             raise StretchError(f"a {name} in it has a field that nn-stretch does not write")
-        found: dict[str, Any] = {}
+        table: dict[str, Any] = {}
         # the number that chooses a union's table comes before the union
         for field, (slot, kind) in sorted(fields.items(), key=lambda entry: entry[1][0]):
             if slot >= len(slots) or not slots[slot]:
                 continue
             if slots[slot] + struct.calcsize(SCALARS.get(kind, "I")) > length:
                 raise StretchError(f"`{field}` of a {name} in it lies outside of its table")
-            if self._named(kind, found):
-                found[field] = self._field(name, kind, at + slots[slot], found)
-        return found
+            if self._named(kind, table):
+                table[field] = self._field(name, kind, at + slots[slot], table)
+        return table
 
-    def _named(self, kind: str, found: Mapping[str, Any]) -> bool:
+    def _named(self, kind: str, fields: Mapping[str, Any]) -> bool:
         """Whether a field is to be read: not if it is a table of a union that may be any, and the schema does not name it."""
         chooser, _, union = kind.partition("?")
-        return not (union and self._others) or found.get(chooser, 0) in self._unions[union]
+        return not (union and self._others) or fields.get(chooser, 0) in self._unions[union]
 
-    def _field(self, name: str, kind: str, at: int, found: Mapping[str, Any]) -> Any:
+    def _field(self, name: str, kind: str, at: int, fields: Mapping[str, Any]) -> Any:
         if kind in SCALARS:
             return self._number(SCALARS[kind], at)
         start = self._offset(at)
@@ -123,7 +123,7 @@ class _Reader:
             return self._vector(kind[1:-1], start)
         if "?" in kind:
             chooser, _, union = kind.partition("?")
-            number = found.get(chooser, 0)
+            number = fields.get(chooser, 0)
             if number not in self._unions[union]:
                 raise StretchError(f"a {name} in it has {union} number {number}, which nn-stretch does not write")
             kind = self._unions[union][number]
@@ -203,8 +203,8 @@ class _Writer:
             return self._list(len(row), row.data, DATA_ALIGNMENT if kind == "[u8]" else row.itemsize)
         if kind.startswith("["):
             at = self._list(len(content), bytes(4 * len(content)), 4)
-            for i, each in enumerate(content):
-                self.refer(at + 4 + 4 * i, self.table(kind[1:-1], each))
+            for i, part in enumerate(content):
+                self.refer(at + 4 + 4 * i, self.table(kind[1:-1], part))
             return at
         if "?" in kind:
             chooser, _, union = kind.partition("?")

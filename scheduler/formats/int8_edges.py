@@ -35,7 +35,7 @@ def edges(model: Any) -> tuple[dict[str, Edge], dict[str, Edge]]:
 
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    made = {out: node for node in graph.node for out in node.output}
+    producers = {out: node for node in graph.node for out in node.output}
     reads: dict[str, Edge] = {}
     for tensor in (value.name for value in graph.input):
         readers = [node for node in graph.node if tensor in node.input]
@@ -44,10 +44,10 @@ def edges(model: Any) -> tuple[dict[str, Edge], dict[str, Edge]]:
         reads[tensor] = edge(readers[0])
     writes: dict[str, Edge] = {}
     for tensor in (value.name for value in graph.output):
-        last = made.get(tensor)
+        last = producers.get(tensor)
         if last is None or last.op_type != "DequantizeLinear":
             raise StretchError(f"int8 subgraph `{graph.name}` writes `{tensor}` without dequantising it", _AGAIN)
-        before = made.get(last.input[0])
+        before = producers.get(last.input[0])
         writes[tensor] = edge(last)
         if before is None or before.op_type != "QuantizeLinear" or edge(before) != writes[tensor]:
             raise StretchError(

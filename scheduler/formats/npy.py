@@ -39,12 +39,12 @@ def read_npy(path: Path, what: str) -> Array:
         shape, dtype = _header(stream)
         whole = math.prod(shape) * dtype.itemsize == len(content) - stream.tell()
         stream.seek(0)
-        found: Array | None = np.load(stream, allow_pickle=False) if whole else None
+        array: Array | None = np.load(stream, allow_pickle=False) if whole else None
     except Exception as error:
         raise StretchError(f"{path} is not a .npy file of plain numbers", _HINT) from error
-    if found is None:
+    if array is None:
         raise StretchError(f"{path} is not a .npy file of plain numbers: its header says another size", _HINT)
-    return found
+    return array
 
 
 def _header(stream: BytesIO) -> tuple[tuple[int, ...], "np.dtype[np.generic]"]:

@@ -150,19 +150,19 @@ def _check_settings(code: str, name: str, settings: Mapping[str, Any]) -> None:
 
 def _check_types(code: str, name: str, letters: str, reads: list[tuple[dict[str, Any], bool]], writes: dict[str, Any]) -> None:
     """Runtimes stop the process where an operator mixes types that it has no kernel for."""
-    made = _NAMES[writes["type"]]
+    element_type = _NAMES[writes["type"]]
     allowed = {
-        "x": (made,),
-        "w": (made,),
-        "b": ("int32" if made == "int8" else "float32",),
+        "x": (element_type,),
+        "w": (element_type,),
+        "b": ("int32" if element_type == "int8" else "float32",),
         "i": ("int32",),
         "q": ("float32", "int8") if code == "QUANTIZE" else ("int8", "float16"),
     }
     results = {"QUANTIZE": ("int8",), "DEQUANTIZE": ("float32",)}.get(code, ("float32", "int8"))
-    _need(made in results, f"{code} of subgraph `{name}` gives {made}")
+    _need(element_type in results, f"{code} of subgraph `{name}` gives {element_type}")
     for letter, (tensor, constant) in zip(letters[0] * len(reads) if letters.endswith("*") else letters, reads, strict=True):
         kind = _NAMES[tensor["type"]]
-        _need(kind in allowed[letter], f"{code} of subgraph `{name}` reads {kind} as `{tensor['name']}` and gives {made}")
+        _need(kind in allowed[letter], f"{code} of subgraph `{name}` reads {kind} as `{tensor['name']}` and gives {element_type}")
         _need(constant or letter != "i", f"{code} of subgraph `{name}` reads no constant as `{tensor['name']}`")
 
 

@@ -54,8 +54,8 @@ class Benchmark:
     @property
     def best_sequential(self) -> Timing | None:
         """The fastest of the original and the network of the same MACs, on all the cores or on one; None without controls."""
-        found = [each for each in (self.sequential, self.same_macs) if each is not None]
-        return min(found, key=lambda each: each.median_ms, default=None)
+        runs = [run for run in (self.sequential, self.same_macs) if run is not None]
+        return min(runs, key=lambda run: run.median_ms, default=None)
 
     @property
     def ratio(self) -> float | None:
@@ -111,13 +111,13 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
 
 def _controls(session: Session, x: Values, cores: tuple[int, ...]) -> dict[str, Callable[[], float]]:
     """Each control on all the cores and on one."""
-    found: dict[str, Callable[[], float]] = {}
+    controls: dict[str, Callable[[], float]] = {}
     for control, file in session.bundle.manifest.controls.items():
         for used in dict.fromkeys((cores, cores[:1])):
             model = Sequential(session.bundle.file(file), used)
             model.run(x)
-            found[f"{control}, {_threads(used)}"] = model.time
-    return found
+            controls[f"{control}, {_threads(used)}"] = model.time
+    return controls
 
 
 class _Rounds:
@@ -148,8 +148,8 @@ class _Rounds:
 
     def narrow(self, width: float) -> bool:
         """Whether every ratio of a rival to the bundle is known to `width` of itself."""
-        found = [ratio_interval(times, self.times[BRANCHED]) for name, times in self.times.items() if name != BRANCHED]
-        return all(ratio.high / ratio.value - 1 <= width and 1 - ratio.low / ratio.value <= width for ratio in found)
+        intervals = [ratio_interval(times, self.times[BRANCHED]) for name, times in self.times.items() if name != BRANCHED]
+        return all(ratio.high / ratio.value - 1 <= width and 1 - ratio.low / ratio.value <= width for ratio in intervals)
 
     def result(self, cores: tuple[int, ...], error: float | None, seconds: float) -> Benchmark:
         """The rounds summed up."""
@@ -231,8 +231,8 @@ def _timing(name: str, values: Sequence[float]) -> Timing:
 
 
 def _best(timings: Mapping[str, Timing], control: str) -> Timing | None:
-    found = [timing for name, timing in timings.items() if name.partition(", ")[0] == control]
-    return min(found, key=lambda timing: timing.median_ms) if found else None
+    candidates = [timing for name, timing in timings.items() if name.partition(", ")[0] == control]
+    return min(candidates, key=lambda timing: timing.median_ms) if candidates else None
 
 
 def _threads(cores: tuple[int, ...]) -> str:

@@ -40,17 +40,17 @@ def time_operators(delegate: Delegate, model: Path, cores: tuple[int, ...], oper
     known = set(operators)
     with pinned(cores[:1]):
         places = delegate.places(model)
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     added = 0.0
     for place in places:
         owner = place.name if place.name in known else place.name.rpartition(".")[0]
         if place.ms is None:
             continue
         if owner in known:
-            found[owner] = found.get(owner, 0.0) + place.ms
+            times[owner] = times.get(owner, 0.0) + place.ms
         else:
             added += place.ms
-    return found, added
+    return times, added
 
 
 def time_kernels(operators: Mapping[str, float], kernels: Sequence[tuple[str, ...]]) -> list[float | None]:

@@ -120,19 +120,19 @@ def _switches() -> int:
 
 
 def _summed(samples: list[_Sample], serial: bool) -> Steady:
-    whole = [each.wall for each in samples if not each.interrupted]
+    whole = [sample.wall for sample in samples if not sample.interrupted]
     if serial:
         # A thread that waits for its turn on a busy machine does not compute; what it waits at least is part of the work.
         # That is less than nothing where the caller and the device compute at the same time. The least of all is left out:
         # another thread of this process may have computed meanwhile, which makes it seem that the work waited less.
-        waits = sorted(each.wall - each.computed for each in samples)[:2][-1]
-        used = [max(0.1 * each.computed, each.computed + waits) for each in samples]
+        waits = sorted(sample.wall - sample.computed for sample in samples)[:2][-1]
+        used = [max(0.1 * sample.computed, sample.computed + waits) for sample in samples]
     else:
-        used = whole if len(whole) >= min(5, len(samples)) else [each.wall for each in samples]
+        used = whole if len(whole) >= min(5, len(samples)) else [sample.wall for sample in samples]
     low, middle, high = np.percentile(used, [25, 50, 75])
     return Steady(float(middle), float(high - low) / 1.349, len(used), len(samples) - len(whole), float(min(used)))
 
 
-def _known(found: Steady) -> bool:
+def _known(steady: Steady) -> bool:
     # The standard error of a median of normal times is 1.253 σ ÷ √n.
-    return 1.253 * found.std_ms <= _ENOUGH * found.ms * math.sqrt(found.runs)
+    return 1.253 * steady.std_ms <= _ENOUGH * steady.ms * math.sqrt(steady.runs)

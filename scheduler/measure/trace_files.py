@@ -91,11 +91,11 @@ def _running(traces: Sequence[Trace]) -> list[tuple[int, int]]:
     """Moments at which a subgraph starts or ends, and how many run from then on."""
     spans: list[Span] = [span for trace in traces for span in trace.spans if span.kind == "subgraph"]
     changes = sorted([(span.start_ns, 1) for span in spans] + [(span.end_ns, -1) for span in spans])
-    count, found = 0, []
+    count, points = 0, []
     for at, change in changes:
         count += change
-        found.append((at, count))
-    return found
+        points.append((at, count))
+    return points
 
 
 def _counter(pid: int, name: str, at_ns: int, values: dict[str, Any]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, R
     if ratio.side == 0:
         return f"no clear winner: branching has {against}, which rounds of this length cannot tell from equal", None
     if even:
-        rival = min(even, key=lambda each: each.median_ms)
+        rival = min(even, key=lambda timing: timing.median_ms)
         return (
             f"branching beats the original here ({ratio.value:.2f}×, {ratio}, its speed); no clear winner against {rival.name} "
             f"({ratios[rival.name]}) on the same {cores}",

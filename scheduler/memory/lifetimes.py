@@ -56,14 +56,14 @@ class Lifetimes:
         """Element (a, b): tensor a is dead before tensor b is first written, whatever runs when."""
         earlier = self._earlier
         masks = [sum(1 << step for step in set(tensor.steps)) for tensor in self.tensors]
-        found = np.zeros((len(masks), len(masks)), np.bool_)
+        order = np.zeros((len(masks), len(masks)), np.bool_)
         for j, tensor in enumerate(self.tensors):
             common = ~0
             for step in tensor.steps:
                 common &= earlier[step]
             for i, mask in enumerate(masks):
-                found[i, j] = i != j and mask & common == mask
-        return found
+                order[i, j] = i != j and mask & common == mask
+        return order
 
     @property
     def overlap(self) -> NDArray[np.bool_]:
@@ -86,7 +86,7 @@ class Lifetimes:
 
         before, count = self.before, len(self.tensors)
         direct = before & ~((before.astype(np.float32) @ before.astype(np.float32)) > 0)  # without steps that others make
-        sources, targets = (found.tolist() for found in np.nonzero(direct))
+        sources, targets = (indices.tolist() for indices in np.nonzero(direct))
         edges = len(sources)
         # Flow on edges, then what enters and what leaves at each tensor; flow through a tensor ≥ its bytes.
         weights = np.array([tensor.bytes for tensor in self.tensors], float)
@@ -109,13 +109,13 @@ class Lifetimes:
     @cached_property
     def _earlier(self) -> list[int]:
         """For each step, the steps that have certainly ended before it starts, as bits."""
-        found: list[int] = []
+        masks: list[int] = []
         for needed in self._after:
             bits = 0
             for other in needed:
-                bits |= found[other] | 1 << other
-            found.append(bits)
-        return found
+                bits |= masks[other] | 1 << other
+            masks.append(bits)
+        return masks
 
 
 def chained(parts: Sequence[Lifetimes], follows: Mapping[int, Sequence[int]]) -> Lifetimes:

@@ -96,7 +96,7 @@ def target_placement(processor: str, target: str, queues: Mapping[str, Dispatch]
 
 
 class _Cores:
-    """Cores that nobody named, handed out one by one; the last is shared when they run out.
+    """Unassigned cores, handed out one by one; the last one is shared when they run out.
 
     Args:
         cores: Cores of this process.
@@ -134,10 +134,10 @@ def _by_default(processor: str, left: _Cores, precisions: Collection[str], littl
 
 def bundle_precisions(manifest: Manifest) -> dict[str, set[str]]:
     """Precisions of the subgraphs of each processor."""
-    found: dict[str, set[str]] = {}
+    precisions: dict[str, set[str]] = {}
     for entry in manifest.subgraphs:
-        found.setdefault(entry.processor, set()).add(entry.precision)
-    return found
+        precisions.setdefault(entry.processor, set()).add(entry.precision)
+    return precisions
 
 
 def _driver(processor: str, precisions: Collection[str]) -> tuple[str | None, str]:

@@ -37,13 +37,13 @@ def place_subgraphs(entries: Iterable[SubgraphEntry], placements: Mapping[str, P
     Raises:
         StretchError: If a processor has no placement, or the placements do not go together (see `queues_of`).
     """
-    found: dict[str, Placement] = {}
+    by_subgraph: dict[str, Placement] = {}
     for entry in entries:
         if entry.processor not in placements:
             raise StretchError(f"subgraph `{entry.name}` needs processor `{entry.processor}`, which is placed nowhere")
-        found[entry.name] = placements[entry.processor]
-    queues_of(found.values())
-    return found
+        by_subgraph[entry.name] = placements[entry.processor]
+    queues_of(by_subgraph.values())
+    return by_subgraph
 
 
 def queues_of(placements: Iterable[Placement]) -> dict[str, Dispatch]:
@@ -68,7 +68,7 @@ def own_cores(placements: Iterable[Placement]) -> frozenset[str]:
     for place in placements:
         cores.setdefault(place.queue, set()).update(place.cores, place.thread_cores)
     return frozenset(
-        queue for queue, own in cores.items() if own and all(own.isdisjoint(other) for name, other in cores.items() if name != queue)
+        queue for queue, core_set in cores.items() if core_set and all(core_set.isdisjoint(other) for name, other in cores.items() if name != queue)
     )
 
 

@@ -38,7 +38,7 @@ def choose_processors(manifest: Manifest, allowed: Sequence[str] | None = None, 
     used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
     for name in allowed or ():
         if name not in used:
-            raise UsageError(f"processor `{name}` is asked for, but the bundle does not use it", f"the bundle uses {', '.join(used)}")
+            raise UsageError(f"the bundle does not use processor `{name}`", f"the bundle uses {', '.join(used)}")
     usable = list(dict.fromkeys(allowed)) if allowed else used
     if priority is not None:
         _check_predictions(manifest, usable, priority)

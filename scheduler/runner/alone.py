@@ -31,18 +31,18 @@ def patches(content: bytes, file: TfliteFile, signature: str) -> list[Patch]:
     """
     file.ends(signature)
     definitions = file.model["signature_defs"]
-    number = next(i for i, each in enumerate(definitions) if each["signature_key"] == signature)
+    number = next(i for i, definition in enumerate(definitions) if definition["signature_key"] == signature)
     kept = int(definitions[number].get("subgraph_index", 0))
     model = _u32(content, 0)
-    found = [*_only(content, _slot(content, model, "Model", "subgraphs"), kept)]
+    patched = [*_only(content, _slot(content, model, "Model", "subgraphs"), kept)]
     field = _slot(content, model, "Model", "signature_defs")
-    found += _only(content, field, number)
+    patched += _only(content, field, number)
     vector = field + _u32(content, field)
     entry = vector + 4 + 4 * number
     index = _slot(content, entry + _u32(content, entry), "SignatureDef", "subgraph_index")
     if index:  # left out where it is 0 already
-        found.append(Patch(index, 0))
-    return found
+        patched.append(Patch(index, 0))
+    return patched
 
 
 def _only(content: bytes, field: int, element: int) -> tuple[Patch, Patch]:

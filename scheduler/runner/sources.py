@@ -18,7 +18,7 @@ PLAN, MODEL = "plan.h", "model.tflite"
 
 def source_names() -> list[str]:
     """Files of the runner that are the same for every bundle."""
-    return sorted(each.name for each in files("scheduler.runner").joinpath("cpp").iterdir() if each.name.endswith((".h", ".cpp", ".txt")))
+    return sorted(source.name for source in files("scheduler.runner").joinpath("cpp").iterdir() if source.name.endswith((".h", ".cpp", ".txt")))
 
 
 def write_runner(bundle: Bundle, out: Path) -> list[str]:

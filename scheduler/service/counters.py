@@ -59,24 +59,24 @@ class Counters:
             lines = {
                 "nn_stretch_requests_total": [
                     f'{{{_label(model)},outcome="{outcome}"}} {count}'
-                    for model, own in self._outcomes.items()
-                    for outcome, count in own.items()
+                    for model, outcomes in self._outcomes.items()
+                    for outcome, count in outcomes.items()
                 ],
                 "nn_stretch_latency_seconds": [line for model in self._classes for line in self._histogram(model)],
                 "nn_stretch_waiting": [f" {waiting}"],
                 "nn_stretch_running": [f"{{{_label(model)}}} {count}" for model, count in running.items()],
             }
-        found = []
+        lines_of_text = []
         for name, (kind, words) in _HELP.items():
-            found += [f"# HELP {name} {words}", f"# TYPE {name} {kind}", *(f"{name}{line}" for line in lines[name])]
-        return "\n".join(found) + "\n"
+            lines_of_text += [f"# HELP {name} {words}", f"# TYPE {name} {kind}", *(f"{name}{line}" for line in lines[name])]
+        return "\n".join(lines_of_text) + "\n"
 
     def _histogram(self, model: str) -> list[str]:
-        found, total = [], 0
+        lines, total = [], 0
         for end, count in zip((*map(str, BUCKETS), "+Inf"), self._classes[model], strict=True):
             total += count
-            found.append(f'_bucket{{{_label(model)},le="{end}"}} {total}')
-        return [*found, f"_sum{{{_label(model)}}} {self._seconds[model]:.9g}", f"_count{{{_label(model)}}} {total}"]
+            lines.append(f'_bucket{{{_label(model)},le="{end}"}} {total}')
+        return [*lines, f"_sum{{{_label(model)}}} {self._seconds[model]:.9g}", f"_count{{{_label(model)}}} {total}"]
 
 
 def _label(model: str) -> str:

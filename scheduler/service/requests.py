@@ -53,7 +53,7 @@ class Waiting:
     @property
     def first_deadline(self) -> float | None:
         """The earliest deadline of those that wait, s; None if none has one."""
-        first = min((each.deadline_s for each in self._requests), default=inf)
+        first = min((request.deadline_s for request in self._requests), default=inf)
         return None if first == inf else first
 
     def add(self, request: Request) -> None:
@@ -68,19 +68,19 @@ class Waiting:
 
     def overdue(self, now_s: float) -> list[Request]:
         """Take away the requests whose deadline has passed."""
-        late = [each for each in self._requests if each.deadline_s <= now_s]
-        self._requests = [each for each in self._requests if each.deadline_s > now_s]
+        late = [request for request in self._requests if request.deadline_s <= now_s]
+        self._requests = [request for request in self._requests if request.deadline_s > now_s]
         return late
 
     def next(self, room: Mapping[str, bool]) -> Request | None:
         """Take away the next request of the models that have room; None if there is none."""
-        able = [(self._key(each), number) for number, each in enumerate(self._requests) if room[each.model]]
+        able = [(self._key(request), number) for number, request in enumerate(self._requests) if room[request.model]]
         return self._requests.pop(min(able)[1]) if able else None
 
     def everything(self) -> list[Request]:
         """Take away all."""
-        found, self._requests = self._requests, []
-        return found
+        requests, self._requests = self._requests, []
+        return requests
 
     def _key(self, request: Request) -> tuple[float, float, float, float]:
         return (-request.priority, request.deadline_s, self._used[request.model], request.arrived_s)

@@ -129,11 +129,11 @@ class Service:
             replace(demand, weight=session.weight) if isinstance(session, SharedSession) else demand
             for demand, session in zip(demands.values(), sessions.values(), strict=True)
         ]
-        found = admit(networks, weighed, min((session.in_flight for session in sessions.values()), default=1))
-        if not found.holds:
-            hint = f"{found.factor:.2f} times these rates are held" if found.factor else "give deadlines more time, or use fewer models"
-            raise OverloadedError(f"these rates cannot be held: {found.reason}", hint)
-        return found
+        admission = admit(networks, weighed, min((session.in_flight for session in sessions.values()), default=1))
+        if not admission.holds:
+            hint = f"{admission.factor:.2f} times these rates are held" if admission.factor else "give deadlines more time, or use fewer models"
+            raise OverloadedError(f"these rates cannot be held: {admission.reason}", hint)
+        return admission
 
     def outcomes(self, model: str | None = None) -> dict[str, int]:
         """How many requests of a model were done, done late, failed, expired, refused and cancelled."""

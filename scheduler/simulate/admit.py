@@ -54,7 +54,7 @@ class Demand:
         if not (isfinite(self.per_second) and 1e-6 <= self.per_second <= 1e6):
             raise UsageError(f"{self.per_second:g} requests a second are no rate", "a rate is from 1e-06 to 1e+06")
         if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
-            raise UsageError(f"a deadline of {self.deadline_ms:g} ms makes no sense", "give the milliseconds that an inference may take")
+            raise UsageError(f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take")
         checked_priority(self.priority)
 
     def times(self, factor: float) -> "Demand":
@@ -68,7 +68,7 @@ class Kept:
 
     requests: int  # How many had to be over before it ended.
     missed: int  # How many of them were not over in time.
-    alone_ms: float  # One inference with nothing beside it.
+    alone_ms: float  # One inference without a concurrent workload.
     worst_ms: float | None  # Longest time from a request to its output; None if none was over.
 
 
@@ -95,7 +95,7 @@ def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int
     """
     names = [network.name for network in networks]
     if not names or len(set(names)) < len(names):
-        raise UsageError("rates are asked of bundles with names of their own", "give each another name")
+        raise UsageError("rates need bundles with distinct names", "give each bundle another name")
     if len(demands) != len(names):
         raise UsageError(f"{len(names)} bundles and {len(demands)} demands do not go together", "state one for each")
     scene = Scene(in_flight=in_flight, jitter=jitter, seed=seed)
@@ -104,24 +104,24 @@ def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int
     most = max(busy.values(), default=0.0)
 
     def kept(factor: float) -> dict[str, Kept]:
-        return _simulated(networks, [each.times(factor) for each in demands], alone, scene)
+        return _simulated(networks, [demand.times(factor) for demand in demands], alone, scene)
 
-    found = kept(1.0) if most <= 1 + _ROUNDING else {}
-    holds = bool(found) and not any(each.missed for each in found.values())
+    users = kept(1.0) if most <= 1 + _ROUNDING else {}
+    holds = bool(users) and not any(user.missed for user in users.values())
     factor = _greatest(
-        lambda factor: not any(each.missed for each in kept(factor).values()), 1.0 if holds else 0.0, 1 / most if most else 1.0
+        lambda factor: not any(user.missed for user in kept(factor).values()), 1.0 if holds else 0.0, 1 / most if most else 1.0
     )
-    return Admission(holds, _reason(names, demands, alone, busy, found, factor), busy, found, factor)
+    return Admission(holds, _reason(names, demands, alone, busy, users, factor), busy, users, factor)
 
 
 def _busy(networks: Sequence[Network], demands: Sequence[Demand]) -> dict[str, float]:
     """Share of the time that each queue is held by subgraphs; joins run on whichever is there and are left out."""
-    found: dict[str, float] = {}
+    busy: dict[str, float] = {}
     for network, demand in zip(networks, demands, strict=True):
         for name, place in network.placements.items():
             held = sum(ms for _, ms in network.times[name].parts)
-            found[place.queue] = found.get(place.queue, 0.0) + held * demand.per_second / 1e3
-    return found
+            busy[place.queue] = busy.get(place.queue, 0.0) + held * demand.per_second / 1e3
+    return busy
 
 
 def _simulated(networks: Sequence[Network], demands: Sequence[Demand], alone: Sequence[float], scene: Scene) -> dict[str, Kept]:
@@ -129,30 +129,30 @@ def _simulated(networks: Sequence[Network], demands: Sequence[Demand], alone: Se
     periods = [1e3 / demand.per_second for demand in demands]
     allowed = [demand.deadline_ms or scene.in_flight * period for demand, period in zip(demands, periods, strict=True)]
     span = min(max(REQUESTS * period for period in periods), min(MOST_REQUESTS * period for period in periods))
-    order = sorted(range(len(networks)), key=lambda each: -periods[each])
+    order = sorted(range(len(networks)), key=lambda index: -periods[index])
     scenes = {
-        each: replace(
+        index: replace(
             scene,
             runs=MOST_RUNS,
-            arrivals=Arrivals("periodic", periods[each]),
-            deadline_ms=demands[each].deadline_ms,
-            priority=demands[each].priority,
+            arrivals=Arrivals("periodic", periods[index]),
+            deadline_ms=demands[index].deadline_ms,
+            priority=demands[index].priority,
         )
-        for each in order
+        for index in order
     }
     first = order[0]
     scenes[first] = replace(scenes[first], runs=max(1, ceil(span / periods[first])))
     clock = Clock(
         networks[first],
         scenes[first],
-        [(networks[each], scenes[each]) for each in order[1:]],
-        sharing=Sharing(tuple(demands[each].weight for each in order)),
+        [(networks[index], scenes[index]) for index in order[1:]],
+        sharing=Sharing(tuple(demands[index].weight for index in order)),
     )
     ran = clock.run()
     served = dict(zip(order, ran.users, strict=True))
     return {
-        network.name: _kept(served[each], periods[each], allowed[each], alone[each], ran.elapsed_ms, scenes[each].runs)
-        for each, network in enumerate(networks)
+        network.name: _kept(served[index], periods[index], allowed[index], alone[index], ran.elapsed_ms, scenes[index].runs)
+        for index, network in enumerate(networks)
     }
 
 
@@ -187,8 +187,8 @@ def _reason(
         return f"`{most}` would have {busy[most]:.2f} times as much to do as there is time"
     for name, demand, ms in zip(names, demands, alone, strict=True):
         if demand.deadline_ms is not None and ms > demand.deadline_ms:
-            return f"an inference of `{name}` takes {ms:.2f} ms with nothing beside it, more than its deadline of {demand.deadline_ms:g} ms"
-    name = max(kept, key=lambda each: kept[each].missed)
+            return f"an inference of `{name}` takes {ms:.2f} ms without a concurrent workload, more than its deadline of {demand.deadline_ms:g} ms"
+    name = max(kept, key=lambda network: kept[network].missed)
     one = kept[name]
     if one.missed:
         demand = demands[names.index(name)]

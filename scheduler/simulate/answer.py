@@ -1,4 +1,4 @@
-"""A bundle simulated, and what that showed."""
+"""Simulation of a bundle and its results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,44 +22,44 @@ from scheduler.simulate.admit import Demand, admit
 from scheduler.simulate.clock import Clock, Served, Simulated
 from scheduler.simulate.figures import (
     AdmissionAnswer,
-    BesideAnswer,
     BusyAnswer,
     DecisionAnswer,
     DemandAnswer,
     HeatAnswer,
     PlanAnswer,
     SimulateAnswer,
+    WorkloadAnswer,
 )
 from scheduler.simulate.flow import Decided
 from scheduler.simulate.heat import Heat, powers
 from scheduler.simulate.networks import Network
-from scheduler.simulate.prepare import Guest, Other, check_alternatives, check_guests, prepare
+from scheduler.simulate.prepare import ConcurrentWorkload, Other, check_alternatives, check_workloads, prepare
 from scheduler.simulate.scene import MOST_RUNS, Scene
 from scheduler.simulate.sharing import Sharing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked of a simulation beyond its scene.
+    """Parameters of a simulation beyond its scene.
 
     Raises:
-        UsageError: If the deadline makes no sense, or admission is asked for together with alternatives.
+        UsageError: If the deadline is invalid, or alternatives are combined with turns.
     """
 
     arrivals: str | None = None  # How arrivals were written.
     deadline_ms: float | None = None  # Latency allowed; None for any.
     trace: Path | None = None  # File that gets the timeline.
     alternatives: tuple[Other, ...] = ()  # Other plans of the network, among which a policy chooses (`scheduler.adapt`).
-    beside: tuple[Guest, ...] = ()  # Bundles of other users, which share the processors.
+    workloads: tuple[ConcurrentWorkload, ...] = ()  # Concurrent workloads on the same processors.
     thermal: Thermal | None = None  # How the chip heats up; None to leave that out.
     shared: bool = False  # Whether bundles take turns on processors as those of a `Scheduler` do.
     admit: bool = False  # Whether to say if the rates can be held; bundles take turns then.
     prefer: Prefer = "latency"  # What the policy prefers among alternatives (`scheduler.adapt.policy.Rules`).
 
     def __post_init__(self) -> None:
-        """Check the number."""
+        """Check the combination."""
         if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
-            raise UsageError(f"a deadline of {self.deadline_ms:g} ms makes no sense", "give the milliseconds that an inference may take")
+            raise UsageError(f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take")
         if self.alternatives and (self.shared or self.admit):
             raise UsageError("alternatives of a bundle do not take turns with other bundles", "simulate the one or the other")
         if self.prefer != "latency" and not self.alternatives:
@@ -75,12 +75,12 @@ def simulate(
     warn: Callable[[str], None] | None = None,
     progress: Progress = silent,
 ) -> tuple[SimulateAnswer, Simulated]:
-    """Run a bundle on its device under a clock that is only a number.
+    """Simulate a bundle on its device.
 
     Args:
         device: The device it was planned for, or another one: then times are those of its files by that profile.
         warn: Adds a warning to them; the list's own method if None.
-        progress: Called after each `TOLD_EVERY` inferences.
+        progress: Called after each `PROGRESS_EVERY` inferences.
 
     Raises:
         UnknownNameError: If the device lacks a processor of the bundle, or a load is on one that the bundle does not use.
@@ -89,77 +89,77 @@ def simulate(
     """
     warn = warn or warnings.append
     if device.id == bundle.manifest.device:
-        check_guests(bundle, request.beside)
+        check_workloads(bundle, request.workloads)
     check_alternatives(bundle, request.alternatives)
     shared = request.shared or request.admit
     if request.admit:
         _check_rates(bundle, scene, request)
-    company = scene.in_flight > 1 or bool(request.beside)
-    own = [prepare(each.bundle, device, company, warn, each.name) for each in (Other(str(bundle.path), bundle), *request.alternatives)]
-    guests = [prepare(each.bundle, device, True, warn) for each in request.beside]
-    alone = [_makespan_ms(network) for network in (*own, *guests)]
+    company = scene.in_flight > 1 or bool(request.workloads)
+    networks = [prepare(other.bundle, device, company, warn, other.name) for other in (Other(str(bundle.path), bundle), *request.alternatives)]
+    concurrent = [prepare(workload.bundle, device, True, warn) for workload in request.workloads]
+    alone = [_makespan_ms(network) for network in (*networks, *concurrent)]
     theirs = [
         Scene(
             runs=MOST_RUNS,
             in_flight=scene.in_flight if shared else 1,
-            arrivals=guest.arrivals,
+            arrivals=workload.arrivals,
             jitter=scene.jitter,
             seed=scene.seed,
             traced=scene.traced,
-            deadline_ms=guest.deadline_ms,
+            deadline_ms=workload.deadline_ms,
         )
-        for guest in request.beside
+        for workload in request.workloads
     ]
     heat = None
     if request.thermal is not None:
-        used = dict.fromkeys(time.processor for network in (*own, *guests) for time in network.times.values())
+        used = dict.fromkeys(time.processor for network in (*networks, *concurrent) for time in network.times.values())
         heat = Heat(request.thermal, powers(device, request.thermal, used))
     own_scene = replace(scene, deadline_ms=request.deadline_ms)
-    found = Clock(
-        own, own_scene, list(zip(guests, theirs, strict=True)), rules=_rules(request), heat=heat, sharing=Sharing() if shared else None
+    simulated = Clock(
+        networks, own_scene, list(zip(concurrent, theirs, strict=True)), rules=_rules(request), heat=heat, sharing=Sharing() if shared else None
     ).run(progress)
     for load in scene.loads:
-        if load.start_ms >= found.elapsed_ms:
+        if load.start_ms >= simulated.elapsed_ms:
             warn(f"the load on {load.processor} begins at {load.start_ms:g} ms, when all inferences have ended")
     for step in scene.frequencies:
-        if step.start_ms >= found.elapsed_ms:
+        if step.start_ms >= simulated.elapsed_ms:
             warn(f"the speed of {step.processor} changes at {step.start_ms:g} ms, when all inferences have ended")
-    answer = _answer(bundle, device, scene, request, alone, found, warnings)
+    answer = _answer(bundle, device, scene, request, alone, simulated, warnings)
     if request.admit:
-        answer = msgspec.structs.replace(answer, admission=_admission([*own, *guests], scene, request))
+        answer = msgspec.structs.replace(answer, admission=_admission([*networks, *concurrent], scene, request))
     if heat is not None and request.thermal is not None:
-        told = _heat(request.thermal, heat, found)
-        answer = msgspec.structs.replace(answer, heat=told, energy_mj=heat.processors_mj / scene.runs)
-    return answer, found
+        heat_answer = _heat(request.thermal, heat, simulated)
+        answer = msgspec.structs.replace(answer, heat=heat_answer, energy_mj=heat.processors_mj / scene.runs)
+    return answer, simulated
 
 
 def _rules(request: Request) -> Rules:
-    """What the policy keeps to."""
+    """Rules of the policy among alternatives."""
     return Rules(prefer=request.prefer, deadline_ms=request.deadline_ms if request.prefer == "deadline" else None)
 
 
 def _check_rates(bundle: Bundle, scene: Scene, request: Request) -> None:
-    """Refuse a question that lacks a rate."""
-    for path, arrivals in ((bundle.path, scene.arrivals), *((guest.bundle.path, guest.arrivals) for guest in request.beside)):
+    """Reject workloads without a request rate."""
+    for path, arrivals in ((bundle.path, scene.arrivals), *((workload.bundle.path, workload.arrivals) for workload in request.workloads)):
         if arrivals is None:
             raise UsageError(
-                f"nothing says how often {path} is asked for, so nobody can say whether that can be held",
+                f"{path} has no request rate, so admission cannot be checked",
                 "give the first bundle --arrivals periodic:MS, and others as runs/other@periodic:MS",
             )
 
 
 def _admission(networks: Sequence[Network], scene: Scene, request: Request) -> AdmissionAnswer:
-    asked = [(scene.arrivals, request.deadline_ms), *((guest.arrivals, guest.deadline_ms) for guest in request.beside)]
-    demands = [Demand(1e3 / arrivals.every_ms, deadline) for arrivals, deadline in asked if arrivals is not None]
-    # the same bundle may be there twice
+    rates = [(scene.arrivals, request.deadline_ms), *((workload.arrivals, workload.deadline_ms) for workload in request.workloads)]
+    demands = [Demand(1e3 / arrivals.every_ms, deadline) for arrivals, deadline in rates if arrivals is not None]
+    # bundles may have the same name
     named = [
         replace(network, name=network.name if not number else f"{network.name} ({number + 1})") for number, network in enumerate(networks)
     ]
-    found = admit(named, demands, scene.in_flight, scene.jitter, scene.seed)
-    told = []
+    admission = admit(named, demands, scene.in_flight, scene.jitter, scene.seed)
+    demand_answers = []
     for network, demand in zip(named, demands, strict=True):
-        kept = found.kept.get(network.name)
-        told.append(
+        kept = admission.kept.get(network.name)
+        demand_answers.append(
             DemandAnswer(
                 bundle=network.name,
                 per_second=demand.per_second,
@@ -169,11 +169,11 @@ def _admission(networks: Sequence[Network], scene: Scene, request: Request) -> A
                 worst_ms=None if kept is None else kept.worst_ms,
             )
         )
-    return AdmissionAnswer(holds=found.holds, reason=found.reason, factor=found.factor, busy=dict(found.busy), demands=tuple(told))
+    return AdmissionAnswer(holds=admission.holds, reason=admission.reason, factor=admission.factor, busy=dict(admission.busy), demands=tuple(demand_answers))
 
 
-def _heat(thermal: Thermal, heat: Heat, found: Simulated) -> HeatAnswer:
-    latencies = found.latencies_ms
+def _heat(thermal: Thermal, heat: Heat, simulated: Simulated) -> HeatAnswer:
+    latencies = simulated.latencies_ms
     tenth = max(1, len(latencies) // 10)
     return HeatAnswer(
         source=thermal.source,
@@ -181,7 +181,7 @@ def _heat(thermal: Thermal, heat: Heat, found: Simulated) -> HeatAnswer:
         end_c=heat.temperature_c,
         hottest_c=heat.hottest_c,
         slowest=heat.slowest,
-        throttled=heat.throttled_ms / found.elapsed_ms,
+        throttled=heat.throttled_ms / simulated.elapsed_ms,
         changes=heat.changes,
         first_tenth_ms=float(np.median(latencies[:tenth])),
         last_tenth_ms=float(np.median(latencies[-tenth:])),
@@ -189,25 +189,25 @@ def _heat(thermal: Thermal, heat: Heat, found: Simulated) -> HeatAnswer:
 
 
 def _makespan_ms(network: Network) -> float:
-    """One inference with nothing that disturbs it."""
+    """Latency of one inference without disturbances."""
     (makespan,) = Clock(network, Scene()).run().latencies_ms
     if not makespan:
         raise StretchError(
-            f"the plan says that nothing of {network.name} takes time, so there is nothing to simulate",
-            "make the bundle anew with `stretch branch`, or name a device with --device",
+            f"all predicted times of {network.name} are zero, so there is nothing to simulate",
+            "create the bundle again with `stretch branch`, or name a device with --device",
         )
     return makespan
 
 
 def _answer(
-    bundle: Bundle, device: DeviceProfile, scene: Scene, request: Request, alone: Sequence[float], found: Simulated, warnings: list[str]
+    bundle: Bundle, device: DeviceProfile, scene: Scene, request: Request, alone: Sequence[float], simulated: Simulated, warnings: list[str]
 ) -> SimulateAnswer:
-    manifest, deadline, own = bundle.manifest, request.deadline_ms, found.users[0]
-    p50, p90, p99 = (float(each) for each in np.percentile(found.latencies_ms, (50, 90, 99)))
+    manifest, deadline, first_user = bundle.manifest, request.deadline_ms, simulated.users[0]
+    p50, p90, p99 = (float(percentile) for percentile in np.percentile(simulated.latencies_ms, (50, 90, 99)))
     planned_here = device.id == manifest.device
     figures = manifest.predicted if planned_here else {}
     ideal, efficiency, planned = (_number(figures, key) for key in ("ideal_split_ms", "efficiency", "makespan_ms"))
-    energy = EnergyModel(device).plan_mj(found.busy_ms, found.elapsed_ms)
+    energy = EnergyModel(device).plan_mj(simulated.busy_ms, simulated.elapsed_ms)
     return SimulateAnswer(
         bundle=bundle.path,
         model=manifest.model.name,
@@ -226,21 +226,21 @@ def _answer(
         p50_ms=p50,
         p90_ms=p90,
         p99_ms=p99,
-        elapsed_ms=found.elapsed_ms,
-        per_second=1e3 * scene.runs / found.elapsed_ms,
-        busy={name: BusyAnswer(ms=ms / scene.runs, share=ms / found.elapsed_ms) for name, ms in found.busy_ms.items()},
-        communication_ms=found.communication_ms / scene.runs,
+        elapsed_ms=simulated.elapsed_ms,
+        per_second=1e3 * scene.runs / simulated.elapsed_ms,
+        busy={name: BusyAnswer(ms=ms / scene.runs, share=ms / simulated.elapsed_ms) for name, ms in simulated.busy_ms.items()},
+        communication_ms=simulated.communication_ms / scene.runs,
         deadline_ms=deadline,
-        missed=None if deadline is None else sum(latency > deadline for latency in found.latencies_ms),
+        missed=None if deadline is None else sum(latency > deadline for latency in simulated.latencies_ms),
         ideal_split_ms=ideal,
         ideal_fraction=None if ideal is None else ideal / p50,
         efficiency=None if efficiency is None or planned is None else efficiency * planned / p50,
         plans=tuple(
-            PlanAnswer(bundle=name, makespan_ms=ms, inferences=count) for (name, count), ms in zip(own.ran.items(), alone, strict=False)
+            PlanAnswer(bundle=name, makespan_ms=ms, inferences=count) for (name, count), ms in zip(first_user.ran.items(), alone, strict=False)
         ),
-        decisions=tuple(_decision(each) for each in own.decided),
+        decisions=tuple(_decision(decided) for decided in first_user.decided),
         beside=tuple(
-            _beside(guest, ms, served) for guest, ms, served in zip(request.beside, alone[len(own.ran) :], found.users[1:], strict=True)
+            _workload(workload, ms, served) for workload, ms, served in zip(request.workloads, alone[len(first_user.ran) :], simulated.users[1:], strict=True)
         ),
         shared=request.shared or request.admit,
         admission=None,
@@ -251,11 +251,11 @@ def _answer(
     )
 
 
-def _decision(made: Decided) -> DecisionAnswer:
-    what = made.decision
+def _decision(decided: Decided) -> DecisionAnswer:
+    what = decided.decision
     return DecisionAnswer(
         inference=what.inference,
-        at_ms=made.at_ms,
+        at_ms=decided.at_ms,
         kind=what.kind,
         before=what.before,
         after=what.after,
@@ -264,34 +264,34 @@ def _decision(made: Decided) -> DecisionAnswer:
     )
 
 
-def _beside(guest: Guest, alone: float, served: Served) -> BesideAnswer:
+def _workload(workload: ConcurrentWorkload, alone: float, served: Served) -> WorkloadAnswer:
     ended = served.latencies_ms
-    p50, p90, p99 = (float(each) for each in np.percentile(ended, (50, 90, 99))) if ended else (None, None, None)
-    return BesideAnswer(
-        bundle=guest.bundle.path,
-        model=guest.bundle.manifest.model.name,
-        arrivals=guest.written,
+    p50, p90, p99 = (float(percentile) for percentile in np.percentile(ended, (50, 90, 99))) if ended else (None, None, None)
+    return WorkloadAnswer(
+        bundle=workload.bundle.path,
+        model=workload.bundle.manifest.model.name,
+        arrivals=workload.written,
         makespan_ms=alone,
         inferences=len(ended),
         p50_ms=p50,
         p90_ms=p90,
         p99_ms=p99,
-        deadline_ms=guest.deadline_ms,
-        missed=None if guest.deadline_ms is None else sum(ms > guest.deadline_ms for ms in ended),
+        deadline_ms=workload.deadline_ms,
+        missed=None if workload.deadline_ms is None else sum(ms > workload.deadline_ms for ms in ended),
     )
 
 
-def tracks(answer: SimulateAnswer, found: Simulated) -> dict[str, tuple[Trace, ...]]:
+def tracks(answer: SimulateAnswer, simulated: Simulated) -> dict[str, tuple[Trace, ...]]:
     """The groups of a timeline.
 
     The inferences that were traced, at least one; those of other users; which
     plan was run and why; what else took of the processors meanwhile.
     """
-    groups = {f"simulated on {answer.device}": found.traces}
-    first, last = found.traces[0].start_ns, max(trace.end_ns for trace in found.traces)
-    for number, (guest, served) in enumerate(zip(answer.beside, found.users[1:], strict=True), start=1):
-        # a group begins with its first moment: the empty trace has all of them begin together
-        groups[f"beside, {number}: {guest.bundle}"] = (*served.traces, Trace((), first, first))
+    groups = {f"simulated on {answer.device}": simulated.traces}
+    first, last = simulated.traces[0].start_ns, max(trace.end_ns for trace in simulated.traces)
+    for number, (workload, served) in enumerate(zip(answer.beside, simulated.users[1:], strict=True), start=1):
+        # the empty trace aligns the start of all groups
+        groups[f"beside, {number}: {workload.bundle}"] = (*served.traces, Trace((), first, first))
 
     def within(name: str, track: str, kind: Literal["load", "plan"], start_ms: float, end_ms: float, until: int) -> list[Span]:
         start, end = (min(max(round(moment * 1e6), first), until) for moment in (start_ms, end_ms))
@@ -299,8 +299,8 @@ def tracks(answer: SimulateAnswer, found: Simulated) -> dict[str, tuple[Trace, .
 
     # decisions are few, and made after the inferences that are traced as well
     over = max(last, round(answer.elapsed_ms * 1e6))
-    began = [0.0, *(each.at_ms for each in answer.decisions), answer.elapsed_ms]
-    names = [answer.decisions[0].before if answer.decisions else "", *(f"{each.after}: {each.reason}" for each in answer.decisions)]
+    began = [0.0, *(decision.at_ms for decision in answer.decisions), answer.elapsed_ms]
+    names = [answer.decisions[0].before if answer.decisions else "", *(f"{decision.after}: {decision.reason}" for decision in answer.decisions)]
     plans = [
         span for name, (start, end) in zip(names, pairwise(began), strict=True) for span in within(name, "plan", "plan", start, end, over)
     ]
@@ -317,6 +317,6 @@ def tracks(answer: SimulateAnswer, found: Simulated) -> dict[str, tuple[Trace, .
 
 
 def _number(stated: Mapping[str, Any], key: str) -> float | None:
-    """A figure of the plan, if it has one that is above zero."""
+    """A positive figure of the plan, or None."""
     value = stated.get(key)
     return float(value) if isinstance(value, int | float) and isfinite(value) and value > 0 else None

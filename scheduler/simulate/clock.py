@@ -1,8 +1,8 @@
-"""Drives state machines under a clock that is only a number: what ends next is worked out, nothing is waited for.
+"""Discrete-event simulation: drives the state machines of the scheduler under a simulated clock.
 
-What runs has work left and a rate. The rate changes while it runs: with the
-share of its processor that others leave, with the processor's clock and heat,
-and, with several inferences in flight, with what the others compute.
+Every running task has remaining work and a rate. The rate depends on background
+load, the frequency and temperature of the processor, and contention with other
+inferences in flight.
 """
 
 from collections import deque
@@ -22,37 +22,37 @@ from scheduler.simulate.networks import Network, alternative_of
 from scheduler.simulate.scene import Scene
 from scheduler.simulate.sharing import Shared, Sharing
 
-#: Inferences after which whoever waits is told.
-TOLD_EVERY = 1000
+#: Inferences between two progress reports.
+PROGRESS_EVERY = 1000
 
 
 @dataclass(frozen=True)
 class Served:
-    """How the inferences of one user went."""
+    """Results of one user's inferences."""
 
-    latencies_ms: tuple[float, ...]  # Of each, from its request to its output, in the order of the requests; of those that ended.
-    ran: Mapping[str, int]  # How many ran each network.
-    traces: tuple[Trace, ...]  # Of the first ones.
-    decided: tuple[Decided, ...]  # Decisions on what to run.
+    latencies_ms: tuple[float, ...]  # Latencies of completed inferences, in the order of their requests.
+    ran: Mapping[str, int]  # Number of inferences by network.
+    traces: tuple[Trace, ...]  # Traces of the first inferences.
+    decided: tuple[Decided, ...]  # Decisions of the policy.
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """How a simulation went."""
+    """Results of a simulation."""
 
-    users: tuple[Served, ...]  # The first user, whose inferences decide how long it goes on, and those beside.
+    users: tuple[Served, ...]  # The first user, whose last inference ends the simulation, and the concurrent workloads.
     elapsed_ms: float  # From the start of the clock to the end of the first user's last inference.
-    busy_ms: Mapping[str, float]  # How long each processor computed subgraphs of any user.
-    communication_ms: float  # How long all exchanges and joins took, whatever went on beside them.
+    busy_ms: Mapping[str, float]  # Computing time of each processor, for all users.
+    communication_ms: float  # Total time of exchanges and joins, overlapping or not.
 
     @property
     def latencies_ms(self) -> tuple[float, ...]:
-        """Of the first user's inferences."""
+        """Latencies of the first user."""
         return self.users[0].latencies_ms
 
     @property
     def traces(self) -> tuple[Trace, ...]:
-        """Of the first user's first inferences."""
+        """Traces of the first user."""
         return self.users[0].traces
 
 
@@ -60,14 +60,12 @@ class Clock:
     """A simulation.
 
     Args:
-        networks: What the first user's inferences run: a network, or several among which a policy chooses.
-        scene: How many inferences there are, and what disturbs them.
-        beside: Networks of other users and what these ask for, until the first user has finished; loads and speeds are
-            those of `scene` alone.
-        rules: Of the policy, where there are several networks to choose from.
-        heat: The chip's temperature, which slows all processors; None to leave it out.
-        sharing: How users take turns on processors, subgraph by subgraph; None: a processor serves steps of different users in the
-            order in which they came.
+        networks: The first user's network, or alternatives among which a policy chooses.
+        scene: Number of inferences and disturbances.
+        workloads: Concurrent workloads, which run until the first user has finished; their loads and speeds are ignored.
+        rules: Rules of the policy among alternatives.
+        heat: Thermal model that throttles all processors; None for none.
+        sharing: Policy by which users share processors; None for first come, first served.
 
     Raises:
         UnknownNameError: If a load is on a processor that no network uses.
@@ -78,43 +76,43 @@ class Clock:
         self,
         networks: Network | Sequence[Network],
         scene: Scene,
-        beside: Sequence[tuple[Network, Scene]] = (),
+        workloads: Sequence[tuple[Network, Scene]] = (),
         rules: Rules | None = None,
         heat: Heat | None = None,
         sharing: Sharing | None = None,
     ) -> None:
-        own = (networks,) if isinstance(networks, Network) else tuple(networks)
-        policy = Policy([alternative_of(each) for each in own], rules) if len(own) > 1 else None
+        alternatives = (networks,) if isinstance(networks, Network) else tuple(networks)
+        policy = Policy([alternative_of(alternative) for alternative in alternatives], rules) if len(alternatives) > 1 else None
         if policy is not None and sharing is not None:
             raise UsageError("alternatives of a bundle do not take turns with other bundles", "simulate the one or the other")
-        #: Of users who take turns.
+        #: State of users who share processors.
         self.shared = None if sharing is None else Shared(sharing, lambda: self._now)
         engine = own_engine if self.shared is None else self.shared.engine
-        self._flows = [Flow(own, scene, policy, 0, engine)]
-        self._flows += [Flow((network,), theirs, None, number, engine) for number, (network, theirs) in enumerate(beside, start=1)]
+        self._flows = [Flow(alternatives, scene, policy, 0, engine)]
+        self._flows += [Flow((network,), theirs, None, number, engine) for number, (network, theirs) in enumerate(workloads, start=1)]
         self._first = self._flows[0]
-        #: Whether two inferences never meet: then nothing slows another one, and no queue is shared.
+        #: Whether inferences never overlap: then there is no contention and no shared queue.
         self._alone = len(self._flows) == 1 and scene.in_flight == 1
-        #: Whether steps of several machines wait for the same queue.
-        self._lined = sharing is None and (len(self._flows) > 1 or (len(own) > 1 and scene.in_flight > 1))
-        every = [*own, *(network for network, _ in beside)]
-        processors = dict.fromkeys(each.times[name].processor for each in every for name in each.plan.order)
+        #: Whether several state machines share queues.
+        self._lined = sharing is None and (len(self._flows) > 1 or (len(alternatives) > 1 and scene.in_flight > 1))
+        every = [*alternatives, *(network for network, _ in workloads)]
+        processors = dict.fromkeys(network.times[name].processor for network in every for name in network.plan.order)
         self._free = Free(scene.loads, processors, scene.frequencies)
         self._loads = scene.loads
         self._heat = heat
         self._busy = dict.fromkeys(processors, 0.0)
         self._communication = 0.0
         self._now = 0.0
-        self._running: list[Task] = []  # in the order in which they started
-        self._lines: dict[object, deque[Task]] = {}  # of each queue that is shared what holds it, and what waits behind that
+        self._running: list[Task] = []  # in order of their start
+        self._lines: dict[object, deque[Task]] = {}  # shared queues: the running task and those that wait
         self._progress: Progress = silent
 
     def run(self, progress: Progress = silent, *, everyone: bool = False) -> Simulated:
         """Run all inferences; once.
 
         Args:
-            progress: Called after each `TOLD_EVERY` inferences.
-            everyone: Whether to go on until the users beside have finished, too.
+            progress: Called after each `PROGRESS_EVERY` inferences.
+            everyone: Whether to run until the concurrent workloads have finished, too.
         """
         self._progress = progress
         waited = self._flows if everyone else [self._first]
@@ -127,7 +125,7 @@ class Clock:
                 continue
             task, at = self._next()
             change = self._free.until if self._heat is None else min(self._free.until, self._heat.until)
-            # at one moment steps end first: what has ended is no longer slowed
+            # of simultaneous events ends come first, so that ended tasks cause no contention
             now = min(at, change, request)
             if self._heat is not None:
                 self._heat.advance(now)
@@ -142,14 +140,14 @@ class Clock:
         return Simulated(tuple(_served(flow) for flow in self._flows), self._now, self._busy, self._communication)
 
     def _change(self) -> None:
-        """What is left of the processors changes, or how hot they are."""
+        """Apply the next change of load, frequency or temperature."""
         if self._heat is not None and self._heat.until <= self._now:
             self._heat.change()
         if self._free.until <= self._now:
             self._free.change()
 
     def _shares(self) -> dict[str, float]:
-        """How much of each processor computes, others' loads included."""
+        """Utilisation of each processor, background load included."""
         shares = {task.step.processor: 1.0 for task in self._running if task.doing not in ("in", "out")}
         for load in self._loads:
             if load.start_ms <= self._now < load.end_ms:
@@ -157,13 +155,13 @@ class Clock:
         return shares
 
     def _request(self) -> tuple[float, Flow]:
-        """Who asks next for an inference that there is room for, and when."""
+        """The user with the next request that has a free lane, and its time."""
         if len(self._flows) == 1:
             return self._first.request, self._first
         return min(((flow.request, flow) for flow in self._flows), key=lambda pair: pair[0])
 
     def _next(self) -> tuple[Task | None, float]:
-        """What ends next, of several that which started first, and when."""
+        """The task that ends next and its time; of simultaneous ones the first that started."""
         first, at = None, inf
         for task in self._running:
             if task.end < at:
@@ -176,7 +174,7 @@ class Clock:
         self._follow(engine, engine.tell(lane, InputReady(lane)))
 
     def _follow(self, engine: Engine, answer: Answer) -> None:
-        """Do what a machine answers."""
+        """Start the steps that a state machine returns."""
         for step in answer.starts:
             task = Task(step)
             if self._lined:
@@ -189,7 +187,7 @@ class Clock:
         if answer.ended is not None:
             flow = self._flows[engine.number]
             flow.finish(engine, answer.ended, self._now, self._rates())
-            if flow is self._first and flow.ended % TOLD_EVERY == 0:
+            if flow is self._first and flow.ended % PROGRESS_EVERY == 0:
                 self._progress(f"{flow.ended} inferences")
         if not self._alone:
             self._pace()
@@ -205,8 +203,8 @@ class Clock:
         task.end = self._now + left / task.rate if task.rate else inf
 
     def _end_part(self, task: Task | None) -> None:
-        """The part that ended, and what comes then."""
-        assert task is not None  # something runs while an inference is in flight and no other is asked for
+        """End the current part of a task, and begin what follows."""
+        assert task is not None  # an inference in flight always has a running task
         step = task.step
         spent = self._now - task.began
         if task.doing == "subgraph":
@@ -231,7 +229,7 @@ class Clock:
         self._follow(step.engine, step.engine.tell(step.key, step.event))
 
     def _let_next_in(self, step: Step) -> None:
-        """Who waits longest for a queue gets it."""
+        """Start the task that has waited longest for the queue."""
         line = self._lines[step.line]
         line.popleft()
         if line:
@@ -239,23 +237,23 @@ class Clock:
             self._begin_part(line[0])
 
     def _rates(self) -> Mapping[str, float]:
-        """How fast each processor computes, of its speed alone: what others leave of it, at the chip's heat."""
+        """Speed of each processor relative to its full speed, under load and throttling."""
         if self._heat is None:
             return self._free.shares
         return {name: share * self._heat.speed for name, share in self._free.shares.items()}
 
     def _rate(self, task: Task) -> float:
-        """How fast a part goes on, of its time alone: others' shares slow what computes, not what crosses a link."""
+        """Rate of a task; background load slows computation, not transfers."""
         if task.doing in ("in", "out"):
             return 1.0
         rate = self._free.shares[task.step.processor]
         if self._heat is not None:
             rate *= self._heat.speed
-        return rate / task.step.beside if task.doing == "subgraph" and self._has_company(task.step) else rate
+        return rate / task.step.contention if task.doing == "subgraph" and self._has_company(task.step) else rate
 
     def _has_company(self, step: Step) -> bool:
         """Whether another inference computes on another processor."""
-        if self._alone or step.beside == 1.0:
+        if self._alone or step.contention == 1.0:
             return False
         return any(
             other.doing == "subgraph"
@@ -265,7 +263,7 @@ class Clock:
         )
 
     def _pace(self) -> None:
-        """Set the rates of what runs anew."""
+        """Update the rates of all running tasks."""
         for task in self._running:
             rate = self._rate(task)
             if rate != task.rate:
@@ -275,6 +273,6 @@ class Clock:
 
 
 def _served(flow: Flow) -> Served:
-    """How a user's inferences went, as far as they have ended."""
+    """Results of a user's completed inferences."""
     latencies = tuple(ms for _, ms in sorted(flow.latencies.items()))
     return Served(latencies, dict(flow.ran), tuple(trace for _, trace in sorted(flow.traces.items())), tuple(flow.decided))

@@ -39,7 +39,7 @@ class Answer:
 class Step:
     """A step of a lane on a queue, as it is started again and again."""
 
-    __slots__ = ("beside", "column", "engine", "event", "key", "lane", "line", "name", "parts", "processor", "queue")
+    __slots__ = ("column", "contention", "engine", "event", "key", "lane", "line", "name", "parts", "processor", "queue")
 
     def __init__(self, engine: "Engine", start: Start, time: StepTime, column: int | None, queue: str) -> None:
         self.engine, self.lane, self.name, self.queue = engine, start.lane, start.step, queue
@@ -48,7 +48,7 @@ class Step:
         self.key = (start.lane, start.step, start.queue)
         #: What it waits for where several networks share processors: a queue of the device, or this user's own thread.
         self.line = (engine.number, start.queue) if start.queue == CALLING_THREAD else (0, start.queue)
-        self.processor, self.parts, self.beside = time.processor, time.parts, time.beside
+        self.processor, self.parts, self.contention = time.processor, time.parts, time.contention
         #: Of its factor in those of an inference; None for a join.
         self.column = column
 
@@ -106,8 +106,8 @@ class Engine:
         return answer
 
     def _prepared(self, instructions: Sequence[Instruction]) -> Answer:
-        starts = tuple(self._step(each) for each in instructions if isinstance(each, Start))
-        return Answer(starts, next((each.lane for each in instructions if isinstance(each, Finish)), None))
+        starts = tuple(self._step(instruction) for instruction in instructions if isinstance(instruction, Start))
+        return Answer(starts, next((instruction.lane for instruction in instructions if isinstance(instruction, Finish)), None))
 
     def _step(self, start: Start) -> Step:
         queue = CALLING_THREAD if self._caller and isinstance(start, Join) else start.queue
@@ -161,13 +161,13 @@ class Flow:
         engine: Callable[[Network, Scene, int], Engine] = own_engine,
     ) -> None:
         self.scene, self.number, self.policy = scene, number, policy
-        self.engines = {each.name: engine(each, scene, number) for each in networks}
-        self._expected = {each.name: alternative_of(each).computing_ms for each in networks}
+        self.engines = {network.name: engine(network, scene, number) for network in networks}
+        self._expected = {network.name: alternative_of(network).computing_ms for network in networks}
         self._state = None if policy is None else policy.begin()
         self.present = self.engines[networks[0].name if self._state is None else self._state.present]
         self.decided: list[Decided] = []
         self._looks: list[Look] = []
-        self.asked = self.ended = 0
+        self.requested = self.ended = 0
         self._factors = {name: scene.factors(len(engine.columns), number) for name, engine in self.engines.items()}
         self._requests: Iterator[float] | None = None if scene.arrivals is None else scene.arrivals.times(scene.seed, number)
         #: When the next inference is asked for; with no arrivals whenever there is a lane.
@@ -179,7 +179,7 @@ class Flow:
     @property
     def request(self) -> float:
         """When the next inference begins, as far as the lanes are concerned; infinite where there is none or no room."""
-        return self._request if self.asked < self.scene.runs and self.asked - self.ended < self.scene.in_flight else inf
+        return self._request if self.requested < self.scene.runs and self.requested - self.ended < self.scene.in_flight else inf
 
     def ask(self, now: float) -> tuple[Engine, int]:
         """Begin the next inference: the engine that runs it, and its lane there."""
@@ -190,10 +190,10 @@ class Flow:
             drawn = next(factors)
             if name == engine.network.name:
                 engine.factors[lane] = drawn
-        engine.inference[lane] = self.asked
+        engine.inference[lane] = self.requested
         engine.since[lane] = now if self._requests is None else self._request
-        engine.spans[lane] = [] if self.asked < self.scene.traced else None
-        self.asked += 1
+        engine.spans[lane] = [] if self.requested < self.scene.traced else None
+        self.requested += 1
         if self._requests is not None:
             self._request = next(self._requests)
         return engine, lane

@@ -46,7 +46,7 @@ def powers(device: DeviceProfile, thermal: Thermal, processors: Collection[str])
         UnknownNameError: If the device lacks a processor.
         StretchError: If neither states it.
     """
-    found = {}
+    by_processor = {}
     for name in processors:
         processor = device.processor(name)
         stated = processor.cores.power_w
@@ -56,8 +56,8 @@ def powers(device: DeviceProfile, thermal: Thermal, processors: Collection[str])
                 f"neither the profile of {device.id} nor the description of heat says what power {name} draws",
                 f"state it there as power_w = {{ {name} = 3.0 }}, in W",
             )
-        found[name] = Power(watts, 0.0 if processor.profile.idle_w is None else processor.profile.idle_w.value)
-    return found
+        by_processor[name] = Power(watts, 0.0 if processor.profile.idle_w is None else processor.profile.idle_w.value)
+    return by_processor
 
 
 class Heat:

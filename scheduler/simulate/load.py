@@ -120,12 +120,12 @@ class Free:
 
     def __init__(self, loads: Sequence[Load], processors: Collection[str], frequencies: Sequence[Frequency] = ()) -> None:
         everything: list[Load | Frequency] = [*loads, *frequencies]
-        for each in everything:
-            if each.processor not in processors:
-                raise UnknownNameError.among("processor of the bundle", each.processor, processors)
+        for interval in everything:
+            if interval.processor not in processors:
+                raise UnknownNameError.among("processor of the bundle", interval.processor, processors)
         taking = [load for load in loads if load.share]
         counting: list[Load | Frequency] = [*taking, *frequencies]
-        moments = sorted({moment for each in counting for moment in (each.start_ms, each.end_ms)})
+        moments = sorted({moment for period in counting for moment in (period.start_ms, period.end_ms)})
         self._changes: list[tuple[float, dict[str, float]]] = []
         for moment in moments:
             left = dict.fromkeys(processors, 1.0)
@@ -152,10 +152,10 @@ class Free:
 
 
 def _speeds_at(frequencies: Sequence[Frequency], moment: float) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for each in frequencies:
-        if each.start_ms <= moment < each.end_ms:
-            if each.processor in found:
-                raise UsageError(f"{each.processor} would have two speeds from {moment:g} ms on", "state one at a time")
-            found[each.processor] = each.speed
-    return found
+    speeds: dict[str, float] = {}
+    for frequency in frequencies:
+        if frequency.start_ms <= moment < frequency.end_ms:
+            if frequency.processor in speeds:
+                raise UsageError(f"{frequency.processor} would have two speeds from {moment:g} ms on", "state one at a time")
+            speeds[frequency.processor] = frequency.speed
+    return speeds

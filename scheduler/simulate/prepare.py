@@ -17,12 +17,12 @@ from scheduler.placement.priority import choose_processors
 from scheduler.runtime.plan import make_plan
 from scheduler.simulate.arrivals import Arrivals, parse_arrivals
 from scheduler.simulate.networks import Network
-from scheduler.simulate.times import beside_factors, device_placements, step_times, with_times
+from scheduler.simulate.times import contention_factors, device_placements, step_times, with_times
 
 
 @dataclass(frozen=True)
-class Guest:
-    """A bundle that runs beside the first one, for another user."""
+class ConcurrentWorkload:
+    """A concurrent workload: a bundle of another user on the same processors."""
 
     bundle: Bundle  # The bundle.
     arrivals: Arrivals | None = None  # When its inferences are asked for; None for each as soon as the last one is over.
@@ -53,8 +53,8 @@ def parse_other(text: str, bundle: Bundle) -> Other:
     return Other(text, load_bundle(Path(text), check_hashes=True))
 
 
-def parse_guest(text: str) -> tuple[Path, Arrivals | None, str | None, float | None]:
-    """A bundle beside, as it is written on the command line: its folder, behind an ``@`` when it is asked for, behind another its deadline.
+def parse_workload(text: str) -> tuple[Path, Arrivals | None, str | None, float | None]:
+    """A concurrent workload in the form of the command line: ``FOLDER``, ``FOLDER@ARRIVALS`` or ``FOLDER@ARRIVALS@DEADLINE``.
 
     Returns:
         The folder, the arrivals, how they were written, and the latency allowed, ms.
@@ -70,12 +70,12 @@ def parse_guest(text: str) -> tuple[Path, Arrivals | None, str | None, float | N
 
 def _deadline(text: str) -> float:
     try:
-        found = float(text)
+        milliseconds = float(text)
     except ValueError:
-        found = 0.0
-    if not (isfinite(found) and found > 0):
+        milliseconds = 0.0
+    if not (isfinite(milliseconds) and milliseconds > 0):
         raise UsageError(f"`{text}` is no deadline", "write milliseconds, as runs/other@periodic:33.3@50")
-    return found
+    return milliseconds
 
 
 def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable[[str], None], name: str | None = None) -> Network:
@@ -96,9 +96,9 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable
     untimed = [entry.name for entry in bundle.manifest.subgraphs if entry.predicted_ms is None]
     if untimed and not elsewhere:
         warn(f"the plan states no time of {', '.join(untimed)}: predicted from the bundle's files")
-    times = step_times(manifest, device, beside_factors(bundle, device) if company else None)
-    powers = {each: EnergyModel(device).mj(each, 1.0) for each in dict.fromkeys(time.processor for time in times.values())}
-    watts = {each: power for each, power in powers.items() if power is not None}
+    times = step_times(manifest, device, contention_factors(bundle, device) if company else None)
+    powers = {processor: EnergyModel(device).mj(processor, 1.0) for processor in dict.fromkeys(time.processor for time in times.values())}
+    watts = {processor: power for processor, power in powers.items() if power is not None}
     return Network(name or str(bundle.path), make_plan(manifest), device_placements(manifest, device), times, watts)
 
 
@@ -113,13 +113,13 @@ def check_alternatives(bundle: Bundle, others: Sequence[Other]) -> None:
                 )
 
 
-def check_guests(bundle: Bundle, guests: Sequence[Guest]) -> None:
+def check_workloads(bundle: Bundle, workloads: Sequence[ConcurrentWorkload]) -> None:
     """Refuse bundles that were planned for other devices."""
-    for guest in guests:
-        planned = guest.bundle.manifest.device
+    for workload in workloads:
+        planned = workload.bundle.manifest.device
         if planned != bundle.manifest.device:
             raise UsageError(
-                f"{guest.bundle.path} was planned for {planned}, {bundle.path} for {bundle.manifest.device}",
+                f"{workload.bundle.path} was planned for {planned}, {bundle.path} for {bundle.manifest.device}",
                 "name the device to simulate them on with --device",
             )
 

@@ -53,19 +53,19 @@ class Shared:
         """
         weight = self._weights[number] if number < len(self._weights) else 1.0
         self._several.add(str(number), User(network.plan, network.placements, scene.in_flight, weight))
-        found = self._engines[str(number)] = SharedEngine(network, scene, number, self)
-        return found
+        shared_engine = self._engines[str(number)] = SharedEngine(network, scene, number, self)
+        return shared_engine
 
     def tell(self, engine: "SharedEngine", event: Event) -> Answer:
         """Tell the machine what happened to a user's inference."""
         user, now = str(engine.number), self._now()
         if isinstance(event, InputReady):
-            told: SharedEvent = Begins(user, event.lane, now, engine.deadline_ms(event.lane), engine.scene.priority)
+            shared_event: SharedEvent = Begins(user, event.lane, now, engine.deadline_ms(event.lane), engine.scene.priority)
         else:
             assert not isinstance(event, Replaced)  # nothing is placed elsewhere while it is simulated
-            told = Told(user, now, event)
-        answer = self._several.handle(told)
-        self.events.append((told, tuple(answer)))
+            shared_event = Told(user, now, event)
+        answer = self._several.handle(shared_event)
+        self.events.append((shared_event, tuple(answer)))
         starts = tuple(self._engines[go.user].started(go.instruction) for go in answer if isinstance(go.instruction, Start))
         return Answer(starts, next((go.instruction.lane for go in answer if isinstance(go.instruction, Finish)), None))
 

@@ -27,7 +27,7 @@ class StepTime:
 
     processor: str  # Processor of the device that is occupied.
     parts: tuple[tuple[Doing, float], ...]  # What it does one after the other, and how long each takes, ms; at least one.
-    beside: float = 1.0  # Factor on its computing while another inference computes on another processor.
+    contention: float = 1.0  # Factor on its computing time while another inference computes on another processor.
 
 
 def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Placement]:
@@ -40,7 +40,7 @@ def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Pl
     return place_subgraphs(manifest.subgraphs, {processor: _on_device(processor, device) for processor in used})
 
 
-def step_times(manifest: Manifest, device: DeviceProfile, beside: Mapping[str, float] | None = None) -> dict[str, StepTime]:
+def step_times(manifest: Manifest, device: DeviceProfile, contention: Mapping[str, float] | None = None) -> dict[str, StepTime]:
     """The time of each step of a bundle all of whose subgraphs have a predicted time.
 
     A subgraph takes its predicted time, times its predicted contention where its
@@ -48,14 +48,14 @@ def step_times(manifest: Manifest, device: DeviceProfile, beside: Mapping[str, f
     processor, and after it what the host joins is taken back.
     """
     predictor = LatencyPredictor(device)
-    found = {}
+    times = {}
     for entry in manifest.subgraphs:
         parts = tuple((doing, ms) for doing, ms in _parts(manifest, entry, predictor) if ms)
-        found[entry.name] = StepTime(entry.processor, parts or (("subgraph", 0.0),), (beside or {}).get(entry.name, 1.0))
+        times[entry.name] = StepTime(entry.processor, parts or (("subgraph", 0.0),), (contention or {}).get(entry.name, 1.0))
     host = _host(manifest)
     for join in manifest.joins:
-        found[join.name] = StepTime(host, (("join", _join_ms(manifest, join.name, host, predictor)),))
-    return found
+        times[join.name] = StepTime(host, (("join", _join_ms(manifest, join.name, host, predictor)),))
+    return times
 
 
 def with_times(bundle: Bundle, device: DeviceProfile, *, anew: bool = False) -> Manifest:
@@ -69,11 +69,8 @@ def with_times(bundle: Bundle, device: DeviceProfile, *, anew: bool = False) -> 
     return msgspec.structs.replace(bundle.manifest, subgraphs=tuple(entries))
 
 
-def beside_factors(bundle: Bundle, device: DeviceProfile) -> dict[str, float]:
-    """By the profile, what each subgraph that is its whole segment takes longer beside another inference.
-
-    A branch is not among them: its plan has it beside others all the time already.
-    """
+def contention_factors(bundle: Bundle, device: DeviceProfile) -> dict[str, float]:
+    """Contention factors of the profile for subgraphs that are whole segments; predicted times of branches contain contention already."""
     entries = bundle.manifest.subgraphs
     return {entry.name: _by_profile(bundle, entry, device)[1] for entry in entries if _branches(bundle.manifest, entry) == 1}
 

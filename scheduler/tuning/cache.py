@@ -60,7 +60,7 @@ class TuningCache:
     """The tuned parameters of one device.
 
     What cannot be read, or was made on another device or driver, is ignored
-    with a warning: tuning again mends it.
+    with a warning: tuning again rewrites it.
 
     Args:
         device: Name of the device, with whatever else times depend on.
@@ -87,13 +87,13 @@ class TuningCache:
         """All entries of one kind."""
         return [entry for entry in self._entries.values() if entry.kind == kind]
 
-    def save(self, found: Iterable[Entry]) -> None:
+    def save(self, entries: Iterable[Entry]) -> None:
         """Add entries, replacing those of the same key, and write the file whole or not at all.
 
         What another process has written in the meantime stays. Where the folder
         cannot be written, a warning is given and nothing is kept on disk.
         """
-        new = {entry.key: entry for entry in found}
+        new = {entry.key: entry for entry in entries}
         self._entries = {entry.key: entry for entry in self._read()} | self._entries | new
         try:
             write_entries(self.path, self._device, self._driver, self._entries.values())
@@ -113,15 +113,15 @@ def read_entries(path: Path, device: str, driver: str) -> list[Entry]:
         schema = msgspec.json.decode(content, type=_Schema).schema
         if schema != SCHEMA:
             raise msgspec.ValidationError(f"it has schema {schema} and not {SCHEMA}")
-        found = msgspec.json.decode(content, type=_File)
-        if (found.device, found.driver) != (device, driver):
-            raise msgspec.ValidationError(f"it was made on {found.device} ({found.driver})")
+        parsed = msgspec.json.decode(content, type=_File)
+        if (parsed.device, parsed.driver) != (device, driver):
+            raise msgspec.ValidationError(f"it was made on {parsed.device} ({parsed.driver})")
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError, ValueError) as error:
         warnings.warn(f"the tuning cache {path} is ignored, for it cannot be used: {error}", stacklevel=4)
         return []
-    return found.entries
+    return parsed.entries
 
 
 def write_entries(path: Path, device: str, driver: str, entries: Iterable[Entry]) -> None:

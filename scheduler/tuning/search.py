@@ -46,7 +46,7 @@ def quickest(
     Raises:
         StretchError: If the default cannot be measured.
     """
-    contenders = [partial(measure, each) for each in (None, *candidates)]
+    contenders = [partial(measure, candidate) for candidate in (None, *candidates)]
     times, count = race(contenders, repeats, HOPELESS, spent=spent)
     if 0 not in times:
         raise StretchError("the kernel does not run with its default work-group")

@@ -98,15 +98,15 @@ def exhaustive(grid: tuple[int, ...], limits: Limits, loose: bool = False) -> li
     """
     dimensions = three(grid)
     choices = [_divisors(g, 5 if loose else 0) for g in dimensions]
-    found = [size for size in _triples(choices) if limits.allow(size) and prod(size) >= LEAST_ITEMS]
-    if not found:
+    sizes = [size for size in _triples(choices) if limits.allow(size) and prod(size) >= LEAST_ITEMS]
+    if not sizes:
         parts = [sorted({-(-g // i) for i in range(1, 5)}) for g in dimensions]
-        found = [size for size in _triples(parts) if limits.allow(size)]
-    if not found:
-        found = [size for size in _triples([[1, 2, 3, 4]] * 3) if limits.allow(size)]
-    if not found:
+        sizes = [size for size in _triples(parts) if limits.allow(size)]
+    if not sizes:
+        sizes = [size for size in _triples([[1, 2, 3, 4]] * 3) if limits.allow(size)]
+    if not sizes:
         raise StretchError(f"the device allows no work-group at all for a grid of {dimensions}")
-    return found
+    return sizes
 
 
 def _triples(choices: list[list[int]]) -> list[Size3]:

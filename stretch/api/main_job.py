@@ -243,9 +243,9 @@ def _planned(
 
 def _preprocessing(network: "Network", asked: "Preprocessing | Mapping[str, Any] | None") -> "Preprocessing":
     """What pictures go through."""
-    from scheduler.bundle.preprocessing import asked_preprocessing
+    from scheduler.bundle.preprocessing import requested_preprocessing
 
-    return asked_preprocessing(network.loaded.preprocessing, asked, network.graph.inputs[0].shape)
+    return requested_preprocessing(network.loaded.preprocessing, asked, network.graph.inputs[0].shape)
 
 
 def _images(network: "Network", folder: str | Path, count: int, read: "Preprocessing", phase: "Phase") -> "Images":

@@ -66,12 +66,12 @@ def _explain_file(out: Output, file: Path, runtime: str, device: str | None, fix
     """Ask a runtime about a file, and try the changes that may help."""
     import msgspec
 
-    from scheduler.explain import explain_file, mend_file
+    from scheduler.explain import explain_file, fix_file
 
     with out.progress(f"asking {runtime}") as progress:
         found = explain_file(file, runtime, device)
         progress("about changes")
-        found = mend_file(found, runtime, device, fix)
+        found = fix_file(found, runtime, device, fix)
     for warning in found.warnings:
         out.warn(warning)
     found = msgspec.structs.replace(found, warnings=out.warnings)

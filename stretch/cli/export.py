@@ -100,12 +100,12 @@ def _restated(bundle: "Bundle", pictures: PictureRequest) -> "Bundle":
     """The bundle as if it stated what is asked of pictures: so they are read, and so says the bundle that is written."""
     from msgspec.structs import replace
 
-    from scheduler.bundle.preprocessing import IMAGENET, asked_preprocessing
+    from scheduler.bundle.preprocessing import IMAGENET, requested_preprocessing
 
     model = bundle.manifest.model
     if not (asked := pictures.values()):
         return bundle
-    read = asked_preprocessing(model.preprocessing or IMAGENET, asked, model.input_shape)
+    read = requested_preprocessing(model.preprocessing or IMAGENET, asked, model.input_shape)
     return dataclasses.replace(bundle, manifest=replace(bundle.manifest, model=replace(model, preprocessing=read)))
 
 

@@ -269,7 +269,7 @@ def _source(
         return load_accuracy(Path(request.accuracy), network.graph.name)
     if images is None:
         return None
-    from scheduler.bundle.preprocessing import asked_preprocessing
+    from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.sensitivity.source import plannable, sensitivity_of
     from stretch.stages.build import divide_images
 
@@ -279,7 +279,7 @@ def _source(
             "leave out --images",
         )
     count, budget_s = limits
-    preprocessing = asked_preprocessing(network.loaded.preprocessing, pictures.values() or None, network.graph.input.shape)
+    preprocessing = requested_preprocessing(network.loaded.preprocessing, pictures.values() or None, network.graph.input.shape)
     progress("reading images")
     found = divide_images(images, network.captured, count, preprocessing)
     for each in found.warnings:

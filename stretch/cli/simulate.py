@@ -107,10 +107,10 @@ def simulate(
     from scheduler.simulate.answer import Request, tracks
     from scheduler.simulate.answer import simulate as simulate_bundle
     from scheduler.simulate.arrivals import parse_arrivals
-    from scheduler.simulate.clock import TOLD_EVERY
+    from scheduler.simulate.clock import PROGRESS_EVERY
     from scheduler.simulate.heat import thermal_of
     from scheduler.simulate.load import parse_frequencies, parse_loads
-    from scheduler.simulate.prepare import Guest, parse_guest, parse_other
+    from scheduler.simulate.prepare import ConcurrentWorkload, parse_other, parse_workload
     from scheduler.simulate.scene import Scene
     from stretch.report.html.simulation_page import simulation_page
 
@@ -127,7 +127,7 @@ def simulate(
     )
     loaded = load_bundle(bundle, check_hashes=True)
     profile = load_device(device or loaded.manifest.device)
-    guests = [parse_guest(text) for text in beside or []]
+    parsed = [parse_workload(text) for text in beside or []]
     request = Request(
         arrivals=arrivals,
         deadline_ms=deadline,
@@ -137,9 +137,9 @@ def simulate(
         prefer=prefer,
         alternatives=tuple(parse_other(text, loaded) for text in alternatives or []),
         thermal=None if heat is None else thermal_of(profile) if heat == "profile" else read_thermal(Path(heat)),
-        beside=tuple(Guest(load_bundle(path, check_hashes=True), when, written, within) for path, when, written, within in guests),
+        workloads=tuple(ConcurrentWorkload(load_bundle(path, check_hashes=True), when, written, within) for path, when, written, within in parsed),
     )
-    with out.progress("simulating", total=inferences // TOLD_EVERY) as step:
+    with out.progress("simulating", total=inferences // PROGRESS_EVERY) as step:
         answer, simulated = simulate_bundle(loaded, profile, scene, request, out.warnings, out.warn, step)
     if trace is not None:
         write_perfetto(trace, tracks(answer, simulated))
@@ -192,10 +192,10 @@ def _others(answer: "SimulateAnswer") -> "Iterator[str]":
             yield f"and {len(answer.decisions) - number} more; the rest is in the JSON and in the timeline"
             break
         yield f"after inference {made.inference} at {made.at_ms:.1f} ms, {made.kind}: {made.after} ({made.reason})"
-    for guest in answer.beside:
-        times = "none ended" if guest.p50_ms is None else f"median {guest.p50_ms:.2f} ms, p90 {guest.p90_ms:.2f}, p99 {guest.p99_ms:.2f}"
-        missed = "" if guest.deadline_ms is None else f"; {guest.missed} miss the deadline of {guest.deadline_ms:g} ms"
-        yield f"beside, {guest.bundle}: {guest.inferences} inferences, {times}; undisturbed {guest.makespan_ms:.2f} ms{missed}"
+    for workload in answer.beside:
+        times = "none ended" if workload.p50_ms is None else f"median {workload.p50_ms:.2f} ms, p90 {workload.p90_ms:.2f}, p99 {workload.p99_ms:.2f}"
+        missed = "" if workload.deadline_ms is None else f"; {workload.missed} miss the deadline of {workload.deadline_ms:g} ms"
+        yield f"beside, {workload.bundle}: {workload.inferences} inferences, {times}; undisturbed {workload.makespan_ms:.2f} ms{missed}"
 
 
 def _latencies(answer: "SimulateAnswer") -> "Table":

@@ -24,11 +24,11 @@ class _Steps:
     times: dict[str, StepTime] = field(default_factory=dict)
 
     def add(
-        self, name: str, segment: str, processor: str, reads: tuple[str, ...], parts: tuple[tuple[Doing, float], ...], beside: float
+        self, name: str, segment: str, processor: str, reads: tuple[str, ...], parts: tuple[tuple[Doing, float], ...], contention: float
     ) -> str:
         """A subgraph; gives the tensor that it writes."""
         self.subgraphs.append(PlannedSubgraph(name, segment, "", processor, reads, (f"{name}.y",)))
-        self.times[name] = StepTime(processor, tuple(part for part in parts if part[1]) or (("subgraph", 0.0),), beside)
+        self.times[name] = StepTime(processor, tuple(part for part in parts if part[1]) or (("subgraph", 0.0),), contention)
         return f"{name}.y"
 
     def network(self, name: str, outputs: tuple[str, ...], costs: Costs) -> Network:
@@ -62,8 +62,8 @@ def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> N
     into = sum(alone.transfer(costs.host, single.processor, prod(op.shape)) for op in graph.inputs)
     out = single.ms - estimate.computing_ms - into
     steps = _Steps()
-    beside = estimate.contended_ms / estimate.computing_ms if estimate.computing_ms else 1.0
-    written = steps.add("all", "all", family, ("x",), (("in", into), ("subgraph", estimate.computing_ms), ("out", out)), beside)
+    contention = estimate.contended_ms / estimate.computing_ms if estimate.computing_ms else 1.0
+    written = steps.add("all", "all", family, ("x",), (("in", into), ("subgraph", estimate.computing_ms), ("out", out)), contention)
     return steps.network(name, (written,), costs)
 
 
@@ -76,7 +76,7 @@ def _segment(steps: _Steps, name: str, row: SegmentTime, arriving: tuple[str, ..
         parts: tuple[tuple[Doing, float], ...] = (("in", branch.in_ms), ("subgraph", branch.ms + branch.contention_ms), ("out", out))
         processor = branch.scale.processor
         family = costs.predictor.device.processor(processor).family
-        written.append(steps.add(f"{name}.{number}.{family}", name, family, reads, parts, _beside(row, branch)))
+        written.append(steps.add(f"{name}.{number}.{family}", name, family, reads, parts, _contention(row, branch)))
     if not row.join_ms:
         return tuple(written)
     joined = f"{name}.join"
@@ -86,8 +86,8 @@ def _segment(steps: _Steps, name: str, row: SegmentTime, arriving: tuple[str, ..
     return (f"{joined}.y",)
 
 
-def _beside(row: SegmentTime, branch: BranchTime) -> float:
-    """Factor on a subgraph beside another network; a branch has others beside it already."""
+def _contention(row: SegmentTime, branch: BranchTime) -> float:
+    """Contention factor of a subgraph; the time of a branch contains contention already."""
     if len({each.scale.processor for each in row.branches}) > 1 or not branch.estimate.computing_ms:
         return 1.0
     return branch.estimate.contended_ms / branch.estimate.computing_ms

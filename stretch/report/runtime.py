@@ -7,10 +7,10 @@ from stretch.report.fit import Fitting, column, plain_table
 
 
 def runtime_lines(found: RuntimeExplanation) -> list[str]:
-    """The first obstacle, the counts and what can be changed, a line each.
+    """The counts, the first unsupported operator and the fix, a line each.
 
     Args:
-        found: What `explain_file` and `mend_file` told.
+        found: Result of `explain_file` or `fix_file`.
     """
     on, there = sum(op.taken is True for op in found.operators), sum(op.taken is not None for op in found.operators)
     share = "" if found.share is None else f", {100 * found.share:.0f} % of the MACs"
@@ -19,9 +19,9 @@ def runtime_lines(found: RuntimeExplanation) -> list[str]:
         f"{found.runtime}, {found.device}: takes {on} of {there} operators{share}, in {found.partitions} {parts}, copies {found.copies}"
     ]
     if not found.obstacles:
-        return [*lines, "nothing stops it"]
+        return [*lines, "all operators are supported"]
     first = found.obstacles[0]
-    lines.append(f"first obstacle: {first.operator} ({first.op}), {first.cause}")
+    lines.append(f"first unsupported operator: {first.operator} ({first.op}), {first.cause}")
     if first.words:
         lines.append(f"  {found.runtime.split()[0]} says: {first.words}")
     lines.append(f"  {first.change}")

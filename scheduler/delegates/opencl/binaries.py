@@ -45,6 +45,6 @@ def write_binary(path: Path, binary: bytes) -> None:
         with os.fdopen(handle, "wb") as stream:
             stream.write(hashlib.sha256(binary).digest() + binary)
         os.replace(name, path)
-        kept = sorted(path.parent.glob("*.bin"), key=lambda each: each.stat().st_mtime_ns, reverse=True)
+        kept = sorted(path.parent.glob("*.bin"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
         for old in kept[MAX_FILES:]:
             old.unlink()

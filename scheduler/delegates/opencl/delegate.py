@@ -166,18 +166,18 @@ class OpenCLDelegate(Delegate):
         graph = self.prepared(model)
         cache = open_cache(device, self._half)
         shipped, known = shipped_schedules(device, self._half), cached_schedules(cache)
-        found: list[Tuned] = []
+        tuned: list[Tuned] = []
         try:
-            for each in ScheduleTuner(device, half=self._half, options=self._options).tune(graph, known, budget_s, progress, shipped):
-                found.append(each)  # noqa: PERF402 - an interruption leaves what was found so far
+            for schedule in ScheduleTuner(device, half=self._half, options=self._options).tune(graph, known, budget_s, progress, shipped):
+                tuned.append(schedule)  # noqa: PERF402 - an interruption leaves results so far
         finally:
-            if found:
+            if tuned:
                 with interruption_waits():
                     before = {**shipped, **known}
-                    after = {**before, **{(each.kernel, each.shape): each.choice for each in found}}
-                    found = faster(found, self.scheduled(model, before), self.scheduled(model, after))
-                    cache.save(entries(found))
-        return found
+                    after = {**before, **{(entry.kernel, entry.shape): entry.choice for entry in tuned}}
+                    tuned = faster(tuned, self.scheduled(model, before), self.scheduled(model, after))
+                    cache.save(entries(tuned))
+        return tuned
 
     def scheduled(self, model: Path, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> OpenCLCompiled:
         """A subgraph compiled with these schedules, whatever the cache holds.
@@ -209,20 +209,20 @@ class OpenCLDelegate(Delegate):
         device = open_device(self._cores)
         graph = read_graph(model)
         compiled = self._compiled(graph, self.lowered(graph))
-        found: list[TunedGroup] = []
+        groups: list[TunedGroup] = []
         try:
-            for each in GroupTuner(device, compiled, mode).tune(budget_s, progress):
-                found.append(each)  # noqa: PERF402 - an interruption leaves what was found so far
+            for group in GroupTuner(device, compiled, mode).tune(budget_s, progress):
+                groups.append(group)  # noqa: PERF402 - an interruption leaves results so far
         finally:
-            chosen = {(each.launch.kernel, group_key(each.launch)): each.local for each in found if each.local is not None}
+            chosen = {(group.launch.kernel, group_key(group.launch)): group.local for group in groups if group.local is not None}
             if chosen:
                 with interruption_waits():
-                    launches = [replace(each, local=chosen.get((each.kernel, group_key(each)), each.local)) for each in compiled.launches]
+                    launches = [replace(launch, local=chosen.get((launch.kernel, group_key(launch)), launch.local)) for launch in compiled.launches]
                     # By itself a kernel finds other data in the caches than in the subgraph.
                     nodes = faster_nodes(compiled, self._compiled(graph, launches))
-                    found = [each if each.launch.node in nodes else replace(each, local=None, after_ms=each.before_ms) for each in found]
-                    open_cache(device, self._half).save(group_entries(found))
-        return found
+                    groups = [group if group.launch.node in nodes else replace(group, local=None, after_ms=group.before_ms) for group in groups]
+                    open_cache(device, self._half).save(group_entries(groups))
+        return groups
 
     def prepared(self, model: Path) -> Graph:
         """A subgraph as it is lowered: simplified and fused."""
@@ -254,11 +254,11 @@ class OpenCLDelegate(Delegate):
         times: dict[str, float] = {}
         kernels: dict[str, list[str]] = {}
         owner: dict[str, str] = {}
-        for each in compiled.profile():
-            name = each.launch.node
-            times[name] = times.get(name, 0.0) + each.ms
-            kernels.setdefault(name, []).append(each.launch.kernel)
-            owner.update(dict.fromkeys(each.launch.merged, name))
+        for timing in compiled.profile():
+            name = timing.launch.node
+            times[name] = times.get(name, 0.0) + timing.ms
+            kernels.setdefault(name, []).append(timing.launch.kernel)
+            owner.update(dict.fromkeys(timing.launch.merged, name))
         places = []
         for name, op in names.items():
             if name in times:
@@ -272,5 +272,5 @@ class OpenCLDelegate(Delegate):
 
 
 def _kind(kernels: list[str]) -> str:
-    found = list(dict.fromkeys(kernels))
-    return f"kernel {found[0]}" if len(found) == 1 else f"kernels {', '.join(found)}"
+    kinds = list(dict.fromkeys(kernels))
+    return f"kernel {kinds[0]}" if len(kinds) == 1 else f"kernels {', '.join(kinds)}"

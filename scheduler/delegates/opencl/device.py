@@ -95,34 +95,34 @@ def find_device() -> Any:
         # PoCL wakes all its threads after each kernel, which costs 10 µs: none is made for the scheduler's own core.
         os.environ.setdefault(UNITS_VARIABLE, str(max(1, len(available_cores()) - 1)))
         before = _threads()
-        found = _devices(cl)
+        devices = _devices(cl)
         _WORKERS.extend(thread for thread in _threads() if thread not in before)
-    if not found:
+    if not devices:
         raise _no_device(cl)
     if wanted := os.environ.get(DEVICE_VARIABLE):
-        named = [device for device in found if wanted.lower() in f"{device.platform.name} {device.name}".lower()]
+        named = [device for device in devices if wanted.lower() in f"{device.platform.name} {device.name}".lower()]
         if not named:
-            there = ", ".join(device.name.strip() for device in found)
+            there = ", ".join(device.name.strip() for device in devices)
             raise UnknownNameError(f"{DEVICE_VARIABLE} names `{wanted}`, which no OpenCL device has in its name", f"here: {there}")
         return named[0]
-    return next((device for device in found if device.type & cl.device_type.GPU), found[0])
+    return next((device for device in devices if device.type & cl.device_type.GPU), devices[0])
 
 
 def _devices(cl: Any) -> list[Any]:
     """The devices of all drivers; one that fails does not hide the others."""
-    found: list[Any] = []
+    devices: list[Any] = []
     failure: Exception | None = None
     try:
         for platform in cl.get_platforms():
             try:
-                found += [device for device in platform.get_devices() if _compiles(device)]
+                devices += [device for device in platform.get_devices() if _compiles(device)]
             except cl.Error as error:
                 failure = error
     except cl.Error as error:
         failure = error
-    if failure is not None and not found:
+    if failure is not None and not devices:
         raise MissingBackendError(f"no OpenCL driver answers: {_first_line(failure)}", f"PoCL runs on any CPU: {INSTALL}") from failure
-    return found
+    return devices
 
 
 #: Processors that PoCL was told to compile for, by the address of its device.
@@ -243,8 +243,8 @@ def _fits(entry: dict[str, Any], device: Any) -> bool:
 def cpu_flags() -> frozenset[str]:
     """Instructions of this machine's CPU, as Linux names them; none elsewhere."""
     with suppress(OSError):
-        found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-        return frozenset(found[1].split()) if found else frozenset()
+        match = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return frozenset(match[1].split()) if match else frozenset()
     return frozenset()
 
 
@@ -263,10 +263,10 @@ _GIVEN: dict[tuple[int, ...], int] = {}
 def _part(cl: Any, device: Any, cores: tuple[int, ...]) -> Any:
     """As many units of a CPU device as there are cores, their threads pinned to them; no unit is given twice."""
     units = device.max_compute_units
-    first = sum(len(given) for given in _GIVEN)
+    first = sum(len(name) for name in _GIVEN)
     if first + len(cores) > units:
         raise StretchError(
-            f"the OpenCL device `{device.name.strip()}` has {units} units, {first} are in use and {len(cores)} more were asked for",
+            f"the OpenCL device `{device.name.strip()}` has {units} units, {first} are in use and {len(cores)} more are requested",
             f"set {UNITS_VARIABLE} to the number of cores that OpenCL may use",
         )
     if len(_WORKERS) == units and hasattr(os, "sched_setaffinity"):

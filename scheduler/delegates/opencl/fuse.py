@@ -33,9 +33,9 @@ RESIDUAL = ("Conv",)
 def fuse(graph: Graph, residual: bool = True, activations: bool = True) -> None:
     """Merge activations and additions into convolutions; what is left becomes `Unary` and `Binary` nodes."""
     for node in list(graph.nodes):
-        found = activation_of(graph, node)
-        if found is not None and node.op != "Mul":
-            _swap(graph, node, Node(node.name, "Unary", (node.inputs[0],), node.output, {"activation": found}, node.merged))
+        activation = activation_of(graph, node)
+        if activation is not None and node.op != "Mul":
+            _swap(graph, node, Node(node.name, "Unary", (node.inputs[0],), node.output, {"activation": activation}, node.merged))
     _products_with_gates(graph)
     for node in list(graph.nodes):
         if node.op in ("Add", "Mul", "PRelu"):

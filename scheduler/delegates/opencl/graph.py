@@ -52,12 +52,12 @@ class Graph:
 
     def readers(self) -> dict[str, list[Node]]:
         """Nodes that read each tensor; a node that reads it twice is named twice."""
-        found: dict[str, list[Node]] = {}
+        by_tensor: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in node.inputs:
                 if name:
-                    found.setdefault(name, []).append(node)
-        return found
+                    by_tensor.setdefault(name, []).append(node)
+        return by_tensor
 
     def writers(self) -> dict[str, Node]:
         """The node that writes each tensor."""
@@ -67,8 +67,8 @@ class Graph:
         """The node that alone reads a tensor which is no output, or None."""
         if tensor in self.outputs:
             return None
-        found = [node for node in self.nodes if tensor in node.inputs]
-        return found[0] if len(found) == 1 and found[0].inputs.count(tensor) == 1 else None
+        readers = [node for node in self.nodes if tensor in node.inputs]
+        return readers[0] if len(readers) == 1 and readers[0].inputs.count(tensor) == 1 else None
 
 
 def read_graph(model: Path) -> Graph:
@@ -100,9 +100,9 @@ def read_graph(model: Path) -> Graph:
         op = "Identity" if node.op_type == "Cast" and attrs["to"] in _REALS else node.op_type
         nodes.append(Node(name, op, tuple(node.input), node.output[0], attrs, (name,)))
     shapes = _shapes(proto, model) | {name: array.shape for name, array in constants.items()} | inputs | outputs
-    for each in nodes:
-        if each.output not in shapes:
-            raise StretchError(f"`{each.output}` of {model} has no fixed shape", "export the model with fixed shapes")
+    for written in nodes:
+        if written.output not in shapes:
+            raise StretchError(f"`{written.output}` of {model} has no fixed shape", "export the model with fixed shapes")
     return Graph(nodes, constants, shapes, tuple(inputs), tuple(outputs))
 
 
@@ -133,9 +133,9 @@ def _shapes(proto: Any, model: Path) -> dict[str, Shape]:
         inferred = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
     except onnx.shape_inference.InferenceError as error:
         raise StretchError(f"the shapes of {model} do not fit together: {str(error).splitlines()[0]}") from error
-    found = {}
+    shapes = {}
     for value in (*inferred.value_info, *inferred.output):
         dims = value.type.tensor_type.shape.dim
         if value.type.tensor_type.HasField("shape") and all(d.dim_value > 0 for d in dims):
-            found[value.name] = tuple(d.dim_value for d in dims)
-    return found
+            shapes[value.name] = tuple(d.dim_value for d in dims)
+    return shapes

@@ -107,7 +107,7 @@ class Launch:
         """
         if self.local is None:
             return self
-        local = [min(own, most) for own, most in zip(self.local, sizes, strict=False)]
+        local = [min(size, most) for size, most in zip(self.local, sizes, strict=False)]
         while prod(local) > limit and max(local[:2]) > 1:
             longest = local.index(max(local[:2]))
             local[longest] //= 2

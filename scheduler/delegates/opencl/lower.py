@@ -42,18 +42,18 @@ def lower(graph: Graph, blocking: Blocking, traits: Traits, options: Options, sc
 def refusals(graph: Graph, blocking: Blocking, traits: Traits, options: Options, schedules: Schedules) -> dict[str, str]:
     """Every node that no kernel computes, by name, with the reason; what it would write counts as there for those behind it."""
     state = Lowering(graph, blocking, traits, options, schedules, move_launch)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for node in graph.nodes:
         template = template_of(node)
         try:
             if template is not None:
                 template(state, node)
                 continue
-            found[node.name] = f"the opencl delegate has no kernel for {node.op}"
+            reasons[node.name] = f"the opencl delegate has no kernel for {node.op}"
         except UnsupportedError as error:
-            found[node.name] = error.message
+            reasons[node.name] = error.message
         state.alias(node.output, plain(node.output, state.shape(node.output), "input"))
-    return found
+    return reasons
 
 
 def _finish(state: Lowering, name: str) -> None:

@@ -65,8 +65,8 @@ def place_of(structure: int, name: str) -> int | None:
     except OSError:
         return None
     try:
-        found = _read(memory, structure, _SEARCHED)
-        words = struct.unpack(f"={len(found) // 8}Q", found[: len(found) // 8 * 8])
+        content = _read(memory, structure, _SEARCHED)
+        words = struct.unpack(f"={len(content) // 8}Q", content[: len(content) // 8 * 8])
         places = [structure + 8 * i for i, word in enumerate(words) if _read(memory, word, len(wanted)) == wanted]
     finally:
         os.close(memory)

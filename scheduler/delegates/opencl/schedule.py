@@ -57,7 +57,7 @@ class Schedules:
     traits: Traits  # Of the device.
     tuned: Mapping[tuple[str, str], Parameters] = field(default_factory=dict)  # Parameters by problem, from a tuner's cache.
     #: The problems that were asked for so far, with their candidates, the one that is taken first.
-    asked: list[tuple[Problem, list[Parameters]]] = field(default_factory=list)
+    problems: list[tuple[Problem, list[Parameters]]] = field(default_factory=list)
 
     def parameters(self, problem: Problem, candidates: Sequence[Parameters]) -> Parameters:
         """The parameters to compile with.
@@ -65,9 +65,9 @@ class Schedules:
         Args:
             candidates: Legal parameters, the best first.
         """
-        found = self.tuned.get((problem.kernel, problem.shape))
-        ordered = sorted(candidates, key=lambda candidate: dict(candidate) != found)
-        self.asked.append((problem, ordered))
+        chosen = self.tuned.get((problem.kernel, problem.shape))
+        ordered = sorted(candidates, key=lambda candidate: dict(candidate) != chosen)
+        self.problems.append((problem, ordered))
         return ordered[0]
 
     @cached_property
@@ -152,7 +152,7 @@ class Costs:
 def read_costs() -> dict[str, Costs]:
     """The learned costs by kind of device."""
     kinds = json.loads(Path(__file__).with_name("costs.json").read_text())
-    return {kind: Costs({(vw, vc): cycles for vw, vc, cycles in each["steps"]}, each["load"]) for kind, each in kinds.items()}
+    return {kind: Costs({(vw, vc): cycles for vw, vc, cycles in entry["steps"]}, entry["load"]) for kind, entry in kinds.items()}
 
 
 COSTS = read_costs()

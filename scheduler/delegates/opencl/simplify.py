@@ -37,14 +37,14 @@ def _evaluate(graph: Graph, node: Node) -> Array:
     from onnx import TensorProto, helper
     from onnx.reference import ReferenceEvaluator
 
-    made = helper.make_node(node.op, list(node.inputs), [node.output], **node.attrs)
+    onnx_node = helper.make_node(node.op, list(node.inputs), [node.output], **node.attrs)
     values = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(graph.constants[name].dtype), None)
         for name in node.inputs
         if name
     ]
     output = helper.make_tensor_value_info(node.output, TensorProto.UNDEFINED, None)
-    proto = helper.make_graph([made], "constant", values, [output])
+    proto = helper.make_graph([onnx_node], "constant", values, [output])
     model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     try:
         result: Any = ReferenceEvaluator(model).run(None, {name: graph.constants[name] for name in node.inputs if name})
@@ -102,9 +102,9 @@ def merge_pads(graph: Graph) -> None:
             or pads.min() < 0
         ):
             continue
-        own = after.attrs.get("pads", (0, 0, 0, 0))
+        inner = after.attrs.get("pads", (0, 0, 0, 0))
         plain_average = (
-            after.op == "AveragePool" and not after.attrs.get("ceil_mode") and (after.attrs.get("count_include_pad") or not any(own))
+            after.op == "AveragePool" and not after.attrs.get("ceil_mode") and (after.attrs.get("count_include_pad") or not any(inner))
         )
         if after.op == "Conv" and after.inputs[0] == node.output:
             more: dict[str, object] = {}
@@ -112,7 +112,7 @@ def merge_pads(graph: Graph) -> None:
             more = {"count_include_pad": 1}
         else:
             continue
-        total = tuple(int(a) + int(pads[i]) for a, i in zip(own, (2, 3, 6, 7), strict=True))
+        total = tuple(int(a) + int(pads[i]) for a, i in zip(inner, (2, 3, 6, 7), strict=True))
         merged = replace(
             after.with_attrs(pads=total, **more), inputs=(node.inputs[0], *after.inputs[1:]), merged=(*after.merged, *node.merged)
         )

@@ -62,8 +62,8 @@ def device_kind(device: OpenDevice, half: bool) -> str:
     return f"{device.traits.id}{' half' if half else ''}"
 
 
-def _current(found: Iterable[Entry]) -> dict[tuple[str, str], Parameters]:
-    return {(e.kernel, e.shape): e.parameters for e in found if e.kind == "schedule" and e.source == kernel_hash(e.kernel)}
+def _current(entries: Iterable[Entry]) -> dict[tuple[str, str], Parameters]:
+    return {(e.kernel, e.shape): e.parameters for e in entries if e.kind == "schedule" and e.source == kernel_hash(e.kernel)}
 
 
 def kernel_hash(kernel: str) -> str:
@@ -115,11 +115,11 @@ class ScheduleTuner:
         convolutions = [node for node in graph.nodes if node.op in ("Conv", "Gemm")]
         for node, after in itertools.zip_longest(convolutions, convolutions[1:]):
             if time.monotonic() < end:
-                for found in self._tune_node(alone(graph, node), taken, done, end):
-                    key = found.kernel, found.shape
-                    taken[key] = found.choice
+                for tuned in self._tune_node(alone(graph, node), taken, done, end):
+                    key = tuned.kernel, tuned.shape
+                    taken[key] = tuned.choice
                     done.add(key)
-                    yield replace(found, node=node.name)
+                    yield replace(tuned, node=node.name)
             progress(after.name if after else "")
 
     def _tune_node(
@@ -127,14 +127,14 @@ class ScheduleTuner:
     ) -> Iterator[Tuned]:
         """What is found for one convolution until the end; `taken` and `done` grow while the caller takes it."""
         options = self._options
-        for each in (replace(options, winograd="off"), replace(options, winograd="on")):
+        for variant in (replace(options, winograd="off"), replace(options, winograd="on")):
             schedules = Schedules(self._device.traits, taken)
-            self._compile(graph, each, schedules)
-            for problem, candidates in schedules.asked:
+            self._compile(graph, variant, schedules)
+            for problem, candidates in schedules.problems:
                 if time.monotonic() > end:
                     return
                 if (problem.kernel, problem.shape) not in done:
-                    yield self._choose(graph, each, taken, (problem.kernel, problem.shape), candidates[: self._top])
+                    yield self._choose(graph, variant, taken, (problem.kernel, problem.shape), candidates[: self._top])
         if options.winograd == "auto" and graph.nodes[0].op == "Conv":
             yield from self._algorithm(graph, taken, done)
 
@@ -208,14 +208,14 @@ class ScheduleTuner:
         return OpenCLCompiled(self._device, programs_of(self._device, self._half), launches, inputs, outputs, half=self._half)
 
 
-def faster(found: list[Tuned], before: OpenCLCompiled, after: OpenCLCompiled, rounds: int = 3) -> list[Tuned]:
+def faster(tuned_nodes: list[Tuned], before: OpenCLCompiled, after: OpenCLCompiled, rounds: int = 3) -> list[Tuned]:
     """What was found, with the untuned choice where the subgraph itself is not faster with it: there other kernels have used the caches before.
 
     Args:
         rounds: Times that both are profiled, in turns.
     """
     nodes = faster_nodes(before, after, rounds)
-    return [each if each.node in nodes else replace(each, choice=each.default, after_ms=each.before_ms) for each in found]
+    return [tuned if tuned.node in nodes else replace(tuned, choice=tuned.default, after_ms=tuned.before_ms) for tuned in tuned_nodes]
 
 
 def faster_nodes(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int = 3) -> set[str]:
@@ -230,8 +230,8 @@ def node_times(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int) -> tu
     for _ in range(rounds):
         for best, compiled in zip(times, (before, after), strict=True):
             total: dict[str, float] = {}
-            for each in compiled.profile(2):
-                total[each.launch.node] = total.get(each.launch.node, 0.0) + each.ms
+            for timing in compiled.profile(2):
+                total[timing.launch.node] = total.get(timing.launch.node, 0.0) + timing.ms
             for node, ms in total.items():
                 best[node] = min(ms, best.get(node, ms))
     return times
@@ -247,7 +247,7 @@ def tuned_key(launch: Launch) -> tuple[str, str]:
 
 def _conv_ms(compiled: OpenCLCompiled) -> float:
     """Time of the convolution in a graph of `alone`: all launches but conversions and the activation after it."""
-    return sum(each.ms for each in compiled.profile(1) if each.launch.kernel not in ("move", "elementwise"))
+    return sum(timing.ms for timing in compiled.profile(1) if timing.launch.kernel not in ("move", "elementwise"))
 
 
 def alone(graph: Graph, node: Node) -> Graph:
@@ -260,17 +260,17 @@ def alone(graph: Graph, node: Node) -> Graph:
     return Graph([node, after], constants, shapes | {name: array.shape for name, array in constants.items()}, inputs, (end,))
 
 
-def entries(found: list[Tuned]) -> list[Entry]:
+def entries(tuned_nodes: list[Tuned]) -> list[Entry]:
     """What was found, as the cache keeps it."""
     return [
         Entry(
             "schedule",
-            each.kernel,
-            kernel_hash(each.kernel),
-            each.shape,
-            dict(each.choice),
-            each.after_ms,
-            each.before_ms,
+            tuned.kernel,
+            kernel_hash(tuned.kernel),
+            tuned.shape,
+            dict(tuned.choice),
+            tuned.after_ms,
+            tuned.before_ms,
         )
-        for each in found
+        for tuned in tuned_nodes
     ]

@@ -64,7 +64,7 @@ class OpenCLTuning(Tuning):
     def tune(self, budget_s: float, progress: Progress) -> dict[tuple[str, str], Any]:
         """Tune schedules or work-groups; what was found until an interruption is kept."""
         if self._mode is None:
-            return {(each.kernel, each.shape): dict(each.choice) for each in self._delegate.tune(self._model, budget_s, progress)}
+            return {(tuned.kernel, tuned.shape): dict(tuned.choice) for tuned in self._delegate.tune(self._model, budget_s, progress)}
         groups = self._delegate.tune_groups(self._model, self._mode, budget_s, progress)
         return {
             (group.launch.kernel, group.launch.shape): None if group.local is None else {"local": list(group.local)} for group in groups
@@ -94,21 +94,21 @@ class OpenCLTuning(Tuning):
 
 def measure_in_turns(before: OpenCLCompiled, after: OpenCLCompiled) -> tuple[list[Any], list[Any]]:
     """The least time of each launch before and after tuning, both measured in turns."""
-    found: list[list[Any]] = [before.profile(1), after.profile(1)]
+    profiles: list[list[Any]] = [before.profile(1), after.profile(1)]
     for _ in range(TURNS):
         for i, compiled in enumerate((before, after)):
-            found[i] = [min(one, other, key=lambda each: each.ms) for one, other in zip(found[i], compiled.profile(1), strict=True)]
-    return found[0], found[1]
+            profiles[i] = [min(one, other, key=lambda launch: launch.ms) for one, other in zip(profiles[i], compiled.profile(1), strict=True)]
+    return profiles[0], profiles[1]
 
 
 def pair_launches(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Launches of the same node before and after; another algorithm has other launches, whose times stand for the node."""
-    found: list[tuple[Any, Any]] = []
+    pairs: list[tuple[Any, Any]] = []
     nodes = list(dict.fromkeys([one.launch.node for one in before] + [one.launch.node for one in after]))
     for node in nodes:
         old, new = ([one for one in rows if one.launch.node == node] for rows in (before, after))
         if [one.launch.kernel for one in old] == [one.launch.kernel for one in new]:
-            found += zip(old, new, strict=True)
+            pairs += zip(old, new, strict=True)
         else:
-            found += [(one, None) for one in old] + [(None, one) for one in new]
-    return found
+            pairs += [(one, None) for one in old] + [(None, one) for one in new]
+    return pairs

@@ -44,14 +44,14 @@ def group_key(launch: Launch) -> str:
 def apply_groups(launches: Iterable[Launch], cache: TuningCache) -> list[Launch]:
     """Launches with the work-groups that tuning found for them."""
     known = {(e.kernel, e.source, e.shape): e.parameters for e in cache.entries("workgroup")}
-    found = []
+    changed = []
     for launch in launches:
         size = known.get((launch.kernel, source_hash(launch.kernel), group_key(launch)))
         if size is not None:
             local = tuple(size[axis] for axis in ("X", "Y", "Z")[: len(launch.grid)] if axis in size)
             launch = replace(launch, local=local or None)
-        found.append(launch)
-    return found
+        changed.append(launch)
+    return changed
 
 
 class LaunchTimer:
@@ -148,20 +148,20 @@ class GroupTuner:
         return [rule(launch.grid, limits)[:rank]]
 
 
-def group_entries(found: Iterable[TunedGroup]) -> list[Entry]:
+def group_entries(groups: Iterable[TunedGroup]) -> list[Entry]:
     """What was found, as the cache keeps it; where the template's own size is best, nothing is kept."""
     return [
         Entry(
             "workgroup",
-            each.launch.kernel,
-            source_hash(each.launch.kernel),
-            group_key(each.launch),
-            dict(zip("XYZ", each.local, strict=False)),
-            each.after_ms,
-            each.before_ms,
+            group.launch.kernel,
+            source_hash(group.launch.kernel),
+            group_key(group.launch),
+            dict(zip("XYZ", group.local, strict=False)),
+            group.after_ms,
+            group.before_ms,
         )
-        for each in found
-        if each.local is not None
+        for group in groups
+        if group.local is not None
     ]
 
 

@@ -32,11 +32,11 @@ class Server:
             self._bound.pop(key, None)
         match command["do"]:
             case "compile":
-                made = self._delegate.compile(Path(command["model"]))
-                self._compiled[command["key"]] = made
-                return {"inputs": list(made.inputs.items()), "outputs": list(made.outputs.items())}
+                compiled = self._delegate.compile(Path(command["model"]))
+                self._compiled[command["key"]] = compiled
+                return {"inputs": list(compiled.inputs.items()), "outputs": list(compiled.outputs.items())}
             case "bind":
-                inputs, outputs = ([opened(each) for each in command[what]] for what in ("inputs", "outputs"))
+                inputs, outputs = ([opened(description) for description in command[what]] for what in ("inputs", "outputs"))
                 self._bound[command["key"]] = self._compiled[command["compiled"]].bind(inputs, outputs)
                 return {}
             case "run":

@@ -39,15 +39,15 @@ class ProcessInvocation(AsyncInvocation):
         #: Of those who wait, one reads the answer: what an interrupted run left behind may still be waited for when the next begins.
         self._answered = threading.Lock()
         buffers = [*inputs, *outputs]
-        own = iter(shared_like([array for array in buffers if describe(array) is None]))
+        copies = iter(shared_like([array for array in buffers if describe(array) is None]))
         #: What the child reads and writes, which has to stay where it is.
-        self._shared = [next(own) if describe(array) is None else array for array in buffers]
+        self._shared = [next(copies) if describe(array) is None else array for array in buffers]
         pairs = list(zip(self._shared, buffers, strict=True))
         self._reads = [(shared, array) for shared, array in pairs[: len(inputs)] if shared is not array]
         self._writes = [(shared, array) for shared, array in pairs[len(inputs) :] if shared is not array]
         self.copied_bytes = sum(array.nbytes for _, array in (*self._reads, *self._writes))
-        told = [describe(array) for array in self._shared]
-        self._key, _ = line.make(do="bind", compiled=compiled.key, inputs=told[: len(inputs)], outputs=told[len(inputs) :])
+        descriptions = [describe(array) for array in self._shared]
+        self._key, _ = line.make(do="bind", compiled=compiled.key, inputs=descriptions[: len(inputs)], outputs=descriptions[len(inputs) :])
         weakref.finalize(self, line.drop, self._key)
 
     def enqueue(self) -> None:
@@ -139,8 +139,8 @@ class ProcessDelegate(Delegate):
 
     def compile(self, model: Path) -> ProcessCompiled:
         """Have the child make a subgraph ready."""
-        key, found = self._line.make(do="compile", model=str(model.resolve()))
-        inputs, outputs = ({name: tuple(shape) for name, shape in found[what]} for what in ("inputs", "outputs"))
+        key, reply = self._line.make(do="compile", model=str(model.resolve()))
+        inputs, outputs = ({name: tuple(shape) for name, shape in reply[what]} for what in ("inputs", "outputs"))
         return ProcessCompiled(self._line, key, inputs, outputs)
 
     def close(self) -> None:

@@ -150,12 +150,12 @@ class Line:
                     raise self._gone() from error
                 if not line.endswith(b"\n"):
                     raise self._gone()
-                found: dict[str, Any] = json.loads(line)
-                self._answers[found.pop("number")] = found
-            found = self._answers.pop(number)
-        if "error" in found:
-            raise StretchError(found["error"], found.get("hint"))
-        return found
+                reply: dict[str, Any] = json.loads(line)
+                self._answers[reply.pop("number")] = reply
+            reply = self._answers.pop(number)
+        if "error" in reply:
+            raise StretchError(reply["error"], reply.get("hint"))
+        return reply
 
     def make(self, **command: Any) -> tuple[int, dict[str, Any]]:
         """Have the child make something, which a child that takes its place makes again until it is dropped.
@@ -170,13 +170,13 @@ class Line:
         command["key"] = next(self._keys)
         self.revive()
         try:
-            found = self.answer(self.send(**command))
+            reply = self.answer(self.send(**command))
         except GoneError:
             # it may have ended a moment ago, which nobody had seen yet
             self.revive()
-            found = self.answer(self.send(**command))
+            reply = self.answer(self.send(**command))
         self._made[command["key"]] = command
-        return command["key"], found
+        return command["key"], reply
 
     def drop(self, key: int) -> None:
         """Nobody uses what has this key any more: the child lets go of it, and one that takes its place does not make it."""

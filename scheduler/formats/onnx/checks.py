@@ -71,19 +71,19 @@ def tensor_shapes(proto: Any, model: Path) -> dict[str, Shape]:
         inputs, weights, costs = _worked_out(proto, model)
     except StretchError as error:
         raise StretchError(f"{model} cannot be read: {error.message}", error.hint or _AGAIN) from error
-    return {name: each.shape for name, each in (inputs | weights | _results(proto.graph, costs)).items()}
+    return {name: tensor.shape for name, tensor in (inputs | weights | _results(proto.graph, costs)).items()}
 
 
 def _check(proto: Any, model: Path) -> Demand:
     graph = proto.graph
     inputs, _, costs = _worked_out(proto, model)
     computed = inputs | _results(graph, costs)
-    known = {name: each.shape for name, each in computed.items()}
+    known = {name: tensor.shape for name, tensor in computed.items()}
     for value in graph.output:
         need(value.name in known, f"nothing writes its output `{value.name}`")
-        stated, made = _stated(value), computed[value.name]
-        need(made.shape == stated.shape, f"it states {list(stated.shape)} for `{value.name}` and makes {list(made.shape)}")
-        need(made.type == stated.type, f"it states {TYPE_NAMES[stated.type]} for `{value.name}` and makes {TYPE_NAMES[made.type]}")
+        stated, computed_type = _stated(value), computed[value.name]
+        need(computed_type.shape == stated.shape, f"it states {list(stated.shape)} for `{value.name}` and makes {list(computed_type.shape)}")
+        need(computed_type.type == stated.type, f"it states {TYPE_NAMES[stated.type]} for `{value.name}` and makes {TYPE_NAMES[computed_type.type]}")
     _check_statistics(graph)
     work, alive = sum(cost.work for cost in costs), _most_alive(graph, known)
     need(work <= MAX_WORK, f"it takes {work:.1e} multiply-accumulates, {MAX_WORK:.1e} are allowed")
@@ -94,7 +94,7 @@ def _check(proto: Any, model: Path) -> Demand:
 def _results(graph: Any, costs: list[Cost]) -> dict[str, Tensor]:
     """What the operators write, by name."""
     pairs = (zip(node.output, cost.results, strict=True) for node, cost in zip(graph.node, costs, strict=True))
-    return {name: tensor for each in pairs for name, tensor in each if name}
+    return {name: tensor for pair in pairs for name, tensor in pair if name}
 
 
 def _worked_out(proto: Any, model: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Cost]]:
@@ -157,13 +157,13 @@ def _check_node(node: Any, there: Mapping[str, Tensor]) -> None:
 
 
 def _cost(node: Any, there: Mapping[str, Tensor], model: Path) -> Cost:
-    attrs = {each.name: _attribute(each, node.op_type in _STORING, model) for each in node.attribute}
+    attrs = {attribute.name: _attribute(attribute, node.op_type in _STORING, model) for attribute in node.attribute}
     need(len(attrs) == len(node.attribute), "it has an attribute twice")
     cost = RULES[node.op_type](Node(tuple(there[name] if name else None for name in node.input), attrs, len(node.output)))
     need(len(cost.results) == len(node.output), f"it has {len(node.output)} results, {len(cost.results)} are allowed")
-    for made in cost.results:
-        fits = len(made.shape) <= MAX_RANK and all(n > 0 for n in made.shape) and made.size <= MAX_ALIVE
-        need(fits, f"it makes a tensor of {str(list(made.shape))[:200]}")
+    for result in cost.results:
+        fits = len(result.shape) <= MAX_RANK and all(n > 0 for n in result.shape) and result.size <= MAX_ALIVE
+        need(fits, f"it makes a tensor of {str(list(result.shape))[:200]}")
     return cost
 
 
@@ -183,8 +183,8 @@ def _check_statistics(graph: Any) -> None:
     variances = {node.input[4] for node in graph.node if node.op_type == "BatchNormalization"}
     for tensor in graph.initializer:
         if tensor.name in variances and tensor.data_location != EXTERNAL:
-            found = onnx.numpy_helper.to_array(tensor)
-            need(bool((found >= 0).all()), f"variance `{tensor.name}` of a batch norm is negative or no number")
+            array = onnx.numpy_helper.to_array(tensor)
+            need(bool((array >= 0).all()), f"variance `{tensor.name}` of a batch norm is negative or no number")
 
 
 def _most_alive(graph: Any, shapes: Mapping[str, Shape]) -> int:

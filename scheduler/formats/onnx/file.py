@@ -32,7 +32,7 @@ def load_onnx(model: Path) -> Any:
 def graph_shapes(proto: Any, model: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
     """Shapes of the inputs (weights left out) and outputs of an ONNX model."""
     weights = {tensor.name for tensor in proto.graph.initializer}
-    found: list[dict[str, tuple[int, ...]]] = []
+    by_kind: list[dict[str, tuple[int, ...]]] = []
     for values in (proto.graph.input, proto.graph.output):
         shapes: dict[str, tuple[int, ...]] = {}
         for value in values:
@@ -42,13 +42,13 @@ def graph_shapes(proto: Any, model: Path) -> tuple[dict[str, tuple[int, ...]], d
             if any(d.dim_value <= 0 for d in dims):
                 raise StretchError(f"`{value.name}` of {model} has no fixed shape", "export the model with fixed shapes")
             shapes[value.name] = tuple(d.dim_value for d in dims)
-        found.append(shapes)
-    return found[0], found[1]
+        by_kind.append(shapes)
+    return by_kind[0], by_kind[1]
 
 
 def external_locations(graph: Any) -> set[str]:
     """Where the weights of an ONNX graph that are not in its file lie, those of nested graphs included."""
-    found: set[str] = set()
+    locations: set[str] = set()
     tensors = list(graph.initializer)
     for sparse in graph.sparse_initializer:
         tensors += [sparse.values, sparse.indices]
@@ -57,7 +57,7 @@ def external_locations(graph: Any) -> set[str]:
             tensors += [attribute.t, *attribute.tensors]
             for nested in (attribute.g, *attribute.graphs):
                 if nested.node or nested.initializer:
-                    found |= external_locations(nested)
+                    locations |= external_locations(nested)
     for tensor in tensors:
-        found.update(entry.value for entry in tensor.external_data if entry.key == "location")
-    return found
+        locations.update(entry.value for entry in tensor.external_data if entry.key == "location")
+    return locations

@@ -47,14 +47,14 @@ def stated(node: Any) -> tuple[str, dict[str, Attr]] | None:
     Raises:
         StretchError: If they are no attributes of an operator.
     """
-    own = {entry.key: entry.value for entry in node.metadata_props}
-    if KIND not in own:
+    metadata = {entry.key: entry.value for entry in node.metadata_props}
+    if KIND not in metadata:
         return None
     try:
-        attrs = msgspec.json.decode(own.get(ATTRIBUTES, "{}"), type=dict[str, bool | int | float | str | tuple[int, ...]])
+        attrs = msgspec.json.decode(metadata.get(ATTRIBUTES, "{}"), type=dict[str, bool | int | float | str | tuple[int, ...]])
     except msgspec.MsgspecError as error:
         raise StretchError(f"node `{node.name}` states attributes that no operator has: {error}", _AGAIN) from error
-    return own[KIND], attrs
+    return metadata[KIND], attrs
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def operators(proto: Any) -> Iterator[Parts]:
         StretchError: If a node belongs to no operator.
     """
     weights = {tensor.name for tensor in proto.graph.initializer}
-    made_by = {name: node for node in proto.graph.node if not _quantises(node) for name in node.output if name}
+    producers = {name: node for node in proto.graph.node if not _quantises(node) for name in node.output if name}
     place = {node.output[0]: i for i, node in enumerate(proto.graph.node)}
     names = _Names(proto)
     inner: set[str] = set()
@@ -111,10 +111,10 @@ def operators(proto: Any) -> Iterator[Parts]:
         if kind is None:
             inner.update(name for name in node.output if name)
             continue
-        nodes = sorted(_nodes(node, made_by, inner, names), key=lambda each: place[each.output[0]])
-        read = [names.real(name) for each in nodes for name in each.input if name]
+        nodes = sorted(_nodes(node, producers, inner, names), key=lambda member: place[member.output[0]])
+        read = [names.real(name) for member in nodes for name in member.input if name]
         tensors = [name for name in read if name not in weights and name not in inner]
-        inside = {name for each in nodes for name in each.output}
+        inside = {name for member in nodes for name in member.output}
         inner -= inside
         # What an operator of several nodes reads, more than one of them may read.
         inputs = tuple(dict.fromkeys(tensors)) if len(nodes) > 1 else tuple(tensors)
@@ -129,12 +129,12 @@ class _Names:
 
     def __init__(self, proto: Any) -> None:
         self._known: dict[str, str] = {}
-        made_by = {node.output[0]: node.input[0] for node in proto.graph.node if _quantises(node)}
+        producers = {node.output[0]: node.input[0] for node in proto.graph.node if _quantises(node)}
         # The operator that makes an output of an int8 or fp16 subgraph is called like it, as in a float one.
         for output in proto.graph.output:
             last = output.name
-            while last in made_by:
-                last = made_by[last]
+            while last in producers:
+                last = producers[last]
             self._known[last] = output.name
         for node in proto.graph.node:
             if _quantises(node):
@@ -149,18 +149,18 @@ def _quantises(node: Any) -> bool:
     """Whether a node only changes the precision of reals; a cast to another type, or one that is an operator, does more."""
     if node.op_type not in QUANTISERS or node.domain or any(entry.key == KIND for entry in node.metadata_props):
         return False
-    return node.op_type != "Cast" or any(each.name == "to" and each.i in REALS for each in node.attribute)
+    return node.op_type != "Cast" or any(attribute.name == "to" and attribute.i in REALS for attribute in node.attribute)
 
 
-def _nodes(last: Any, made_by: Mapping[str, Any], inner: set[str], names: _Names) -> list[Any]:
+def _nodes(last: Any, producers: Mapping[str, Any], inner: set[str], names: _Names) -> list[Any]:
     """The node and those before it that belong to no other operator."""
-    found, waiting = [last], list(last.input)
+    nodes, waiting = [last], list(last.input)
     while waiting:
         name = names.real(waiting.pop())
-        if name in inner and all(made_by[name] is not node for node in found):
-            found.append(made_by[name])
-            waiting += made_by[name].input
-    return found
+        if name in inner and all(producers[name] is not node for node in nodes):
+            nodes.append(producers[name])
+            waiting += producers[name].input
+    return nodes
 
 
 def _check(graph: OpGraph, part: Parts, shapes: Mapping[str, Shape]) -> None:
@@ -168,15 +168,15 @@ def _check(graph: OpGraph, part: Parts, shapes: Mapping[str, Shape]) -> None:
     op = graph.by_name[part.op.name]
     node = part.nodes[-1]
     where = f"operator `{op.name}` states that it is a {op.kind}"
-    made = shapes[node.output[0]]
-    if made != op.shape:
-        raise StretchError(f"{where} of shape {list(op.shape)}, its node {node.op_type} makes {list(made)}")
+    output_shape = shapes[node.output[0]]
+    if output_shape != op.shape:
+        raise StretchError(f"{where} of shape {list(op.shape)}, its node {node.op_type} makes {list(output_shape)}")
     there = Counter(_without_ones(shapes[name]) for name in part.weights)
     for shape in graph.op_weights(op).values():
         if not there[_without_ones(shape)]:
             raise StretchError(f"{where} with a weight of shape {list(shape)}, its nodes read none")
         there[_without_ones(shape)] -= 1
-    for attribute in (attribute for each in part.nodes for attribute in each.attribute):
+    for attribute in (attribute for member in part.nodes for attribute in member.attribute):
         key = _SAME.get(attribute.name, "")
         value = tuple(attribute.ints) if attribute.ints else attribute.i
         if key in op.attrs and op.attrs[key] != value:

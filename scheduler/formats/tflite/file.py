@@ -68,9 +68,9 @@ class Tensor:
         along = [1] * len(self.shape)
         if len(self.quantisation.scales) > 1:
             along[self.quantisation.axis] = -1
-        scale, zero = (each.astype(np.float64).reshape(along) for each in (self.quantisation.scales, self.quantisation.zero_points))
-        found: NDArray[Any] = (scale * (self.stored.astype(np.float64) - zero)).astype(np.float32)
-        return found.reshape(self.shape)
+        scale, zero = (values.astype(np.float64).reshape(along) for values in (self.quantisation.scales, self.quantisation.zero_points))
+        dequantised: NDArray[Any] = (scale * (self.stored.astype(np.float64) - zero)).astype(np.float32)
+        return dequantised.reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ def _code(code: Mapping[str, Any]) -> str:
     return f"custom {str(code.get('custom_code', ''))[:60]}".strip() if name == "CUSTOM" else name
 
 
-def _indices(found: Any, tensors: int, what: str) -> tuple[int, ...]:
-    numbers = tuple(int(i) for i in found)
+def _indices(indices: Any, tensors: int, what: str) -> tuple[int, ...]:
+    numbers = tuple(int(i) for i in indices)
     _need(all(0 <= i < tensors for i in numbers), f"it has {what} that are no tensors")
     return numbers
 
@@ -188,8 +188,8 @@ def _content(buffer: Mapping[str, Any], content: bytes, name: str) -> NDArray[np
     if offset > 1 and size:
         _need(offset + size <= len(content), f"tensor `{name[:80]}` lies beyond the end of the file")
         return np.frombuffer(content, np.uint8, size, offset)
-    found: NDArray[np.uint8] | None = buffer.get("data")
-    return found if found is not None and len(found) else None
+    stored: NDArray[np.uint8] | None = buffer.get("data")
+    return stored if stored is not None and len(stored) else None
 
 
 def _stored(data: NDArray[np.uint8], name: str, shape: tuple[int, ...], kind: str) -> NDArray[Any]:
@@ -205,12 +205,12 @@ def _stored(data: NDArray[np.uint8], name: str, shape: tuple[int, ...], kind: st
 
 
 def _quantisation(tensor: Mapping[str, Any], name: str, shape: tuple[int, ...], kind: str) -> Quantisation | None:
-    found = tensor.get("quantization", {})
-    scales = np.asarray(found.get("scale", ()), np.float32)
+    fields = tensor.get("quantization", {})
+    scales = np.asarray(fields.get("scale", ()), np.float32)
     if not len(scales) or kind not in ROUNDED:
         return None
-    zeros = np.asarray(found.get("zero_point", np.zeros(len(scales))), np.int64)
-    axis = int(found.get("quantized_dimension", 0))
+    zeros = np.asarray(fields.get("zero_point", np.zeros(len(scales))), np.int64)
+    axis = int(fields.get("quantized_dimension", 0))
     fits = len(scales) == 1 or (0 <= axis < len(shape) and len(scales) == shape[axis])
     _need(fits and len(zeros) in (1, len(scales)), f"tensor `{name[:80]}` has {len(scales)} scales and {len(zeros)} zero points")
     _need(bool(np.isfinite(scales).all() and (scales > 0).all()), f"tensor `{name[:80]}` has a scale that is none")

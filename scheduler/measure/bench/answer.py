@@ -84,11 +84,11 @@ class BenchAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def summarise(ns: Sequence[Sequence[int]], first: Sequence[Sequence[int]]) -> Summary:
     """What the times of a contender come to."""
-    times = known([[n / 1e6 for n in each] for each in ns])
+    times = known([[n / 1e6 for n in start] for start in ns])
     ratio = known(paired(ns, first))
     return Summary(
         median_ms=times.value,
-        p90_ms=float(np.percentile(np.concatenate([np.asarray(each, float) for each in ns]), 90)) / 1e6,
+        p90_ms=float(np.percentile(np.concatenate([np.asarray(start, float) for start in ns]), 90)) / 1e6,
         low_ms=times.low,
         high_ms=times.high,
         repeat_low_ms=times.repeat_low,
@@ -101,12 +101,12 @@ def summarise(ns: Sequence[Sequence[int]], first: Sequence[Sequence[int]]) -> Su
 
 def verdict(contenders: Sequence[BenchContender]) -> str:
     """Who is fastest, if the intervals say it."""
-    best = min(contenders, key=lambda each: each.summary.median_ms)
+    best = min(contenders, key=lambda contender: contender.summary.median_ms)
     said = f"{best.name} takes {best.summary.median_ms:.3g} ms"
     if len(contenders) == 1:
         return f"{said}; nothing was compared with it"
-    against: list[tuple[BenchContender, Known]] = [(each, known(paired(each.ns, best.ns))) for each in contenders if each is not best]
-    even = [each.name for each, ratio in against if ratio.side <= 0]
+    against: list[tuple[BenchContender, Known]] = [(contender, known(paired(contender.ns, best.ns))) for contender in contenders if contender is not best]
+    even = [rival.name for rival, ratio in against if ratio.side <= 0]
     if even:
         return f"no clear winner: {said}, but the rounds cannot tell it from {', '.join(even)}"
     second, ratio = min(against, key=lambda pair: pair[1].value)

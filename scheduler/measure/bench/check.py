@@ -1,4 +1,4 @@
-"""A measurement of anybody checked: its summaries computed again from its times, its files compared with those here."""
+"""Verification of a benchmark record: recomputes its summaries and compares the hashes of its files."""
 
 import math
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def check_bench(path: Path, progress: Progress = silent) -> CheckedBench:
     answer = read_bench(path)
     problems = [*_shape(answer)]
     if not problems:
-        problems += [each for contender in answer.contenders for each in _summary(contender, answer)]
+        problems += [problem for contender in answer.contenders for problem in _summary(contender, answer)]
         if not problems and answer.verdict != verdict(answer.contenders):
             problems.append(f"its verdict is not what its times say: {verdict(answer.contenders)}")
         problems += _files(answer, progress)
@@ -62,32 +62,32 @@ def check_bench(path: Path, progress: Progress = silent) -> CheckedBench:
         ok=not problems,
         problems=problems,
         contenders=len(answer.contenders),
-        rounds=sum(len(each) for contender in answer.contenders for each in contender.ns),
+        rounds=sum(len(times) for contender in answer.contenders for times in contender.ns),
     )
 
 
 def _shape(answer: BenchAnswer) -> Iterator[str]:
     """What does not hold together, so that nothing can be computed."""
-    if len({each.name for each in answer.contenders}) < len(answer.contenders):
+    if len({row.name for row in answer.contenders}) < len(answer.contenders):
         yield "two contenders have one name"
-    if len({each.name for each in answer.files}) < len(answer.files):
+    if len({entry.name for entry in answer.files}) < len(answer.files):
         yield "two files have one name"
-    for each in answer.contenders:
-        if [len(rounds) for rounds in each.ns] != [answer.rounds] * answer.starts:
-            yield f"{each.name} has not {answer.rounds} rounds in each of {answer.starts} starts"
-        if each.file not in {file.name for file in answer.files}:
-            yield f"{each.name} runs {each.file}, which is none of the files"
+    for contender in answer.contenders:
+        if [len(rounds) for rounds in contender.ns] != [answer.rounds] * answer.starts:
+            yield f"{contender.name} has not {answer.rounds} rounds in each of {answer.starts} starts"
+        if contender.file not in {file.name for file in answer.files}:
+            yield f"{contender.name} runs {contender.file}, which is none of the files"
 
 
 def _summary(contender: BenchContender, answer: BenchAnswer) -> Iterator[str]:
     again = summarise(contender.ns, answer.contenders[0].ns)
     for name in Summary.__struct_fields__:
-        stated, found = getattr(contender.summary, name), getattr(again, name)
-        if not _alike(stated, found):
-            yield f"{name} of {contender.name} is stated as {_text(stated)}; its times give {_text(found)}"
+        stated, recomputed = getattr(contender.summary, name), getattr(again, name)
+        if not _alike(stated, recomputed):
+            yield f"{name} of {contender.name} is stated as {_text(stated)}; its times give {_text(recomputed)}"
     macs = {file.name: file.macs for file in answer.files}
-    first, own = macs[answer.contenders[0].file], macs[contender.file]
-    ratio = own / first if own and first else None
+    first, own_macs = macs[answer.contenders[0].file], macs[contender.file]
+    ratio = own_macs / first if own_macs and first else None
     if not _alike(contender.macs_ratio, ratio):
         yield f"macs_ratio of {contender.name} is stated as {_text(contender.macs_ratio)}; the files' give {_text(ratio)}"
 
@@ -96,12 +96,12 @@ def _files(answer: BenchAnswer, progress: Progress) -> Iterator[str]:
     for file in answer.files:
         progress(file.name)
         try:
-            found = hash_again(file.kind, Path(file.path))
+            digest = hash_again(file.kind, Path(file.path))
         except StretchError as error:
             yield f"{file.name} cannot be compared: {error.message}"
             continue
-        if found != file.sha256:
-            yield f"{file.name} is another file here: its SHA-256 is {found[:16]}…, {file.sha256[:16]}… was timed"
+        if digest != file.sha256:
+            yield f"{file.name} is another file here: its SHA-256 is {digest[:16]}…, {file.sha256[:16]}… was timed"
 
 
 def _alike(one: float | None, other: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""The whole measurement: files on their runtimes, timed in turns, their outputs compared, the machine noted."""
+"""Benchmark of model files on several runtimes: interleaved timing, comparison of outputs, and conditions of the machine."""
 
 import datetime
 import functools
@@ -20,7 +20,7 @@ from scheduler.measure.bench.conditions import conditions, look
 from scheduler.measure.bench.files import open_subject
 from scheduler.measure.bench.rounds import Effort, Measured, play
 from scheduler.measure.bench.runtimes import RUNTIMES, Ready, expected_of, prepare, runtimes_for, used_cores, version_of
-from scheduler.measure.bench.subject import UNNAMED, Asked, Subject, hash_of
+from scheduler.measure.bench.subject import UNNAMED, InputShapes, Subject, hash_of
 from scheduler.runtime.distance import TOLERANCE
 from scheduler.runtime.sequential import relative
 
@@ -30,17 +30,17 @@ MAX_FILES = 64
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be timed."""
+    """Parameters of a benchmark."""
 
-    what: Sequence[str]  # Files and folders, as they were named.
-    runtimes: Sequence[str] = ()  # Of `RUNTIMES`; empty for each that is installed.
-    cores: int | None = None  # How many cores everything may use; None for all of this process.
-    inputs: Asked = field(default_factory=dict)  # Shapes of inputs, by name or under `UNNAMED`.
-    effort: Effort = field(default_factory=Effort)  # How long.
-    seed: int = 0  # Of inputs and orders.
+    what: Sequence[str]  # Paths of files and bundles.
+    runtimes: Sequence[str] = ()  # Names in `RUNTIMES`; empty for all installed ones.
+    cores: int | None = None  # Number of cores to use; None for all of this process.
+    inputs: InputShapes = field(default_factory=dict)  # Shapes of inputs, by name or under `UNNAMED`.
+    effort: Effort = field(default_factory=Effort)
+    seed: int = 0  # Of random inputs and of the order of contenders.
     processor: str = "unknown"  # Name of the processor, for the record.
     system: str = "unknown"  # Operating system and architecture.
-    versions: Mapping[str, str] = field(default_factory=dict)  # Of packages that matter.
+    versions: Mapping[str, str] = field(default_factory=dict)  # Versions of packages, for the record.
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class _Contender:
 
 
 def compare(request: Request, warn: Callable[[str], None], step: Callable[[], None] | None = None) -> BenchAnswer:
-    """Time files in turns.
+    """Time files in interleaved rounds.
 
     Args:
-        warn: Called with each sentence that must be known before the numbers.
+        warn: Called with each warning.
         step: Called after each round.
 
     Raises:
-        UsageError: If something of the request makes no sense, or an input's size is open.
+        UsageError: If the request is invalid, or the size of an input is dynamic.
         StretchError: If a file cannot be read or run.
         MissingBackendError: If a library is missing.
     """
@@ -76,22 +76,22 @@ def compare(request: Request, warn: Callable[[str], None], step: Callable[[], No
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench")))
         stack.enter_context(pinned(cores))
         subjects = {name: open_subject(word, request.inputs, request.seed, folder) for name, word in zip(names, request.what, strict=True)}
-        _all_asked(request.inputs, subjects)
+        _check_input_names(request.inputs, subjects)
         contenders = _contenders(subjects, request.runtimes, cores, tell)
         makers: dict[str, Callable[[], Ready]] = {
-            each.name: functools.partial(prepare, each.subject, each.runtime, cores) for each in contenders
+            contender.name: functools.partial(prepare, contender.subject, contender.runtime, cores) for contender in contenders
         }
         before = look(cores)
         measured = play(makers, request.effort, request.seed, step)
         after = look(cores)
         errors = _errors(contenders, measured, cores, tell)
     here = conditions(before, after, processor=request.processor, system=request.system, cores=cores, process_cores=available_cores())
-    for each in (
+    for warning in (
         *here.warnings,
-        *(f"the times of {each.name} never held still" for each in contenders if each.name not in measured.steady),
+        *(f"the times of {contender.name} never became stable" for contender in contenders if contender.name not in measured.steady),
     ):
-        tell(each)
-    rows = [_row(each, contenders[0], measured, errors[each.name], len(used_cores(each.runtime, cores))) for each in contenders]
+        tell(warning)
+    rows = [_row(contender, contenders[0], measured, errors[contender.name], len(used_cores(contender.runtime, cores))) for contender in contenders]
     return BenchAnswer(
         verdict=verdict(rows),
         date=began,
@@ -108,59 +108,59 @@ def compare(request: Request, warn: Callable[[str], None], step: Callable[[], No
     )
 
 
-def _cores(asked: int | None) -> tuple[int, ...]:
+def _cores(count: int | None) -> tuple[int, ...]:
     there = available_cores()
-    if asked is not None and not 1 <= asked <= len(there):
-        raise UsageError(f"{asked} cores were asked for, this process may use {len(there)}", f"ask for 1 to {len(there)}")
-    return there[:asked]
+    if count is not None and not 1 <= count <= len(there):
+        raise UsageError(f"{count} cores are requested, this process may use {len(there)}", f"give 1 to {len(there)}")
+    return there[:count]
 
 
 def _names(what: Sequence[str]) -> list[str]:
-    """A name for each file: its own; where two are alike their paths; one that is there again is numbered."""
+    """Unique names: file names, paths where file names are equal, numbers where paths are equal."""
     if not 0 < len(what) <= MAX_FILES:
-        raise UsageError(f"{len(what)} files were named; 1 to {MAX_FILES} can be timed", "name an .onnx file, a .tflite file or a bundle")
+        raise UsageError(f"{len(what)} files are given; 1 to {MAX_FILES} can be timed", "give an .onnx file, a .tflite file or a bundle")
     short = [Path(word).name or word for word in what]
     paths = [Path(word) for word in what]
     clear = [
         one if len({p for p, other in zip(paths, short, strict=True) if other == one}) == 1 else str(p)
         for one, p in zip(short, paths, strict=True)
     ]
-    found: list[str] = []
+    names: list[str] = []
     for i, name in enumerate(clear):
         again = clear[:i].count(name) + 1
-        found.append(name if again == 1 else f"{name} ({again})")
-    return found
+        names.append(name if again == 1 else f"{name} ({again})")
+    return names
 
 
-def _all_asked(asked: Asked, subjects: Mapping[str, Subject]) -> None:
+def _check_input_names(shapes: InputShapes, subjects: Mapping[str, Subject]) -> None:
     known = {name for subject in subjects.values() for name in subject.inputs}
-    strange = sorted(set(asked) - known - {UNNAMED})
+    strange = sorted(set(shapes) - known - {UNNAMED})
     if strange:
         raise UsageError(f"no file has an input `{strange[0]}`", f"inputs: {', '.join(sorted(known))[:500]}")
     files = [subject for subject in subjects.values() if subject.kind != "bundle"]
-    if asked and not files:
-        raise UsageError("a bundle's input has one size, --input gives another", "leave it out")
-    if UNNAMED in asked and not any(tuple(asked[UNNAMED]) in {x.shape for x in subject.inputs.values()} for subject in files):
-        raise UsageError("--input has a size for no input: each file has several", "write NAME=1x3x224x224")
+    if shapes and not files:
+        raise UsageError("--input does not apply to bundles, whose inputs have fixed sizes", "leave it out")
+    if UNNAMED in shapes and not any(tuple(shapes[UNNAMED]) in {x.shape for x in subject.inputs.values()} for subject in files):
+        raise UsageError("--input names no input, and the files have several", "write NAME=1x3x224x224")
 
 
 def _contenders(
-    subjects: Mapping[str, Subject], asked: Sequence[str], cores: tuple[int, ...], tell: Callable[[str], None]
+    subjects: Mapping[str, Subject], names: Sequence[str], cores: tuple[int, ...], tell: Callable[[str], None]
 ) -> list[_Contender]:
-    """Files on runtimes that can run them; one that was not asked for by name is left out where it cannot."""
-    found = []
+    """Pairs of files and runtimes; a runtime that fails is an error only if it was requested by name."""
+    contenders = []
     for name, subject in subjects.items():
-        runtimes = runtimes_for(subject.kind, asked)
+        runtimes = runtimes_for(subject.kind, names)
         if not runtimes:
             fitting = [runtime for runtime, (kind, _, _) in RUNTIMES.items() if kind == subject.kind]
-            why = f"none of {', '.join(asked)} runs" if asked else "nothing that is installed runs"
+            why = f"none of {', '.join(names)} runs" if names else "no installed runtime runs"
             raise StretchError(f"{why} {subject.path}", f"runtimes of such files: {', '.join(fitting)}")
         able, reasons = [], []
         for runtime in runtimes:
             try:
                 prepare(subject, runtime, cores).close()
             except StretchError as error:
-                if asked or len(runtimes) == 1:
+                if names or len(runtimes) == 1:
                     raise
                 reasons.append(error)
                 tell(f"{name} is not timed on {runtime}: {error.message}")
@@ -168,43 +168,43 @@ def _contenders(
             able.append(_Contender(f"{name}, {runtime}", name, subject, runtime))
         if not able:
             raise reasons[0]
-        found += able
-    for runtime in asked:
-        if not any(each.runtime == runtime for each in found):
+        contenders += able
+    for runtime in names:
+        if not any(contender.runtime == runtime for contender in contenders):
             raise UsageError(f"none of the files runs on {runtime}", f"it takes .{RUNTIMES[runtime][0]} files")
-    return found
+    return contenders
 
 
 def _errors(
     contenders: Sequence[_Contender], measured: Measured, cores: tuple[int, ...], tell: Callable[[str], None]
 ) -> dict[str, tuple[float | None, str | None]]:
-    """How far each contender's outputs are from those of another that computes the same, and who that is."""
+    """Largest error of each contender's outputs, with the name of the reference that it is compared with."""
     firsts: dict[str, _Contender] = {}
-    found: dict[str, tuple[float | None, str | None]] = {}
-    for each in contenders:
-        got = measured.outputs[each.name]
-        if each.subject.kind == "bundle":
-            against, expected = "its own whole model on ONNX Runtime", expected_of(each.subject, cores)
-        elif (first := firsts.setdefault(each.subject.sha256, each)) is each:
-            found[each.name] = (None, None)
+    errors: dict[str, tuple[float | None, str | None]] = {}
+    for contender in contenders:
+        got = measured.outputs[contender.name]
+        if contender.subject.kind == "bundle":
+            against, expected = "its own whole model on ONNX Runtime", expected_of(contender.subject, cores)
+        elif (first := firsts.setdefault(contender.subject.sha256, contender)) is contender:
+            errors[contender.name] = (None, None)
             if not all(np.isfinite(np.asarray(array, float)).all() for array in got.values()):
-                tell(f"{each.name} gives NaN or infinity for normal numbers")
+                tell(f"{contender.name} outputs NaN or infinity for normally distributed inputs")
             continue
         else:
             against, expected = first.name, measured.outputs[first.name]
         error = largest_error(got, expected)
         if error is None:
-            tell(f"the outputs of {each.name} and of {against} cannot be compared: another shape, or no numbers")
+            tell(f"the outputs of {contender.name} and of {against} cannot be compared: shapes differ, or values are not finite")
         elif error > TOLERANCE["fp32"]:
             tell(
-                f"the outputs of {each.name} differ from those of {against} by {error:.1e}: it may be faster because it computes something else"
+                f"the outputs of {contender.name} differ from those of {against} by {error:.1e}: it may be faster because it computes a different function"
             )
-        found[each.name] = (error, against)
-    return found
+        errors[contender.name] = (error, against)
+    return errors
 
 
 def largest_error(got: Mapping[str, Array], expected: Mapping[str, Array]) -> float | None:
-    """Largest difference, relative to the largest element of its tensor; None where it is no number, or shapes differ."""
+    """Largest difference, relative to the largest element of its tensor; None if it is not finite or shapes differ."""
     if got.keys() != expected.keys() or any(got[name].shape != array.shape for name, array in expected.items()):
         return None
     with np.errstate(all="ignore"):
@@ -221,23 +221,23 @@ def _file(name: str, subject: Subject) -> BenchFile:
         sha256=subject.sha256,
         bytes=subject.bytes,
         macs=subject.macs,
-        inputs={each: f"{array.dtype.name} {'x'.join(map(str, array.shape))}" for each, array in subject.inputs.items()},
+        inputs={input_name: f"{array.dtype.name} {'x'.join(map(str, array.shape))}" for input_name, array in subject.inputs.items()},
         input_sha256=hash_of(subject.inputs),
     )
 
 
-def _row(each: _Contender, first: _Contender, measured: Measured, error: tuple[float | None, str | None], threads: int) -> BenchContender:
-    own, other = each.subject.macs, first.subject.macs
+def _row(contender: _Contender, first: _Contender, measured: Measured, error: tuple[float | None, str | None], threads: int) -> BenchContender:
+    macs, other = contender.subject.macs, first.subject.macs
     return BenchContender(
-        name=each.name,
-        file=each.file,
-        runtime=each.runtime,
-        runtime_version=version_of(each.runtime),
+        name=contender.name,
+        file=contender.file,
+        runtime=contender.runtime,
+        runtime_version=version_of(contender.runtime),
         threads=threads,
-        steady=each.name in measured.steady,
-        summary=summarise(measured.ns[each.name], measured.ns[first.name]),
-        macs_ratio=own / other if own and other else None,
+        steady=contender.name in measured.steady,
+        summary=summarise(measured.ns[contender.name], measured.ns[first.name]),
+        macs_ratio=macs / other if macs and other else None,
         max_error=error[0],
         compared_with=error[1],
-        ns=measured.ns[each.name],
+        ns=measured.ns[contender.name],
     )

@@ -12,10 +12,10 @@ import msgspec
 #: A machine with more busy processes a core than this before a measurement is not quiet.
 BUSY = 0.3
 
-#: Share of its cores' time that a machine may lose to others on the same host before it is told.
+#: Share of stolen CPU time (other guests on the host) above which there is a warning.
 STOLEN = 0.01
 
-#: Degrees by which a machine may warm up before it is told.
+#: Rise of temperature, °C, above which there is a warning.
 WARMER = 10.0
 
 _Text = Annotated[str, msgspec.Meta(max_length=300)]
@@ -37,23 +37,23 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     load_before: float | None  # Mean number of busy processes in the minute before.
     load_after: float | None  # In the last minute.
     stolen: float | None  # Share of the cores' time that the host gave to others.
-    busy: float | None  # Share of the cores' time in which they computed, whoever for.
+    busy: float | None  # Utilisation of the cores by all processes.
 
     @property
     def warnings(self) -> list[str]:
         """What of it makes times doubtful, one sentence each."""
-        found = []
+        messages = []
         if self.load_before is not None and self.load_before > BUSY * len(self.process_cores):
-            found.append(f"{self.load_before:.1f} processes were busy in the minute before: on a machine that works for others times vary")
+            messages.append(f"{self.load_before:.1f} processes were busy in the minute before: on a machine that works for others times vary")
         slow = sorted({name for name in self.governors.values() if name != "performance"})
         if slow:
-            found.append(f"the cores' frequency is set by `{', '.join(slow)}`, not `performance`: it depends on what ran before")
+            messages.append(f"the cores' frequency is set by `{', '.join(slow)}`, not `performance`: it depends on what ran before")
         if self.stolen is not None and self.stolen > STOLEN:
-            found.append(f"the host gave {self.stolen:.1%} of the cores' time to others")
+            messages.append(f"the host gave {self.stolen:.1%} of the cores' time to others")
         hotter = max((after - self.celsius_before.get(zone, after) for zone, after in self.celsius_after.items()), default=0.0)
         if hotter > WARMER:
-            found.append(f"the machine warmed up by {hotter:.0f} °C: later rounds may be slower")
-        return found
+            messages.append(f"the machine warmed up by {hotter:.0f} °C: later rounds may be slower")
+        return messages
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ def look(cores: Sequence[int], root: Path = Path("/")) -> Look:
 
 def governors(cores: Sequence[int], root: Path = Path("/")) -> dict[str, str]:
     """What sets the frequency of each core, by its number; empty where the system does not tell."""
-    found = {}
+    by_core = {}
     for core in cores:
         with suppress(OSError):
-            found[str(core)] = _frequency(root, core, "scaling_governor")[:100]
-    return found
+            by_core[str(core)] = _frequency(root, core, "scaling_governor")[:100]
+    return by_core
 
 
 def conditions(before: Look, after: Look, *, processor: str, system: str, cores: Sequence[int], process_cores: Sequence[int]) -> Conditions:
@@ -128,14 +128,14 @@ def _frequency(root: Path, core: int, name: str) -> str:
 def _ticks(cores: Sequence[int], root: Path) -> tuple[int, int, int] | None:
     """Ticks of the cores in all, idle and stolen (proc(5): user nice system idle iowait irq softirq steal)."""
     wanted = {f"cpu{core}" for core in cores}
-    sums, found = [0, 0, 0], False
+    sums, available = [0, 0, 0], False
     try:
         for line in (root / "proc/stat").read_text().splitlines():
             name, *words = line.split()
             if name in wanted and len(words) >= 8:
                 ticks = [int(word) for word in words[:8]]
                 sums = [sums[0] + sum(ticks), sums[1] + ticks[3] + ticks[4], sums[2] + ticks[7]]
-                found = True
+                available = True
     except (OSError, ValueError):
         return None
-    return (sums[0], sums[1], sums[2]) if found else None
+    return (sums[0], sums[1], sums[2]) if available else None

@@ -14,30 +14,30 @@ from scheduler.bundle.load import load_bundle
 from scheduler.delegates.cpu import load_runtime
 from scheduler.formats.onnx.file import external_locations, load_onnx
 from scheduler.formats.tflite.file import Network, open_tflite
-from scheduler.measure.bench.subject import MAX_ENDS, Asked, End, Kind, Subject, checked, digest, kind_of, made_up, settled
+from scheduler.measure.bench.subject import MAX_ENDS, End, InputShapes, Kind, Subject, checked, digest, kind_of, random_arrays, settled
 
 #: Element types that inputs and outputs may have.
 TYPES = frozenset({"float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"})
 
 
-def open_subject(name: str, asked: Asked, seed: int, folder: Path) -> Subject:
+def open_subject(name: str, requested: InputShapes, seed: int, folder: Path) -> Subject:
     """Read what a word of the command line names."""
     path = Path(name)
     kind = kind_of(path)
     if kind == "bundle":
         return _bundle(name, path, seed)
-    return (_onnx if kind == "onnx" else _tflite)(name, path, asked, seed, folder)
+    return (_onnx if kind == "onnx" else _tflite)(name, path, requested, seed, folder)
 
 
 def _bundle(name: str, path: Path, seed: int) -> Subject:
     sha256, size = digest("bundle", path)
     bundle = load_bundle(path)
     tensors = {tensor.name: tensor for tensor in bundle.manifest.tensors}
-    inputs = made_up({each: (tensors[each].dtype, tuple(tensors[each].shape)) for each in bundle.manifest.inputs}, seed)
+    inputs = random_arrays({tensor: (tensors[tensor].dtype, tuple(tensors[tensor].shape)) for tensor in bundle.manifest.inputs}, seed)
     return Subject(name, "bundle", sha256, size, bundle.manifest.model.macs, path, inputs, {})
 
 
-def _onnx(name: str, path: Path, asked: Asked, seed: int, folder: Path) -> Subject:
+def _onnx(name: str, path: Path, requested: InputShapes, seed: int, folder: Path) -> Subject:
     try:
         proto = load_onnx(path)
     except StretchError as error:
@@ -55,17 +55,17 @@ def _onnx(name: str, path: Path, asked: Asked, seed: int, folder: Path) -> Subje
     outputs = [_end(path, value) for value in proto.graph.output]
     if len(outputs) > MAX_ENDS:
         raise StretchError(f"{path} has {len(outputs)} outputs, up to {MAX_ENDS} are taken", "export the part that has fewer")
-    shapes = settled(path, inputs, asked)
-    model, given = path, made_up({end.name: (end.dtype, shapes[end.name]) for end in inputs}, seed)
+    shapes = settled(path, inputs, requested)
+    model, arrays = path, random_arrays({end.name: (end.dtype, shapes[end.name]) for end in inputs}, seed)
     known: dict[str, Shape] = {end.name: tuple(n for n in end.shape if n is not None) for end in outputs}
     unknown = {value.name for value in proto.graph.output if not value.type.tensor_type.HasField("shape")}
     if unknown or any(None in end.shape for end in (*inputs, *outputs)):
         if beside:
             raise StretchError(f"{path} leaves sizes open, and its weights lie in other files", "export it with fixed shapes")
         model = folder / f"{sha256[:16]}_{len(list(folder.iterdir()))}.onnx"
-        known = _fixed(path, proto, given, model)
+        known = _fixed(path, proto, arrays, model)
     typed = {end.name: (end.dtype, checked(path, end.name, known[end.name])) for end in outputs}
-    return Subject(name, "onnx", sha256, size, _onnx_macs(path, shapes), model, given, typed)
+    return Subject(name, "onnx", sha256, size, _onnx_macs(path, shapes), model, arrays, typed)
 
 
 def _end(path: Path, value: Any) -> End:
@@ -81,11 +81,11 @@ def _end(path: Path, value: Any) -> End:
     return End(value.name, tuple(d.dim_value if d.dim_value > 0 else None for d in tensor.shape.dim), dtype)
 
 
-def _fixed(path: Path, proto: Any, given: Mapping[str, Any], target: Path) -> dict[str, Shape]:
+def _fixed(path: Path, proto: Any, arrays: Mapping[str, Any], target: Path) -> dict[str, Shape]:
     """Write the model with the shapes that its inputs and outputs have here; those of outputs come of running it once."""
     for value in proto.graph.input:
-        if value.name in given:
-            _state(value, given[value.name].shape)
+        if value.name in arrays:
+            _state(value, arrays[value.name].shape)
     # what was worked out for other sizes would contradict these
     del proto.graph.value_info[:]
     runtime = load_runtime()
@@ -94,15 +94,15 @@ def _fixed(path: Path, proto: Any, given: Mapping[str, Any], target: Path) -> di
     names = [value.name for value in proto.graph.output]
     try:
         session = runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        made = session.run(names, dict(given))
+        outputs = session.run(names, dict(arrays))
     # ONNX Runtime's exceptions share no base class of their own.
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise StretchError(f"ONNX Runtime cannot run {path}: {reason}", "try other sizes with --input") from error
-    for value, array in zip(proto.graph.output, made, strict=True):
+    for value, array in zip(proto.graph.output, outputs, strict=True):
         _state(value, array.shape)
     target.write_bytes(proto.SerializeToString())
-    return {name: tuple(array.shape) for name, array in zip(names, made, strict=True)}
+    return {name: tuple(array.shape) for name, array in zip(names, outputs, strict=True)}
 
 
 def _state(value: Any, shape: Shape) -> None:
@@ -121,7 +121,7 @@ def _onnx_macs(path: Path, shapes: Mapping[str, Shape]) -> int | None:
         return None
 
 
-def _tflite(name: str, path: Path, asked: Asked, seed: int, folder: Path) -> Subject:
+def _tflite(name: str, path: Path, requested: InputShapes, seed: int, folder: Path) -> Subject:
     del folder  # a runtime of TFLite files changes shapes by itself
     sha256, size = digest("tflite", path)
     network = open_tflite(path)
@@ -131,20 +131,20 @@ def _tflite(name: str, path: Path, asked: Asked, seed: int, folder: Path) -> Sub
         if tensor.kind not in TYPES:
             raise StretchError(f"`{tensor.name[:100]}` of {path} has elements {tensor.kind}, which no input can have", "convert it again")
         # converters leave the batch open and state 1: only what they cannot know has to be asked for
-        opened = [axis for axis in tensor.opened if axis > 0 or tensor.name in asked]
+        opened = [axis for axis in tensor.opened if axis > 0 or tensor.name in requested]
         ends.append(End(tensor.name, tuple(None if axis in opened else n for axis, n in enumerate(tensor.shape)), tensor.kind))
     if len({end.name for end in ends}) < len(ends):
         raise StretchError(f"two inputs of {path} have one name", "convert it with a name for each")
-    shapes = settled(path, ends, asked)
+    shapes = settled(path, ends, requested)
     same = all(shapes[network.tensors[i].name] == network.tensors[i].shape for i in network.inputs)
-    given = made_up({end.name: (end.dtype, shapes[end.name]) for end in ends}, seed)
-    return Subject(name, "tflite", sha256, size, tflite_macs(network) if same else None, path, given, {})
+    arrays = random_arrays({end.name: (end.dtype, shapes[end.name]) for end in ends}, seed)
+    return Subject(name, "tflite", sha256, size, tflite_macs(network) if same else None, path, arrays, {})
 
 
 def tflite_macs(network: Network) -> int | None:
     """Multiply-accumulates of convolutions, linear layers and products of matrices; None where a shape does not tell."""
-    found = list(_macs(network))
-    return None if None in found else sum(n for n in found if n is not None)
+    macs = list(_macs(network))
+    return None if None in macs else sum(n for n in macs if n is not None)
 
 
 def _macs(network: Network) -> Iterator[int | None]:
@@ -162,11 +162,11 @@ def _macs(network: Network) -> Iterator[int | None]:
 
 #: Of what an operator reads and writes and its settings; weights are output × height × width × input, linear ones output × input.
 _FORMULAS: Mapping[str, Any] = {
-    "CONV_2D": lambda reads, made, settings: math.prod(made) * math.prod(reads[1][1:]),
-    "DEPTHWISE_CONV_2D": lambda reads, made, settings: math.prod(made) * reads[1][1] * reads[1][2],
-    "TRANSPOSE_CONV": lambda reads, made, settings: math.prod(reads[2]) * math.prod(reads[1][:3]),
-    "FULLY_CONNECTED": lambda reads, made, settings: math.prod(made) * reads[1][1],
-    "BATCH_MATMUL": lambda reads, made, settings: math.prod(made) * reads[0][-2 if settings.get("adj_x") else -1],
+    "CONV_2D": lambda reads, writes, settings: math.prod(writes) * math.prod(reads[1][1:]),
+    "DEPTHWISE_CONV_2D": lambda reads, writes, settings: math.prod(writes) * reads[1][1] * reads[1][2],
+    "TRANSPOSE_CONV": lambda reads, writes, settings: math.prod(reads[2]) * math.prod(reads[1][:3]),
+    "FULLY_CONNECTED": lambda reads, writes, settings: math.prod(writes) * reads[1][1],
+    "BATCH_MATMUL": lambda reads, writes, settings: math.prod(writes) * reads[0][-2 if settings.get("adj_x") else -1],
 }
 
 

@@ -51,8 +51,8 @@ def known(starts: Sequence[Sequence[float]]) -> Known:
     Args:
         starts: Times or ratios, all above 0, of each start, in the order of their rounds; at most `MOST_STARTS`.
     """
-    value = float(np.median(np.concatenate([np.asarray(each, float) for each in starts])))
-    batches = [np.asarray(each, float) for each in starts]
+    value = float(np.median(np.concatenate([np.asarray(start, float) for start in starts])))
+    batches = [np.asarray(start, float) for start in starts]
     if len(batches) == 1:
         batches = np.array_split(batches[0], min(BATCHES, len(batches[0])))
     if len(batches) < 2:

@@ -1,4 +1,4 @@
-"""Starts and rounds: contenders made anew, warmed up until their times hold, then run in turns in a random order."""
+"""Starts and rounds: contenders are reloaded, warmed up until their times are stable, then run interleaved in random order."""
 
 import contextlib
 import math
@@ -14,25 +14,25 @@ from scheduler.measure.bench.runtimes import Ready
 from scheduler.measure.steady import Steady
 from scheduler.measure.turns import play_round
 
-#: Rounds of a window of the warm-up, and by how much the medians of two windows may differ.
+#: Rounds of a warm-up window, and the largest relative difference between the medians of two windows.
 WINDOW, DRIFT = 5, 0.05
 
-#: Starts at least where they go on until intervals are narrow.
+#: Fewest starts if `Effort.width` ends the measurement.
 LEAST_STARTS = 3
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long a measurement goes on."""
+    """Length of a measurement."""
 
-    rounds: int = 20  # Rounds of each start that count.
-    starts: int = 5  # How often all contenders are made anew; with `width`, at most.
-    warmup: int = 50  # Rounds before those that count, at most: they end once times hold.
-    #: Stop after `LEAST_STARTS` or more starts once each median is known to this share of itself; None for all starts.
+    rounds: int = 20  # Measured rounds per start.
+    starts: int = 5  # Number of starts; the maximum if `width` is set.
+    warmup: int = 50  # Largest number of warm-up rounds; fewer if times become stable.
+    #: Relative interval width of all medians that ends the measurement; None for all starts.
     width: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no interval can be made of.
+        """Reject parameters that give no interval.
 
         Raises:
             UsageError: If there are no rounds, too many starts, or the width is no share.
@@ -47,43 +47,42 @@ class Effort:
 
 @dataclass
 class Measured:
-    """What the rounds gave."""
+    """Raw results."""
 
-    ns: dict[str, list[list[int]]]  # Times of each contender, by starts, in the order of the rounds.
-    warmup: list[int] = field(default_factory=list)  # Rounds of each start that did not count.
-    steady: set[str] = field(default_factory=set)  # Contenders whose times held in every start when the rounds began.
-    outputs: dict[str, dict[str, Array]] = field(default_factory=dict)  # What each computed in the first start.
+    ns: dict[str, list[list[int]]]  # Times of each contender by start and round.
+    warmup: list[int] = field(default_factory=list)  # Number of warm-up rounds of each start.
+    steady: set[str] = field(default_factory=set)  # Contenders whose times were stable after the warm-up of every start.
+    outputs: dict[str, dict[str, Array]] = field(default_factory=dict)  # Outputs of each contender in the first start.
 
 
 def play(makers: Mapping[str, Callable[[], Ready]], effort: Effort, seed: int, step: Callable[[], None] | None = None) -> Measured:
-    """Time contenders in turns.
+    """Time contenders in interleaved rounds.
 
-    In every round each runs once, in an order that is drawn anew: what disturbs the machine for a while disturbs all of
-    them, and none always runs in the caches that the same other one left.
+    A round runs all contenders once in random order, so that disturbances and cache contents affect all of them alike.
     """
     rng = np.random.default_rng(seed)
-    found = Measured({name: [] for name in makers}, steady=set(makers))
-    while not _enough(found, effort):
+    measured = Measured({name: [] for name in makers}, steady=set(makers))
+    while not _enough(measured, effort):
         with contextlib.ExitStack() as stack:
             ready: dict[str, Ready] = {}
             for name, make in makers.items():
                 ready[name] = make()
                 stack.callback(ready[name].close)
-            _one_start(ready, found, effort, rng, step)
-    return found
+            _one_start(ready, measured, effort, rng, step)
+    return measured
 
 
 def _one_start(
-    ready: Mapping[str, Ready], found: Measured, effort: Effort, rng: np.random.Generator, step: Callable[[], None] | None
+    ready: Mapping[str, Ready], measured: Measured, effort: Effort, rng: np.random.Generator, step: Callable[[], None] | None
 ) -> None:
-    calls = {name: each.time for name, each in ready.items()}
+    calls = {name: contender.time for name, contender in ready.items()}
 
     def rounds(count: int, times: dict[str, list[int]], after: Callable[[], None] | None = None) -> None:
         for _ in range(count):
             order = rng.permutation(len(calls))
             names = list(calls)
             for name, ns in play_round({names[i]: calls[names[i]] for i in order}, 0).items():
-                # a clock that stood still says less than one nanosecond, and a ratio needs more than nothing
+                # a coarse clock may return 0, which has no ratio
                 times[name].append(max(1, ns))
             if after is not None:
                 after()
@@ -94,18 +93,18 @@ def _one_start(
         count = min(WINDOW, effort.warmup - done)
         rounds(count, before)
         done += count
-    found.steady -= {name for name, times in before.items() if not holds(times)}
-    found.warmup.append(done)
+    measured.steady -= {name for name, times in before.items() if not holds(times)}
+    measured.warmup.append(done)
     counted: dict[str, list[int]] = {name: [] for name in calls}
     rounds(effort.rounds, counted, step)
     for name, times in counted.items():
-        found.ns[name].append(times)
-    if not found.outputs:
-        found.outputs = {name: each.outputs() for name, each in ready.items()}
+        measured.ns[name].append(times)
+    if not measured.outputs:
+        measured.outputs = {name: contender.outputs() for name, contender in ready.items()}
 
 
 def holds(times: Sequence[int]) -> bool:
-    """Whether warm-up is over: the last two windows agree, and the last one is not scattered."""
+    """Whether times are stable: the last two windows agree, and the last one has little spread."""
     if len(times) < 2 * WINDOW:
         return False
     low, middle, high = (float(n) for n in np.percentile(times[-WINDOW:], [25, 50, 75]))
@@ -114,8 +113,8 @@ def holds(times: Sequence[int]) -> bool:
     return not last.unsteady and abs(middle / before - 1) <= DRIFT
 
 
-def _enough(found: Measured, effort: Effort) -> bool:
-    done = len(found.warmup)
+def _enough(measured: Measured, effort: Effort) -> bool:
+    done = len(measured.warmup)
     if done >= effort.starts or effort.width is None or done < min(LEAST_STARTS, effort.starts):
         return done >= effort.starts
-    return all(known(starts).width <= effort.width for starts in found.ns.values())
+    return all(known(starts).width <= effort.width for starts in measured.ns.values())

@@ -52,9 +52,9 @@ class Ready(ABC):
         """End what outlives a run."""
 
 
-def runtimes_for(kind: Kind, asked: Sequence[str]) -> list[str]:
+def runtimes_for(kind: Kind, names: Sequence[str]) -> list[str]:
     """The runtimes that time a file."""
-    for name in asked:
+    for name in names:
         if name not in RUNTIMES:
             raise UnknownNameError.among("runtime", name, RUNTIMES)
         if (why := unavailable(name)) is not None:
@@ -62,8 +62,8 @@ def runtimes_for(kind: Kind, asked: Sequence[str]) -> list[str]:
     if kind == "bundle":
         return [SCHEDULER]
     fitting = [name for name, (takes, _, _) in RUNTIMES.items() if takes == kind]
-    if asked:
-        return [name for name in dict.fromkeys(asked) if name in fitting]
+    if names:
+        return [name for name in dict.fromkeys(names) if name in fitting]
     return [name for name in fitting if name not in _ON_REQUEST and unavailable(name) is None]
 
 

@@ -1,4 +1,4 @@
-"""What is compared: ONNX files, TFLite files and bundles of anybody, with their hash, their work and an input."""
+"""Subjects of a benchmark: ONNX files, TFLite files and bundles, with hash, multiply-accumulates and a random input."""
 
 import hashlib
 import math
@@ -24,7 +24,7 @@ MAX_ELEMENTS = 1 << 27
 MAX_ENDS = 64
 
 #: Shapes that were asked for: one for the only input, or by name.
-Asked = Mapping[str, Sequence[int]]
+InputShapes = Mapping[str, Sequence[int]]
 
 #: Of an input without a name: it is for the only one that a file leaves open.
 UNNAMED = ""
@@ -85,8 +85,8 @@ def digest(kind: Kind, path: Path, beside: Iterable[str] = ()) -> tuple[str, int
     if kind == "bundle":
         bundle = load_bundle(path, check_hashes=True)
         size = sum(bundle.file(name).stat().st_size for name in bundle.manifest.files)
-        found, own = _hash([path / MANIFEST])
-        return found, size + own
+        manifest_hash, manifest_size = _hash([path / MANIFEST])
+        return manifest_hash, size + manifest_size
     return _hash([path, *(path.parent / name for name in sorted(beside))])
 
 
@@ -103,11 +103,11 @@ def _hash(paths: Sequence[Path]) -> tuple[str, int]:
     return hasher.hexdigest(), size
 
 
-def settled(path: Path, ends: Sequence[End], asked: Asked) -> dict[str, Shape]:
+def settled(path: Path, ends: Sequence[End], requested: InputShapes) -> dict[str, Shape]:
     """The shape of each input, every axis a number.
 
     Args:
-        asked: What `--input` says: by name, or under `UNNAMED` for the only input that is open, or the only one.
+        requested: Value of `--input`: by name, or under `UNNAMED` for the only input that is open, or the only one.
 
     Raises:
         UsageError: If an axis stays open, or what is asked contradicts the file.
@@ -117,22 +117,22 @@ def settled(path: Path, ends: Sequence[End], asked: Asked) -> dict[str, Shape]:
         raise StretchError(f"{path} has {len(ends)} inputs; between 1 and {MAX_ENDS} can be given numbers", "export the part that has some")
     opened = [end for end in ends if None in end.shape]
     only = opened if len(opened) == 1 else ends if len(ends) == 1 else []
-    given = {**({only[0].name: asked[UNNAMED]} if only and UNNAMED in asked else {}), **asked}
-    found = {}
+    sizes = {**({only[0].name: requested[UNNAMED]} if only and UNNAMED in requested else {}), **requested}
+    shapes = {}
     for end in ends:
-        shape = given.get(end.name, end.shape)
+        shape = sizes.get(end.name, end.shape)
         if None in shape:
-            hint = " ".join(f"--input {each.text}" for each in opened)
+            hint = " ".join(f"--input {name.text}" for name in opened)
             raise UsageError(f"{path} leaves the size of its input `{end.name[:100]}` open", f"give numbers in place of the marks: {hint}")
         whole = tuple(int(n) for n in shape if n is not None)
         fits = len(whole) == len(end.shape) and all(stated in (None, n) for n, stated in zip(whole, end.shape, strict=True))
         if not fits:
             raise UsageError(
-                f"the input `{end.name[:100]}` of {path} is {end.text.partition('=')[2]}, {'x'.join(map(str, whole))} was asked for",
+                f"the input `{end.name[:100]}` of {path} is {end.text.partition('=')[2]}, {'x'.join(map(str, whole))} is requested",
                 "change only axes that the file leaves open",
             )
-        found[end.name] = checked(path, end.name, whole)
-    return found
+        shapes[end.name] = checked(path, end.name, whole)
+    return shapes
 
 
 def checked(path: Path, name: str, shape: Shape) -> Shape:
@@ -146,23 +146,23 @@ def checked(path: Path, name: str, shape: Shape) -> Shape:
     return shape
 
 
-def made_up(shapes: Mapping[str, tuple[str, Shape]], seed: int) -> dict[str, Array]:
+def random_arrays(shapes: Mapping[str, tuple[str, Shape]], seed: int) -> dict[str, Array]:
     """Inputs of random numbers: normal reals, bytes over their whole range, other whole numbers of 0 and 1.
 
     Whole numbers of more than a byte are mostly places in a table, of which every one has a first and a second row.
     """
     rng = np.random.default_rng(seed)
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for name, (dtype, shape) in shapes.items():
         kind = np.dtype(dtype)
         if kind.kind == "f":
-            found[name] = rng.standard_normal(shape).astype(kind)
+            arrays[name] = rng.standard_normal(shape).astype(kind)
         elif kind.kind in "iu" and kind.itemsize == 1:
             bounds = np.iinfo(kind)
-            found[name] = rng.integers(bounds.min, bounds.max, shape, kind, endpoint=True)
+            arrays[name] = rng.integers(bounds.min, bounds.max, shape, kind, endpoint=True)
         else:
-            found[name] = rng.integers(0, 2, shape).astype(kind)
-    return found
+            arrays[name] = rng.integers(0, 2, shape).astype(kind)
+    return arrays
 
 
 def hash_of(arrays: Mapping[str, Any]) -> str:

@@ -45,16 +45,16 @@ def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int
     Args:
         root: As of `find_meter`.
     """
-    done, found = 0, []
+    done, samples = 0, []
     try:
         meter = find_meter(root)
         for _ in range(loops):
             count, mj = _one_loop(run, meter)
             done += count
-            found.append(mj / count)
+            samples.append(mj / count)
     except CounterError as error:
         return MeasuredEnergy(None, None, done, error.message + (f" ({error.hint})" if error.hint else ""))
-    return MeasuredEnergy(median(found), meter.name, done, None)
+    return MeasuredEnergy(median(samples), meter.name, done, None)
 
 
 def _one_loop(run: Callable[[], object], meter: Meter) -> tuple[int, float]:

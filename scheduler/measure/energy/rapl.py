@@ -41,7 +41,7 @@ class Rapl:
     def read_mj(self) -> float:
         """Energy until now, mJ."""
         now = [self._counter(path) for path in self._zones]
-        self._total += sum(self._since(*each) for each in zip(self._zones, self._last, now, strict=True))
+        self._total += sum(self._since(*zone) for zone in zip(self._zones, self._last, now, strict=True))
         self._last = now
         return self._total / 1e3
 
@@ -55,10 +55,10 @@ class Rapl:
         return after + most - before
 
     def _counter(self, zone: Path) -> int:
-        found = read_number(zone / "energy_uj")
-        if found < 0:
-            raise CounterError(f"{zone / 'energy_uj'} holds {found}, and energy is not negative")
-        return found
+        energy_uj = read_number(zone / "energy_uj")
+        if energy_uj < 0:
+            raise CounterError(f"{zone / 'energy_uj'} holds {energy_uj}, and energy is not negative")
+        return energy_uj
 
 
 def zones(root: Path) -> list[Path]:

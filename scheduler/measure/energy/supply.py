@@ -28,10 +28,10 @@ class Supply:
     """
 
     def __init__(self, root: Path, clock: Callable[[], int] = perf_counter_ns) -> None:
-        found = supplies(root)
-        if not found:
+        folders = supplies(root)
+        if not folders:
             raise CounterError(f"{root / 'power_supply'} has nothing that tells its power")
-        self._folder, self._clock = found[0], clock
+        self._folder, self._clock = folders[0], clock
         self._last = clock(), self._watts()
         self._mj = 0.0
 
@@ -65,17 +65,17 @@ class Supply:
 def _microwatts(folder: Path) -> float:
     """What it gives now: stated, or current × voltage; 0 W of a battery that gives power means that it does not know."""
     power = folder / "power_now"
-    found = read_number(power) if power.exists() else read_number(folder / "current_now") * read_number(folder / "voltage_now") / 1e6
-    if found == 0:
+    microwatts = read_number(power) if power.exists() else read_number(folder / "current_now") * read_number(folder / "voltage_now") / 1e6
+    if microwatts == 0:
         raise CounterError(f"{folder} tells a power of 0 W")
-    return found
+    return microwatts
 
 
 def supplies(root: Path) -> list[Path]:
-    """Folders of what tells its power, batteries first; empty where there is none."""
-    found = [
+    """Folders of what tells its power, sources first; empty where there is none."""
+    sources = [
         path
         for path in folders(root / "power_supply", "*")
         if (path / "power_now").exists() or all((path / name).exists() for name in ("current_now", "voltage_now"))
     ]
-    return sorted(found, key=lambda path: (read_word(path / "type") != "Battery", path.name))
+    return sorted(sources, key=lambda path: (read_word(path / "type") != "Battery", path.name))

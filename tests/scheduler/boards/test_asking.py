@@ -58,7 +58,7 @@ def test_file_that_cannot_be_made_is_a_problem_of_the_program_alone(line):
 
 
 def test_nobody_who_makes_files_is_said(line):
-    assert ask(line, None, "a") == ["problem: nobody makes files here"]
+    assert ask(line, None, "a") == ["problem: files are not served"]
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def test_what_is_no_agent_is_lost_with_what_it_said(text, code):
         Line(["sh", "-c", text])
     if code is not None:
         assert lost.value.code == code
-    assert "go away" in lost.value.greeting or "why" in lost.value.told or code in (0, None)
+    assert "go away" in lost.value.greeting or "why" in lost.value.stderr or code in (0, None)
 
 
 def test_files_are_put_kept_fetched_and_removed(line, tmp_path):

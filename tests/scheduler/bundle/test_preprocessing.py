@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
-from scheduler.bundle.preprocessing import IMAGENET, Preprocessing, asked_preprocessing
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing, requested_preprocessing
 from scheduler.checks.verify import verify_bundle
 from tests.scheduler.bundles import two_branches
 
@@ -99,11 +99,11 @@ OWN = Preprocessing((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 0.9, size=40, interpolatio
 
 def test_values_that_are_asked_for_take_the_place_of_those_stated():
     shape = (1, 3, 32, 32)
-    assert asked_preprocessing(OWN, None, shape) == OWN
-    assert asked_preprocessing(OWN, IMAGENET, shape) == IMAGENET
-    assert asked_preprocessing(OWN, {"mean": [1, 2, 3]}, shape) == msgspec.structs.replace(OWN, mean=(1, 2, 3))
-    assert asked_preprocessing(OWN, {"crop": 0.5}, shape) == msgspec.structs.replace(OWN, crop=0.5, size=None)
-    assert asked_preprocessing(OWN, {"crop": 0.5, "size": 64}, shape).size == 64
+    assert requested_preprocessing(OWN, None, shape) == OWN
+    assert requested_preprocessing(OWN, IMAGENET, shape) == IMAGENET
+    assert requested_preprocessing(OWN, {"mean": [1, 2, 3]}, shape) == msgspec.structs.replace(OWN, mean=(1, 2, 3))
+    assert requested_preprocessing(OWN, {"crop": 0.5}, shape) == msgspec.structs.replace(OWN, crop=0.5, size=None)
+    assert requested_preprocessing(OWN, {"crop": 0.5, "size": 64}, shape).size == 64
 
 
 @pytest.mark.parametrize(
@@ -120,4 +120,4 @@ def test_values_that_are_asked_for_take_the_place_of_those_stated():
 )
 def test_what_cannot_be_asked_for_is_a_usage_error(asked, shape, told):
     with pytest.raises(UsageError, match=told):
-        asked_preprocessing(IMAGENET, asked, shape)
+        requested_preprocessing(IMAGENET, asked, shape)

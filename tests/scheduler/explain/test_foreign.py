@@ -36,7 +36,7 @@ def test_partitions_copies_and_share_are_those_of_a_chain_walked_by_hand(states)
         assert found.obstacles[0].operator == f"n{states.index('off')}"
 
 
-def test_file_that_is_refused_as_a_whole_has_one_obstacle_and_nothing_runs():
+def test_file_that_is_refused_as_a_whole_has_one_reason_and_nothing_runs():
     found = judge(chain(3), Verdict(runtime="r 1", device="d", target="T", refused="no kernel for n1", at=1))
     assert [(each.operator, each.words) for each in found.obstacles] == [("n1", "no kernel for n1")]
     assert (found.off, found.partitions, found.share) == (3, 0, 0.0)

@@ -36,7 +36,7 @@ def alone(code, folder):
 
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", CHAINS)
-def test_first_obstacle_and_partitions_are_those_of_operators_alone(foreign, tmp_path, name):
+def test_first_unsupported_operator_and_partitions_are_those_of_operators_alone(foreign, tmp_path, name):
     found = explain_file(foreign[name], "litert")
     first = (found.obstacles[0].operator, found.obstacles[0].cause) if found.obstacles else None
     assert first == FIRST[name]

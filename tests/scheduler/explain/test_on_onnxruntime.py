@@ -28,7 +28,7 @@ def witness(path):
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", FOREIGN)
-def test_first_obstacle_is_the_one_of_its_own_message(foreign, name):
+def test_first_unsupported_operator_is_the_one_of_its_own_message(foreign, name):
     found = explain_file(foreign[name], "onnxruntime", "cpu")
     said = witness(foreign[name])
     if name not in STOPPED:

@@ -25,7 +25,7 @@ FIRST = {
 
 @pytest.mark.representatives(4)
 @pytest.mark.parametrize("name", FOREIGN)
-def test_first_obstacle_is_the_one_that_stops_its_own_build(foreign, name):
+def test_first_unsupported_operator_is_the_one_that_stops_its_own_build(foreign, name):
     found = explain_file(foreign[name], "opencl")
     try:
         OpenCLDelegate().build(foreign[name])
@@ -39,7 +39,7 @@ def test_first_obstacle_is_the_one_that_stops_its_own_build(foreign, name):
 
 
 @pytest.mark.slow
-def test_operators_behind_an_obstacle_are_told_too(foreign):
+def test_operators_behind_an_unsupported_one_are_reported_too(foreign):
     found = explain_file(foreign["best_places"], "opencl")
     assert {op.name: op.taken for op in found.operators} == {"conv": True, "best": False}
     assert (found.partitions, found.copies) == (1, 1)

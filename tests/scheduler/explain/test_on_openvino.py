@@ -23,7 +23,7 @@ def witness(path):
 
 @pytest.mark.representatives(3)
 @pytest.mark.parametrize("name", [*FOREIGN, *CHAINS])
-def test_first_obstacle_is_the_one_of_its_own_message(foreign, name):
+def test_first_unsupported_operator_is_the_one_of_its_own_message(foreign, name):
     found = explain_file(foreign[name], "openvino", "cpu")
     said = witness(foreign[name])
     assert (said is None) == (not found.obstacles)

@@ -28,7 +28,7 @@ FIRST = {
 @needs_qnn
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOREIGN)
-def test_first_obstacle_failed_in_its_own_log(foreign, name):
+def test_first_unsupported_operator_failed_in_its_own_log(foreign, name):
     found = explain_file(foreign[name], "qnn")
     first = (found.obstacles[0].operator, found.obstacles[0].cause) if found.obstacles else None
     assert first == FIRST.get(name)

@@ -72,7 +72,7 @@ def test_priority_without_the_predictions_it_needs_is_a_usage_error(manifest, wa
 
 
 def test_unknown_processor_is_a_usage_error(manifest):
-    with pytest.raises(UsageError, match="`npu` is asked for"):
+    with pytest.raises(UsageError, match="does not use processor `npu`"):
         choose_processors(manifest, ["npu"])
 
 

@@ -228,7 +228,7 @@ def test_rates_that_can_be_held_are_told_from_those_that_cannot(two):
         with pytest.raises(OverloadedError, match=r"cannot be held: `null:cpu` would have") as caught:
             service.admit({"a": Demand(40.0), "b": Demand(40.0)})
         assert "times these rates are held" in caught.value.hint
-        with pytest.raises(OverloadedError, match="with nothing beside it, more than its deadline of 1 ms"):
+        with pytest.raises(OverloadedError, match="without a concurrent workload, more than its deadline of 1 ms"):
             service.admit({"a": Demand(1.0, 1)})
 
 
@@ -238,6 +238,6 @@ def test_admission_needs_models_that_know_of_each_other(two, session):
             service.admit({"a": Demand(1.0), "b": Demand(1.0)})
         with pytest.raises(UnknownNameError):
             service.admit({"c": Demand(1.0)})
-        with pytest.raises(UsageError, match="names of their own"):
+        with pytest.raises(UsageError, match="distinct names"):
             service.admit({})
         assert service.admit({"a": Demand(0.1)}).busy

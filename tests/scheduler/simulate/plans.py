@@ -26,6 +26,6 @@ def chain(segments):
     return *planned(subgraphs, joins, outputs=(arriving,)), times
 
 
-def single(processor, ms, beside=1.0):
+def single(processor, ms, contention=1.0):
     """One subgraph that is the whole network."""
-    return *planned([("s", processor, "x", "y")]), {"s": StepTime(processor, (("subgraph", ms),), beside)}
+    return *planned([("s", processor, "x", "y")]), {"s": StepTime(processor, (("subgraph", ms),), contention)}

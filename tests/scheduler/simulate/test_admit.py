@@ -35,7 +35,7 @@ def test_more_work_than_time_is_refused_without_a_simulation():
 def test_deadline_that_the_network_alone_misses_is_refused_and_named():
     found = admit([whole("a", "cpu", 6.0)], [Demand(10, 5.0)])
     assert not found.holds
-    assert found.reason == "an inference of `a` takes 6.00 ms with nothing beside it, more than its deadline of 5 ms"
+    assert found.reason == "an inference of `a` takes 6.00 ms without a concurrent workload, more than its deadline of 5 ms"
     assert found.factor == 0
 
 
@@ -86,9 +86,9 @@ def test_rate_that_is_none_is_refused(numbers):
 
 def test_what_makes_no_sense_is_refused():
     own = whole("a", "cpu", 1.0)
-    with pytest.raises(UsageError, match="names of their own"):
+    with pytest.raises(UsageError, match="distinct names"):
         admit([own, own], [Demand(1), Demand(1)])
-    with pytest.raises(UsageError, match="names of their own"):
+    with pytest.raises(UsageError, match="distinct names"):
         admit([], [])
     with pytest.raises(UsageError, match="do not go together"):
         admit([own], [])

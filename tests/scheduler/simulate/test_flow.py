@@ -145,5 +145,5 @@ def test_every_user_has_jitter_and_requests_of_their_own():
 
 
 def test_plans_of_one_name_are_refused():
-    with pytest.raises(UsageError, match="twice"):
+    with pytest.raises(UsageError, match="same name"):
         Clock((CPU, CPU), Scene())

@@ -6,7 +6,7 @@ import pytest
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.simulate.arrivals import Arrivals
-from scheduler.simulate.prepare import Guest, Other, check_alternatives, check_guests, parse_guest, parse_other, prepare
+from scheduler.simulate.prepare import ConcurrentWorkload, Other, check_alternatives, check_workloads, parse_other, parse_workload, prepare
 from tests.predictors.specified import specified
 
 
@@ -21,13 +21,13 @@ from tests.predictors.specified import specified
     ],
 )
 def test_guest_is_a_folder_and_when_it_asks(text, want):
-    assert parse_guest(text) == want
+    assert parse_workload(text) == want
 
 
 @pytest.mark.parametrize("text", ["b@periodic:nan", "b@poisson:0", "b@periodic:", "b@poisson:-1"])
 def test_requests_of_a_guest_that_make_no_sense_are_refused(text):
     with pytest.raises(UsageError):
-        parse_guest(text)
+        parse_workload(text)
 
 
 def test_times_are_the_plans_on_its_device_and_the_files_on_another(bundle_dir):
@@ -63,8 +63,8 @@ def test_guest_of_another_device_wants_a_device_for_both(bundles, bundle_dir, tm
     other = shutil.copytree(bundle_dir, tmp_path / "other")
     bundles.edit(other, lambda data: data.update(device="mi9"))
     with pytest.raises(UsageError, match="was planned for mi9"):
-        check_guests(load_bundle(bundle_dir), [Guest(load_bundle(other))])
-    check_guests(load_bundle(bundle_dir), [Guest(load_bundle(bundle_dir))])
+        check_workloads(load_bundle(bundle_dir), [ConcurrentWorkload(load_bundle(other))])
+    check_workloads(load_bundle(bundle_dir), [ConcurrentWorkload(load_bundle(bundle_dir))])
 
 
 def test_plan_to_change_to_is_the_bundle_on_some_of_its_processors_or_another_folder(bundle_dir):
@@ -104,4 +104,4 @@ def test_what_moves_computes_in_the_precision_that_the_plan_has_there(bundles, b
 @pytest.mark.parametrize("deadline", ["", "0", "-1", "nan", "inf", "soon"])
 def test_guest_s_deadline_that_is_none_is_refused(deadline):
     with pytest.raises(UsageError, match="is no deadline"):
-        parse_guest(f"runs/b@periodic:20@{deadline}")
+        parse_workload(f"runs/b@periodic:20@{deadline}")

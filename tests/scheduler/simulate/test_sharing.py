@@ -59,9 +59,9 @@ def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue():
     long, urgent = whole("long", "cpu", 5.0), whole("urgent", "cpu", 1.0)
     scene = Scene(runs=40, in_flight=4)
     theirs = Scene(runs=100, arrivals=Arrivals("periodic", 20.0), deadline_ms=8.0)
-    beside = [(urgent, theirs), *((long, replace(scene, runs=1000)) for _ in range(3))]
-    turns = Clock(long, scene, beside, sharing=Sharing()).run().users[1]
-    lined = Clock(long, scene, beside).run().users[1]
+    workloads = [(urgent, theirs), *((long, replace(scene, runs=1000)) for _ in range(3))]
+    turns = Clock(long, scene, workloads, sharing=Sharing()).run().users[1]
+    lined = Clock(long, scene, workloads).run().users[1]
     assert max(turns.latencies_ms) <= 6.0 + 1e-9
     assert max(lined.latencies_ms) > 15
 

@@ -7,7 +7,7 @@ from predictors.errors import UnknownNameError
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.load import load_bundle
 from scheduler.formats.onnx import open_onnx
-from scheduler.simulate.times import beside_factors, device_placements, step_times, with_times
+from scheduler.simulate.times import contention_factors, device_placements, step_times, with_times
 from tests.predictors.specified import specified
 
 PIXEL6 = specified("pixel6")
@@ -46,14 +46,14 @@ def test_subgraph_without_a_planned_time_is_predicted_from_its_file(bundle):
     assert [found[e.name] for e in silent if e.predicted_ms is not None] == [e for e in silent if e.predicted_ms is not None]
 
 
-def test_only_subgraphs_that_are_whole_segments_are_slowed_beside_other_inferences(bundle):
-    factors = beside_factors(bundle, PIXEL6)
+def test_only_subgraphs_that_are_whole_segments_are_slowed_by_other_inferences(bundle):
+    factors = contention_factors(bundle, PIXEL6)
     assert factors.keys() == {"stem", "head"}
     for name, factor in factors.items():
         estimate = LatencyPredictor(PIXEL6).predict(open_onnx(bundle.file(f"{name}.onnx")).graph, "cpu", "fp32")
         assert factor == estimate.contended_ms / estimate.computing_ms >= 1
-    assert step_times(bundle.manifest, PIXEL6, {"stem": 1.25})["stem"].beside == 1.25
-    assert step_times(bundle.manifest, PIXEL6)["stem"].beside == 1
+    assert step_times(bundle.manifest, PIXEL6, {"stem": 1.25})["stem"].contention == 1.25
+    assert step_times(bundle.manifest, PIXEL6)["stem"].contention == 1
 
 
 def test_each_processor_of_the_device_has_a_queue_and_its_own_dispatch(bundle):

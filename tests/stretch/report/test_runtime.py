@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scheduler.explain.answer import Mend, Obstacle, RuntimeExplanation, RuntimeOperator
+from scheduler.explain.answer import Fix, RuntimeExplanation, RuntimeOperator, UnsupportedReason
 from stretch.report.runtime import runtime_lines, runtime_table
 
 FOUND = RuntimeExplanation(
@@ -17,19 +17,19 @@ FOUND = RuntimeExplanation(
         RuntimeOperator(name="shape", op="Shape", target=None, taken=None, partition=None, macs=0, reason="folded"),
     ],
     partitions=1,
-    obstacles=[Obstacle(operator="best", op="ArgMax", cause="axis = 1", words="axis is not the last", change="another axis")],
+    obstacles=[UnsupportedReason(operator="best", op="ArgMax", cause="axis = 1", words="axis is not the last", change="another axis")],
     copies=1,
     share=1.0,
-    fix=Mend(steps=("compute constants",), operators=(1, 0)),
+    fix=Fix(steps=("compute constants",), operators=(1, 0)),
     log="",
     warnings=[],
 )
 
 
-def test_counts_first_obstacle_and_what_helps_are_told():
+def test_counts_first_unsupported_operator_and_fix_are_shown():
     assert runtime_lines(FOUND) == [
         "qnn 2, htp: takes 1 of 2 operators, 100 % of the MACs, in 1 partition, copies 1",
-        "first obstacle: best (ArgMax), axis = 1",
+        "first unsupported operator: best (ArgMax), axis = 1",
         "  qnn says: axis is not the last",
         "  another axis",
         "helps, operators off it 1 -> 0: compute constants",

@@ -77,14 +77,14 @@ def candidates(state: Lowering, conv: Convolution) -> list[Parameters]:
     order of the grid with pixels first was the quicker one for 23 of 35 shapes on a Zen 4.
     """
     ow = conv.output[3]
-    found: list[tuple[float, int]] = []
+    ranked: list[tuple[float, int]] = []
     for vw in (1, 2, 3, 4, 5, 6, 7, 8):
         if vw > ow:
             continue
         span = (vw - 1) * conv.stride[1] + (conv.kernel[1] - 1) * conv.dilation[1] + 1
         spilled = max(0, vw + span - state.traits.registers)
         work = -(-ow // vw) * (vw * conv.kernel[1] + span + spilled / 2 + 6)
-        found.append((work, -vw))
-    found.sort()
-    tiles = [{"VW": -vw, "CHANNELS_FIRST": order} for _, vw in found for order in (0, 1)]
+        ranked.append((work, -vw))
+    ranked.sort()
+    tiles = [{"VW": -vw, "CHANNELS_FIRST": order} for _, vw in ranked for order in (0, 1)]
     return [*tiles[:2], *(tiles[0] | other for other in OTHER_WAYS), *tiles[2:]]

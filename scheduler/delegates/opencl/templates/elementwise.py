@@ -62,9 +62,9 @@ def constant_operand(state: Lowering, name: str, values: Array, shape: tuple[int
     """A constant, brought to the rank of the result and into blocks."""
     if values.ndim > len(shape):
         raise UnsupportedError(f"the constant `{name}` has a higher rank than the result")
-    own = image_shape((1,) * (len(shape) - values.ndim) + values.shape)
-    packed = to_blocks(np.asarray(values, np.float32).reshape(own), state.blocking)
-    view = replace(state.blocking.blocked(f"{name}:constant", own), where="constant")
+    operand_shape = image_shape((1,) * (len(shape) - values.ndim) + values.shape)
+    packed = to_blocks(np.asarray(values, np.float32).reshape(operand_shape), state.blocking)
+    view = replace(state.blocking.blocked(f"{name}:constant", operand_shape), where="constant")
     return Tensor(_repeated(view, image_shape(shape)), values=packed)
 
 
@@ -81,7 +81,7 @@ def to_blocks(values: Array, blocking: Blocking) -> Array:
 def _repeated(view: View, shape: tuple[int, ...]) -> View:
     """A view whose strides repeat what has size 1 where the result has more."""
     strides = tuple(
-        0 if own == 1 and wanted > 1 else stride for own, wanted, stride in zip(view.image, image_shape(shape), view.strides, strict=True)
+        0 if size == 1 and wanted > 1 else stride for size, wanted, stride in zip(view.image, image_shape(shape), view.strides, strict=True)
     )
     n, b, h, w = strides
     return replace(view, strides=(n, b, h, w))

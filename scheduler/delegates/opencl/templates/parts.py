@@ -40,8 +40,8 @@ def activation_arguments(activation: Activation) -> tuple[Argument, Argument]:
 
 def activation(node: Node) -> Activation:
     """The activation at the end of a node."""
-    found = node.attrs.get("activation", NONE)
-    return found if isinstance(found, Activation) else NONE
+    kind = node.attrs.get("activation", NONE)
+    return kind if isinstance(kind, Activation) else NONE
 
 
 def light_grid(traits: Traits, blocks: int, pixels: int, images: int) -> tuple[dict[str, int], Size, Size]:

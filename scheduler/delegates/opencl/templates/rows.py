@@ -63,9 +63,9 @@ def transpose(state: Lowering, node: Node) -> None:
     if len(shape) > 6:
         raise UnsupportedError(f"the tensor has rank {len(shape)}, up to 6 are computed")
     order = [int(a) for a in node.attrs.get("perm", reversed(range(len(shape))))]
-    own = strides(shape)
+    input_strides = strides(shape)
     sizes = [shape[a] for a in reversed(order)] + [1] * (8 - len(shape))
-    steps = [own[a] for a in reversed(order)] + [0] * (8 - len(shape))
+    steps = [input_strides[a] for a in reversed(order)] + [0] * (8 - len(shape))
     x, y = state.plain(node.inputs[0]), state.plain_result(node.output)
     arguments = (Tensor(x, bare=True), Tensor(y, written=True, bare=True), Ints(tuple(sizes)), Ints(tuple(steps)))
     state.add(Launch("transpose", node.name, (), arguments, (prod(shape),), describe(node, shape), local=line_local(state.traits)))

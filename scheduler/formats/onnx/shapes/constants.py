@@ -52,7 +52,7 @@ def _filled(node: Node) -> Cost:
 
 def _range(node: Node) -> Cost:
     bounds = [node.tensor(i, INDICES | {FLOAT}) for i in range(3)]
-    need(len({each.type for each in bounds}) == 1, "its bounds differ in their element types")
+    need(len({bound.type for bound in bounds}) == 1, "its bounds differ in their element types")
     if bounds[0].type == FLOAT:
         return _real_range(bounds)
     first, last, by = (node.number(i) for i in range(3))
@@ -65,8 +65,8 @@ def _range(node: Node) -> Cost:
 
 def _real_range(bounds: Sequence[Tensor]) -> Cost:
     """A range of reals, counted as ONNX Runtime counts it: the difference in single precision, the quotient in double."""
-    need(all(each.size == 1 and each.values for each in bounds), "its bounds are no single constants")
-    first, last, by = (np.float32(each.values[0]) for each in bounds if each.values)
+    need(all(bound.size == 1 and bound.values for bound in bounds), "its bounds are no single constants")
+    first, last, by = (np.float32(bound.values[0]) for bound in bounds if bound.values)
     need(bool(by != 0 and np.isfinite([first, last, by, last - first]).all()), f"it goes from {first:g} to {last:g} by {by:g}")
     return gives((max(0, math.ceil(float(last - first) / float(by))),), 1)
 

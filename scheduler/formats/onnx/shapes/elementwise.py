@@ -49,7 +49,7 @@ def _by_kind(kind: Kind) -> Rule:
         need(len(node.inputs) >= kind.min_inputs, f"it has {len(node.inputs)} inputs")
         tensors = node.tensors(REALS)
         try:
-            shape = kind.shape([each.shape for each in tensors], {})
+            shape = kind.shape([tensor.shape for tensor in tensors], {})
         except ValueError as error:
             raise StretchError(str(error)) from error
         return _each(shape, tensors, tensors[0].type)
@@ -62,13 +62,13 @@ def _each(shape: tuple[int, ...], tensors: list[Tensor], type: int) -> Cost:
     return gives(shape, Tensor(shape).size * len(tensors), type)
 
 
-def _together(types: frozenset[int], count: int | None = None, made: int | None = None) -> Rule:
+def _together(types: frozenset[int], count: int | None = None, result_type: int | None = None) -> Rule:
     """Tensors of one type that broadcast: `count` of them or any number; into their own type or `made`."""
 
     def rule(node: Node) -> Cost:
         tensors = node.tensors(types)
         need(count in (None, len(tensors)), f"it has {len(tensors)} inputs")
-        return _each(broadcast([each.shape for each in tensors]), tensors, tensors[0].type if made is None else made)
+        return _each(broadcast([tensor.shape for tensor in tensors]), tensors, tensors[0].type if result_type is None else result_type)
 
     return rule
 

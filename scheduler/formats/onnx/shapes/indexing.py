@@ -18,11 +18,11 @@ def _gather(node: Node) -> Cost:
     x, indices = node.tensor(0), node.tensor(1, INDICES)
     axis = node.axis("axis", 0, len(x.shape))
     _check_range(indices, x.shape[axis])
-    made = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
     values = None
     if len(x.shape) == 1 and x.values is not None and indices.values is not None:
         values = tuple(x.values[int(i)] for i in indices.values)
-    return Cost((Tensor(made, x.type, values),), math.prod(made))
+    return Cost((Tensor(shape, x.type, values),), math.prod(shape))
 
 
 def _gather_elements(node: Node) -> Cost:
@@ -52,8 +52,8 @@ def _pointed(x: Tensor, indices: Tensor, batch: int) -> tuple[int, ...]:
 
 def _gather_nd(node: Node) -> Cost:
     x, indices = node.tensor(0), node.tensor(1, _INT64)
-    made = (*indices.shape[:-1], *_pointed(x, indices, node.whole("batch_dims", 0)))
-    return gives(made, math.prod(made), x.type)
+    shape = (*indices.shape[:-1], *_pointed(x, indices, node.whole("batch_dims", 0)))
+    return gives(shape, math.prod(shape), x.type)
 
 
 def _scatter_nd(node: Node) -> Cost:
@@ -76,8 +76,8 @@ def _one_hot(node: Node) -> Cost:
     indices, depth, values = node.tensor(0, NUMBERS), node.number(1), node.tensor(2)
     need(depth > 0 and values.shape == (2,), "it has no depth, or not two values")
     axis = counted(node.whole("axis", -1), len(indices.shape) + 1)
-    made = (*indices.shape[:axis], depth, *indices.shape[axis:])
-    return gives(made, math.prod(made), values.type)
+    shape = (*indices.shape[:axis], depth, *indices.shape[axis:])
+    return gives(shape, math.prod(shape), values.type)
 
 
 RULES: Mapping[str, Rule] = {

@@ -48,10 +48,10 @@ def _squeeze(node: Node) -> Cost:
 def _unsqueeze(node: Node) -> Cost:
     x, axes = node.tensor(0), node.listed("axes", 1)
     need(axes is not None and len(axes) <= MAX_RANK, "it does not say which axes it adds")
-    made = list(x.shape)
-    for axis in sorted(distinct(axes or [], len(made) + len(axes or []))):
-        made.insert(axis, 1)
-    return moved(x, made)
+    shape = list(x.shape)
+    for axis in sorted(distinct(axes or [], len(shape) + len(axes or []))):
+        shape.insert(axis, 1)
+    return moved(x, shape)
 
 
 def _depth_to_space(node: Node) -> Cost:

@@ -77,16 +77,16 @@ class Node:
 
     def tensor(self, i: int, types: frozenset[int] = ANY) -> Tensor:
         """Input `i`, which must be there and have one of these element types."""
-        found = there(self.optional(i), f"it has no input {i}")
-        need(found.type in types, f"its input {i} is of type {TYPE_NAMES[found.type]}")
-        return found
+        present = there(self.optional(i), f"it has no input {i}")
+        need(present.type in types, f"its input {i} is of type {TYPE_NAMES[present.type]}")
+        return present
 
     def tensors(self, types: frozenset[int] = ANY) -> list[Tensor]:
         """All inputs, which must be of one element type, and one of these."""
-        found = [self.tensor(i, types) for i in range(len(self.inputs))]
-        need(bool(found), "it has no inputs")
-        need(len({each.type for each in found}) == 1, "its inputs differ in their element types")
-        return found
+        inputs = [self.tensor(i, types) for i in range(len(self.inputs))]
+        need(bool(inputs), "it has no inputs")
+        need(len({tensor.type for tensor in inputs}) == 1, "its inputs differ in their element types")
+        return inputs
 
     def shape(self, i: int) -> Shape:
         """Shape of input `i`, which must be there."""
@@ -94,16 +94,16 @@ class Node:
 
     def numbers(self, i: int) -> list[int]:
         """Whole numbers of input `i`, which must be a short constant."""
-        found = self.tensor(i)
-        values = there(found.values, f"its input {i} is no short constant")
-        need(found.type in INDICES and len(found.shape) <= 1, f"its input {i} is no list of whole numbers")
+        tensor = self.tensor(i)
+        values = there(tensor.values, f"its input {i} is no short constant")
+        need(tensor.type in INDICES and len(tensor.shape) <= 1, f"its input {i} is no list of whole numbers")
         return [int(n) for n in values]
 
     def number(self, i: int) -> int:
         """The one whole number of input `i`."""
-        found = self.numbers(i)
-        need(len(found) == 1, f"its input {i} has {len(found)} numbers, one is needed")
-        return found[0]
+        numbers = self.numbers(i)
+        need(len(numbers) == 1, f"its input {i} has {len(numbers)} numbers, one is needed")
+        return numbers[0]
 
     def listed(self, name: str, i: int) -> list[int] | None:
         """Whole numbers that are an attribute, or input `i` in later opsets; None where both are left out."""
@@ -111,29 +111,29 @@ class Node:
             return self.numbers(i)
         if name not in self.attrs:
             return None
-        found = self.attrs[name]
-        need(isinstance(found, list | tuple) and all(isinstance(n, int) for n in found), f"its {name} is no list of whole numbers")
-        return list(found)
+        value = self.attrs[name]
+        need(isinstance(value, list | tuple) and all(isinstance(n, int) for n in value), f"its {name} is no list of whole numbers")
+        return list(value)
 
     def ints(self, name: str, default: Sequence[int], least: int) -> tuple[int, ...]:
         """A list of whole numbers among the attributes, as long as `default`, each within `least` and `MAX_STEP`."""
-        found = self.attrs.get(name, default)
-        listed = isinstance(found, Sequence) and not isinstance(found, bytes)
-        need(listed and len(found) == len(default), f"its {name} is {str(found)[:60]}")
-        need(all(isinstance(n, int) and least <= n <= MAX_STEP for n in found), f"its {name} is {list(found)}")
-        return tuple(found)
+        value = self.attrs.get(name, default)
+        listed = isinstance(value, Sequence) and not isinstance(value, bytes)
+        need(listed and len(value) == len(default), f"its {name} is {str(value)[:60]}")
+        need(all(isinstance(n, int) and least <= n <= MAX_STEP for n in value), f"its {name} is {list(value)}")
+        return tuple(value)
 
     def whole(self, name: str, default: int) -> int:
         """A whole number among the attributes."""
-        found = self.attrs.get(name, default)
-        need(isinstance(found, int), f"its {name} is no whole number")
-        return int(found)
+        value = self.attrs.get(name, default)
+        need(isinstance(value, int), f"its {name} is no whole number")
+        return int(value)
 
     def word(self, name: str, default: str) -> str:
         """A word among the attributes."""
-        found = self.attrs.get(name, default.encode())
-        need(isinstance(found, bytes), f"its {name} is no word")
-        return bytes(found).decode(errors="replace")
+        value = self.attrs.get(name, default.encode())
+        need(isinstance(value, bytes), f"its {name} is no word")
+        return bytes(value).decode(errors="replace")
 
     def axis(self, name: str, default: int, rank: int) -> int:
         """An axis among the attributes, counted from the first."""
@@ -183,9 +183,9 @@ def counted(axis: int, rank: int, name: str = "axis") -> int:
 
 def distinct(axes: Iterable[int], rank: int) -> list[int]:
     """Axes counted from the first, none of which may be there twice."""
-    found = [counted(axis, rank, "axes") for axis in axes]
-    need(len(set(found)) == len(found), f"its axes {found} are there twice")
-    return found
+    axes_of_rank = [counted(axis, rank, "axes") for axis in axes]
+    need(len(set(axes_of_rank)) == len(axes_of_rank), f"its axes {axes_of_rank} are there twice")
+    return axes_of_rank
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
@@ -194,10 +194,10 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     Raises:
         StretchError: If two of them do not go together.
     """
-    made: list[int] = []
+    result: list[int] = []
     need(bool(shapes), "it has no inputs")
     for i in range(1, max(map(len, shapes)) + 1):
         sizes = {shape[-i] for shape in shapes if i <= len(shape)} - {1}
         need(len(sizes) <= 1, f"its inputs of shapes {', '.join(str(list(s)) for s in shapes)} do not go together")
-        made.append(sizes.pop() if sizes else 1)
-    return tuple(reversed(made))
+        result.append(sizes.pop() if sizes else 1)
+    return tuple(reversed(result))

@@ -29,22 +29,22 @@ def _concat(node: Node) -> Cost:
     tensors = node.tensors()
     need("axis" in node.attrs, "it does not say along which axis")
     axis = node.axis("axis", 0, len(tensors[0].shape))
-    parts = [list(each.shape) for each in tensors]
+    parts = [list(tensor.shape) for tensor in tensors]
     need(all(len(part) == len(parts[0]) for part in parts), "its inputs differ in their number of axes")
     widths = [part.pop(axis) for part in parts]
     need(all(part == parts[0] for part in parts), "its inputs differ beside the joined axis")
-    made = (*parts[0][:axis], sum(widths), *parts[0][axis:])
-    return Cost((Tensor(made, tensors[0].type, _joined(tensors)),), math.prod(made))
+    shape = (*parts[0][:axis], sum(widths), *parts[0][axis:])
+    return Cost((Tensor(shape, tensors[0].type, _joined(tensors)),), math.prod(shape))
 
 
 def _joined(tensors: Sequence[Tensor]) -> tuple[float, ...] | None:
     """Elements of short constants one after the other, where they are lists."""
-    found: list[float] = []
-    for each in tensors:
-        if each.values is None or len(each.shape) != 1:
+    values: list[float] = []
+    for tensor in tensors:
+        if tensor.values is None or len(tensor.shape) != 1:
             return None
-        found += each.values
-    return tuple(found)
+        values += tensor.values
+    return tuple(values)
 
 
 def _split(node: Node) -> Cost:
@@ -53,8 +53,8 @@ def _split(node: Node) -> Cost:
     if widths is None:
         count = node.whole("num_outputs", node.results)
         need(count == node.results and 0 < count <= size, f"it splits {size} into {count} parts for {node.results} results")
-        each = -(-size // count)
-        widths = [each] * (count - 1) + [size - each * (count - 1)]
+        width = -(-size // count)
+        widths = [width] * (count - 1) + [size - width * (count - 1)]
     need(len(widths) == node.results and all(n > 0 for n in widths) and sum(widths) == size, f"it splits {size} into {widths}")
     return Cost(tuple(Tensor((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.type) for n in widths), x.size)
 
@@ -66,12 +66,12 @@ def _slice(node: Node) -> Cost:
     axes = distinct(range(len(starts)) if axes is None else axes, rank)
     steps = [1] * len(axes) if node.optional(4) is None else node.numbers(4)
     need(len(starts) == len(ends) == len(axes) == len(steps) and 0 not in steps, "its bounds do not fit together")
-    made = list(x.shape)
+    shape = list(x.shape)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         need(step > 0 or end < _FAR, f"it counts backwards to {end}, which runtimes read in two ways")
-        made[axis] = _cut(made[axis], start, end, step)
-        need(made[axis] > 0, f"it cuts nothing from axis {axis}, from {start} to {end}")
-    return gives(made, x.size, x.type)
+        shape[axis] = _cut(shape[axis], start, end, step)
+        need(shape[axis] > 0, f"it cuts nothing from axis {axis}, from {start} to {end}")
+    return gives(shape, x.size, x.type)
 
 
 def _cut(size: int, start: int, end: int, step: int) -> int:
@@ -84,34 +84,34 @@ def _cut(size: int, start: int, end: int, step: int) -> int:
 
 def _pad(node: Node) -> Cost:
     x, widths = node.tensor(0), there(node.listed("pads", 1), "it does not say how much it pads")
-    given = node.optional(3)
-    axes = list(range(len(x.shape))) if given is None else distinct(node.numbers(3), len(x.shape))
+    pads = node.optional(3)
+    axes = list(range(len(x.shape))) if pads is None else distinct(node.numbers(3), len(x.shape))
     need(len(widths) == 2 * len(axes) and all(-MAX_STEP <= n <= MAX_STEP for n in widths), f"it pads by {widths}")
     mode = node.word("mode", "constant")
     need(mode in _PAD_MODES, f"it pads in the mode `{mode[:20]}`")
-    made = list(x.shape)
+    shape = list(x.shape)
     for i, axis in enumerate(axes):
         before, after = widths[i], widths[i + len(axes)]
         # A negative width cuts off.
-        need(made[axis] + min(0, before) + min(0, after) > 0, f"it cuts off everything by {widths}")
-        limit = {"reflect": made[axis] - 1, "wrap": made[axis]}.get(mode, MAX_STEP)
-        need(max(before, after) <= limit, f"it pads axis {axis} of {made[axis]} by {max(before, after)} in the mode `{mode}`")
-        made[axis] += before + after
-    return gives(made, math.prod(made), x.type)
+        need(shape[axis] + min(0, before) + min(0, after) > 0, f"it cuts off everything by {widths}")
+        limit = {"reflect": shape[axis] - 1, "wrap": shape[axis]}.get(mode, MAX_STEP)
+        need(max(before, after) <= limit, f"it pads axis {axis} of {shape[axis]} by {max(before, after)} in the mode `{mode}`")
+        shape[axis] += before + after
+    return gives(shape, math.prod(shape), x.type)
 
 
 def _expand(node: Node) -> Cost:
     x, sizes = node.tensor(0), node.numbers(1)
     need(all(n > 0 for n in sizes), f"it makes {sizes}")
-    made = broadcast([x.shape, tuple(sizes)])
-    return gives(made, math.prod(made), x.type)
+    shape = broadcast([x.shape, tuple(sizes)])
+    return gives(shape, math.prod(shape), x.type)
 
 
 def _tile(node: Node) -> Cost:
     x, times = node.tensor(0), node.numbers(1)
     need(len(times) == len(x.shape) and all(n > 0 for n in times), f"it repeats {list(x.shape)} {times} times")
-    made = [n * k for n, k in zip(x.shape, times, strict=True)]
-    return gives(made, math.prod(made), x.type)
+    shape = [n * k for n, k in zip(x.shape, times, strict=True)]
+    return gives(shape, math.prod(shape), x.type)
 
 
 def _trilu(node: Node) -> Cost:

@@ -28,8 +28,8 @@ class _Layer:
         state = (ways, batch, size)
         self._check(node, width, ways, size, state)
         need(1 <= node.results <= 1 + self.states, f"it has {node.results} results")
-        made = (Tensor((steps, ways, batch, size), x.type), *[Tensor(state, x.type)] * self.states)
-        return Cost(made[: node.results], steps * batch * ways * self.gates * size * (width + size))
+        outputs = (Tensor((steps, ways, batch, size), x.type), *[Tensor(state, x.type)] * self.states)
+        return Cost(outputs[: node.results], steps * batch * ways * self.gates * size * (width + size))
 
     def _check(self, node: Node, width: int, ways: int, size: int, state: Shape) -> None:
         """Refuse weights that do not fit what arrives and each other."""
@@ -41,8 +41,8 @@ class _Layer:
         wanted = {3: (ways, 2 * rows), **{5 + i: state for i in range(self.states)}, **peepholes}
         need(len(node.inputs) <= 1 + max(wanted), f"it has {len(node.inputs)} inputs")
         for i, shape in wanted.items():
-            found = node.optional(i)
-            need(found is None or (found.type in REALS and found.shape == shape), f"its input {i} is not of the shape {list(shape)}")
+            tensor = node.optional(i)
+            need(tensor is None or (tensor.type in REALS and tensor.shape == shape), f"its input {i} is not of the shape {list(shape)}")
 
 
 RULES: Mapping[str, Rule] = {"GRU": _Layer(3, 1), "LSTM": _Layer(4, 2), "RNN": _Layer(1, 1)}

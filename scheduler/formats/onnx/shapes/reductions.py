@@ -30,8 +30,8 @@ def _top_k(node: Node) -> Cost:
     x, count = node.tensor(0, REALS | INDICES), node.number(1)
     axis = node.axis("axis", -1, len(x.shape))
     need(0 < count <= x.shape[axis], f"it takes {count} of {x.shape[axis]}")
-    made = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    return Cost((Tensor(made, x.type), Tensor(made, INT64))[: node.results], x.size * x.shape[axis].bit_length())
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    return Cost((Tensor(shape, x.type), Tensor(shape, INT64))[: node.results], x.size * x.shape[axis].bit_length())
 
 
 def _cum_sum(node: Node) -> Cost:

@@ -21,13 +21,13 @@ def _resize(node: Node) -> Cost:
     need(node.word("coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize", "it crops")
     need(node.word("keep_aspect_ratio_policy", "stretch") == "stretch", "it keeps the ratio of its sides")
     sizes = node.optional(3)
-    made = _by_scales(node, x.shape) if sizes is None or not sizes.size else node.numbers(3)
-    need(len(made) == len(x.shape), f"it makes {made} of {list(x.shape)}")
-    need(all(0 < new <= MAX_SCALE * old for new, old in zip(made, x.shape, strict=True)), f"it makes {made} of {list(x.shape)}")
-    axes = sum(new != old for new, old in zip(made, x.shape, strict=True))
+    shape = _by_scales(node, x.shape) if sizes is None or not sizes.size else node.numbers(3)
+    need(len(shape) == len(x.shape), f"it makes {shape} of {list(x.shape)}")
+    need(all(0 < new <= MAX_SCALE * old for new, old in zip(shape, x.shape, strict=True)), f"it makes {shape} of {list(x.shape)}")
+    axes = sum(new != old for new, old in zip(shape, x.shape, strict=True))
     # Without a smaller side to be exact for, filters that widen as they shrink read each element once.
     shrunk = x.size if node.whole("antialias", 0) else 0
-    return gives(made, math.prod(made) * _TAPS[mode] ** axes + shrunk * _TAPS[mode], x.type)
+    return gives(shape, math.prod(shape) * _TAPS[mode] ** axes + shrunk * _TAPS[mode], x.type)
 
 
 def _by_scales(node: Node, shape: tuple[int, ...]) -> list[int]:
@@ -43,8 +43,8 @@ def _grid_sample(node: Node) -> Cost:
     axes, mode = len(x.shape) - 2, node.word("mode", "linear")
     fits = 2 <= axes <= 3 and len(grid.shape) == len(x.shape) and grid.shape[0] == x.shape[0] and grid.shape[-1] == axes
     need(fits and mode in _TAPS, f"its grid has the shape {list(grid.shape)} for {list(x.shape)}")
-    made = (*x.shape[:2], *grid.shape[1:-1])
-    return gives(made, math.prod(made) * _TAPS[mode] ** axes, x.type)
+    shape = (*x.shape[:2], *grid.shape[1:-1])
+    return gives(shape, math.prod(shape) * _TAPS[mode] ** axes, x.type)
 
 
 RULES: Mapping[str, Rule] = {"GridSample": _grid_sample, "Resize": _resize}

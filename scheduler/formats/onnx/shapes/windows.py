@@ -38,14 +38,14 @@ def _windows(node: Node, kernel: tuple[int, ...], image: Shape) -> Shape:
     axes = len(kernel)
     strides, dilations = node.ints("strides", (1,) * axes, 1), node.ints("dilations", (1,) * axes, 1)
     pads, whole = _pads(node, axes), not node.whole("ceil_mode", 0)
-    made = []
+    sizes = []
     for i, size in enumerate(image):
         room = size + pads[i] + pads[i + axes] - dilations[i] * (kernel[i] - 1) - 1
         need(room >= 0, f"its window of {_times(kernel)} is larger than its input")
         steps = room // strides[i] if whole else -(-room // strides[i])
         # a window that would begin in the padding behind the input is left out
-        made.append(steps if not whole and steps * strides[i] >= size + pads[i] else steps + 1)
-    return tuple(made)
+        sizes.append(steps if not whole and steps * strides[i] >= size + pads[i] else steps + 1)
+    return tuple(sizes)
 
 
 def _times(sizes: Shape) -> str:
@@ -104,14 +104,14 @@ def _pooled(node: Node, types: frozenset[int]) -> tuple[Tensor, int]:
 
 
 def _average_pool(node: Node) -> Cost:
-    made, taps = _pooled(node, REALS)
-    return Cost((made,), made.size * taps)
+    pooled, taps = _pooled(node, REALS)
+    return Cost((pooled,), pooled.size * taps)
 
 
 def _max_pool(node: Node) -> Cost:
     """The largest element of each window, and where it lies where that is asked for."""
-    made, taps = _pooled(node, REALS | BYTES)
-    return Cost((made, Tensor(made.shape, INT64))[: node.results], made.size * taps)
+    pooled, taps = _pooled(node, REALS | BYTES)
+    return Cost((pooled, Tensor(pooled.shape, INT64))[: node.results], pooled.size * taps)
 
 
 def _global_pool(node: Node) -> Cost:
@@ -123,10 +123,10 @@ def _columns_to_image(node: Node) -> Cost:
     """Windows that lie side by side, (n, channels · window, windows), added up where they overlap in an image."""
     x, image, kernel = node.tensor(0, REALS), tuple(node.numbers(1)), tuple(node.numbers(2))
     need(1 <= len(image) == len(kernel) <= 3 and min(*image, *kernel) > 0, f"it makes an image of {_times(image)} with {_times(kernel)}")
-    made = (math.prod(kernel), math.prod(_windows(node, kernel, image)))
-    fits = len(x.shape) == 3 and x.shape[1] % made[0] == 0 and x.shape[2] == made[1]
-    need(fits, f"its input has the shape {list(x.shape)} for {made[1]} windows of {made[0]} pixels")
-    return gives((x.shape[0], x.shape[1] // made[0], *image), x.size, x.type)
+    shape = (math.prod(kernel), math.prod(_windows(node, kernel, image)))
+    fits = len(x.shape) == 3 and x.shape[1] % shape[0] == 0 and x.shape[2] == shape[1]
+    need(fits, f"its input has the shape {list(x.shape)} for {shape[1]} windows of {shape[0]} pixels")
+    return gives((x.shape[0], x.shape[1] // shape[0], *image), x.size, x.type)
 
 
 def _lp_pool(node: Node) -> Cost:

@@ -116,7 +116,7 @@ def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
     assert units == "[1, 1]"
     assert f"[{first}]" in threads
     assert f"[{second}]" in threads
-    assert "1 units, 1 are in use and 1 more were asked for" in opened(first, second, POCL_MAX_PTHREAD_COUNT="1").stderr
+    assert "1 units, 1 are in use and 1 more are requested" in opened(first, second, POCL_MAX_PTHREAD_COUNT="1").stderr
 
 
 def test_device_that_is_not_there_is_an_unknown_name():

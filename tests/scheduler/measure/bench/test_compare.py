@@ -78,7 +78,7 @@ def test_bundle_is_compared_with_its_own_whole_model(tiny_bundle):
 def test_outputs_that_are_no_numbers_are_told(tmp_path):
     weights = np.full((FILTERS, CHANNELS, 3, 3), np.nan, np.float32)
     _, warnings = measured(conv_onnx(tmp_path / "m.onnx", weights=weights), runtimes=["onnxruntime"])
-    assert any("gives NaN or infinity" in each for each in warnings)
+    assert any("outputs NaN or infinity" in each for each in warnings)
 
 
 def test_file_that_no_runtime_loads_is_refused_and_one_that_some_do_is_left_out_there(tmp_path):
@@ -98,12 +98,12 @@ def test_what_makes_no_sense_is_refused(tmp_path):
     for wrong, says in (
         ({"runtimes": ["litert"]}, "none of litert runs" if unavailable("litert") is None else "cannot be used"),
         ({"inputs": {"q": (1, 2)}}, "no file has an input `q`"),
-        ({"inputs": {"": (1, 2, 3)}}, "for no input"),
-        ({"cores": 10_000}, "10000 cores were asked for"),
+        ({"inputs": {"": (1, 2, 3)}}, "names no input"),
+        ({"cores": 10_000}, "10000 cores are requested"),
     ):
         with pytest.raises(StretchError, match=says):
             measured(path, **wrong)
-    with pytest.raises(UsageError, match="0 files were named"):
+    with pytest.raises(UsageError, match="0 files are given"):
         measured()
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
-from scheduler.measure.bench.subject import UNNAMED, End, digest, hash_of, kind_of, made_up, settled
+from scheduler.measure.bench.subject import UNNAMED, End, digest, hash_of, kind_of, random_arrays, settled
 
 IMAGE = End("x", (None, 3, None, None), "float32")
 FIXED = End("mask", (1, 4), "float32")
@@ -54,7 +54,7 @@ def test_open_size_says_what_to_write(tmp_path):
 
 @pytest.mark.parametrize("asked", [{"x": (1, 4, 8, 8)}, {"x": (1, 3, 8)}])
 def test_size_that_contradicts_the_file_is_refused(tmp_path, asked):
-    with pytest.raises(UsageError, match="was asked for"):
+    with pytest.raises(UsageError, match="is requested"):
         settled(tmp_path, [IMAGE], asked)
 
 
@@ -68,7 +68,7 @@ def test_huge_input_is_refused(tmp_path, shape):
 
 @given(st.sampled_from(["float32", "float16", "int8", "uint8", "int64", "bool"]), st.integers(0, 99))
 def test_numbers_are_of_the_type_finite_and_those_of_the_seed(dtype, seed):
-    first, again, other = (made_up({"x": (dtype, (4, 50))}, each) for each in (seed, seed, seed + 1))
+    first, again, other = (random_arrays({"x": (dtype, (4, 50))}, each) for each in (seed, seed, seed + 1))
     assert first["x"].dtype == np.dtype(dtype)
     assert np.isfinite(first["x"].astype(float)).all()
     assert hash_of(first) == hash_of(again) != hash_of(other)

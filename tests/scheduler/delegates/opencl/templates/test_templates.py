@@ -213,7 +213,7 @@ def test_tuner_may_take_another_way_to_load_a_depthwise_convolution(tmp_path, wa
     delegate = networks.OpenCLDelegate()
     schedules = networks.Schedules(open_device(()).traits)
     networks.lower(delegate.prepared(path), schedules.traits.blocking(False), schedules.traits, networks.Options(), schedules)
-    ((problem, candidates),) = schedules.asked
+    ((problem, candidates),) = schedules.problems
     (chosen,) = [each for each in candidates[:8] if way.items() <= each.items()]
     compiled = delegate.scheduled(path, {(problem.kernel, problem.shape): chosen})
     (macros,) = [dict(each.defines) for each in compiled.launches if each.kernel == "depthwise"]

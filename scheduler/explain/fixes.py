@@ -1,4 +1,4 @@
-"""Changes of ONNX models that compute the same, each a function from model to model; None where there is nothing to change."""
+"""Equivalent rewrites of ONNX models: functions from model to model that return None where they do not apply."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,22 +9,22 @@ import numpy as np
 
 from scheduler.delegates.cpu import load_runtime
 
-#: What version an older model is brought to: the first in which axes are inputs everywhere.
+#: Opset to which older models are raised: the first in which axes are inputs of all operators.
 NEW_OPSET = 18
 
 
 def raise_opset(model: Any) -> Any | None:
-    """The model in a newer opset, by the rules of ONNX itself; `Upsample` becomes `Resize` on the way."""
+    """The model in a newer opset, by ONNX's version converter; `Upsample` becomes `Resize`."""
     import onnx
 
-    version = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=1)
+    version = max((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), default=1)
     if version >= NEW_OPSET:
         return None
     return onnx.version_converter.convert_version(model, NEW_OPSET)
 
 
 def fix_batch(model: Any) -> Any | None:
-    """The model for one picture: open first axes of its inputs are 1, and all sizes of the same name."""
+    """The model with batch 1: dynamic first axes of inputs become 1, and so do all axes of the same symbolic size."""
     import onnx
 
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -45,7 +45,7 @@ def fix_batch(model: Any) -> Any | None:
 
 
 def single_precision(model: Any) -> Any | None:
-    """The model in single precision: every tensor of doubles becomes one of floats."""
+    """The model with float32 instead of float64 tensors."""
     from onnx import TensorProto, numpy_helper
 
     def single(tensor: Any) -> bool:
@@ -55,24 +55,24 @@ def single_precision(model: Any) -> Any | None:
         return True
 
     changed = _copy(model)
-    found = [single(tensor) for tensor in changed.graph.initializer]
+    changes = [single(tensor) for tensor in changed.graph.initializer]
     for value in (*changed.graph.input, *changed.graph.output):
         if value.type.tensor_type.elem_type == TensorProto.DOUBLE:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
-            found.append(True)
+            changes.append(True)
     for node in changed.graph.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):
-                found.append(single(attribute.t))
+                changes.append(single(attribute.t))
             if node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.DOUBLE:
                 attribute.i = TensorProto.FLOAT
-                found.append(True)
+                changes.append(True)
     del changed.graph.value_info[:]
-    return changed if any(found) else None
+    return changed if any(changes) else None
 
 
 def fold_constants(model: Any) -> Any | None:
-    """The model after ONNX Runtime's basic rewrites, which stay within ONNX: constants are computed, batch norms and identities are gone."""
+    """The model after ONNX Runtime's basic optimisations: constants folded, batch norms fused, identities removed."""
     import onnx
 
     onnxruntime = load_runtime()
@@ -87,14 +87,14 @@ def fold_constants(model: Any) -> Any | None:
     domains = {node.domain for node in folded.graph.node} - {node.domain for node in model.graph.node} - {"", "ai.onnx"}
     if domains or len(folded.graph.node) == len(model.graph.node):
         return None
-    own = {each.domain for each in model.opset_import}
-    for each in [each for each in folded.opset_import if each.domain not in own]:
-        folded.opset_import.remove(each)
+    domains = {opset.domain for opset in model.opset_import}
+    for opset in [opset for opset in folded.opset_import if opset.domain not in domains]:
+        folded.opset_import.remove(opset)
     return folded
 
 
-#: What is tried, in this order, with what it does in words.
-MENDS: dict[str, Callable[[Any], Any | None]] = {
+#: By description, in the order in which they are tried.
+FIXES: dict[str, Callable[[Any], Any | None]] = {
     f"raise the opset to {NEW_OPSET}": raise_opset,
     "set the open batch to 1": fix_batch,
     "write doubles in single precision": single_precision,
@@ -103,18 +103,18 @@ MENDS: dict[str, Callable[[Any], Any | None]] = {
 
 
 def tried(model: Any) -> Iterator[tuple[str, Any]]:
-    """Each change that can be made of a model: what it does, and the model after it."""
-    for words, mend in MENDS.items():
+    """Fixes that apply to a model: description and changed model."""
+    for description, fix in FIXES.items():
         try:
-            changed = mend(model)
-        # A rule of ONNX or of ONNX Runtime that does not hold for a foreign model: then this change is none for it.
+            changed = fix(model)
+        # ONNX or ONNX Runtime rejects the model: the fix does not apply.
         except Exception:
             continue
         if changed is not None:
-            yield words, changed
+            yield description, changed
 
 
 def _copy(model: Any) -> Any:
-    found = type(model)()
-    found.CopyFrom(model)
-    return found
+    copy = type(model)()
+    copy.CopyFrom(model)
+    return copy
