@@ -100,15 +100,15 @@ def _changed(model: BranchedModel, captured: Captured) -> dict[str, bool]:
 
     It can where it reads and writes as many channels as the original's.
     """
-    found = {}
+    changed = {}
     graph, design = captured.graph, model.design
     for part, segment, branches in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
         scaled = any((b.depth, b.width, b.entry) != (segment.depth, segment.width, "none") for b in part.branches)
         if scaled or (not part.whole and not join_of(part.join).exact):
             reads = branches[0].graph.input.shape[1]
             writes = sum(b.width for b in part.branches) if part.whole or join_of(part.join).widens else segment.width
-            found[part.name] = (reads, writes) == (segment.in_width, segment.width)
-    return found
+            changed[part.name] = (reads, writes) == (segment.in_width, segment.width)
+    return changed
 
 
 def _count(counts: _Counts, batch: torch.Tensor, names: Sequence[str], theirs: Sequence[Stage], ours: Sequence[Stage]) -> None:
@@ -151,10 +151,10 @@ def _count_results(counts: _Counts, batch: torch.Tensor, original: BranchedModel
 
 
 def _results(values: Mapping[str, torch.Tensor], names: Sequence[str], what: str) -> list[torch.Tensor]:
-    found = [values[name] for name in names]
-    if not all(torch.isfinite(each).all() for each in found):
+    results = [values[name] for name in names]
+    if not all(torch.isfinite(tensor).all() for tensor in results):
         raise StretchError(f"an output of {what} contains NaN or infinity for some of the images", "check its weights")
-    return found
+    return results
 
 
 def _add_errors(sums: _Sums, outputs: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -> None:

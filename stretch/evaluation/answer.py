@@ -56,9 +56,9 @@ class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # What a person should know.
 
 
-def images_answer(path: Path, found: ImageSet, files: int, count: int) -> ImagesAnswer:
+def images_answer(path: Path, image_set: ImageSet, files: int, count: int) -> ImagesAnswer:
     """What was evaluated on."""
-    return ImagesAnswer(path=path, files=files, count=count, labels=found.labels, classes=len(found.classes))
+    return ImagesAnswer(path=path, files=files, count=count, labels=image_set.labels, classes=len(image_set.classes))
 
 
 def evaluate_answer(

@@ -76,22 +76,22 @@ def measure_files(
                 raise UsageError("a delegate of the mapping computes nothing, so there is nothing to compare", "map to one that computes")
             outputs = manifest.model.output_shape
             ranked = len(outputs) == 2 and outputs[1] > 1
-            found = evaluate(session.run, original, _within(held_back, seconds), outputs[1] if ranked else 1)
+            evaluation = evaluate(session.run, original, _within(held_back, seconds), outputs[1] if ranked else 1)
             delegates = {sub.processor: session.places[sub.name].delegate for sub in lowered.manifest.subgraphs}
-    share, overlap = (found.agreement, found.top5_overlap) if ranked else (None, None)
-    assert found.error is not None  # there is an original
+    share, overlap = (evaluation.agreement, evaluation.top5_overlap) if ranked else (None, None)
+    assert evaluation.error is not None  # there is an original
     agreement = BundleAgreement(
         value=share.value if share else None,
         low=share.low if share else None,
         high=share.high if share else None,
         top5_overlap=overlap.value if overlap else None,
-        error=found.error,
-        images=found.images,
-        classes=len(found.classes) or None if ranked else None,
+        error=evaluation.error,
+        images=evaluation.images,
+        classes=len(evaluation.classes) or None if ranked else None,
         precisions=_precisions(lowered.manifest),
         delegates=delegates,
     )
-    return Measured(agreement, kept, len(held_back) - found.images)
+    return Measured(agreement, kept, len(held_back) - evaluation.images)
 
 
 def _lowered(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[str, str], progress: Progress) -> Bundle:
@@ -109,13 +109,13 @@ def _lowered(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[s
         if sub.name in lowering.chosen:
             progress(sub.name)
             try:
-                made = lowering.lower(sub, layers=False)
+                lowered = lowering.lower(sub, layers=False)
             except StretchError as error:
                 kept[sub.name] = error.message
             else:
-                lowering.accept(made)
-                file.write_bytes(made.model.SerializeToString())
-                now = msgspec.structs.replace(now, precision=made.precision)
+                lowering.accept(lowered)
+                file.write_bytes(lowered.model.SerializeToString())
+                now = msgspec.structs.replace(now, precision=lowered.precision)
         if not file.exists():
             _copy(bundle, sub.file, file)
         if sub.name in kept and is_integer_only(sub.processor):
@@ -149,7 +149,7 @@ def _within(images: Sequence[Array], seconds: float) -> Iterator[tuple[str, Arra
 
 def _precisions(manifest: Manifest) -> dict[str, Any]:
     """Precisions of each processor's subgraphs."""
-    found: dict[str, set[str]] = {}
+    precisions: dict[str, set[str]] = {}
     for sub in manifest.subgraphs:
-        found.setdefault(sub.processor, set()).add(sub.precision)
-    return {name: tuple(sorted(own)) for name, own in found.items()}
+        precisions.setdefault(sub.processor, set()).add(sub.precision)
+    return {name: tuple(sorted(widths)) for name, widths in precisions.items()}

@@ -126,10 +126,10 @@ def find_phone(serial: str | None, limit: float) -> Phone:
         raise StretchError(f"adb sees no device `{chosen}`", f"it sees {', '.join(states)}")
     state = states[chosen]
     if state != "device":
-        told, hint = next(
-            (each for known, each in _STATES.items() if state.startswith(known)), (f"is in the state `{state}`", "look at `adb devices`")
+        problem, hint = next(
+            (explanation for known, explanation in _STATES.items() if state.startswith(known)), (f"is in the state `{state}`", "look at `adb devices`")
         )
-        raise StretchError(f"the device `{chosen}` {told}", hint)
+        raise StretchError(f"the device `{chosen}` {problem}", hint)
     return Phone(program, chosen, limit)
 
 
@@ -195,9 +195,9 @@ def call(program: str, words: Sequence[str], what: str, limit: float, *, checked
 
 def _devices(text: str) -> dict[str, str]:
     """State by serial of what `adb devices` prints."""
-    found = {}
+    states = {}
     for line in text.partition("List of devices attached")[2].splitlines():
         serial, _, state = line.partition("\t")
         if serial.strip() and state.strip():
-            found[serial.strip()] = state.strip()
-    return found
+            states[serial.strip()] = state.strip()
+    return states

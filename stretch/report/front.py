@@ -37,12 +37,12 @@ def value_of(row: FrontDesignAnswer, name: str) -> float:
     if name == "memory":
         return row.peak_bytes / 1e6
     if name == "energy":
-        found = row.energy_mj
+        value = row.energy_mj
     else:
         assert row.accuracy is not None
-        found = row.accuracy.agreement if name == "agreement" else row.accuracy.top1
-    assert found is not None
-    return found
+        value = row.accuracy.agreement if name == "agreement" else row.accuracy.top1
+    assert value is not None
+    return value
 
 
 def front_table(answer: FrontAnswer) -> Fitting:
@@ -74,14 +74,14 @@ def _table(answer: FrontAnswer, *, wide: bool) -> "Table":
     return table
 
 
-def _accuracy(found: PredictedAccuracy | None) -> str:
-    if found is None:
+def _accuracy(accuracy: PredictedAccuracy | None) -> str:
+    if accuracy is None:
         return "not known"
-    if found.agreement is None:
-        return f"{found.top1:.2%}"
-    if found.low is None or found.high is None or found.low == found.high:
-        return f"{found.agreement:.1%}"
-    return f"{found.agreement:.1%} ({found.low:.1%} to {found.high:.1%})"
+    if accuracy.agreement is None:
+        return f"{accuracy.top1:.2%}"
+    if accuracy.low is None or accuracy.high is None or accuracy.low == accuracy.high:
+        return f"{accuracy.agreement:.1%}"
+    return f"{accuracy.agreement:.1%} ({accuracy.low:.1%} to {accuracy.high:.1%})"
 
 
 def print_front(console: "Console", answer: FrontAnswer) -> None:

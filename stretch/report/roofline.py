@@ -60,7 +60,7 @@ def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, proces
     ends = [min([bend / _MARGIN, *(x for _, x, _, _ in points)]), max([bend * _MARGIN, *(x for _, x, _, _ in points)])]
     axes.plot([ends[0], bend, ends[1]], [ends[0] * bandwidth, peak, peak], color="black", label=f"{bandwidth:g} GB/s, {peak:g} Gop/s")
     for kind, marker in zip(dict.fromkeys(kind for kind, *_ in points), itertools.cycle("osD^vP*X")):
-        rows = [(x, y, share) for each, x, y, share in points if each == kind]
+        rows = [(x, y, share) for point_kind, x, y, share in points if point_kind == kind]
         axes.scatter(
             [x for x, _, _ in rows],
             [y for _, y, _ in rows],
@@ -87,11 +87,11 @@ def kernel_points(estimate: Estimate) -> Sequence[tuple[str, float, float, float
     item = ITEM_BYTES[estimate.precision]
     return [
         (
-            each.kernel.cost.kind,
-            2 * each.kernel.macs / ((each.kernel.cost.reads + each.kernel.cost.writes + each.kernel.cost.weights) * item),
-            2 * each.kernel.macs / (each.time.ms * 1e6),
-            each.time.ms / estimate.ms,
+            kernel.kernel.cost.kind,
+            2 * kernel.kernel.macs / ((kernel.kernel.cost.reads + kernel.kernel.cost.writes + kernel.kernel.cost.weights) * item),
+            2 * kernel.kernel.macs / (kernel.time.ms * 1e6),
+            kernel.time.ms / estimate.ms,
         )
-        for each in estimate.kernels
-        if each.kernel.macs
+        for kernel in estimate.kernels
+        if kernel.kernel.macs
     ]

@@ -50,13 +50,13 @@ def refine_and_compare(
     progress("compare")
     before, said_before = compare_on(model, captured, images.held_back)
     start = {key: value.clone() for key, value in model.state_dict().items()}
-    found = refined(model, captured, images.fitted, how, progress, checkpoint)
+    refinement = refined(model, captured, images.fitted, how, progress, checkpoint)
     progress("compare")
     after, said = compare_on(model, captured, images.held_back)
-    if found.after < found.before and not (before and after and _worse(after.agreement, before.agreement)):
-        return Outcome(found, before, after, "refined", said)
+    if refinement.after < refinement.before and not (before and after and _worse(after.agreement, before.agreement)):
+        return Outcome(refinement, before, after, "refined", said)
     model.load_state_dict(start)
-    return Outcome(replace(found, after=found.before), before, before, "start", [*said_before, KEPT])
+    return Outcome(replace(refinement, after=refinement.before), before, before, "start", [*said_before, KEPT])
 
 
 def refined(

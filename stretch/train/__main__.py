@@ -5,9 +5,9 @@ import sys
 
 
 def main() -> None:
-    """`stretch train` with the words of this command line.
+    """`stretch train` with the arguments of this command line.
 
-    The command line stands above the trainer, so that it is found here by its name.
+    The trainer may not import the command line statically, so it is imported by name.
     """
     importlib.import_module("stretch.cli").app(["train", *sys.argv[1:]])
 

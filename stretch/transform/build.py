@@ -48,13 +48,13 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
 
 def heritages(captured: Captured, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> list[list[Heritage]]:
     """What every branch of every segment keeps of the original, in order."""
-    found = []
+    families = []
     arriving = Trunk.of(torch.arange(trunk_of(captured.graph).graph.input.shape[1]))
     for part, branches in zip(design.segments, branched or scaled_branches(captured.graph, design), strict=True):
-        found.append(_family(captured, part, branches, arriving))
-        family = found[-1]
+        families.append(_family(captured, part, branches, arriving))
+        family = families[-1]
         arriving = _behind(part, [heritage.trunk for heritage in family], captured)
-    return found
+    return families
 
 
 def _family(captured: Captured, part: SegmentDesign, branches: Sequence[ScaledBranch], arriving: Trunk) -> list[Heritage]:
@@ -98,9 +98,9 @@ def fill_branch(
 
 def load_weights(module: nn.Module, weights: dict[str, torch.Tensor]) -> None:
     """Copy weights and statistics into an operator's module."""
-    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    parameters = dict(module.named_parameters()) | dict(module.named_buffers())
     for key, value in weights.items():
-        own[key].copy_(value)
+        parameters[key].copy_(value)
 
 
 def _selection(wanted: torch.Tensor, has: Trunk) -> torch.Tensor:
@@ -118,12 +118,12 @@ def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[
     at = start = 0
     for scale, heritage in zip(part.branches, family, strict=True):
         trunk = heritage.trunk
-        own = Trunk(trunk, everything.share[at : at + len(trunk)]) if join.adds else Trunk.of(trunk)
+        branch_trunk = Trunk(trunk, everything.share[at : at + len(trunk)]) if join.adds else Trunk.of(trunk)
         at += len(trunk)
         op: Op = heritage.branch.graph.by_name[JOIN_CONV]
         wanted = torch.arange(start, start + op.shape[1])
         conv = segment.get_submodule(f"{safe_name(scale.processor)}.{JOIN_CONV}")
-        load_weights(conv, {"weight": _selection(wanted, own), "bias": torch.zeros(op.shape[1])})
+        load_weights(conv, {"weight": _selection(wanted, branch_trunk), "bias": torch.zeros(op.shape[1])})
         # Parts of the trunk lie side by side; where each is the whole, all start at 0.
         start += 0 if join.whole else scale.partition
 

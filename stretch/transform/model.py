@@ -11,7 +11,7 @@ from predictors.graph import OpGraph
 from predictors.joins import join_of, meeting_of
 from stretch.capture.captured import returned_by
 from stretch.capture.structure import Returned
-from stretch.operators.forms import forms, make_module
+from stretch.operators.lowerings import lowerings, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
 from stretch.planning.design.scale import ScaledBranch, scaled_branches, scaled_graph
 from stretch.planning.network.trunk import trunk_of
@@ -97,7 +97,7 @@ class BranchedSegment(nn.Module):
         for name, branch in zip(self.order, branches, strict=True):
             self.add_module(name, Branch(branch.graph))
         if len(branches) > 1 and not self.placed:
-            self.join = forms.get(meeting_of(design.join).operator).module([], {})
+            self.join = lowerings.get(meeting_of(design.join).operator).module([], {})
         self._share()
 
     @property
@@ -116,10 +116,10 @@ class BranchedSegment(nn.Module):
         first, *others = (self.get_submodule(name) for name in self.order)
         for other in (*others, *self._whole) if self._whole else ():
             for name, module in other.named_children():
-                own = dict(first.named_children()).get(name)
-                if own is not None:
-                    module._parameters.update(own._parameters)
-                    module._buffers.update(own._buffers)
+                replacement = dict(first.named_children()).get(name)
+                if replacement is not None:
+                    module._parameters.update(replacement._parameters)
+                    module._buffers.update(replacement._buffers)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "BranchedSegment":
         """Move or convert, as every module does; what was shared stays shared."""
@@ -242,8 +242,8 @@ class BranchedModel(nn.Module):
         wholes = scaled_branches(graph, undivided(design)) if parts else branched
         for part, branches, (whole, *_) in zip(design.segments, branched, wholes, strict=True):
             self.add_module(part.name, BranchedSegment(part, branches, whole.graph if join_of(part.join).shares else None))
-        for side, own in zip(trunk.sides, design.sides, strict=True):
-            self.add_module(side.name, Side(side, own.processor))
+        for side, side_design in zip(trunk.sides, design.sides, strict=True):
+            self.add_module(side.name, Side(side, side_design.processor))
 
     def forward(self, x: torch.Tensor, *others: torch.Tensor) -> Any:
         """Run segment after segment, and what lies beside them.
@@ -266,12 +266,12 @@ class BranchedModel(nn.Module):
         Args:
             instead: Modules that compute a segment in the place of its own, by the segment's name.
         """
-        found = self.beginning(inputs)
-        x = found.pop(TRUNK)
+        tensors = self.beginning(inputs)
+        x = tensors.pop(TRUNK)
         for part in self.design.segments:
             segment = self.get_submodule(part.name) if instead is None or part.name not in instead else instead[part.name]
-            x = found[part.end] = segment(x)
-        return self.ending(found)
+            x = tensors[part.end] = segment(x)
+        return self.ending(tensors)
 
     def beginning(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """What is there before the first segment: inputs and what sides make of them alone, by name, and as `TRUNK` what it reads.
@@ -281,10 +281,10 @@ class BranchedModel(nn.Module):
         """
         if len(inputs) != len(self.inputs):
             raise UsageError(f"the network takes {', '.join(self.inputs)}, {len(inputs)} tensors were given")
-        found = dict(zip(self.inputs, inputs, strict=True))
+        tensors = dict(zip(self.inputs, inputs, strict=True))
         for name in self._before:
-            found |= self.get_submodule(name)(found)
-        return found | {TRUNK: found[self._start]}
+            tensors |= self.get_submodule(name)(tensors)
+        return tensors | {TRUNK: tensors[self._start]}
 
     def ending(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Values with what sides make of them behind the last segment.
@@ -292,10 +292,10 @@ class BranchedModel(nn.Module):
         Args:
             values: Inputs, ends of segments and what the sides before wrote, by name.
         """
-        found = dict(values)
+        tensors = dict(values)
         for side in self.after:
-            found |= side(found)
-        return found
+            tensors |= side(tensors)
+        return tensors
 
     @property
     def after(self) -> list[Side]:
@@ -325,10 +325,10 @@ def op_weights(module: nn.Module) -> dict[str, dict[str, Any]]:
 
     Those of a `BranchedModel` are of the operators of its graph, which processors may run in parts.
     """
-    found: dict[str, dict[str, Any]] = {}
+    weights: dict[str, dict[str, Any]] = {}
     for name, part in module.named_modules():
-        own = dict(part.named_parameters(recurse=False)) | dict(part.named_buffers(recurse=False))
-        own.pop("num_batches_tracked", None)
-        if own:
-            found[name.replace(".", "_")] = {key: tensor.detach() for key, tensor in own.items()}
-    return weights_in_parts(module.graph, found) if isinstance(module, BranchedModel) else found
+        tensors = dict(part.named_parameters(recurse=False)) | dict(part.named_buffers(recurse=False))
+        tensors.pop("num_batches_tracked", None)
+        if tensors:
+            weights[name.replace(".", "_")] = {key: tensor.detach() for key, tensor in tensors.items()}
+    return weights_in_parts(module.graph, weights) if isinstance(module, BranchedModel) else weights

@@ -48,14 +48,14 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Tensors in plain memory of their own each, which the file's format asks for: bands of rows share their weights, others are views."""
-    found: dict[str, torch.Tensor] = {}
+    copies: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
-        own = tensor.detach().cpu().contiguous()
-        shared = own.data_ptr() in seen or own.untyped_storage().nbytes() > own.nbytes
-        found[name] = own.clone() if shared else own
-        seen.add(own.data_ptr())
-    return found
+        contiguous = tensor.detach().cpu().contiguous()
+        shared = contiguous.data_ptr() in seen or contiguous.untyped_storage().nbytes() > contiguous.nbytes
+        copies[name] = contiguous.clone() if shared else contiguous
+        seen.add(contiguous.data_ptr())
+    return copies
 
 
 def under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

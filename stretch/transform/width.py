@@ -131,14 +131,14 @@ def inherit(
     for op in source.ops:
         if op.name not in computed or op.name not in captured.weights:
             continue
-        own = captured.weights[(matches or {}).get(op.name, op.name)]
+        original = captured.weights[(matches or {}).get(op.name, op.name)]
         if kind_of(op.kind).stated:
-            inherited[op.name] = {key: tensor.detach().clone() for key, tensor in own.items()}
+            inherited[op.name] = {key: tensor.detach().clone() for key, tensor in original.items()}
             continue
         rows = kept(op.name).index
         dense = kind_of(op.kind).dense(op.attrs)
         cut: dict[str, torch.Tensor] = {}
-        for key, tensor in own.items():
+        for key, tensor in original.items():
             # what has a row for several channels, such as a head, has one for as many that are kept
             per = source.by_name[op.name].shape[1] // len(tensor)
             value = tensor.detach().index_select(0, rows[::per] // per)

@@ -148,11 +148,11 @@ def _umask() -> int:
 
 def _made() -> list[tuple[str, str]]:
     """When and by what a page was made."""
-    found = []
+    versions = []
     for name in _PACKAGES:
         try:
-            found.append(f"{name} {version(name)}")
+            versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             continue
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return [("made", now), ("versions", ", ".join([f"Python {platform.python_version()}", *found])), ("computed on", platform.platform())]
+    return [("made", now), ("versions", ", ".join([f"Python {platform.python_version()}", *versions])), ("computed on", platform.platform())]

@@ -67,23 +67,23 @@ def certainty_section(plan: PlanAnswer) -> Section:
         words.append(f"{predicted.far_ahead} is so far ahead that not even a division without loss would be faster.")
     parts: list[Grid | Chart] = []
     groups = list(dict.fromkeys(change.numbers for change in predicted.changes))
-    found = {(change.numbers, change.factor): change for change in predicted.changes}
+    changes = {(change.numbers, change.factor): change for change in predicted.changes}
     rows = []
     for group in groups:
-        half, twice = found.get((group, 0.5)), found.get((group, 2.0))
+        half, twice = changes.get((group, 0.5)), changes.get((group, 2.0))
         if half and twice and half.speedup is not None and twice.speedup is not None:
             rows.append((group, half.speedup, twice.speedup))
     ratios = [rival.ratio for rival in plan.comparisons if rival.name not in predicted.told]
     if rows and ratios:
         turning = [group for group in groups if any(c.numbers == group and c.recommended != plan.recommended for c in predicted.changes)]
-        told = (
+        note = (
             f"Something else would be recommended with other {joined(turning)}." if turning else "None of them changes what is recommended."
         )
         parts.append(
             spread(
                 "changes",
                 "Speed-up over the best control if a number were half or twice what it is",
-                told,
+                note,
                 rows,
                 min(ratios),
                 "times as fast",
@@ -130,7 +130,7 @@ def accuracy_section(plan: PlanAnswer) -> Section:
         b = agreement.bundle
         rows.append(
             (
-                f"files in {joined(sorted({p for each in b.precisions.values() for p in each}))}",
+                f"files in {joined(sorted({p for precisions in b.precisions.values() for p in precisions}))}",
                 _share(b.value),
                 _share(b.low),
                 _share(b.high),
@@ -139,8 +139,8 @@ def accuracy_section(plan: PlanAnswer) -> Section:
             )
         )
     rows += [
-        (f"{each.segment} alone", _share(each.value), "", "", "" if each.error is None else f"{each.error:.3f}", str(agreement.images))
-        for each in agreement.segments
+        (f"{segment.segment} alone", _share(segment.value), "", "", "" if segment.error is None else f"{segment.error:.3f}", str(agreement.images))
+        for segment in agreement.segments
     ]
     table = Grid(
         "Agreement with the original, measured on images held back",
@@ -170,8 +170,8 @@ def accuracy_fact(plan: PlanAnswer) -> Fact:
 
 def agreement_of(plan: PlanAnswer) -> "Agreement | None":
     """What was measured of a built network; None of a plan alone."""
-    found: Agreement | None = getattr(plan, "agreement", None)
-    return found
+    agreement: Agreement | None = getattr(plan, "agreement", None)
+    return agreement
 
 
 def _share(value: float | None) -> str:

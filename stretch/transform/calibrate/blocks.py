@@ -36,16 +36,16 @@ def choose_blocks(
         return [{} for _ in sources]
     images = torch.cat(list(there))
     x = images[torch.arange(min(len(images), IMAGES)) * len(images) // min(len(images), IMAGES)]
-    join, known, found, start = join_of(part.join), [], [], 0
+    join, known, branch_matches, start = join_of(part.join), [], [], 0
     wanted = _rows(whole(x))
     for scale, source, counts in zip(part.branches, sources, left_out, strict=True):
-        own = slice(start, start + scale.partition) if join.divides else slice(None)
+        partition = slice(start, start + scale.partition) if join.divides else slice(None)
         start += scale.partition
-        gone = _choose(segment, whole, x, counts, wanted[:, own], known, ridge)
-        found.append(_matches(segment, source, gone))
+        gone = _choose(segment, whole, x, counts, wanted[:, partition], known, ridge)
+        branch_matches.append(_matches(segment, source, gone))
         if join.adds or join.widens:
             known.append(_rows(output_without(whole, gone, x)))
-    return found
+    return branch_matches
 
 
 def output_without(whole: Branch, gone: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
@@ -127,9 +127,9 @@ def _matches(segment: Segment, source: OpGraph, gone: Sequence[Block]) -> Matche
     matches: Matches = {}
     for run in {block.run for block in gone}:
         blocks = [block for block in segment.blocks if block.run == run]
-        own = [block for block in blocks if block.ops[0] in source.by_name]
+        branch_blocks = [block for block in blocks if block.ops[0] in source.by_name]
         stay = [block for block in blocks if block not in gone]
-        for mine, other in zip(own, stay, strict=True):
+        for mine, other in zip(branch_blocks, stay, strict=True):
             if mine is not other:
                 matches.update(zip(mine.ops, other.ops, strict=True))
     return matches

@@ -39,7 +39,7 @@ class Covariances:
 
 def find_covariances(whole: Branch, source: OpGraph, there: Batches, images: int) -> Covariances:
     """Run the original segment, and note what its dense layers read and what it hands on."""
-    found: dict[str, Products] = {}
+    products: dict[str, Products] = {}
     handles = []
     for op in source.ops:
         if op.kind == "input" or not kind_of(op.kind).dense(op.attrs):
@@ -47,7 +47,7 @@ def find_covariances(whole: Branch, source: OpGraph, there: Batches, images: int
         layer = whole.get_submodule(op.name)
         inputs = layer.weight[0].numel()
         if inputs <= MOST_INPUTS:
-            found[op.name] = sums = Products(1, inputs, layer.weight.device)
+            products[op.name] = sums = Products(1, inputs, layer.weight.device)
             count = pixels_for(images, inputs)
             handles.append(
                 layer.register_forward_pre_hook(
@@ -62,7 +62,7 @@ def find_covariances(whole: Branch, source: OpGraph, there: Batches, images: int
     finally:
         for handle in handles:
             handle.remove()
-    return Covariances({name: sums.covariance()[0] for name, sums in found.items()}, end.covariance()[0])
+    return Covariances({name: sums.covariance()[0] for name, sums in products.items()}, end.covariance()[0])
 
 
 class ChannelChoice:
@@ -77,13 +77,13 @@ class ChannelChoice:
     Args:
         captured: The original network.
         part: The segment's design.
-        found: Covariances of the original.
+        covariances: Covariances of the original.
         ridge: Relative penalty of the regressions.
     """
 
-    def __init__(self, captured: Captured, part: SegmentDesign, found: Covariances, ridge: float) -> None:
+    def __init__(self, captured: Captured, part: SegmentDesign, covariances: Covariances, ridge: float) -> None:
         # sums of fp32 products leave no smaller eigenvalues
-        self._captured, self._part, self._found, self._ridge = captured, part, found, max(ridge, _LEAST_RIDGE)
+        self._captured, self._part, self._covariances, self._ridge = captured, part, covariances, max(ridge, _LEAST_RIDGE)
 
     def choose(self, index: int, heritage: Heritage, matches: Matches, others: Sequence[Heritage]) -> Heritage:
         """What a branch keeps."""
@@ -106,15 +106,15 @@ class ChannelChoice:
                 if columns is None:
                     continue
                 if name not in layers:
-                    made = self._layer(source, channels, name, {g: c for g, c in chosen.items() if g not in open_groups}, matches)
-                    if made is None:
+                    reader = self._layer(source, channels, name, {g: c for g, c in chosen.items() if g not in open_groups}, matches)
+                    if reader is None:
                         continue
-                    layers[name] = made
+                    layers[name] = reader
                 reading.append((layers[name], columns))
             if join := self._join(index, branch, others, group):
                 reading.append(join)
             if reading:
-                moved = [(layer, columns.to(self._found.end.device)) for layer, columns in reading]
+                moved = [(layer, columns.to(self._covariances.end.device)) for layer, columns in reading]
                 chosen[group] = keep_units(channels.units[group], branch.kept[group], moved).cpu()
             open_groups.discard(group)
         return replace(heritage, chosen=chosen)
@@ -124,9 +124,9 @@ class ChannelChoice:
     ) -> Elimination | None:
         """A layer with all its inputs, and with those of its outputs that stay as far as that is decided."""
         original = matches.get(name, name)
-        if original not in self._found.layers:
+        if original not in self._covariances.layers:
             return None
-        covariance = self._found.layers[original]
+        covariance = self._covariances.layers[original]
         weight = self._captured.weights[original]["weight"].detach().flatten(1).double()
         norm = tail_of(source, name).norm
         if norm is not None:
@@ -145,7 +145,7 @@ class ChannelChoice:
         columns = _units(branch.channels, branch.source.output, group, 1)
         if not join.convolves or columns is None:
             return None
-        covariance = self._found.end
+        covariance = self._covariances.end
         size = covariance.diagonal()
         wanted = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
         if join.divides:
@@ -187,9 +187,9 @@ def _columns(source: OpGraph, channels: ChannelGroups, name: str, group: int) ->
 def _units(channels: ChannelGroups, tensor: str, group: int, taps: int) -> torch.Tensor | None:
     """Numbers of a tensor's channels, each `taps` inputs, that are one unit of a group each; None if it has none."""
     parts, at = [], 0
-    for own, per in channels.pieces[tensor]:
-        units = channels.units[own]
-        if own == group:
+    for unit_group, per in channels.pieces[tensor]:
+        units = channels.units[unit_group]
+        if unit_group == group:
             parts.append(at * taps + torch.arange(units * per * taps).reshape(units, per * taps))
         at += units * per
     return torch.cat(parts, 1) if parts else None

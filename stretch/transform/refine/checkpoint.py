@@ -77,8 +77,8 @@ class Checkpoint:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
         if done.version != VERSION:
             raise StretchError(f"{self.file} has version {done.version}, this nn-stretch goes on from {VERSION}", self._anew)
-        for what, own in identity.items():
-            if done.identity.get(what) != own:
+        for what, expected in identity.items():
+            if done.identity.get(what) != expected:
                 raise StretchError(f"{self.file} is of a refinement with other {what}", f"go on with the {what} of before, or {self._anew}")
         return done, tensors
 

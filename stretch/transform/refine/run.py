@@ -257,7 +257,7 @@ class _Run:
 
 def _identity(model: BranchedModel, captured: Captured, images: torch.Tensor, how: Refinement) -> dict[str, str]:
     """Fingerprints of all that decides how a refinement goes."""
-    weights = {f"{op}.{key}": tensor for op, own in captured.weights.items() for key, tensor in own.items()}
+    weights = {f"{op}.{key}": tensor for op, tensors in captured.weights.items() for key, tensor in tensors.items()}
     settings = f"{how} on {images.device.type}"
     return {
         "weights": fingerprint(weights | {f"branched.{key}": value for key, value in model.state_dict().items()}),
