@@ -81,7 +81,7 @@ def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity
         (("--pareto", "latency,agreement"), 2, "nothing predicts the agreement of designs"),
         (("--pareto", "latency,accuracy"), 2, "nothing predicts the accuracy of designs"),
         (("--images", "no/such"), 1, "there is no folder no/such with images"),
-        (("--images", ".", "--accuracy", "a.json"), 2, "--images and --accuracy both say what designs are weighed by"),
+        (("--images", ".", "--accuracy", "a.json"), 2, "--images and --accuracy both predict the accuracy of designs"),
         (("--images", ".", "--pareto", "latency,macs"), 2, "images say nothing of latency,macs"),
         (("--accuracy", "no/such.json"), 1, "cannot read the accuracy predictor no/such.json"),
         (("--latency-budget", 5), 2, "what is searched for is not bounded by --latency-budget"),
@@ -144,7 +144,7 @@ def test_pair_of_networks_is_a_table_for_people(capsys):
     [
         (("--pareto", "latency,macs"), 2, "--pareto is about the designs of one network"),
         (("--plot", "a.svg"), 2, "--plot is about"),
-        (("--pair-goal", "speed"), 2, "`speed` is nothing that a pair can be best in"),
+        (("--pair-goal", "speed"), 2, "`speed` is no objective of a pair"),
         (("--latency-budget", 5), 2, "is not bounded by --latency-budget"),
         (("--objective", "throughput"), 2, "not searched for with"),
     ],
