@@ -29,11 +29,7 @@ _Place = tuple[tuple[object, int], ...]
 
 @contextlib.contextmanager
 def interruptible(end: Callable[[], int], grace_s: float = GRACE_S) -> Iterator[None]:
-    """Let Ctrl-C end this process and its children even if the main thread hangs.
-
-    Active only where Ctrl-C raises `KeyboardInterrupt`: in the main thread of a program
-    without another signal handler.
-    """
+    """Let Ctrl-C end this process and its children even if the main thread hangs; active only where Ctrl-C raises `KeyboardInterrupt`."""
     if threading.current_thread() is not threading.main_thread() or not _usual():
         yield
         return
