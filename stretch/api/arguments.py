@@ -33,10 +33,7 @@ def random_state_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def garbage_collection_frozen() -> Iterator[None]:
-    """Exclude existing objects from garbage collection, which would otherwise scan all of torch's modules again and again.
-
-    Does nothing if the caller has frozen objects already.
-    """
+    """Exclude existing objects from garbage collection, which would otherwise scan all of torch's modules again and again; no effect if the caller froze objects."""
     if gc.get_freeze_count():
         yield
         return

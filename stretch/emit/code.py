@@ -1,4 +1,4 @@
-"""What one operator is as Python code."""
+"""Python code of single operators."""
 
 import keyword
 import math

@@ -1,4 +1,4 @@
-"""A package folder that is there whole or not at all, and computes what the network computes."""
+"""Atomic writing of a package folder, and comparison of its results with the network's."""
 
 import importlib.util
 import shutil

@@ -1,4 +1,4 @@
-"""A branched network beside its original on images that nothing was fitted to: whole, and segment by segment."""
+"""Agreement of a branched network with its original on held-back images: as a whole, and segment by segment."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ Stage = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass
 class _Sums:
-    """What the images counted so far: squares of errors and of the original's outputs, and classes that are the same."""
+    """Sums over images: squared errors, squared outputs of the original, and equal classes."""
 
     same: float = 0.0
     shared: float = 0.0
@@ -47,7 +47,7 @@ class _Sums:
 
 @dataclass
 class Compared:
-    """What came of a comparison."""
+    """Result of a comparison."""
 
     agreement: Agreement  # Of the two networks.
     classes: Mapping[int, int]  # Images by the class that the original answers; empty where outputs are no classes.

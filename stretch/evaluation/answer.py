@@ -1,4 +1,4 @@
-"""What an evaluation found, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
+"""Result of an evaluation as plain data, for the JSON and the terminal's table; the fields are the JSON's keys."""
 
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ def images_answer(path: Path, image_set: ImageSet, files: int, count: int) -> Im
 def evaluate_answer(
     session: Session, images: ImagesAnswer, preprocessing: Preprocessing, result: Evaluation, warnings: list[str]
 ) -> EvaluateAnswer:
-    """What was measured, summed up.
+    """Summary of the evaluation.
 
     Args:
         preprocessing: What pictures went through.

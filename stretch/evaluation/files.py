@@ -1,4 +1,4 @@
-"""A bundle's files in the precisions that are planned, run by the scheduler's delegates, beside the original: what runs is what is measured."""
+"""Agreement of a bundle's files, run in their planned precisions by the scheduler's delegates, with the original."""
 
 import shutil
 import tempfile
@@ -32,7 +32,7 @@ SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of running a bundle."""
+    """Result of running a bundle."""
 
     agreement: BundleAgreement  # With the original.
     kept: dict[str, str]  # Subgraphs that stayed in fp32 although another precision is planned, and why.
@@ -60,7 +60,7 @@ def measure_files(
         fitted: Images that ranges are taken from, of the input's shape.
         mapping: Where processors run here, such as ``{"dsp": "dsp"}`` for the DSP's simulator.
         seconds: Time after which no further image is begun; one is always measured.
-        progress: Told which subgraph comes next.
+        progress: Called with the next subgraph.
 
     Raises:
         UsageError: If the mapping does not fit the bundle or this machine, or a delegate of it computes nothing.

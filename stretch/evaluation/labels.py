@@ -1,4 +1,4 @@
-"""Which class the images of a folder or table belong to, as numbers of the network's outputs."""
+"""Class labels of the images of a folder or table, as indices of the network's outputs."""
 
 import csv
 from collections.abc import Sequence

@@ -22,7 +22,7 @@ LONG = 5
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a network is right."""
+    """Accuracy of a network."""
 
     top1: Share | None  # Share whose best class is right; None without labels.
     top5: Share | None  # Share with the right class among the five best; None without labels, or with five classes or fewer.
@@ -30,7 +30,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class _Sums:
-    """What the images counted so far."""
+    """Sums over images."""
 
     images: int = 0
     labelled: int = 0

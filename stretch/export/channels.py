@@ -107,10 +107,7 @@ def scales_of(quantised: onnx.ModelProto) -> Scales:
 
 
 def in_scales(branch: onnx.ModelProto, scales: Scales) -> onnx.ModelProto:
-    """A quantised branch in which the remaining input of a concatenation has the concatenation's scale.
-
-    The quantiser keeps the scale of a tensor that is only moved.
-    """
+    """A quantised branch in which the remaining input of a concatenation has the concatenation's scale, unlike in the quantiser's result."""
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in branch.graph.node:
         for input_name in node.input:

@@ -1,4 +1,4 @@
-"""Which kernel each line of an operator profile is: by the tensor's name, or by the order of kernels where delegates tell no names.
+"""Matching of an operator profile's lines to kernels: by the tensor's name, or by order if a delegate prints no names.
 
 A delegate calls what it runs by its own names, such as ``Convolution (NHWC, F32)
 IGEMM`` (XNNPACK) or ``convolution_2d 3 -> add 5`` (GPU), and in the order of the
@@ -27,7 +27,7 @@ _KINDS = {"conv": "conv", "conv1x1": "conv", "grouped": "conv", "depthwise": "de
 
 
 def pair(operators: Sequence[Operator], kernels: Sequence[Kernel], order: Sequence[str]) -> list[tuple[Kernel, float]]:
-    """Kernels with their times, ms; those that cannot be told apart are left out.
+    """Kernels with their times, ms; ambiguous ones are left out.
 
     Args:
         operators: Lines of the profile, in the order in which they ran.

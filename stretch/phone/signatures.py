@@ -1,4 +1,4 @@
-"""What of a bundle is measured where: each signature of a subgraph on every processor that can compute what its precision says."""
+"""Measurements on a phone: each signature of a subgraph on every processor that supports its precision."""
 
 import re
 from collections.abc import Sequence

@@ -53,10 +53,7 @@ class Table:
         self.kernels += kernels
 
     def save(self) -> None:
-        """Write this state; a reader finds complete files, old or new, and no time without its network.
-
-        Writes nothing if nothing was measured.
-        """
+        """Write this state; a reader finds complete files, old or new, and no time without its network."""
         if not self.graphs:
             return
         with interruption_waits():

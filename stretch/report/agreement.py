@@ -1,4 +1,4 @@
-"""How far a branched network agrees with its original, in words."""
+"""Agreement of a branched network with its original as text."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from scheduler.bundle.agreement import Agreement
 
 
 def agreement_lines(agreement: Agreement) -> Iterator[str]:
-    """How far a network agrees with its original: in fp32, with the files of its bundle, and by segments, a line each."""
+    """Agreement of a network with its original: in fp32, with the files of its bundle, and by segment, one line each."""
     if agreement.value is None:
         if agreement.classes:
             several = f"{agreement.classes} classes" if agreement.classes > 1 else "one class"

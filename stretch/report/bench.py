@@ -1,4 +1,4 @@
-"""A measurement of files in turns, for people."""
+"""Terminal output of `stretch bench`."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from scheduler.measure.bench.check import CheckedBench
 
-#: Headings of `cells`, and whether they are numbers.
+#: Headings of `cells`, and whether the column is numeric.
 HEADINGS = (
     ("measured here", False),
     ("median ms", True),
@@ -24,13 +24,13 @@ HEADINGS = (
     ("difference", True),
 )
 
-#: Columns that a narrow terminal goes without, and a very narrow one.
+#: Columns omitted on a narrow and on a very narrow terminal.
 _LESS = frozenset({"another run", "p90 ms"})
 _LEAST = _LESS | {"95 % of that", "difference", "MACs of the first's"}
 
 
 def cells(row: BenchContender) -> tuple[str, ...]:
-    """A contender as text; what is not known is a dash."""
+    """Cells of a contender; unknown values are dashes."""
     summary = row.summary
     return (
         row.name,
@@ -46,7 +46,7 @@ def cells(row: BenchContender) -> tuple[str, ...]:
 
 
 def surroundings(answer: BenchAnswer) -> list[tuple[str, str]]:
-    """What the machine was like, as label and value."""
+    """State of the machine, as label and value."""
     seen = answer.conditions
     governors = ", ".join(sorted(set(seen.governors.values()))) or "not told"
     pairs = [
@@ -77,7 +77,7 @@ def print_bench(console: "Console", answer: BenchAnswer) -> None:
 
 
 def print_check(console: "Console", checked: "CheckedBench") -> None:
-    """Print what is wrong with a measurement, or that nothing is."""
+    """Print the problems of a measurement, or that there are none."""
     for problem in checked.problems:
         console.print(f"problem: {problem}")
     if checked.ok:

@@ -1,4 +1,4 @@
-"""A front for people: a table on the terminal, and a picture."""
+"""Terminal table and plot of a front of designs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: What columns beside those of every front are called, by what is weighed.
+#: Headings of additional columns, by objective.
 TITLES = {"agreement": "agreement", "accuracy": "top-1", "energy": "mJ", "memory": "peak MB"}
-#: What axes are called.
+#: Axis labels.
 AXES = {
     "latency": "predicted ms",
     "agreement": "predicted share of images in the original's class",
@@ -29,7 +29,7 @@ AXES = {
 
 
 def value_of(row: FrontDesignAnswer, name: str) -> float:
-    """One design in something that was weighed, as people read it."""
+    """A design's value in an objective, in display units."""
     if name == "latency":
         return row.predicted_ms
     if name == "macs":
@@ -85,7 +85,7 @@ def _accuracy(accuracy: PredictedAccuracy | None) -> str:
 
 
 def print_front(console: "Console", answer: FrontAnswer) -> None:
-    """Print the table, the controls, and what it is made from."""
+    """Print the table, the controls and their sources."""
     console.print(front_table(answer))
     console.print()
     precision = f" in {answer.best_single_precision}" if answer.best_single_precision else ""
@@ -137,12 +137,12 @@ def draw_front(answer: FrontAnswer, out: Path) -> None:
 
 
 def front_figure(answer: FrontAnswer) -> "Figure":
-    """The picture of `draw_front`."""
+    """The figure of `draw_front`."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise StretchError("pictures of fronts need matplotlib", install_line("plot")) from error
-    # of three things the third is told beside each design
+    # the third of three objectives is written beside each design
     across, against, *third = sorted(answer.pareto, key=list(AXES).index)
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""Where operators and subgraphs run and what they cost, for people."""
+"""Terminal tables of the placement and cost of operators and subgraphs."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The kernels of a network under the roofline of a processor, as a picture."""
+"""Roofline plot of the kernels of a network on a processor."""
 
 import itertools
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def draw_roofline(graph: OpGraph, device: DeviceProfile, processor: str, precisi
 
 
 def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, processor: str) -> tuple[str, "Figure"]:
-    """The kernels of a network under the roofline of a processor, in words and as a picture.
+    """Caption and figure of the roofline plot.
 
     The roof is the peak of the profile and the bandwidth of its memory; the area of a
     dot is the kernel's share of the time.

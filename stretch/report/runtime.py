@@ -1,4 +1,4 @@
-"""Where the operators of a file run on a runtime, for people."""
+"""Terminal output of a file's placement on a runtime."""
 
 from rich.table import Table
 
@@ -10,7 +10,7 @@ def runtime_lines(explanation: RuntimeExplanation) -> list[str]:
     """The first obstacle, the counts and what can be changed, a line each.
 
     Args:
-        explanation: What `explain_file` and `mend_file` told.
+        explanation: Result of `explain_file` or `mend_file`.
     """
     on, there = sum(op.taken is True for op in explanation.operators), sum(op.taken is not None for op in explanation.operators)
     share = "" if explanation.share is None else f", {100 * explanation.share:.0f} % of the MACs"
@@ -37,7 +37,7 @@ def runtime_table(explanation: RuntimeExplanation) -> Fitting:
     """A row for each operator.
 
     Args:
-        explanation: What `explain_file` told.
+        explanation: Result of `explain_file`.
     """
     return Fitting([lambda: _table(explanation, True), lambda: _table(explanation, False)])
 

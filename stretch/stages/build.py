@@ -1,4 +1,4 @@
-"""Third stage: the branched network and its control, and images to calibrate it with and to compare it with the original on."""
+"""Third stage: the branched network, its control, and images for calibration and comparison."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from stretch.quantize.images import fingerprint, load_images
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES
 
-#: Images that are computed at a time.
+#: Batch size.
 BATCH = 32
 
 #: Images that are held back to compare with, at most: a share of so many is known to a few hundredths.
@@ -56,7 +56,7 @@ class Images:
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know of them."""
+        """Warnings about the images."""
         if not self.repeated:
             return []
         return [f"{self.repeated} of the images are the same as others and were left out: none may be both calibrated with and compared on"]
@@ -104,7 +104,7 @@ def divide_images(
 
 
 def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> tuple[Compared | None, list[str]]:
-    """How far a branched network agrees with its original on images that were held back, and what to say of it.
+    """Agreement of a branched network with its original on held-back images, and warnings about it.
 
     Args:
         images: Batches, (n, channels, height, width); none where there were too few.
@@ -142,7 +142,7 @@ def run_on(
     seconds: float = SECONDS,
     progress: Progress = silent,
 ) -> tuple[BundleAgreement, list[str]]:
-    """How far a bundle's files, in the precisions that are planned, agree with the original, and what to say of it.
+    """Agreement of a bundle's files in their planned precisions with the original, and warnings about it.
 
     Args:
         bundle: An fp32 bundle.
@@ -150,7 +150,7 @@ def run_on(
         count: Images to compare on, at most.
         mapping: Where processors run here; see `stretch.evaluation.files.measure_files`.
         seconds: Time after which no further image is begun.
-        progress: Told what comes next.
+        progress: Called with the next step.
     """
     fitted, there = ([image[None].numpy() for batch in some for image in batch.cpu()] for some in (images.fitted, images.held_back))
     taken = [there[i * len(there) // count] for i in range(count)] if len(there) > count else there

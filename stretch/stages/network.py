@@ -13,7 +13,7 @@ from stretch.capture.inputs import InputShapes
 from stretch.capture.trace import capture_traced
 from stretch.models.load import LoadedModel, is_file, load_model
 
-#: What a part of the work is done in, given its name: to tell of it and to time it.
+#: Context manager of a named phase, which reports and times it.
 Phase = Callable[[str], AbstractContextManager[None]]
 
 

@@ -1,4 +1,4 @@
-"""What a network takes on each processor of a device, predicted, as plain data: JSON and the terminal's table both read these structs."""
+"""Predicted latency of a network on each processor of a device, as plain data for the JSON and the terminal's table."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A bundle's networks as torch modules again, made of its files alone: its model may be code of others, or gone."""
+"""Restores a bundle's networks as torch modules from its files alone, as the source of its model may be unavailable."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

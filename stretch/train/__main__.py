@@ -5,10 +5,7 @@ import sys
 
 
 def main() -> None:
-    """`stretch train` with the arguments of this command line.
-
-    The trainer may not import the command line statically, so it is imported by name.
-    """
+    """`stretch train` with these arguments; it is imported by name, as the trainer may not import the command line statically."""
     importlib.import_module("stretch.cli").app(["train", *sys.argv[1:]])
 
 

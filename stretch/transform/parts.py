@@ -1,4 +1,4 @@
-"""Weights of operators that processors run in parts: a torch module has them in one piece, files and code have those of each part."""
+"""Weights of divided operators: a torch module has them as a whole, files and code have those of each part."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ def weights_in_parts(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -
 
 
 def weights_of_wholes(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -> Weights:
-    """What `weights_in_parts` cut, in one piece again; parts that lack a weight leave the operator without it.
+    """The inverse of `weights_in_parts`; an operator lacks a weight if one of its parts does.
 
     Args:
         weights: By the names of parts; tensors of torch.

@@ -15,7 +15,7 @@ from stretch.planning.network.channels import ChannelGroups
 
 @dataclass(frozen=True)
 class Trunk:
-    """Channels that arrive at a segment, told in channels of the original."""
+    """Channels that arrive at a segment, mapped to channels of the original."""
 
     index: torch.Tensor  # Original channel that each arriving channel stands for, (n,) int64.
     share: torch.Tensor  # Its part of that channel where several stand for the same one, (n,) float32: dense consumers multiply by it.
@@ -35,7 +35,7 @@ def importance(source: OpGraph, channels: ChannelGroups, weights: dict[str, dict
     """
     scores: dict[int, torch.Tensor] = {}
     for op in source.ops:
-        # nothing is chosen of channels that a stated shape fixes
+        # channels that an explicit shape fixes cannot be chosen
         if kind_of(op.kind).weightless or kind_of(op.kind).stated:
             continue
         norm = weights[op.name]["weight"].detach().abs().flatten(1).sum(1).float()
@@ -104,7 +104,7 @@ def inherit(
     arriving: Trunk | None,
     matches: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """The original's weights cut to a branch.
+    """The original's weights reduced to a branch.
 
     Dense convolutions and linear layers are cut on both sides, depthwise and
     grouped ones and batch-norms with their channels.
@@ -154,11 +154,11 @@ def inherit(
 
 @dataclass(frozen=True)
 class Heritage:
-    """What one branch keeps of the original."""
+    """Parts of the original that one branch keeps."""
 
-    branch: ScaledBranch  # The scaled branch.
+    branch: ScaledBranch
     chosen: dict[int, torch.Tensor]  # Units of each channel group, from `choose_units`.
-    arriving: Trunk  # What arrives at its segment.
+    arriving: Trunk  # Input of its segment.
     bare: bool  # Whether it reads that without an entry.
 
     def kept(self, name: str) -> torch.Tensor:
@@ -171,7 +171,7 @@ class Heritage:
         return self.kept(self.branch.source.output)
 
     def weights(self, captured: Captured, matches: Mapping[str, str] | None = None) -> dict[str, dict[str, torch.Tensor]]:
-        """The original's weights cut to the branch, see `inherit`."""
+        """The original's weights reduced to the branch, see `inherit`."""
         return inherit(self.branch, captured, self.chosen, self._read, matches)
 
     @property

@@ -1,4 +1,4 @@
-"""Parts of the report of a plan that tell how good it is: against what else could be run, how certain, at what accuracy."""
+"""Sections of a plan's report on its quality: comparison with controls, uncertainty and accuracy."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -52,7 +52,7 @@ def controls_section(plan: PlanAnswer) -> Section:
 
 
 def certainty_section(plan: PlanAnswer) -> Section:
-    """What the recommendation hangs on."""
+    """Section on the uncertainty of the recommendation."""
     predicted = plan.predicted
     words = [
         f"{predicted.measure_next} is the number that decides most: measure it next."
@@ -105,7 +105,7 @@ def certainty_section(plan: PlanAnswer) -> Section:
 
 
 def accuracy_section(plan: PlanAnswer) -> Section:
-    """What is known of the accuracy, measured or not."""
+    """Section on the accuracy, measured or predicted."""
     if plan.exact:
         return Section(
             "accuracy",
@@ -169,7 +169,7 @@ def accuracy_fact(plan: PlanAnswer) -> Fact:
 
 
 def agreement_of(plan: PlanAnswer) -> "Agreement | None":
-    """What was measured of a built network; None of a plan alone."""
+    """Measured agreement of a built network; None for a plan alone."""
     agreement: Agreement | None = getattr(plan, "agreement", None)
     return agreement
 
@@ -179,5 +179,5 @@ def _share(value: float | None) -> str:
 
 
 def joined(words: Sequence[str]) -> str:
-    """Words as people list them."""
+    """Words joined with commas and `and`."""
     return ", ".join(words[:-1]) + f" and {words[-1]}" if len(words) > 1 else "".join(words)

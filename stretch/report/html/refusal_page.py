@@ -1,4 +1,4 @@
-"""The report of a model that no design was found for: why, what would have to give way, and what it takes as it is."""
+"""The report of a model without a feasible design: reasons, limits to relax, and the latency of the original."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The report of `stretch simulate`: a bundle on its device under a clock that is only a number."""
+"""The report of `stretch simulate`: a bundle simulated on its device."""
 
 from collections.abc import Sequence
 

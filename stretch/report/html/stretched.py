@@ -1,4 +1,4 @@
-"""The picture of a network before and after: each segment as a chain of blocks, and beside it what becomes of it."""
+"""Diagram of a network before and after branching: each segment as a chain of blocks, with its branches beside it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which channels the branches of a segment keep, by what those who read them lose."""
+"""Choice of the channels that a segment's branches keep, by the error of the layers that read them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from stretch.transform.calibrate.walk import Batches
 from stretch.transform.model import Branch
 from stretch.transform.width import Heritage
 
-#: Layers with more inputs than this have no say: their covariance would cost more than the choice is worth.
+#: Layers with more inputs are ignored, as their covariance would be too expensive.
 MOST_INPUTS = 4608
 
 #: Smallest penalty of the choice.
@@ -30,15 +30,15 @@ _LEAST_RIDGE = 1e-4
 
 @dataclass(frozen=True)
 class Covariances:
-    """What the choice knows of the original segment."""
+    """Covariances of the original segment."""
 
-    #: Of what its dense layers read, by name, (inputs, inputs) float64, inputs in the order of the layer's weights.
+    #: Of the inputs of its dense layers, by name, (inputs, inputs) float64, inputs in the order of the layer's weights.
     layers: Mapping[str, torch.Tensor]
-    end: torch.Tensor  # Of what it hands on, (channels, channels) float64.
+    end: torch.Tensor  # Of its output, (channels, channels) float64.
 
 
 def find_covariances(whole: Branch, source: OpGraph, there: Batches, images: int) -> Covariances:
-    """Run the original segment, and note what its dense layers read and what it hands on."""
+    """Run the original segment and accumulate the covariances of its dense layers' inputs and of its output."""
     products: dict[str, Products] = {}
     handles = []
     for op in source.ops:
@@ -66,7 +66,7 @@ def find_covariances(whole: Branch, source: OpGraph, there: Batches, images: int
 
 
 class ChannelChoice:
-    """Chooses channels for the branches of one segment, on what the original computes.
+    """Chooses channels for the branches of one segment on the original's activations.
 
     From the end of a segment to its beginning, each group of channels loses those whose removal costs the layers that read
     them least after the others were refitted (`Elimination`); of what these layers write only the channels that were kept
@@ -82,7 +82,7 @@ class ChannelChoice:
     """
 
     def __init__(self, captured: Captured, part: SegmentDesign, covariances: Covariances, ridge: float) -> None:
-        # sums of fp32 products leave no smaller eigenvalues
+        # smaller eigenvalues are rounding errors of fp32 products
         self._captured, self._part, self._covariances, self._ridge = captured, part, covariances, max(ridge, _LEAST_RIDGE)
 
     def choose(self, index: int, heritage: Heritage, matches: Matches, others: Sequence[Heritage]) -> Heritage:
@@ -122,7 +122,7 @@ class ChannelChoice:
     def _layer(
         self, source: OpGraph, channels: ChannelGroups, name: str, decided: Mapping[int, torch.Tensor], matches: Matches
     ) -> Elimination | None:
-        """A layer with all its inputs, and with those of its outputs that stay as far as that is decided."""
+        """A layer with all its inputs, and its outputs that are known to stay."""
         original = matches.get(name, name)
         if original not in self._covariances.layers:
             return None
@@ -141,7 +141,7 @@ class ChannelChoice:
     def _join(self, index: int, branch: ScaledBranch, others: Sequence[Heritage], group: int) -> tuple[Elimination, torch.Tensor] | None:
         """The branch's part of the join, as one that reads its trunk; None where the group is not in it."""
         join = join_of(self._part.join)
-        # the trunk has the channels of the segment's end, whichever block comes last
+        # the trunk has the channels of the segment's end for any last block
         columns = _units(branch.channels, branch.source.output, group, 1)
         if not join.convolves or columns is None:
             return None
@@ -164,7 +164,7 @@ def _readers(source: OpGraph, channels: ChannelGroups) -> list[str]:
 
 
 def _last(source: OpGraph, channels: ChannelGroups, readers: Iterable[str], group: int) -> int:
-    """How far behind a group is read last; the end of the segment is behind everything."""
+    """Position of the last reader of a group; the end of the segment is last."""
     if any(g == group for g, _ in channels.pieces[source.output]):
         return len(source.ops)
     position = {op.name: i for i, op in enumerate(source.ops)}

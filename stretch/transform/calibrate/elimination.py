@@ -1,13 +1,13 @@
-"""Which inputs a layer can do without: least squares on fewer and fewer of them."""
+"""Backward elimination of a linear layer's inputs by least squares."""
 
 import torch
 
-#: Inputs are removed in so many rounds at most.
+#: Maximum number of rounds of removal.
 ROUNDS = 64
 
 
 class Elimination:
-    """A linear layer that loses inputs, the others making up for them each time as well as they can.
+    """A linear layer whose inputs are removed, with the remaining weights refitted each time.
 
     The removal of some inputs costs the squared error that is left after the rest is refitted, which is known without
     refitting: wᵀ [H⁻¹]⁻¹ w, with that part of the inverse of the inputs' covariance H which is theirs (optimal brain surgeon: Hassibi and Stork 1993; for
@@ -28,13 +28,13 @@ class Elimination:
         self._inverse = _inverse(covariance, ridge * covariance.diagonal().mean().clamp_min(1e-12))
 
     def costs(self, units: torch.Tensor) -> torch.Tensor:
-        """What the removal of each unit alone would cost, over the variance of the outputs."""
+        """Error by the removal of each single unit, relative to the variance of the outputs."""
         weight = self._weight[:, units].movedim(0, 2)
         blocks = self._inverse[units[:, :, None], units[:, None, :]]
         return (weight * torch.linalg.solve(blocks, weight)).sum((1, 2)) / self._size
 
     def remove(self, inputs: torch.Tensor) -> None:
-        """Let the rest make up for these inputs."""
+        """Remove these inputs and refit the rest."""
         rows = self._inverse[inputs]
         gain = torch.linalg.solve(rows[:, inputs], rows)
         self._weight -= self._weight[:, inputs] @ gain
@@ -42,7 +42,7 @@ class Elimination:
 
 
 def keep_units(count: int, keep: int, readers: list[tuple[Elimination, torch.Tensor]]) -> torch.Tensor:
-    """Units that stay when those whose removal costs all readers together least have gone, one after the other."""
+    """Units that remain after removing one after the other those with the smallest total error of all readers."""
     alive = torch.arange(count, device=readers[0][1].device)
     while len(alive) > keep:
         costs = torch.stack([layer.costs(inputs[alive]) for layer, inputs in readers]).sum(0)
@@ -56,7 +56,7 @@ def keep_units(count: int, keep: int, readers: list[tuple[Elimination, torch.Ten
 
 
 def given(covariance: torch.Tensor, known: torch.Tensor, ridge: float) -> torch.Tensor:
-    """What is left of a covariance when some of the variables are known.
+    """The conditional covariance given some of the variables.
 
     Args:
         covariance: (n, n) float64.
@@ -78,6 +78,6 @@ def _inverse(covariance: torch.Tensor, penalty: torch.Tensor) -> torch.Tensor:
     )
     if not failed:
         return torch.cholesky_inverse(triangle)
-    # sums of fp32 products may leave variances that are a little less than nothing
+    # rounding of fp32 products may make variances slightly negative
     values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
     return (vectors / (values.clamp_min(0) + penalty)) @ vectors.mT

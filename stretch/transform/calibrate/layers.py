@@ -1,4 +1,4 @@
-"""A branch's layers, in order, as regressions of what the original computes on what arrives."""
+"""Regression of a branch's layers, in order, from their inputs to the original's activations."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from stretch.transform.calibrate.walk import Batches, Values, walk
 from stretch.transform.model import Branch
 from stretch.transform.width import Heritage
 
-#: An operator of the original, and how many pixels of every image are looked at.
+#: An operator of the original, and the number of sampled pixels per image.
 Look = tuple[str, int]
 
 
@@ -28,7 +28,7 @@ class Tail:
     end: str  # The last of them; the layer itself if there is none.
     norm: str | None  # The batch-norm among them.
     add: str | None  # The addition that alone reads `end`.
-    skip: str | None  # What else that addition reads.
+    skip: str | None  # The other input of that addition.
 
 
 def tail_of(graph: OpGraph, layer: str) -> Tail:
@@ -95,7 +95,7 @@ class BranchFit:
 
     @property
     def looks(self) -> set[Look]:
-        """What it must be told of the original."""
+        """Activations of the original that it needs."""
         return {goal.look for goal in self._goals.values()}
 
     def run(self, arriving: Batches, fitted: int, targets: Mapping[Look, Batches], ridge: float) -> list[torch.Tensor]:
@@ -128,7 +128,7 @@ class BranchFit:
 
 
 def look(whole: Branch, there: Batches, fitted: int, looks: Iterable[Look]) -> tuple[list[torch.Tensor], dict[Look, list[torch.Tensor]]]:
-    """Run the original segment once, and note all that fits must be told.
+    """Run the original segment once and record the activations for the fits.
 
     Returns:
         Its outputs, and for each look the rows of those first batches.

@@ -1,4 +1,4 @@
-"""A branched network beside its original, segment by segment: how far it is off, and where."""
+"""Comparison of a branched network with its original, segment by segment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ class Pair:
         self.norms = [norm for stage, scaled in zip(self._stages, self._scaled, strict=True) if scaled for norm in norms(stage.branched)]
 
     def errors(self, x: torch.Tensor, apart: bool, generator: torch.Generator) -> Errors:
-        """How far the branched network is off.
+        """Errors of the branched network on a batch.
 
         Args:
             x: What both read, (n, channels, height, width).
@@ -106,7 +106,7 @@ class Pair:
 
     @torch.no_grad()
     def outputs(self, images: torch.Tensor, batch: int, *, original: bool) -> list[torch.Tensor]:
-        """What one of the networks computes, each output (n, …).
+        """Outputs of one of the networks, each (n, …).
 
         Args:
             images: What it reads, (n, channels, height, width).
@@ -162,7 +162,7 @@ def mean_error(branched: Sequence[torch.Tensor], original: Sequence[torch.Tensor
 
 
 class _Reading:
-    """Notes what the last linear layer of a segment reads: in the last segment the classifier's features.
+    """Records the input of the last linear layer of a segment: in the last segment the classifier's features.
 
     Attributes:
         value: That; None where the segment has no such layer.
