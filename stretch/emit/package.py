@@ -87,7 +87,7 @@ def write_package(out: Path, sources: Sources, model: nn.Module, docstring: str)
             folder.mkdir()
             _write(folder, out.name, sources, docstring)
             error = _filled(folder, sources, model)
-            names = sorted(each.name for each in folder.iterdir())
+            names = sorted(file.name for file in folder.iterdir())
             if out.exists():
                 out.rmdir()
             folder.rename(out)
@@ -121,9 +121,9 @@ def _filled(folder: Path, sources: Sources, model: nn.Module) -> float:
         generator = torch.Generator().manual_seed(0)
         xs = [torch.randn(shape, generator=generator) for shape in sources.inputs]
         with torch.no_grad():
-            given, wanted = loaded(*(x.clone() for x in xs)), model(*(x.clone() for x in xs))
+            results, wanted = loaded(*(x.clone() for x in xs)), model(*(x.clone() for x in xs))
     largest = 0.0
-    for a, b in zip(tensors(given), tensors(wanted), strict=True):
+    for a, b in zip(tensors(results), tensors(wanted), strict=True):
         if not agrees(a, b):
             raise StretchError("the package computes something else than the network", "please report this")
         largest = max(largest, float((a - b).abs().max() / b.abs().max().clamp_min(1e-30)))

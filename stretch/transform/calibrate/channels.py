@@ -12,7 +12,7 @@ from stretch.capture import Captured
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import ScaledBranch
 from stretch.planning.network.channels import ChannelGroups
-from stretch.transform.calibrate.elimination import Elimination, given, keep_units
+from stretch.transform.calibrate.elimination import Elimination, conditional_covariance, keep_units
 from stretch.transform.calibrate.layers import tail_of
 from stretch.transform.calibrate.match import Matches
 from stretch.transform.calibrate.pixels import patches, pixels_for, rows_of
@@ -154,7 +154,7 @@ class ChannelChoice:
             wanted, size = wanted[rows], size[rows]
         if join.adds:
             known = [other.trunk for other in others]
-            covariance = given(covariance, torch.cat(known).unique().to(covariance.device) if known else columns[:0, 0], self._ridge)
+            covariance = conditional_covariance(covariance, torch.cat(known).unique().to(covariance.device) if known else columns[:0, 0], self._ridge)
         return Elimination(covariance, wanted, self._ridge, float(size.sum())), columns
 
 

@@ -55,7 +55,7 @@ def keep_units(count: int, keep: int, readers: list[tuple[Elimination, torch.Ten
     return alive
 
 
-def given(covariance: torch.Tensor, known: torch.Tensor, ridge: float) -> torch.Tensor:
+def conditional_covariance(covariance: torch.Tensor, known: torch.Tensor, ridge: float) -> torch.Tensor:
     """The conditional covariance given some of the variables.
 
     Args:
