@@ -44,27 +44,27 @@ def culprit(error: BaseException) -> str | None:
     Where several plug-ins share the code, their package and its module are named.
     """
     points = [point for group in GROUPS for point in entry_points(group=group)]
-    found: str | None = None
+    plugin: str | None = None
     seen: set[int] = set()
     one: BaseException | None = error
-    while one is not None and found is None and id(one) not in seen:
+    while one is not None and plugin is None and id(one) not in seen:
         seen.add(id(one))
         trace = one.__traceback__
         while trace is not None:
             frame = trace.tb_frame
-            found = _whose(points, str(frame.f_globals.get("__name__", "")), frame.f_code.co_qualname) or found
+            plugin = _whose(points, str(frame.f_globals.get("__name__", "")), frame.f_code.co_qualname) or plugin
             trace = trace.tb_next
         one = one.__cause__ or one.__context__
-    return found
+    return plugin
 
 
 def _whose(points: list[EntryPoint], module: str, function: str) -> str | None:
     """Whom a function belongs to: the entry point of its class, else the only one of its package, else the package."""
-    own = [point for point in points if point.module.partition(".")[0] == module.partition(".")[0]]
-    exact = [point for point in own if point.module == module and point.attr == function.partition(".")[0]]
-    if len(exact or own) == 1:
-        return describe((exact or own)[0])
-    if not own:
+    module_points = [point for point in points if point.module.partition(".")[0] == module.partition(".")[0]]
+    exact = [point for point in module_points if point.module == module and point.attr == function.partition(".")[0]]
+    if len(exact or module_points) == 1:
+        return describe((exact or module_points)[0])
+    if not module_points:
         return None
-    package = own[0].dist.name if own[0].dist is not None else module
+    package = module_points[0].dist.name if module_points[0].dist is not None else module
     return f"a plug-in of the package {package} ({module}:{function})"

@@ -71,7 +71,7 @@ def distance(captured: "Captured", module: "Branch", branch: ScaledBranch, chose
     """
     import torch
 
-    from stretch.operators.forms import make_module
+    from stretch.operators.lowerings import make_module
     from stretch.transform.build import load_weights
     from stretch.transform.width import kept_channels
 

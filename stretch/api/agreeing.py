@@ -102,12 +102,12 @@ def with_exact_kinds(config: PlanConfig) -> PlanConfig:
 def _worst(result: Branched) -> list[str]:
     """Stages of the segment that agrees least where it alone takes the place of the original's; none if all are the original's."""
     assert result.agreement is not None
-    known = [each for each in result.agreement.segments if each.value is not None]
+    known = [segment_agreement for segment_agreement in result.agreement.segments if segment_agreement.value is not None]
     # of equal counts the one that changes the outputs more; those that fit nowhere alone come last
-    found = min(known, key=lambda each: (each.value, -(each.error or 0.0)), default=next(iter(result.agreement.segments), None))
-    if found is None:
+    worst = min(known, key=lambda segment_agreement: (segment_agreement.value, -(segment_agreement.error or 0.0)), default=next(iter(result.agreement.segments), None))
+    if worst is None:
         return []
-    segment = next(row.segment for row in result.plan.run.segments if row.segment.name == found.segment)
+    segment = next(row.segment for row in result.plan.run.segments if row.segment.name == worst.segment)
     kept = result.plan.config.keep
     return [stage.name for stage in result.plan.stages_of(segment) if stage.name not in kept]
 
@@ -125,9 +125,9 @@ def _refusal(result: Branched, least: float, *, repaired: bool) -> InfeasibleErr
     if repaired:
         return InfeasibleError(what, "give more images to calibrate with, or ask for less")
     worst = ", ".join(
-        f"`{each.segment}` alone keeps {each.value:.0%}"
-        for each in sorted(agreement.segments, key=lambda each: each.value or 0.0)
-        if each.value is not None
+        f"`{segment.segment}` alone keeps {segment.value:.0%}"
+        for segment in sorted(agreement.segments, key=lambda segment: segment.value or 0.0)
+        if segment.value is not None
     )
     return InfeasibleError(
         what, Sentence("let segments stay as they are until it holds with {}{}", Mention("repair"), f" ({worst})" if worst else "")

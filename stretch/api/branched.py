@@ -87,9 +87,9 @@ class Branched:
     def __repr__(self) -> str:
         """What was planned and made, in a few lines."""
         lines = [repr(self.plan), f"weights: {self.weights_source}" + (f" ({self.weights_detail})" if self.weights_detail else "")]
-        if (found := self.agreement) is not None:
-            share = "" if found.value is None else f"the original's class in {found.value:.1%}, "
-            lines.append(f"on {found.images} images held back: {share}error {found.error:.3f} of the original's outputs")
+        if (agreement := self.agreement) is not None:
+            share = "" if agreement.value is None else f"the original's class in {agreement.value:.1%}, "
+            lines.append(f"on {agreement.images} images held back: {share}error {agreement.error:.3f} of the original's outputs")
         lines.append("not built: a dry run" if self.model is None else f"bundle: {self.bundle or 'not saved'}")
         return "\n".join(lines)
 
@@ -157,9 +157,9 @@ class Branched:
         if len(bundle.manifest.outputs) > 1:
             self.warnings.append(NOT_RUN)
             return self.agreement
-        found, said = run_on(bundle, self.original, self.images, self.run_images, self.mapping, progress=progress)
-        self.warnings += [each for each in said if each not in self.warnings]
-        return replace(self.agreement, bundle=found)
+        agreement, said = run_on(bundle, self.original, self.images, self.run_images, self.mapping, progress=progress)
+        self.warnings += [warning for warning in said if warning not in self.warnings]
+        return replace(self.agreement, bundle=agreement)
 
     def answer(self, spelling: Spelling | None = None) -> BranchedAnswer:
         """What was planned and made, as plain data.
@@ -168,9 +168,9 @@ class Branched:
             spelling: How its sentences write options; as arguments of Python if None.
         """
         planned = self.plan.answer(spelling)
-        own = [spelled(each, spelling or as_argument) for each in self.warnings]
+        spelled_warnings = [spelled(warning, spelling or as_argument) for warning in self.warnings]
         return BranchedAnswer(
-            **asdict(planned) | {"warnings": [*own, *planned.warnings]},
+            **asdict(planned) | {"warnings": [*spelled_warnings, *planned.warnings]},
             weights=WeightsAnswer(source=self.weights_source, detail=self.weights_detail),
             seconds={name: round(value, 3) for name, value in self.seconds.items()},
             preprocessing=self.preprocessing.to_json() if self.preprocessing else None,
@@ -193,7 +193,7 @@ class Branched:
 
     def _control(self) -> "BranchedModel | None":
         """The sequential control to export; built now if that was left out."""
-        from stretch.api.given import random_state_kept
+        from stretch.api.arguments import random_state_kept
         from stretch.api.present import as_it_is
         from stretch.stages.build import build_control
 

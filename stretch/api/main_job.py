@@ -99,7 +99,7 @@ def branch(
     """
     seconds: dict[str, float] = {}
     phase = partial(_phase, seconds, progress or silent)
-    profile, draft, request = _asked(device, design, config, options)
+    profile, draft, request = _read_request(device, design, config, options)
     least = request.min_agreement
     check_minutes(refine, images=images is not None, dry_run=dry_run)
     check_request(request, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
@@ -108,19 +108,19 @@ def branch(
     with _torch(phase):
         network = _read(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
         read = _preprocessing(network, preprocessing)
-        found = None if images is None or dry_run else _images(network, images, image_count, read, phase)
+        calibration_images = None if images is None or dry_run else _images(network, images, image_count, read, phase)
         source = None
-        if least is not None and draft is None and found is not None and not request.accuracy:
-            source = _sensitivity(network, profile, request, found, budget_minutes * 60, phase)
+        if least is not None and draft is None and calibration_images is not None and not request.accuracy:
+            source = _sensitivity(network, profile, request, calibration_images, budget_minutes * 60, phase)
 
         def make(request: PlanConfig) -> Branched:
-            made = _planned(network, profile, draft, request, source, seconds, read, calibrated=images is not None, phase=phase)
-            _check_mapping(made, mapping or {})
-            made.run_images, made.mapping = run_images, dict(mapping or {})
-            made.withheld = not (anyway or dry_run) and draft is None and request.leaves_design_open and made.plan.advised_against
-            if not dry_run and not made.withheld:
-                _build(made, network.captured, controls, found, refine, phase, progress or silent)
-            return made
+            branched = _planned(network, profile, draft, request, source, seconds, read, calibrated=images is not None, phase=phase)
+            _check_mapping(branched, mapping or {})
+            branched.run_images, branched.mapping = run_images, dict(mapping or {})
+            branched.withheld = not (anyway or dry_run) and draft is None and request.leaves_design_open and branched.plan.advised_against
+            if not dry_run and not branched.withheld:
+                _build(branched, network.captured, controls, calibration_images, refine, phase, progress or silent)
+            return branched
 
         result = first_of(make, request, repair=repair)
         if least is not None and not dry_run:
@@ -133,7 +133,7 @@ def branch(
     return result
 
 
-def _asked(
+def _read_request(
     device: str | Path | DeviceProfile, design: str | Path | DesignDraft | None, config: PlanConfig | None, options: dict[str, Any]
 ) -> tuple[DeviceProfile, DesignDraft | None, PlanConfig]:
     """Profile, design and constraints, read before torch is loaded so that what is wrong with them is told at once."""
@@ -159,12 +159,12 @@ def check_minutes(minutes: float | None, *, images: bool, dry_run: bool) -> None
         raise UsageError("a dry run builds no network that could be refined", Sentence("leave out {}", Mention("refine")))
 
 
-def _check_mapping(made: Branched, mapping: Mapping[str, str]) -> None:
+def _check_mapping(branched: Branched, mapping: Mapping[str, str]) -> None:
     """See that processors can run where they are mapped, before anything is built."""
     if mapping:
         from scheduler.placement.mapping import place_processors
 
-        place_processors(made.plan.design.processors, mapping)
+        place_processors(branched.plan.design.processors, mapping)
 
 
 def _check_target(out: str | Path | None) -> None:
@@ -180,19 +180,19 @@ def _torch(phase: "Phase") -> Iterator[None]:
     """Load torch, and keep its random numbers and all others as the caller has them, and its objects from the garbage collector."""
     with phase("import torch"):
         _import_torch()
-    from stretch.api.given import kept_uncollected, random_state_kept
+    from stretch.api.arguments import garbage_collection_frozen, random_state_kept
 
-    with random_state_kept(), kept_uncollected():
+    with random_state_kept(), garbage_collection_frozen():
         yield
 
 
 def _read(model: "str | nn.Module", input_shape: "InputShapes | None", phase: "Phase", **options: Any) -> "Network":
     """The network of a name or a module; `options` are those of `read_network`."""
-    from stretch.api.given import full_shape
+    from stretch.api.arguments import full_shape
     from stretch.stages.network import read_network
 
     shape = None if input_shape is None else full_shape(input_shape)
-    return read_network(model if isinstance(model, str) else partial(_given, model, shape), shape, phase=phase, **options)
+    return read_network(model if isinstance(model, str) else partial(_load_module, model, shape), shape, phase=phase, **options)
 
 
 @contextmanager
@@ -241,11 +241,11 @@ def _planned(
     return result
 
 
-def _preprocessing(network: "Network", asked: "Preprocessing | Mapping[str, Any] | None") -> "Preprocessing":
+def _preprocessing(network: "Network", requested: "Preprocessing | Mapping[str, Any] | None") -> "Preprocessing":
     """What pictures go through."""
     from scheduler.bundle.preprocessing import requested_preprocessing
 
-    return requested_preprocessing(network.loaded.preprocessing, asked, network.graph.inputs[0].shape)
+    return requested_preprocessing(network.loaded.preprocessing, requested, network.graph.inputs[0].shape)
 
 
 def _images(network: "Network", folder: str | Path, count: int, read: "Preprocessing", phase: "Phase") -> "Images":
@@ -268,19 +268,19 @@ def _sensitivity(
         return sensitivity_of(network.captured, profile, config, images.fitted, images.held_back, budget_s)
 
 
-def _given(module: Any, shape: "InputShapes | None") -> "LoadedModel":
+def _load_module(module: Any, shape: "InputShapes | None") -> "LoadedModel":
     """A caller's module as a loaded one, without touching it."""
     from torch import nn
 
-    from stretch.api.given import other_numbers, own_copy
+    from stretch.api.arguments import copy_module, other_weight_types
     from stretch.models.load import USUAL_INPUT, LoadedModel
     from stretch.models.preprocessing import stated_preprocessing
 
     if not isinstance(module, nn.Module):
         what = f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__
         raise UsageError(f"a model is a name or a torch.nn.Module, not {what}", "make the module first, as in branch(Net(), device)")
-    copied = own_copy(module, shape or USUAL_INPUT)
-    other = other_numbers(module)
+    copied = copy_module(module, shape or USUAL_INPUT)
+    other = other_weight_types(module)
     warnings = [f"the module's weights are {other}: the branches compute in float32"] if other else []
     name = type(module).__name__
     return LoadedModel(copied, name, shape or USUAL_INPUT, "given", "the module's own", stated_preprocessing(module, name), warnings)

@@ -7,7 +7,7 @@ from torch import nn
 
 from predictors.errors import StretchError
 from predictors.graph import OpGraph
-from stretch.api.given import own_copy
+from stretch.api.arguments import copy_module
 from stretch.capture.inputs import Inputs
 from stretch.transform.model import BranchedModel, op_weights
 
@@ -19,7 +19,7 @@ def as_it_is(model: nn.Module, graph: OpGraph) -> BranchedModel:
             f"the network is {type(model).__name__}, no longer the BranchedModel that was built", "leave `model` as it was made"
         )
     _check_layers(model, graph)
-    copied = own_copy(model, Inputs({op.name: op.shape for op in graph.inputs}))
+    copied = copy_module(model, Inputs({op.name: op.shape for op in graph.inputs}))
     assert isinstance(copied, BranchedModel)
     for key, tensor in copied.state_dict().items():
         if not tensor.isfinite().all():
@@ -41,11 +41,11 @@ def _check_layers(model: BranchedModel, graph: OpGraph) -> None:
     """Compare kinds of layers and shapes of weights with those that the design gives."""
     with torch.device("meta"):
         built = _layers(BranchedModel(graph, model.design))
-    found = _layers(model)
-    for name in dict.fromkeys((*built, *found)):
-        if found.get(name) != built.get(name):
+    present = _layers(model)
+    for name in dict.fromkeys((*built, *present)):
+        if present.get(name) != built.get(name):
             raise StretchError(
-                f"the network is no longer the one that was built: `{name}` is {found.get(name, 'gone')}, it was {built.get(name, 'not there')}",
+                f"the network is no longer the one that was built: `{name}` is {present.get(name, 'gone')}, it was {built.get(name, 'not there')}",
                 "train its weights, and leave its layers as they are",
             )
 

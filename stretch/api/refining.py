@@ -89,7 +89,7 @@ def refine_bundle(
     _import_torch()
     from scheduler.bundle.load import load_bundle
     from scheduler.placement.mapping import place_processors
-    from stretch.api.given import random_state_kept
+    from stretch.api.arguments import random_state_kept
     from stretch.export.staging import check_target, sweep
     from stretch.stages.build import divide_images
     from stretch.stages.refine import refine_and_compare
@@ -111,9 +111,9 @@ def refine_bundle(
             tell("read")
             networks = reopen(loaded)
             tell("images")
-            found = divide_images(Path(images), networks.original, image_count, loaded.manifest.model.preprocessing)
-            outcome = refine_and_compare(networks.model, networks.original, found, Refinement(minutes, steps), kept, tell)
-            manifest, said = _write(loaded, target, networks, found, outcome, run_images, mapping or {}, tell)
+            divided = divide_images(Path(images), networks.original, image_count, loaded.manifest.model.preprocessing)
+            outcome = refine_and_compare(networks.model, networks.original, divided, Refinement(minutes, steps), kept, tell)
+            manifest, said = _write(loaded, target, networks, divided, outcome, run_images, mapping or {}, tell)
         kept.remove()
     finally:
         # one that nothing was written to
@@ -130,7 +130,7 @@ def refine_bundle(
         agreement=_change(outcome),
         measured=manifest.agreement,
         checks=manifest.checks,
-        warnings=[*found.warnings, *outcome.warnings, *said],
+        warnings=[*divided.warnings, *outcome.warnings, *said],
     )
 
 
@@ -155,14 +155,14 @@ def _check_bounds(minutes: float | None, steps: int | None, run_images: int) -> 
         raise UsageError(Sentence("{} is no number of images", Mention("run_images", run_images)), "give 0 for none, or more")
 
 
-def checkpoint_folder(target: Path, asked: str | Path | None = None) -> Path:
+def checkpoint_folder(target: Path, requested: str | Path | None = None) -> Path:
     """Folder that an interrupted refinement goes on from.
 
     Args:
-        asked: The folder that was asked for; beside the new bundle if None.
+        requested: The folder that was asked for; beside the new bundle if None.
     """
     absolute = target.resolve()
-    return absolute.with_name(absolute.name + CHECKPOINT) if asked is None else Path(asked)
+    return absolute.with_name(absolute.name + CHECKPOINT) if requested is None else Path(requested)
 
 
 def _check_checkpoint(folder: Path, *bundles: Path) -> None:
@@ -192,21 +192,21 @@ def _write(
 
     said: list[str] = []
 
-    def agreeing(made: "Bundle") -> Agreement | None:
+    def agreeing(written: "Bundle") -> Agreement | None:
         if outcome.after is None or not run_images:
             return outcome.after.agreement if outcome.after else None
-        if len(made.manifest.outputs) > 1:
+        if len(written.manifest.outputs) > 1:
             said.append(NOT_RUN)
             return outcome.after.agreement
-        found, warnings = run_on(made, networks.original, images, run_images, mapping, progress=progress)
+        agreement, warnings = run_on(written, networks.original, images, run_images, mapping, progress=progress)
         said.extend(warnings)
-        return msgspec.structs.replace(outcome.after.agreement, bundle=found)
+        return msgspec.structs.replace(outcome.after.agreement, bundle=agreement)
 
     weights = _weights(bundle.manifest.weights) if outcome.kept == "refined" else bundle.manifest.weights
-    made = export_reweighed(
+    written = export_reweighed(
         bundle, target, networks.original, networks.model, weights, images.fingerprints, agreeing=agreeing, progress=progress
     )
-    return made, said
+    return written, said
 
 
 def _weights(began: "WeightsInfo") -> "WeightsInfo":

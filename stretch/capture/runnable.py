@@ -23,7 +23,7 @@ from stretch.capture.results import differences, left_out
 from stretch.capture.runnable_rules import as_call, computed, of_result
 from stretch.capture.structure import Result, Returned, keyed, rebuilt
 from stretch.capture.trace import agrees, evaluating
-from stretch.operators.forms import make_module
+from stretch.operators.lowerings import make_module
 from stretch.operators.settings import Refusal
 
 #: Make tensors of a given shape, whatever the elements of what they read.

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from predictors.shapes import Attr
-from stretch.operators.forms import forms
+from stretch.operators.lowerings import lowerings
 from stretch.operators.settings import Refusal
 
 Shape = tuple[int, ...]
 
 #: Kinds that compute the same on channels that lie last.
-ANY_ORDER = frozenset(name for name in forms if forms.get(name).any_order)
+ANY_ORDER = frozenset(name for name in lowerings if lowerings.get(name).any_order)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""The command line: one file a verb, found by its name, imported when it is used.
+"""The command line: one file per verb, located by its name and imported on first use.
 
 A verb `foo` is a file `stretch/cli/foo.py` with a function `foo`::
 
-    '''`stretch foo`: what it is for.'''
+    '''`stretch foo`: its purpose.'''
 
     from typing import Annotated
 
@@ -28,9 +28,9 @@ A verb `foo` is a file `stretch/cli/foo.py` with a function `foo`::
 
 `verb` hides `out` from the command line and adds `--json`, `--quiet` and
 `--debug`. A verb raises the errors of `predictors.errors`; `Verbs.main` turns
-them into a sentence, a hint and an exit code. One that writes much says
-``GRACE_S = WRITER_GRACE_S`` in its file: after Ctrl-C it gets the time to leave
-nothing half-written.
+them into a sentence, a hint and an exit code. A verb that writes large files sets
+``GRACE_S = WRITER_GRACE_S`` in its file: after Ctrl-C it gets more time to
+remove unfinished files.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ from stretch.cli.failures import guard
 from stretch.cli.interrupt import GRACE_S
 from stretch.cli.output import COMMAND_LINE
 
-#: Modules of this folder that verbs are made with.
+#: Modules of this folder that are not verbs but shared by them.
 PARTS = frozenset({"boards", "complete", "failures", "inputs", "interrupt", "options", "output", "pages", "phone", "pictures"})
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
@@ -79,8 +79,8 @@ FIRST = (
 
 def find_verbs() -> tuple[str, ...]:
     """Every verb that has a file in this folder, in the order of `stretch --help`; imports none of them."""
-    found = {module.name for module in iter_modules(__path__)} - PARTS
-    return (*(name for name in FIRST if name in found), *sorted(found.difference(FIRST)))
+    verbs = {module.name for module in iter_modules(__path__)} - PARTS
+    return (*(name for name in FIRST if name in verbs), *sorted(verbs.difference(FIRST)))
 
 
 #: Every verb, in the order of `stretch --help`.
@@ -88,7 +88,7 @@ VERBS = find_verbs()
 
 
 class Verbs(TyperGroup):
-    """The group that imports a verb's file when the verb is asked for."""
+    """A command group that imports a verb's file when the verb is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of the verbs, in the order of the help."""
@@ -121,16 +121,16 @@ class Verbs(TyperGroup):
 
 
 def _grace_s(words: Sequence[str]) -> float:
-    """Seconds that the verb of a command line gets after Ctrl-C: what its module says, else the usual ones."""
+    """Seconds that a verb gets after Ctrl-C: `GRACE_S` of its module, or the default."""
     for name in VERBS:
         if [name] == words:
-            # a module that cannot be imported is told of when the verb is asked for
+            # a module that cannot be imported is reported when the verb is called
             with contextlib.suppress(Exception):
                 return float(getattr(importlib.import_module(f"stretch.cli.{name}"), "GRACE_S", GRACE_S))
     return GRACE_S
 
 
-#: Flags that verbs had under other names, by verb and flag.
+#: Renamed flags, by verb and old flag.
 RENAMED = {
     ("evaluate", "--limit"): "--image-count",
     ("export", "--max-images"): "--image-count",
@@ -139,7 +139,7 @@ RENAMED = {
 
 
 def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
-    """The closest verb if a verb is wrong, the new name of an old flag, else where the help is."""
+    """A hint for a usage error: the closest verb, the new name of a renamed flag, or where the help is."""
     verbs = [word for word in words if not word.startswith("-")]
     if verbs and verbs[0] not in VERBS:
         close = difflib.get_close_matches(verbs[0], VERBS, n=1, cutoff=0.5)
@@ -172,6 +172,6 @@ def stretch(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)] = False,
 ) -> None:
-    """Turn a CNN into branches that run at the same time on several processors."""
+    """Turn a CNN into branches that run concurrently on several processors."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

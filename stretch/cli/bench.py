@@ -1,4 +1,4 @@
-"""`stretch bench`: any ONNX and TFLite files and bundles, timed in turns, in a record that others can check."""
+"""`stretch bench`: time ONNX files, TFLite files and bundles in turns, and write a record that others can verify."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,29 +27,29 @@ def bench(
         list[str] | None,
         typer.Option(
             "--with",
-            help="Runtime of files: onnxruntime, openvino, opencl or litert; repeat. By default each that is installed, opencl only if named.",
+            help="Runtime for the files: onnxruntime, openvino, opencl or litert; repeatable. Default: all installed ones except opencl.",
         ),
     ] = None,
     cores: Annotated[
-        int | None, typer.Option(help="Cores that each may use, a thread on each; all of this process by default.", min=1)
+        int | None, typer.Option(help="Number of cores for each contender, one thread per core. Default: all cores of this process.", min=1)
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Rounds of each start that count.", min=1, max=100_000)] = 20,
-    starts: Annotated[int, typer.Option(help="How often everything is loaded anew; at most so often with a width.", min=1, max=8)] = 5,
+    rounds: Annotated[int, typer.Option(help="Measured rounds per start.", min=1, max=100_000)] = 20,
+    starts: Annotated[int, typer.Option(help="Number of starts, each of which loads all files again; with a width, the maximum.", min=1, max=8)] = 5,
     width: Annotated[
-        float | None, typer.Option(help="Stop after 3 starts or more once each median is known to this share of itself, as 0.02.")
+        float | None, typer.Option(help="After at least 3 starts, stop when the interval of every median is narrower than this share of it, such as 0.02.")
     ] = None,
     warmup: Annotated[
-        int, typer.Option(help="Rounds before those that count, at most: they end once times hold.", min=0, max=100_000)
+        int, typer.Option(help="Maximum number of warm-up rounds; they end when the times are stable.", min=0, max=100_000)
     ] = 50,
-    seed: Annotated[int, typer.Option(help="Of the inputs' numbers and of the order in each round.", min=0, max=1 << 32)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the inputs and of the order within rounds.", min=0, max=1 << 32)] = 0,
     inputs: InputSizes = None,
     check: Annotated[
         Path | None,
-        typer.Option("--verify", help="Check a measurement instead: compute it again from its times, compare its files' hashes."),
+        typer.Option("--verify", help="Instead of measuring, verify a record: recompute its results from its times and compare the hashes of its files."),
     ] = None,
     html: Html = None,
 ) -> None:
-    """Time any ONNX and TFLite files and bundles in turns, with intervals, and check such measurements of others."""
+    """Time ONNX files, TFLite files and bundles in turns, with confidence intervals, or verify the record of such a measurement."""
     from predictors.errors import UsageError
     from scheduler.measure.bench.rounds import Effort
 
@@ -62,33 +62,33 @@ def bench(
         return
     if not what:
         raise UsageError("nothing to time was named", "name .onnx files, .tflite files or folders of bundles")
-    _measure(out, _request(what, runtimes or [], cores, read_asked(inputs), Effort(rounds, starts, warmup, width), seed), html)
+    _measure(out, _request(what, runtimes or [], cores, read_shapes(inputs), Effort(rounds, starts, warmup, width), seed), html)
 
 
-def read_asked(texts: "Sequence[str] | None") -> "Asked":
-    """Shapes of inputs by name, as `scheduler.measure.bench` takes them."""
+def read_shapes(texts: "Sequence[str] | None") -> "Asked":
+    """Input shapes by name, as `scheduler.measure.bench` takes them."""
     from predictors.errors import UsageError
     from scheduler.measure.bench.subject import UNNAMED
 
-    found = read_inputs(texts)
-    if found is None:
+    shapes = read_inputs(texts)
+    if shapes is None:
         return {}
-    if isinstance(found, dict):
-        return found
-    if isinstance(found, tuple):
-        return {UNNAMED: found}
+    if isinstance(shapes, dict):
+        return shapes
+    if isinstance(shapes, tuple):
+        return {UNNAMED: shapes}
     raise UsageError("several sizes without names were given", "write NAME=1x3x224x224 each: files need not have the same order")
 
 
-def _request(what: "Sequence[str]", runtimes: "Sequence[str]", cores: int | None, asked: "Asked", effort: "Effort", seed: int) -> "Request":
+def _request(what: "Sequence[str]", runtimes: "Sequence[str]", cores: int | None, shapes: "Asked", effort: "Effort", seed: int) -> "Request":
     import platform
 
     from scheduler.measure.bench.compare import Request
     from stretch.environment import OTHERS, processor_name, version
 
-    versions = {"python": platform.python_version()} | {name: found for name in ("nn-stretch", *OTHERS) if (found := version(name))}
+    versions = {"python": platform.python_version()} | {name: package_version for name in ("nn-stretch", *OTHERS) if (package_version := version(name))}
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    return Request(what, runtimes, cores, asked, effort, seed, processor_name(), system, versions)
+    return Request(what, runtimes, cores, shapes, effort, seed, processor_name(), system, versions)
 
 
 def _measure(out: Output, request: "Request", html: Path | None) -> None:
@@ -110,7 +110,7 @@ def _verify(out: Output, path: Path) -> None:
     from stretch.report.bench import print_check
 
     with out.progress("checking") as step:
-        found = check_bench(path, step)
-    out.emit(found, lambda console: print_check(console, found))
-    if not found.ok:
+        checked = check_bench(path, step)
+    out.emit(checked, lambda console: print_check(console, checked))
+    if not checked.ok:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`--on`: flags of verbs that run on a board."""
+"""`--on` and its flags, for verbs that can run on a board."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,22 +10,22 @@ from predictors.errors import UsageError
 if TYPE_CHECKING:
     from scheduler.boards.board import Where
 
-On = Annotated[str | None, typer.Option("--on", help="Do it on this machine, user@host, through ssh; what that needs is copied there.")]
+On = Annotated[str | None, typer.Option("--on", help="Run on this machine, user@host, through ssh; nn-stretch and all files it needs are copied there.")]
 There = Annotated[
     str | None,
-    typer.Option("--there", help="With --on: folder there for what is copied; nn-stretch/board in the user's cache if left out."),
+    typer.Option("--there", help="With --on: folder on the board for copied files. Default: nn-stretch/board in the user's cache."),
 ]
 Wheels = Annotated[
-    Path | None, typer.Option("--wheels", help="With --on: take the board's packages from this folder of wheels, not from the index.")
+    Path | None, typer.Option("--wheels", help="With --on: install the board's packages from this folder of wheels instead of the package index.")
 ]
-Extras = Annotated[str | None, typer.Option("--extras", help="With --on: extras to copy as well, as opencl,litert.")]
-SshConfig = Annotated[Path | None, typer.Option("--ssh-config", help="With --on: ssh configuration to use instead of your own.")]
+Extras = Annotated[str | None, typer.Option("--extras", help="With --on: extras to install as well, such as opencl,litert.")]
+SshConfig = Annotated[Path | None, typer.Option("--ssh-config", help="With --on: ssh configuration file to use instead of your default one.")]
 
 
 def where(
     on: str | None, there: str | None, wheels: Path | None, extras: str | None, config: Path | None, more: tuple[str, ...] = ()
 ) -> "Where | None":
-    """The board that flags name; None where none is named.
+    """The board that the flags name, or None.
 
     Args:
         on: Value of `--on`, and the other flags of this file.
@@ -36,14 +36,14 @@ def where(
         more: Extras that the verb needs.
 
     Raises:
-        UsageError: If the host is none, or flags speak of a board and none is named.
+        UsageError: If the host is invalid, or flags of a board are used without `--on`.
     """
     from scheduler.boards.board import Where
     from scheduler.boards.host import check_host
 
     if on is None:
-        given = {"--there": there, "--wheels": wheels, "--extras": extras, "--ssh-config": config}
-        for flag, value in given.items():
+        values = {"--there": there, "--wheels": wheels, "--extras": extras, "--ssh-config": config}
+        for flag, value in values.items():
             if value is not None:
                 raise UsageError(f"{flag} speaks of a board, and none is named", "name it with --on user@host")
         return None
@@ -54,18 +54,18 @@ def where(
 
 
 def not_there(flags: dict[str, Any]) -> None:
-    """Refuse flags that a board has no use for."""
+    """Refuse flags that do not apply to a board."""
     for flag, (value, why) in flags.items():
         if value:
             raise UsageError(f"{flag} does not go with --on: {why}", "leave one of the two out")
 
 
 def flags(quiet: bool, **values: Any) -> list[str]:
-    """Words of a command line.
+    """Arguments of a command line.
 
     Args:
-        quiet: Whether to say `--quiet`.
-        values: By the name of the flag, `_` for `-`; None and False are left out, of a list each is a flag of its own.
+        quiet: Whether to pass `--quiet`.
+        values: Values by flag, with `_` for `-`; None and False are omitted, and a list repeats the flag.
     """
     words = ["--quiet"] if quiet else []
     for name, value in values.items():
@@ -73,5 +73,5 @@ def flags(quiet: bool, **values: Any) -> list[str]:
         if value is True:
             words.append(flag)
         elif value is not None and value is not False:
-            words += [f"{flag}={each}" for each in (value if isinstance(value, list) else [value])]
+            words += [f"{flag}={element}" for element in (value if isinstance(value, list) else [value])]
     return words

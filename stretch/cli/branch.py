@@ -1,4 +1,4 @@
-"""`stretch branch`: a model to a bundle of branches for one device."""
+"""`stretch branch`: turn a model into a bundle of branches for one device."""
 
 import re
 from functools import partial
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from stretch.capture.inputs import InputShapes
     from stretch.report.html.page import Page
 
-#: Phases of the bar: import torch, load, capture, plan, transform, and files of a usual bundle.
+#: Steps of the progress bar: import torch, load, capture, plan, transform, and the files of a typical bundle.
 PHASES = 16
 
-#: What a refinement adds to that.
+#: Additional steps of a refinement.
 REFINING = 23
 
-#: Seconds after Ctrl-C in which it leaves nothing half-written.
+#: Seconds after Ctrl-C for removing unfinished files.
 GRACE_S = WRITER_GRACE_S
 
 
@@ -44,57 +44,57 @@ def branch(
     model: Annotated[
         str, typer.Argument(help="Name of `stretch models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file.")
     ],
-    device: Annotated[str, typer.Option(help="Profile of `stretch devices`, or the path of one.")],
-    folder: Annotated[Path | None, typer.Option("--out", help="Folder of the bundle; runs/MODEL_DEVICE by default.")] = None,
+    device: Annotated[str, typer.Option(help="Id of a profile (see `stretch devices`), or the path of one.")],
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder of the bundle. Default: runs/MODEL_DEVICE.")] = None,
     design: Annotated[Path | None, typer.Option(help="Build this design (TOML) instead of searching for one.")] = None,
     request: PlanConfig,
     input_size: InputSizes = None,
-    weights: Annotated[str, typer.Option(help="default (trained, where they can be had), none (random), or a file.")] = "default",
+    weights: Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")] = "default",
     seed: Annotated[int, typer.Option(help="Seed of random weights.")] = 0,
     images: Annotated[
         Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) to calibrate the new network with.")
     ] = None,
-    image_count: Annotated[int, typer.Option(help="Calibration images to take, at most.", min=16)] = 256,
+    image_count: Annotated[int, typer.Option(help="Maximum number of calibration images.", min=16)] = 256,
     refine: Annotated[
         float | None,
-        typer.Option(help="Minutes to refine the calibrated network for by gradients, without labels, on a GPU where there is one."),
+        typer.Option(help="Minutes of refinement after calibration: gradient descent without labels, on a GPU if there is one."),
     ] = None,
     run_images: Annotated[
         int,
         typer.Option(
-            help="Other images of the folder that the bundle's files are run on in the precisions planned, at most; 0: none.", min=0
+            help="Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none.", min=0
         ),
     ] = 64,
     mapping: Annotated[
         list[str] | None,
-        typer.Option("--map", help="Where a processor runs for that, as dsp=dsp (its simulator) or gpu=opencl; on the CPU by default."),
+        typer.Option("--map", help="Delegate that stands in for a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
     ] = None,
     repair: Annotated[
         bool,
         typer.Option(
-            "--repair", help="Divide segments exactly, and let stages that change most stay as they are, until --min-agreement holds."
+            "--repair", help="Until --min-agreement holds, divide segments exactly and leave the stages with the largest loss unchanged."
         ),
     ] = False,
     budget: Annotated[
         float,
-        typer.Option(help="Minutes of measuring what single segments lose, which --min-agreement is planned with.", min=0.05, max=1e4),
+        typer.Option(help="Minutes for measuring the loss of single segments, which --min-agreement plans with.", min=0.05, max=1e4),
     ] = 5.0,
     pictures: PictureRequest,
-    controls: Annotated[bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle.")] = True,
+    controls: Annotated[bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle, which it is compared with.")] = True,
     export: Annotated[bool, typer.Option("--export/--no-export", help="Write the bundle.")] = True,
     anyway: Annotated[
         bool,
         typer.Option(
             "--anyway",
-            help="Write branches where something else is recommended, too. A design, or options that shape one, say so already; without "
-            "them nothing is written then, and the exit code is 4.",
+            help="Write branches even if something else is recommended. A design, or options that shape one, imply it; without "
+            "it, nothing is written in that case and the exit code is 4.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: no model is built, nothing is written.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: build no model and write nothing.")] = False,
     html: Html = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
 ) -> None:
-    """Stretch a model into branches for a device's processors and write a bundle that `stretch run` runs."""
+    """Stretch a model into branches for a device's processors and write a bundle for `stretch run`."""
     from predictors.errors import InfeasibleError
     from scheduler.placement.mapping import parse_mapping
     from stretch.api import branch as make
@@ -102,7 +102,7 @@ def branch(
     check_html(html)
     target = (folder or Path("runs") / _folder_name(model, device)) if export and not dry_run else None
     shape = read_inputs(input_size)
-    asked = pictures.values() or None
+    preprocessing = pictures.values() or None
     try:
         with out.progress("branching", total=PHASES if refine is None else PHASES + REFINING) as progress:
             result = make(
@@ -121,7 +121,7 @@ def branch(
                 mapping=parse_mapping(mapping or []),
                 repair=repair,
                 budget_minutes=budget,
-                preprocessing=asked,
+                preprocessing=preprocessing,
                 controls=controls,
                 dry_run=dry_run,
                 anyway=anyway or not export,
@@ -142,7 +142,7 @@ def _tell(out: Output, result: "Branched", html: Path | None) -> None:
     from msgspec.structs import replace
 
     answer = result.answer(as_flag)
-    # one list for people and for programs, with what packages warned of on the way
+    # one list for the terminal and the JSON, including warnings of packages
     for warning in answer.warnings:
         if warning not in out.warnings:
             out.warn(warning)
@@ -171,24 +171,24 @@ def _tell(out: Output, result: "Branched", html: Path | None) -> None:
                 f"calibrated {error.segment}: squared error {error.after:.3f} of the original's square, {error.before:.3f} before"
             )
         if answer.refinement is not None:
-            found = answer.refinement
+            refinement = answer.refinement
             console.print(
-                f"refined in {found.steps} steps: squared error of the outputs {found.after:.3f} of the original's square, "
-                f"{found.before:.3f} before, on {found.images} images that no step looked at"
+                f"refined in {refinement.steps} steps: squared error of the outputs {refinement.after:.3f} of the original's square, "
+                f"{refinement.before:.3f} before, on {refinement.images} images that no step looked at"
             )
         if answer.agreement is not None:
             for line in agreement_lines(answer.agreement):
                 console.print(line)
         if answer.bundle is not None:
             console.print(f"largest difference of any exported file from torch: {answer.checks['max_error']:.1e} of its largest output")
-            # not wrapped: this line is there to be copied
+            # not wrapped, so that the command can be copied
             console.print(f"bundle written; run it with: stretch run {answer.bundle}", soft_wrap=True)
 
     out.emit(answer, human)
 
 
 def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool, command: str) -> "Page":
-    """The report of a model without a design: why, and what it takes as it is."""
+    """The report of a model without a feasible design: the reasons, and the latency of the original."""
     from predictors.devices import load_device
     from stretch.planning.sentences import error_spelled
     from stretch.report.html.refusal_page import refusal_page
@@ -201,6 +201,6 @@ def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputSha
 
 
 def _folder_name(model: str, device: str) -> str:
-    """``resnet50_pixel6``; a path or a factory becomes a plain name."""
+    """Default folder name such as ``resnet50_pixel6``; a path or a factory is reduced to a plain name."""
     parts = [Path(model.partition(":")[2] or model).name, Path(device).stem]
     return "_".join(re.sub(r"[^\w.-]+", "-", part) for part in parts)

@@ -1,4 +1,4 @@
-"""`stretch compare`: bundles, plans, searches and runs side by side."""
+"""`stretch compare`: compare bundles, plans, searches and runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,17 +23,17 @@ def compare(
     what: Annotated[
         list[str],
         typer.Argument(
-            help="Folders of bundles, files with what `branch`, `search` or `run` printed as JSON, or models, which are planned for each device."
+            help="Bundle folders, JSON output of `branch`, `search` or `run`, or models, which are planned for each device."
         ),
     ],
     device: Annotated[
-        list[str] | None, typer.Option(help="Profile of `stretch devices`, or the path of one, that models are planned for; repeat.")
+        list[str] | None, typer.Option(help="Id or path of a device profile that models are planned for; repeatable.")
     ] = None,
     request: PlanConfig,
     html: Html = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
 ) -> None:
-    """Put bundles, plans, searches and runs side by side."""
+    """Compare bundles, plans, searches and runs in one table."""
     from predictors.devices import load_device
     from predictors.errors import UsageError
     from stretch.comparison.rows import CompareAnswer, warnings_of
@@ -74,7 +74,7 @@ def _result_rows(name: str) -> "list[ComparedRow]":
 
 
 def _model_rows(name: str, profiles: "list[DeviceProfile]", request: PlanConfig, trust_code: bool) -> "list[ComparedRow]":
-    """A model planned for each device; a device without a design has a row that says why."""
+    """Plan a model for each device; a device without a feasible design gets a row with the reason."""
     from predictors.errors import InfeasibleError
     from stretch.cli.train import import_torch
 

@@ -1,4 +1,4 @@
-"""`stretch delegates`: what can run subgraphs on this machine."""
+"""`stretch delegates`: list the delegates that can run subgraphs on this machine."""
 
 from typing import TYPE_CHECKING
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 class ListedDelegate(msgspec.Struct, frozen=True, kw_only=True):
     """A delegate."""
 
-    name: str  # Its name.
-    summary: str  # What it is.
+    name: str
+    summary: str  # One-line description.
     available: bool  # Whether it can run here.
-    reason: str | None  # Why not; None where it can.
-    asynchronous: bool  # Whether work is enqueued, without a thread.
-    computes: bool  # Whether its outputs are the subgraph's results.
-    module: str  # Where its code is.
-    origin: str | None  # Package and entry point that it comes from; None for nn-stretch's own.
+    reason: str | None  # Reason if it cannot; None otherwise.
+    asynchronous: bool  # Whether it enqueues work instead of using a thread.
+    computes: bool  # Whether it computes real outputs.
+    module: str  # Python module of the class.
+    origin: str | None  # Package and entry point of a third-party delegate; None for built-in ones.
 
 
 class DelegatesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What can run subgraphs here; the fields are the keys of `stretch delegates --json`."""
+    """The delegates; the fields are the keys of `stretch delegates --json`."""
 
-    items: list[ListedDelegate]  # Each delegate.
-    broken: dict[str, str]  # Delegates of other packages that cannot be used, and why.
+    items: list[ListedDelegate]
+    broken: dict[str, str]  # Third-party delegates that cannot be used, with the reason.
 
 
 @verb
 def delegates(out: Output) -> None:
-    """List delegates, those of other packages included, and whether they can run here."""
+    """List delegates, including third-party ones, and whether they can run on this machine."""
     from scheduler.delegates import delegates as registry
     from scheduler.delegates import load_plugins, origin
 
@@ -70,7 +70,7 @@ def delegates(out: Output) -> None:
         for title in ("delegate", "what it is", "available", "how work reaches it"):
             table.add_column(title)
         for item in items:
-            how = "enqueued, no thread" if item.asynchronous else "calling thread or a thread of its own"
+            how = "enqueued, no thread" if item.asynchronous else "calling thread or a dedicated thread"
             table.add_row(item.name, item.summary, "yes" if item.available else f"no: {item.reason}", how)
         console.print(table)
 
@@ -78,6 +78,6 @@ def delegates(out: Output) -> None:
 
 
 def _documented(delegate: "type[Delegate]") -> str:
-    """What the documentation of a delegate's class says first, where its authors wrote no summary."""
-    own = delegate.__dict__.get("__doc__") or ""
-    return (own.strip().splitlines() or [f"no summary, from {delegate.__module__}"])[0]
+    """First line of a delegate's class docstring, for delegates without a summary."""
+    docstring = delegate.__dict__.get("__doc__") or ""
+    return (docstring.strip().splitlines() or [f"no summary, from {delegate.__module__}"])[0]

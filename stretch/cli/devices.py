@@ -1,4 +1,4 @@
-"""`stretch devices`: the device profiles that ship with nn-stretch, or all that one of them knows."""
+"""`stretch devices`: list the device profiles that ship with nn-stretch, or show one in detail."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 class ListedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     """A processor of a device."""
 
-    precisions: list[str]  # That it computes in.
-    default_precision: str  # Where none is asked for.
-    core_sets: list[str]  # Sets of cores that may be asked for.
-    default_core_set: str | None  # Where none is asked for; None where it has no cores to choose from.
-    width_slice: int  # Channel counts are best multiples of it.
-    origin: Origin  # What its times are from by default: ``fit``, ``sibling``, ``relatives`` or ``roofline``.
-    cores: dict[str, str]  # Each core set in words.
-    measurements: dict[str, str]  # What its times are fitted to, by core set and precision, such as ``1large fp32``; empty without a fit.
+    precisions: list[str]
+    default_precision: str
+    core_sets: list[str]  # Selectable core sets.
+    default_core_set: str | None  # None if it has no core sets.
+    width_slice: int  # Preferred multiple of channel counts.
+    origin: Origin  # Source of its predicted times by default: ``fit``, ``sibling``, ``relatives`` or ``roofline``.
+    cores: dict[str, str]  # Description of each core set.
+    measurements: dict[str, str]  # Measurements that its times are fitted to, by core set and precision, such as ``1large fp32``; empty without a fit.
 
 
 class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A device profile."""
 
-    id: str  # Its id.
-    name: str  # The device in words.
-    soc: str  # Its chip.
+    id: str
+    name: str  # Product name.
+    soc: str  # System on chip.
     calibrated: bool  # Whether the profile was fitted to measurements.
-    processors: dict[str, ListedProcessor]  # Its processors.
-    aliases: list[str]  # Other names that `--device` takes for it.
+    processors: dict[str, ListedProcessor]
+    aliases: list[str]  # Other names that `--device` accepts.
     left_out: dict[str, str]  # Processors that the device has and the profile lacks, with the reason.
     sources: dict[str, str]  # Where the profile's numbers come from, by key.
 
@@ -43,7 +43,7 @@ class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
 class DevicesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The device profiles; the fields are the keys of `stretch devices --json`."""
 
-    items: list[ListedDevice]  # Each profile.
+    items: list[ListedDevice]
 
 
 @verb
@@ -51,10 +51,10 @@ def devices(
     out: Output,
     device: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="One profile, by its id or the name of its device or chip: all that is known of it."),
+        typer.Argument(metavar="[ID]", help="Show one profile in detail, by its id or the name of its device or chip."),
     ] = None,
 ) -> None:
-    """List device profiles, their processors and what was measured; of one, also its sources and what is left out."""
+    """List device profiles, their processors and measurements; for one profile also its sources and omitted processors."""
     from predictors.devices import list_devices, load_device
 
     items = [_listed(load_device(name)) for name in (list_devices() if device is None else [device])]
@@ -72,7 +72,7 @@ def _print_list(console: "Console", items: list[ListedDevice]) -> None:
         measured = ", ".join(name for name, p in item.processors.items() if p.origin == "fit")
         table.add_row(item.id, item.name, processors, measured or "none")
     console.print(table)
-    console.print("`stretch devices ID` tells more of one; `--device` also takes names of devices and chips, such as sm8750")
+    console.print("`stretch devices ID` shows one in detail; `--device` also accepts names of devices and chips, such as sm8750")
 
 
 def _print_one(console: "Console", item: ListedDevice) -> None:
@@ -91,7 +91,7 @@ def _print_one(console: "Console", item: ListedDevice) -> None:
             shown = name if core_set == processor.default_core_set else f"{name}[{core_set}]"
             line(f"  {shown}: {words}")
         for source in dict.fromkeys(processor.measurements.values()):
-            where = ", ".join(key for key, each in processor.measurements.items() if each == source)
+            where = ", ".join(key for key, source_id in processor.measurements.items() if source_id == source)
             line(f"  {where}: {source}")
     for name, why in item.left_out.items():
         line("")

@@ -1,4 +1,4 @@
-"""`stretch env`: what a bug report needs."""
+"""`stretch env`: environment information for a bug report."""
 
 import platform
 from typing import TYPE_CHECKING
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
 class EnvItem(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the report."""
 
-    name: str  # What.
-    value: str  # Its value in words.
+    name: str
+    value: str
 
 
 class EnvAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bug report needs; the fields are the keys of `stretch env --json`."""
+    """Environment of this installation; the fields are the keys of `stretch env --json`."""
 
-    nn_stretch: str  # Our version.
-    python: str  # Python's version.
+    nn_stretch: str  # Version of nn-stretch.
+    python: str
     system: str  # The operating system.
     processor: str  # The CPU.
     cores: list[int]  # CPU cores that this process may use.
-    opencl: str | None  # OpenCL devices, or its loader; None where there is none.
-    packages: dict[str, str | None]  # Version of each package that matters; None where it is not installed.
-    imported_from: dict[str, str]  # Folder of each of our packages.
-    warnings: list[str]  # What a person should know.
-    items: list[EnvItem] = []  # All of it in words, in reading order.
+    opencl: str | None  # OpenCL devices, or the loader; None without OpenCL.
+    packages: dict[str, str | None]  # Versions of relevant packages; None if not installed.
+    imported_from: dict[str, str]  # Folder of each package of nn-stretch.
+    warnings: list[str]
+    items: list[EnvItem] = []  # All of the above as text, in reading order.
 
 
 @verb
 def env(out: Output) -> None:
-    """Print what a bug report needs: versions, processors, folders."""
+    """Print versions, processors and folders for a bug report."""
     from stretch import __version__
     from stretch.environment import OTHERS, OURS, cores, folder, opencl_devices, other_owner, processor_name, version
 
-    found = EnvAnswer(
+    partial_answer = EnvAnswer(
         nn_stretch=__version__,
         python=platform.python_version(),
         system=platform.platform(),
@@ -50,7 +50,7 @@ def env(out: Output) -> None:
         imported_from={name: str(folder(name)) for name in OURS},
         warnings=out.warnings,
     )
-    answer = msgspec.structs.replace(found, items=_items(found))
+    answer = msgspec.structs.replace(partial_answer, items=_items(partial_answer))
     for name in OURS:
         if stranger := other_owner(name):
             out.warn(
@@ -66,10 +66,10 @@ def env(out: Output) -> None:
     out.emit(answer, human)
 
 
-def _items(found: EnvAnswer) -> list[EnvItem]:
-    """The report in words, in reading order."""
-    lines = [("nn-stretch", found.nn_stretch), ("python", found.python), ("system", found.system), ("processor", found.processor)]
-    lines += [("cores", ", ".join(map(str, found.cores))), ("opencl", found.opencl or "none")]
-    lines += [(name, version or "not installed") for name, version in found.packages.items()]
-    lines += [(f"{name} from", folder) for name, folder in found.imported_from.items()]
+def _items(answer: EnvAnswer) -> list[EnvItem]:
+    """The report as text, in reading order."""
+    lines = [("nn-stretch", answer.nn_stretch), ("python", answer.python), ("system", answer.system), ("processor", answer.processor)]
+    lines += [("cores", ", ".join(map(str, answer.cores))), ("opencl", answer.opencl or "none")]
+    lines += [(name, version or "not installed") for name, version in answer.packages.items()]
+    lines += [(f"{name} from", folder) for name, folder in answer.imported_from.items()]
     return [EnvItem(name=name, value=value) for name, value in lines]

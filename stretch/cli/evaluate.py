@@ -1,4 +1,4 @@
-"""`stretch evaluate`: what a bundle is worth on images, with labels or without."""
+"""`stretch evaluate`: accuracy of a bundle on images, or agreement with the original if there are no labels."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,18 +27,18 @@ def evaluate(
     *,
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
     images: Annotated[
-        Path, typer.Option(help="Folder of class folders, a .csv or .tsv of file and label, or a folder of images without labels.")
+        Path, typer.Option(help="Folder of class folders, a .csv or .tsv table of file and label, or a folder of unlabelled images.")
     ],
-    classes: Annotated[Path | None, typer.Option(help="File with the name of each output's class, one a line.")] = None,
-    labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether folders are classes.")] = True,
-    image_count: Annotated[int | None, typer.Option(help="Images to take, at most, evenly spread over all.", min=1)] = None,
+    classes: Annotated[Path | None, typer.Option(help="File with the class names in output order, one per line.")] = None,
+    labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether folder names are class labels.")] = True,
+    image_count: Annotated[int | None, typer.Option(help="Maximum number of images, spread evenly over all.", min=1)] = None,
     mapping: Annotated[
-        list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")
+        list[str] | None, typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas.")
     ] = None,
-    processors: Annotated[str | None, typer.Option(help="Processors to use, as cpu,gpu; the work of those left out moves to them.")] = None,
+    processors: Annotated[str | None, typer.Option(help="Processors to use, such as cpu,gpu; subgraphs of the others move to them.")] = None,
     pictures: PictureRequest,
 ) -> None:
-    """Measure a bundle's accuracy on images, and how far it agrees with the original."""
+    """Measure a bundle's accuracy on images, and its agreement with the original."""
     from predictors.errors import UsageError
     from scheduler.bundle.load import load_bundle
     from scheduler.placement.mapping import parse_mapping
@@ -52,12 +52,12 @@ def evaluate(
     model = loaded.manifest.model
     outputs = _outputs(loaded)
     preprocessing = pictures.over(model.preprocessing)
-    found = find_images(images, outputs, classes, labelled=labels)
-    files = found.spread(image_count)
+    image_set = find_images(images, outputs, classes, labelled=labels)
+    files = image_set.spread(image_count)
     only = None if processors is None else [name.strip() for name in processors.split(",")]
     with Session(loaded, parse_mapping(mapping or []), processors=only) as session:
         if not session.computes:
-            raise UsageError("a delegate of --map computes nothing, so there is nothing to evaluate", "map to one that computes")
+            raise UsageError("a delegate of --map computes no outputs, so there is nothing to evaluate", "map to one that computes")
         original = _original(loaded, session, out)
         with out.progress("evaluating", total=len(files)) as step:
             images_read = _images(files, model.input_shape, preprocessing, step)
@@ -66,18 +66,18 @@ def evaluate(
             out.warn(one_sided(result.classes))
         if result.calibrated_on:
             out.warn(
-                f"{result.calibrated_on} of the {result.images} images calibrated this bundle, so these figures are too good: evaluate it on others"
+                f"{result.calibrated_on} of the {result.images} images were used to calibrate this bundle, so these figures are too good: evaluate it on others"
             )
-        taken = images_answer(images, found, len(files), result.images)
+        taken = images_answer(images, image_set, len(files), result.images)
         answer = evaluate_answer(session, taken, preprocessing, result, out.warnings)
     out.emit(answer, lambda console: _print(console, answer))
 
 
 def _outputs(bundle: "Bundle") -> int:
-    """How many classes the network tells apart."""
+    """Number of classes of the network."""
     from predictors.errors import StretchError
 
-    # one that has several of either is told so
+    # networks with several inputs or outputs are refused here
     _ = bundle.manifest.input, bundle.manifest.output
     shape = bundle.manifest.model.output_shape
     if len(shape) != 2 or shape[0] != 1 or bundle.manifest.model.input_shape[0] != 1:
@@ -103,7 +103,7 @@ def _original(bundle: "Bundle", session: "Session", out: Output) -> Any:
 def _images(
     files: "tuple[ImageFile, ...]", shape: tuple[int, ...], preprocessing: "Preprocessing", step: Any
 ) -> "Iterator[tuple[str, np.ndarray[Any, Any], int | None]]":
-    """Every image of the files, read when it is its turn."""
+    """The images of the files, read lazily."""
     from stretch.quantize.images import read_images
 
     for file in files:

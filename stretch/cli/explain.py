@@ -1,4 +1,4 @@
-"""`stretch explain`: where each operator of a bundle, or of a file on a runtime, runs, why, and what it costs."""
+"""`stretch explain`: placement, reason and cost of each operator of a bundle, or of a file on a runtime."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,83 +17,83 @@ if TYPE_CHECKING:
 @verb
 def explain(
     out: Output,
-    bundle: Annotated[Path, typer.Argument(help="Folder of a bundle; an ONNX or TFLite file if a runtime is asked.")],
+    bundle: Annotated[Path, typer.Argument(help="Folder of a bundle; with --runtime an ONNX or TFLite file.")],
     device: Annotated[
         str | None,
         typer.Option(
-            "--device", "-d", help="Predict for this device (see `stretch devices`) instead of measuring here; of a runtime, its device."
+            "--device", "-d", help="Predict for this device (see `stretch devices`) instead of measuring here; with --runtime, a device of the runtime."
         ),
     ] = None,
     mapping: Annotated[
-        list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")
+        list[str] | None, typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas.")
     ] = None,
     foreign_runtime: Annotated[
-        str | None, typer.Option("--runtime", help="Ask this runtime about a file: onnxruntime, qnn, openvino, litert or opencl.")
+        str | None, typer.Option("--runtime", help="Show how this runtime places a file: onnxruntime, qnn, openvino, litert or opencl.")
     ] = None,
     fix: Annotated[
-        Path | None, typer.Option("--fix", help="Write the ONNX file here with the changes that help, if it still computes the same.")
+        Path | None, typer.Option("--fix", help="Write the ONNX file with all changes that improve its placement and preserve its results.")
     ] = None,
 ) -> None:
-    """Show where each operator runs, why it runs there and what it costs."""
+    """Show where each operator runs, why, and its cost."""
     from predictors.errors import UsageError
 
     if foreign_runtime is not None:
         if mapping:
-            raise UsageError("--map places the processors of a bundle, --runtime asks about a file", "give one of the two")
+            raise UsageError("--map places the processors of a bundle, --runtime explains a file", "give one of the two")
         _explain_file(out, bundle, foreign_runtime, device, fix)
         return
     if fix is not None:
-        raise UsageError("--fix changes a file for a runtime, and none is asked", "add --runtime onnxruntime, or another")
+        raise UsageError("--fix changes a file for a runtime, but no runtime is named", "add --runtime onnxruntime, or another")
     from predictors.devices import load_device
     from scheduler.bundle.load import load_bundle
     from stretch.stages.explain import explain_here, explain_on
 
     if device is not None and mapping:
-        raise UsageError("--map places processors on this machine, --device asks about another", "give one of the two")
+        raise UsageError("--map places processors on this machine, --device predicts for another", "give one of the two")
     if bundle.suffix.lower() in (".onnx", ".tflite") and bundle.is_file():
         raise UsageError(f"{bundle} is a file, not the folder of a bundle", "add --runtime onnxruntime, qnn, openvino, litert or opencl")
     loaded = load_bundle(bundle, check_hashes=True)
 
     with out.progress("explaining", total=len(loaded.manifest.subgraphs)) as progress:
         if device is None:
-            found = explain_here(loaded, mapping or [], progress, out.warnings)
+            explanation = explain_here(loaded, mapping or [], progress, out.warnings)
         else:
-            found = explain_on(loaded, load_device(device), progress, out.warnings, out.warn)
-    out.emit(found, lambda console: _print(console, found, loaded.manifest.device))
+            explanation = explain_on(loaded, load_device(device), progress, out.warnings, out.warn)
+    out.emit(explanation, lambda console: _print(console, explanation, loaded.manifest.device))
 
 
 def _explain_file(out: Output, file: Path, runtime: str, device: str | None, fix: Path | None) -> None:
-    """Ask a runtime about a file, and try the changes that may help."""
+    """Explain a file on a runtime, and try changes that may improve its placement."""
     import msgspec
 
     from scheduler.explain import explain_file, fix_file
 
     with out.progress(f"asking {runtime}") as progress:
-        found = explain_file(file, runtime, device)
+        explanation = explain_file(file, runtime, device)
         progress("about changes")
-        found = fix_file(found, runtime, device, fix)
-    for warning in found.warnings:
+        explanation = fix_file(explanation, runtime, device, fix)
+    for warning in explanation.warnings:
         out.warn(warning)
-    found = msgspec.structs.replace(found, warnings=out.warnings)
-    out.emit(found, lambda console: _print_file(console, found))
+    explanation = msgspec.structs.replace(explanation, warnings=out.warnings)
+    out.emit(explanation, lambda console: _print_file(console, explanation))
 
 
-def _print_file(console: "Console", found: "RuntimeExplanation") -> None:
+def _print_file(console: "Console", explanation: "RuntimeExplanation") -> None:
     from stretch.report.runtime import runtime_lines, runtime_table
 
-    for line in runtime_lines(found):
+    for line in runtime_lines(explanation):
         console.print(line)
     console.print()
-    console.print(runtime_table(found))
+    console.print(runtime_table(explanation))
 
 
-def _print(console: "Console", found: "Explanation", planned_for: str) -> None:
+def _print(console: "Console", explanation: "Explanation", planned_for: str) -> None:
     from stretch.report.placement import operator_table, subgraph_table
 
-    for name, p in found.processors.items():
+    for name, p in explanation.processors.items():
         cores = f" on core {'+'.join(map(str, p.cores))}, {p.dispatch}" if p.cores else ""
         console.print(f"{name}: {p.delegate}{cores}; {p.reason}")
     console.print()
-    console.print(operator_table(found.ops, found.device))
+    console.print(operator_table(explanation.ops, explanation.device))
     console.print()
-    console.print(subgraph_table(found.subgraphs, found.device, planned_for))
+    console.print(subgraph_table(explanation.subgraphs, explanation.device, planned_for))

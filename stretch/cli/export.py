@@ -1,4 +1,4 @@
-"""`stretch export`: a bundle again, with processors' subgraphs in other precisions, a TFLite file, or code for a DSP."""
+"""`stretch export`: convert a bundle to other precisions, add a TFLite file, or compile code for a DSP."""
 
 import dataclasses
 from enum import StrEnum
@@ -27,10 +27,10 @@ class Format(StrEnum):
     qnn = "qnn"
 
 
-#: Made-up images for random weights.
+#: Number of synthetic images for bundles with random weights.
 SYNTHETIC = 16
 
-#: Seconds after Ctrl-C in which it leaves nothing half-written.
+#: Seconds after Ctrl-C for removing unfinished files.
 GRACE_S = WRITER_GRACE_S
 
 
@@ -40,41 +40,41 @@ def export(
     out: Output,
     *,
     bundle: Annotated[
-        Path, typer.Argument(help="Folder of an fp32 bundle; with --format tflite of any, with qnn of one whose dsp is int8.")
+        Path, typer.Argument(help="Folder of an fp32 bundle; any bundle with --format tflite, one with int8 dsp subgraphs with --format qnn.")
     ],
     folder: Annotated[Path, typer.Option("--out", help="Folder of the new bundle.")],
     file_format: Annotated[
         Format,
         typer.Option(
             "--format",
-            help="onnx: an ONNX file a subgraph; tflite: beside them one TFLite file of all subgraphs; qnn: beside them code for the DSP of chips.",
+            help="onnx: one ONNX file per subgraph; tflite: also one TFLite file of all subgraphs; qnn: also compiled code for the DSPs of --chips.",
         ),
     ] = Format.onnx,
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Precision by processor, such as cpu=fp32,dsp=int8; by default what the plan assumed, or with --format tflite what the bundle has."
+            help="Precision by processor, such as cpu=fp32,dsp=int8. Default: the planned precisions, or with --format tflite those of the bundle."
         ),
     ] = None,
     images: Annotated[
-        Path | None, typer.Option(help="Folder of calibration images (pictures, .npy, .npz); made up for random weights and fp16.")
+        Path | None, typer.Option(help="Folder of calibration images (pictures, .npy, .npz). Default for random weights and fp16: synthetic images.")
     ] = None,
-    limit: Annotated[int, typer.Option("--image-count", help="Images to use at most; the first 64 calibrate.", min=8, max=100_000)] = 64,
+    limit: Annotated[int, typer.Option("--image-count", help="Maximum number of images; the first 64 calibrate.", min=8, max=100_000)] = 64,
     pictures: PictureRequest,
     min_cosine: Annotated[
-        float, typer.Option(help="Of each int8 or fp16 subgraph's output, and the model's, with fp32: less is refused.", min=0.0, max=1.0)
+        float, typer.Option(help="Minimum cosine similarity to fp32 of the output of each int8 or fp16 subgraph and of the model.", min=0.0, max=1.0)
     ] = 0.99,
-    fp32_fallback: Annotated[bool, typer.Option("--fp32-fallback", help="Keep in fp32 what would be refused.")] = False,
-    chips: Annotated[str, typer.Option(help="Chips to compile for with --format qnn, separated by commas.")] = "sm8350,sm8450,sm8550",
+    fp32_fallback: Annotated[bool, typer.Option("--fp32-fallback", help="Keep subgraphs below --min-cosine in fp32 instead of failing.")] = False,
+    chips: Annotated[str, typer.Option(help="With --format qnn: chips to compile for, separated by commas.")] = "sm8350,sm8450,sm8550",
     aot: Annotated[
         str | None,
         typer.Option(
             metavar="CHIPS",
-            help="For experts, not supported: with --format tflite, compile the int8 dsp signatures of a bundle's TFLite file for these chips.",
+            help="Experimental: with --format tflite, compile the int8 dsp signatures of a bundle's TFLite file for these chips.",
         ),
     ] = None,
 ) -> None:
-    """Write a bundle again with some processors in int8 or fp16, with a TFLite file, or with code for a DSP, and compare."""
+    """Write a copy of a bundle with processors in int8 or fp16, a TFLite file or DSP code, and compare it with the original."""
     from scheduler.bundle.load import load_bundle
     from stretch.export.staging import check_target
 
@@ -92,25 +92,25 @@ def export(
     samples, source = _samples(manifest, wanted, images, limit)
     with out.progress("exporting") as progress:
         write = _writer(file_format)
-        made = write(loaded, folder, wanted, samples, source, progress=progress, min_cosine=min_cosine, repair=fp32_fallback)
-    _emit(out, folder, file_format, manifest, made)
+        written = write(loaded, folder, wanted, samples, source, progress=progress, min_cosine=min_cosine, repair=fp32_fallback)
+    _emit(out, folder, file_format, manifest, written)
 
 
 def _restated(bundle: "Bundle", pictures: PictureRequest) -> "Bundle":
-    """The bundle as if it stated what is asked of pictures: so they are read, and so says the bundle that is written."""
+    """The bundle with the preprocessing of the flags, which applies to the images read here and is written into the new bundle."""
     from msgspec.structs import replace
 
     from scheduler.bundle.preprocessing import IMAGENET, requested_preprocessing
 
     model = bundle.manifest.model
-    if not (asked := pictures.values()):
+    if not (requested := pictures.values()):
         return bundle
-    read = requested_preprocessing(model.preprocessing or IMAGENET, asked, model.input_shape)
+    read = requested_preprocessing(model.preprocessing or IMAGENET, requested, model.input_shape)
     return dataclasses.replace(bundle, manifest=replace(bundle.manifest, model=replace(model, preprocessing=read)))
 
 
 def _wanted(file_format: Format, precision: str | None, manifest: "Manifest") -> dict[str, str]:
-    """Precision by processor, as asked for or as planned."""
+    """Precision by processor, as requested or as planned."""
     from stretch.export.precision import planned_precision
 
     if precision is not None:
@@ -119,7 +119,7 @@ def _wanted(file_format: Format, precision: str | None, manifest: "Manifest") ->
 
 
 def _writer(file_format: Format) -> Any:
-    """What writes bundles of a format."""
+    """The export function of a format."""
     from stretch.export.precision import export_precision
 
     if file_format is not Format.tflite:
@@ -130,23 +130,23 @@ def _writer(file_format: Format) -> Any:
 
 
 def _refuse_images(file_format: Format, precision: str | None, images: Path | None, pictures: PictureRequest, *, aot: bool) -> None:
-    """Raise UsageError if compiling what is int8 already is asked for with what only making it int8 needs."""
+    """Raise UsageError if compiling int8 subgraphs is combined with flags of quantisation."""
     from predictors.errors import UsageError
 
-    asked = precision is not None or images is not None or pictures != PictureRequest()
-    if aot and (file_format is not Format.tflite or asked):
+    stated = precision is not None or images is not None or pictures != PictureRequest()
+    if aot and (file_format is not Format.tflite or stated):
         raise UsageError(
             "--aot compiles signatures of a TFLite file that is there already",
             "give it with --format tflite alone, on a bundle that has one",
         )
-    if not aot and asked:
+    if not aot and stated:
         raise UsageError(
             "--format qnn compiles subgraphs that are int8 already", "make them int8 first, with --precision dsp=int8 and --images"
         )
 
 
 def _samples(manifest: "Manifest", wanted: dict[str, str], images: Path | None, limit: int) -> "tuple[list[Any], str]":
-    """Images to calibrate and compare with, and where they came from."""
+    """Images for calibration and comparison, and their source."""
     from predictors.errors import UsageError
     from scheduler.bundle.preprocessing import IMAGENET
     from stretch.quantize.images import load_images, synthetic_images
@@ -156,42 +156,42 @@ def _samples(manifest: "Manifest", wanted: dict[str, str], images: Path | None, 
         return list(load_images(images, manifest.model.input_shape, limit, read)), "folder"
     if manifest.weights.source == "random" or "int8" not in wanted.values():
         return list(synthetic_images(manifest.model.input_shape, min(limit, SYNTHETIC))), "synthetic"
-    raise UsageError("int8 needs calibration images, none were given", "give a folder of images that the model will meet with --images")
+    raise UsageError("int8 needs calibration images", "give a folder of images that the model will meet with --images")
 
 
-def _emit(out: Output, folder: Path, file_format: Format, before: "Manifest", made: Any) -> None:
-    """Tell what was written, what stayed in fp32, and what it is predicted to take."""
+def _emit(out: Output, folder: Path, file_format: Format, before: "Manifest", written: Any) -> None:
+    """Report the new bundle, the subgraphs that stayed in fp32, and the predicted latency."""
     from stretch.export.answer import export_answer
 
-    for name, why in made.kept.items():
-        where = f", on processor {made.moved[name]}" if name in made.moved else ""
+    for name, why in written.kept.items():
+        where = f", on processor {written.moved[name]}" if name in written.moved else ""
         out.warn(f"subgraph `{name}` stays in fp32{where}: {why}")
-    if before.predicted and not made.manifest.predicted:
+    if before.predicted and not written.manifest.predicted:
         out.warn(f"the profile {before.device} cannot be read here, so the new bundle has no predicted times")
     form: Literal["onnx", "tflite"] = "tflite" if file_format is Format.tflite else "onnx"
-    answer = export_answer(folder, form, made.manifest, made.losses, out.warnings)
+    answer = export_answer(folder, form, written.manifest, written.losses, out.warnings)
     out.emit(answer, lambda console: _print(console, answer))
 
 
 def _export_qnn(out: Output, bundle: "Bundle", folder: Path, chips: list[str]) -> None:
-    """Code for the DSP of chips, each file compared with its int8 subgraph."""
+    """Compile DSP code for chips and compare each file with its int8 subgraph."""
     from stretch.export.answer import contexts_answer
     from stretch.export.qnn import export_contexts
 
     with out.progress("compiling") as progress:
-        made = export_contexts(bundle, folder, chips, progress)
-    answer = contexts_answer(folder, made.manifest, made.losses, out.warnings)
+        contexts = export_contexts(bundle, folder, chips, progress)
+    answer = contexts_answer(folder, contexts.manifest, contexts.losses, out.warnings)
     out.emit(answer, lambda console: _print_chips(console, answer))
 
 
 def _export_aot(out: Output, bundle: "Bundle", folder: Path, chips: list[str]) -> None:
-    """Copies of the TFLite file with code in place of its int8 DSP signatures, each compared with its int8 subgraph."""
+    """Compile the int8 DSP signatures of the TFLite file for chips and compare each with its int8 subgraph."""
     from stretch.export.answer import aot_answer
     from stretch.export.tflite.aot import export_aot
 
     with out.progress("compiling") as progress:
-        made = export_aot(bundle, folder, chips, progress)
-    answer = aot_answer(folder, made.manifest, made.compiled, out.warnings)
+        compiled = export_aot(bundle, folder, chips, progress)
+    answer = aot_answer(folder, compiled.manifest, compiled.compiled, out.warnings)
     out.emit(answer, lambda console: _print_chips(console, answer))
 
 
@@ -238,7 +238,7 @@ def _print(console: "Console", answer: "ExportAnswer") -> None:
 
 
 def _prediction(answer: "ExportAnswer") -> str:
-    """What the new files are predicted to take on the device."""
+    """Predicted latency of the new bundle on its device."""
     predicted = answer.predicted
     speedup = predicted["speedup"]
     single = f", {speedup:.2f}× the best single processor ({predicted['best_single_processor']})" if speedup is not None else ""

@@ -1,4 +1,4 @@
-"""`stretch extract`: a design out of a trained run, as weights and as a bundle."""
+"""`stretch extract`: extract a design from a trained run, as weights and as a bundle."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from scheduler.progress import Progress
     from stretch.train.answer import ExtractAnswer, RankingAnswer
 
-#: Seconds after Ctrl-C in which it leaves nothing half-written.
+#: Seconds after Ctrl-C for removing unfinished files.
 GRACE_S = WRITER_GRACE_S
 
 
@@ -24,20 +24,20 @@ def extract(
     out: Output,
     run: Annotated[Path, typer.Argument(help="Folder that `stretch train` wrote.")],
     design: Annotated[
-        Path | None, typer.Option(help="Design (TOML) of the supernet's pool, or within it; the run's first by default.")
+        Path | None, typer.Option(help="Design (TOML) in the supernet's pool or within its range. Default: the first design of the run.")
     ] = None,
-    folder: Annotated[Path | None, typer.Option("--out", help="Folder of the result; RUN/extracted by default.")] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder of the result. Default: RUN/extracted.")] = None,
     export: Annotated[bool, typer.Option("--export/--no-export", help="Write a bundle, too.")] = True,
-    controls: Annotated[bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle.")] = True,
+    controls: Annotated[bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle, which it is compared with.")] = True,
     rank: Annotated[
         int,
         typer.Option(
-            help="Evaluate this many designs of a supernet and write accuracy.json, which `stretch branch --accuracy` plans with.", min=0
+            help="Instead, evaluate this many designs of a supernet and write accuracy.json for `stretch branch --accuracy`.", min=0
         ),
     ] = 0,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Execute Python code that the run's recipe names as its model.")] = False,
 ) -> None:
-    """Take a trained design out of a run: weights, accuracy, a bundle to run."""
+    """Extract a trained design from a run: its weights, its accuracy and a bundle."""
     from stretch.cli.train import import_torch
 
     import_torch()
@@ -70,10 +70,10 @@ def _rank(run: Path, target: Path, count: int, progress: "Progress", trust_code:
     from stretch.train.answer import ranking_answer
     from stretch.train.rank import rank
 
-    found = rank(run, count, progress, trust_code=trust_code)
+    ranking = rank(run, count, progress, trust_code=trust_code)
     file = target / "accuracy.json"
-    save_accuracy(file, found.predictor)
-    return ranking_answer(file, found.predictor)
+    save_accuracy(file, ranking.predictor)
+    return ranking_answer(file, ranking.predictor)
 
 
 def _print(console: "Console", answer: "ExtractAnswer") -> None:
@@ -82,7 +82,7 @@ def _print(console: "Console", answer: "ExtractAnswer") -> None:
     if answer.agreement is not None:
         for line in agreement_lines(answer.agreement):
             console.print(line)
-    # not wrapped: these lines are there to be copied
+    # not wrapped, so that the commands can be copied
     console.print(f"weights: {answer.checkpoint}", soft_wrap=True)
     if ranking := answer.ranking:
         console.print(

@@ -1,4 +1,4 @@
-"""`stretch fit`: kernel models of a device from measurements, or from the fits of its relatives."""
+"""`stretch fit`: fit kernel models of a device to measurements, or derive them from fits of similar devices."""
 
 import shlex
 from pathlib import Path
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
     from predictors.devices import DeviceProfile
 
-#: In place of measurements: what other profiles' fits say.
+#: Argument for deriving priors from the fits of other profiles.
 RELATIVES = "relatives"
 
 
 class FitRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One processor, core set and precision; how good fits made so are on what they have not seen."""
+    """Cross-validation of the fit of one processor, core set and precision."""
 
-    networks: int  # Networks that were left out, each once.
-    groups: int  # What they were left out with: families of networks, or for `RELATIVES` chips.
-    within_10: float | None  # Share within ±10 % of the measured time; None where it was not counted.
+    networks: int  # Number of networks, each of which was held out once.
+    groups: int  # Number of groups held out together: families of networks, or chips for `RELATIVES`.
+    within_10: float | None  # Share of networks within ±10 % of the measured time; None if unknown.
     within_20: float  # Share within ±20 %.
     mape: float  # Mean error relative to the measured time.
-    coverage: float  # Share within intervals that were made without them.
+    coverage: float  # Share of networks inside the predicted interval.
     low: float  # Lower end of the 90 % interval ÷ prediction.
     high: float  # Upper end ÷ prediction.
 
@@ -36,8 +36,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Fits that were written; the fields are the keys of `stretch fit --json`."""
 
     profile: str  # Id of the profile.
-    file: str  # Where they are.
-    measured_on: str | None  # Device in the tables; None for `RELATIVES`.
+    file: str  # The written file.
+    measured_on: str | None  # Measured device; None for `RELATIVES`.
     held_out: dict[str, FitRow]  # Each fit by processor, core set and precision.
     warnings: list[str]  # What a person should know.
 
@@ -48,16 +48,16 @@ def fit(
     measurements: Annotated[
         str,
         typer.Argument(
-            help="Name of measurements that ship with nn-stretch, a folder of your own, or `relatives` for what nobody measured."
+            help="Name of measurements that ship with nn-stretch, a folder, or `relatives` for processors without measurements."
         ),
     ],
     device: Annotated[str, typer.Option("--device", "-d", help="Profile id (see `stretch devices`) or TOML file that the fits are for.")],
     measured_on: Annotated[
-        str | None, typer.Option("--measured-on", help="Device in the tables, where another with the same chip stands for the profile's.")
+        str | None, typer.Option("--measured-on", help="Device in the tables, if it is another one with the same chip as the profile's.")
     ] = None,
-    file: Annotated[Path | None, typer.Option("--out", help="File to write; where the profile is, if left out.")] = None,
+    file: Annotated[Path | None, typer.Option("--out", help="File to write. Default: beside the profile.")] = None,
 ) -> None:
-    """Fit kernel models of a device to measurements, and tell how good they are on families of networks left out."""
+    """Fit kernel models of a device to measurements and cross-validate them over families of networks."""
     from predictors.devices import PROFILE_FOLDER, list_devices, load_device
     from predictors.fits import fit_path, prior_path
 
@@ -76,7 +76,7 @@ def fit(
 
 
 def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measured_on: str | None, target: Path) -> dict[str, FitRow]:
-    """Fit, write, and tell of each fit."""
+    """Fit and write kernel models; returns their cross-validation."""
     from predictors.fits import write_fits
     from predictors.fitting.fit import fit_device
     from predictors.measurements.networks import load_measurements
@@ -84,26 +84,26 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
     with out.progress("reading"):
         table = load_measurements(measurements)
     with out.progress("fitting") as step:
-        fits = [each.fit for each in fit_device(table, profile, measured_on, step, out.warn)]
+        fits = [fit.fit for fit in fit_device(table, profile, measured_on, step, out.warn)]
     command = ["stretch", "fit", measurements, "--device", profile.id, *(["--measured-on", measured_on] if measured_on else [])]
     write_fits(target, profile.id, shlex.join(command), fits)
     return {
-        f"{each.processor}[{each.core_set}] {each.precision}": FitRow(
-            networks=each.held_out.networks,
-            groups=each.held_out.families,
-            within_10=each.held_out.within_10,
-            within_20=each.held_out.within_20,
-            mape=each.held_out.mape,
-            coverage=each.held_out.coverage,
-            low=each.interval.low,
-            high=each.interval.high,
+        f"{fit.processor}[{fit.core_set}] {fit.precision}": FitRow(
+            networks=fit.held_out.networks,
+            groups=fit.held_out.families,
+            within_10=fit.held_out.within_10,
+            within_20=fit.held_out.within_20,
+            mape=fit.held_out.mape,
+            coverage=fit.held_out.coverage,
+            low=fit.interval.low,
+            high=fit.interval.high,
         )
-        for each in fits
+        for fit in fits
     }
 
 
 def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict[str, FitRow]:
-    """Make priors from the profiles that ship, write them, and tell of each."""
+    """Derive and write priors from the shipped profiles; returns their cross-validation."""
     from predictors.devices import list_devices, load_device
     from predictors.fits import write_priors
     from predictors.fitting.relatives import fit_priors
@@ -111,22 +111,22 @@ def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict
 
     with out.progress("reading"):
         tables = [load_measurements(name) for name in list_measurements()]
-        profiles = [each for each in map(load_device, list_devices()) if each.fits]
+        profiles = [fitted for fitted in map(load_device, list_devices()) if fitted.fits]
     with out.progress("comparing") as step:
         priors = fit_priors(profile, profiles, tables, step)
     write_priors(target, profile.id, f"stretch fit {RELATIVES} --device {profile.id}", priors)
     return {
-        f"{each.processor}[{each.core_set}] {each.precision}": FitRow(
-            networks=each.left_out.networks,
-            groups=each.left_out.chips,
+        f"{prior.processor}[{prior.core_set}] {prior.precision}": FitRow(
+            networks=prior.left_out.networks,
+            groups=prior.left_out.chips,
             within_10=None,
-            within_20=each.left_out.within_20,
-            mape=each.left_out.mape,
-            coverage=each.left_out.coverage,
-            low=each.interval.low,
-            high=each.interval.high,
+            within_20=prior.left_out.within_20,
+            mape=prior.left_out.mape,
+            coverage=prior.left_out.coverage,
+            low=prior.interval.low,
+            high=prior.interval.high,
         )
-        for each in priors
+        for prior in priors
     }
 
 

@@ -1,4 +1,4 @@
-"""Shapes of a model's inputs as they are written on the command line."""
+"""The flag `--input`: shapes of a model's inputs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
 #: The flag, for every verb that reads a model.
 InputSizes = Annotated[
     list[str] | None,
-    typer.Option("--input", help="Input size, such as 3x224x224 or, with the batch, 4x3x224x224; of several inputs NAME=1x3x224x224 each."),
+    typer.Option("--input", help="Input shape, such as 3x224x224 or, with the batch, 4x3x224x224; for several inputs one NAME=1x3x224x224 each."),
 ]
 
 _EXAMPLE = (
-    "write channels, height and width as 3x224x224, the batch before them as 4x3x224x224, and of several inputs NAME=1x3x224x224 each"
+    "write channels, height and width as 3x224x224, with the batch as 4x3x224x224, and for several inputs one NAME=1x3x224x224 each"
 )
 
 
 def read_inputs(texts: Sequence[str] | None) -> "InputShapes | None":
-    """The shapes of inputs, batch first; None where none is written."""
+    """Parse input shapes, batch first; None without `--input`."""
     if not texts:
         return None
     pairs = [text.partition("=")[::2] if "=" in text else ("", text) for text in texts]
     names = [name.strip() for name, _ in pairs]
     if any(names) and (not all(names) or len(set(names)) < len(names)):
-        raise UsageError(f"the inputs {', '.join(texts)} do not have a name of their own each", _EXAMPLE)
+        raise UsageError(f"the inputs {', '.join(texts)} need distinct names", _EXAMPLE)
     shapes = [_shape(text, named=bool(name)) for name, text in pairs]
     if any(names):
         return dict(zip(names, shapes, strict=True))
     return shapes[0] if len(shapes) == 1 else shapes
 
 
-def tell_size(out: "Output", asked: "InputShapes | None", graph: "OpGraph") -> None:
-    """Say which input size a network is taken with, where none was asked for."""
-    if asked is None:
+def tell_size(out: "Output", shapes: "InputShapes | None", graph: "OpGraph") -> None:
+    """Print the input shape in use if `--input` names none."""
+    if shapes is None:
         sizes = ", ".join("×".join(map(str, op.shape)) for op in graph.inputs)
         out.note(f"input {sizes}: the model's usual size, as --input names none")
 

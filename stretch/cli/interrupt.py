@@ -1,9 +1,9 @@
-"""Ctrl-C where the main thread cannot hear it: in a call of a runtime that never returns.
+"""Ctrl-C while the main thread hangs in native code, such as a runtime call that never returns.
 
-Python raises `KeyboardInterrupt` between two of its own instructions. A thread
-that sits in native code, or waits in a clean-up for one that does, has none
-left. So a second thread hears of the signal as well, looks whether the main
-thread moves, and ends the process if it does not.
+Python raises `KeyboardInterrupt` between two bytecode instructions. A thread
+that is stuck in native code, or waits for such a thread, executes none.
+So a second thread also receives the signal, watches whether the main
+thread makes progress, and ends the process if it does not.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-#: Seconds without a move of the main thread after which it counts as hanging.
+#: Seconds without progress of the main thread after which it counts as hanging.
 GRACE_S = 1.0
 
-#: The same for verbs that write much.
+#: The same for verbs that write large files.
 WRITER_GRACE_S = 10.0
 
-#: Times that it is looked at in these seconds.
+#: Number of checks in these seconds.
 _LOOKS = 5
 
 _Place = tuple[tuple[object, int], ...]
@@ -29,28 +29,24 @@ _Place = tuple[tuple[object, int], ...]
 
 @contextlib.contextmanager
 def interruptible(end: Callable[[], int], grace_s: float = GRACE_S) -> Iterator[None]:
-    """Let Ctrl-C end this process and its children even if the main thread hangs.
-
-    Only where Ctrl-C raises `KeyboardInterrupt`: in the main thread of a program
-    without a handler of its own, and only as long as that is so.
-    """
+    """Let Ctrl-C end this process and its children even if the main thread hangs; active only where Ctrl-C raises `KeyboardInterrupt`."""
     if threading.current_thread() is not threading.main_thread() or not _usual():
         yield
         return
-    heard, told = socket.socketpair()
-    told.setblocking(False)
-    before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=_listen, args=(heard, end, grace_s), name="nn-stretch interrupt", daemon=True)
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=_listen, args=(reader, end, grace_s), name="nn-stretch interrupt", daemon=True)
     thread.start()
     try:
         yield
     except KeyboardInterrupt:
-        # one that came while a child was being started left nobody who would end it
+        # a signal during the start of a child process may have been lost
         _kill_children(os.getpid())
         raise
     finally:
         signal.set_wakeup_fd(before)
-        told.close()
+        writer.close()
         thread.join()
 
 
@@ -68,7 +64,7 @@ def _listen(heard: socket.socket, end: Callable[[], int], grace_s: float) -> Non
 
 
 def _stands_still(heard: socket.socket, grace_s: float) -> bool:
-    """Watch the main thread until it has stood still for so long, or its work is over."""
+    """Watch the main thread until it has made no progress for `grace_s`, or has finished."""
     heard.settimeout(grace_s / _LOOKS)
     last, still = _place(), 0
     while still < _LOOKS:
@@ -82,17 +78,17 @@ def _stands_still(heard: socket.socket, grace_s: float) -> bool:
 
 
 def _place() -> _Place:
-    """Where the main thread is: code and instruction of each of its frames."""
+    """Position of the main thread: code and instruction of each of its frames."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    found = []
+    frames = []
     while frame is not None:
-        found.append((frame.f_code, frame.f_lasti))
+        frames.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
-    return tuple(found)
+    return tuple(frames)
 
 
 def _kill_children(process: int) -> None:
-    """Kill the processes that a process started, and those that they started."""
+    """Kill all descendants of a process."""
     for file in Path(f"/proc/{process}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in file.read_text().split():

@@ -1,4 +1,4 @@
-"""`stretch models`: the models that have a name."""
+"""`stretch models`: list models by name."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 
     from stretch.capture.inputs import InputShapes
 
-#: Most models that are looked at in detail at once: each is built and captured.
+#: Maximum number of models with `--details`: each is built and captured.
 MOST_DETAILED = 30
 
 
 class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that has a name."""
+    """A named model."""
 
-    name: str  # Its name.
-    family: str  # Whose it is; of a file ``file``.
-    checked: bool  # Whether it is branched in the project's tests.
+    name: str
+    family: str  # Its model family; ``file`` for a file.
+    checked: bool  # Whether the project's tests branch it.
 
 
 class DetailedModel(ListedModel, frozen=True, kw_only=True):
-    """A model with what can be done to it."""
+    """A model and how it can be branched."""
 
     million_macs: float  # Multiply-accumulates of one inference.
-    #: How it became operators: ``traced`` down to single channels, ``exported`` operator by operator, or ``refused``.
+    #: How it was captured: ``traced`` down to single channels, ``exported`` operator by operator, or ``refused``.
     captured: Literal["traced", "exported", "refused"]
-    stages: list[StageAbilities]  # What can be scaled and divided, stage by stage; none where it was refused.
-    why: str  # Why it was refused; empty where it was not.
+    stages: list[StageAbilities]  # How each stage can be scaled and divided; empty if refused.
+    why: str  # Reason of a refusal, or empty.
 
 
 class ModelsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Models by name; the fields are the keys of `stretch models --json`."""
 
-    items: list[ListedModel] | list[DetailedModel]  # Each model, where details are asked for with what can be done to it.
+    items: list[ListedModel] | list[DetailedModel]  # The latter with `--details`.
 
 
 @verb
@@ -53,7 +53,7 @@ def models(
     ] = "*",
     details: Annotated[
         bool,
-        typer.Option("--details", help="Capture each model and tell what of it can be scaled, divided exactly or only placed, and why."),
+        typer.Option("--details", help="Capture each model and show which of its stages can be scaled, divided exactly or only placed, and why."),
     ] = False,
     input_size: InputSizes = None,
 ) -> None:
@@ -75,7 +75,7 @@ def models(
 
 
 def _listed(pattern: str) -> list[ListedModel]:
-    """The models of a pattern, or the one that is a file."""
+    """The models that match a pattern, or a file."""
     from stretch.models import model_names
     from stretch.models.families import OWN, each_family
     from stretch.models.load import FILES
@@ -85,8 +85,8 @@ def _listed(pattern: str) -> list[ListedModel]:
     known = model_names(pattern)
     checked = set()
     for key, family in each_family():
-        # another package's family may lack what is of use to this project alone
-        if key in OWN or any(found == key for _, found in known):
+        # families of other packages may lack attributes that only this project uses
+        if key in OWN or any(known_key == key for _, known_key in known):
             checked |= {family.prefix + name for name in getattr(family, "checked", frozenset)()}
     if not known:
         raise UnknownNameError.among("model", pattern, [name for name, _ in model_names()])
@@ -94,17 +94,17 @@ def _listed(pattern: str) -> list[ListedModel]:
 
 
 def _detailed(out: Output, items: Sequence[ListedModel], pattern: str, shape: "InputShapes | None") -> list[DetailedModel]:
-    """Each model captured with random weights, a file with its own."""
+    """Capture models with random weights, or files with theirs."""
     if len(items) > MOST_DETAILED:
         raise UsageError(
-            f"{len(items)} models match `{pattern}`, and details are told of up to {MOST_DETAILED} at once", "give a narrower pattern"
+            f"{len(items)} models match `{pattern}`, and --details shows up to {MOST_DETAILED}", "give a narrower pattern"
         )
-    found = []
+    detailed = []
     with out.progress("models", total=len(items)) as step:
         for number, item in enumerate(items):
             step(item.name, number)
-            found.append(_details_of(item, shape))
-    return found
+            detailed.append(_details_of(item, shape))
+    return detailed
 
 
 def _details_of(item: ListedModel, shape: "InputShapes | None") -> DetailedModel:
@@ -116,7 +116,7 @@ def _details_of(item: ListedModel, shape: "InputShapes | None") -> DetailedModel
         network = read_network(item.name, shape, weights="default" if item.family == "file" else "none")
         stages = abilities(network.graph)
     except UsageError:
-        # what is asked for is wrong, not the model
+        # the request is wrong, not the model
         raise
     except StretchError as error:
         return DetailedModel(**listed, million_macs=0.0, captured="refused", stages=[], why=error.message)
@@ -130,8 +130,8 @@ def _print_details(out: Output, items: list[DetailedModel]) -> None:
         from stretch.report.fit import column, plain_table
 
         for item in items:
-            told = f"refused: {item.why}" if item.captured == "refused" else f"{item.million_macs:.4g} MMACs, {item.captured}"
-            console.print(f"{item.name}  ({told})", highlight=False)
+            outcome = f"refused: {item.why}" if item.captured == "refused" else f"{item.million_macs:.4g} MMACs, {item.captured}"
+            console.print(f"{item.name}  ({outcome})", highlight=False)
             if not item.stages:
                 continue
             table = plain_table()

@@ -1,4 +1,4 @@
-"""Flags that several verbs share, read into one request; the planner's are made from the descriptions of its options."""
+"""Flags that several verbs share, parsed into one request; the planner's flags are generated from its options."""
 
 import functools
 import inspect
@@ -12,7 +12,7 @@ from stretch.planning.options import Option
 
 
 def planner_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb every option of the planner in place of its one parameter of type `PlanConfig`.
+    """Replace a verb's parameter of type `PlanConfig` by a flag for every option of the planner.
 
     Use it below `verb`::
 
@@ -30,21 +30,21 @@ def planner_options(function: Callable[..., None]) -> Callable[..., None]:
 def with_flags(
     function: Callable[..., None], kind: type, flags: Sequence[inspect.Parameter], read: Callable[[dict[str, Any]], Any]
 ) -> Callable[..., None]:
-    """A verb with several flags in place of its one parameter of a type."""
+    """Replace the one parameter of a type by several flags."""
     signature = inspect.signature(function, eval_str=True)
-    (request,) = (each.name for each in signature.parameters.values() if each.annotation is kind)
+    (request,) = (parameter.name for parameter in signature.parameters.values() if parameter.annotation is kind)
 
     @functools.wraps(function)
     def command(out: Any, **values: Any) -> None:
-        asked = read({flag.name: values.pop(flag.name) for flag in flags})
-        function(out, **values, **{request: asked})
+        options_read = read({flag.name: values.pop(flag.name) for flag in flags})
+        function(out, **values, **{request: options_read})
 
     parameters: list[inspect.Parameter] = []
-    for each in signature.parameters.values():
-        kept = flags if each.name == request else [each]
+    for parameter in signature.parameters.values():
+        kept = flags if parameter.name == request else [parameter]
         parameters += [one if one.name == "out" else one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in kept]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    # inspect would follow it to the function that takes a request
+    # otherwise inspect would report the signature of the wrapped function
     del command.__wrapped__  # type: ignore[attr-defined]
     return command
 
@@ -57,7 +57,7 @@ def _completing(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
 
 
 def _parameter(option: Option) -> inspect.Parameter:
-    """A flag as the parser is told of it."""
+    """The signature parameter of a flag."""
     shown = option.shown
     kind = option.word if shown is not None else option.word | None
     flag = typer.Option(help=option.help, min=option.least, autocompletion=_completing(option.choices) if option.choices else None)

@@ -1,4 +1,4 @@
-"""What every verb shares: data on stdout, all else on stderr, `--json`."""
+"""Output of every verb: data on stdout, everything else on stderr, and `--json`."""
 
 import contextlib
 import contextvars
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from msgspec import Struct
     from rich.console import Console
 
-#: Version of the JSON that verbs print; keys are added freely, renamed only with a new number.
+#: Version of the JSON output; adding keys keeps it, renaming keys increments it.
 SCHEMA = 1
 
-#: Where our packages are.
+#: Folder that contains nn-stretch's packages.
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-#: Words of the command line that is being run; empty where a verb is called otherwise.
+#: Arguments of the running command line; empty if a verb is called in another way.
 COMMAND_LINE: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("COMMAND_LINE", default=())
 
-#: Width of tables where stdout is no terminal and COLUMNS is not set.
+#: Width of tables if stdout is no terminal and COLUMNS is not set.
 PLAIN_WIDTH = 140
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
@@ -37,19 +37,19 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 
 class Output:
-    """Where a verb's words go.
+    """Output streams of a verb.
 
     Args:
-        as_json: Whether the result is one JSON object.
-        quiet: Whether stderr carries errors alone.
-        debug: Whether tracebacks are wanted.
+        as_json: Whether to print the result as one JSON object.
+        quiet: Whether to print only errors on stderr.
+        debug: Whether to print tracebacks.
     """
 
     def __init__(self, as_json: bool = False, quiet: bool = False, debug: bool = False) -> None:
         self.as_json = as_json
         self.quiet = quiet
         self.debug = debug
-        #: Every warning so far, for the ``warnings`` key of the result.
+        #: All warnings so far, for the ``warnings`` key of the result.
         self.warnings: list[str] = []
         self._stdout = sys.stdout
 
@@ -57,7 +57,7 @@ class Output:
         """Print the verb's result, once.
 
         Args:
-            data: The JSON object, without ``schema`` and ``version``; of a struct, its fields.
+            data: The JSON object without ``schema`` and ``version``, or a struct with its fields.
         """
         if self.as_json:
             print_json(data, self._stdout)
@@ -67,12 +67,12 @@ class Output:
         self._stdout.flush()
 
     def note(self, message: str) -> None:
-        """Say something on stderr."""
+        """Print a note on stderr."""
         if not self.quiet:
             self._say(message)
 
     def warn(self, message: str) -> None:
-        """Warn on stderr, and remember it for the result."""
+        """Print a warning on stderr and add it to the result."""
         message = spelled(message, as_flag)
         self.warnings.append(message)
         if not self.quiet:
@@ -80,15 +80,15 @@ class Output:
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-        """A bar on stderr with the time gone and the time left, drawn only if that is a terminal.
+        """A progress bar on stderr with elapsed and remaining time, drawn only on a terminal.
 
         Args:
-            what: What is going on, such as ``exporting``.
-            total: Number of steps, or None if it is not known.
+            what: Description, such as ``exporting``.
+            total: Number of steps, or None if unknown.
 
         Yields:
-            Call it after each step; an argument, if any, says what is next. `at` and `total`
-            set how far it is, where that is not one step at a time.
+            A function to call after each step, with an optional description of the next one. `at` and `total`
+            set the position directly.
         """
         if self.quiet or not sys.stderr.isatty():
             yield lambda doing="", at=None, total=None: None
@@ -96,7 +96,7 @@ class Output:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         far = [BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()]
-        # without a number of steps nothing is known of how far it is
+        # without a number of steps the progress is unknown
         columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), *(far if total is not None else [TimeElapsedColumn()])]
         with Progress(*columns, console=make_console(sys.stderr), transient=True) as bar:
             task = bar.add_task(what, total=total)
@@ -115,11 +115,11 @@ class Output:
 def verb(function: Callable[..., None]) -> Callable[..., None]:
     """Make a command of `function`, whose first parameter is its `Output`.
 
-    `--json`, `--quiet` and `--debug` are added; with `--json` whatever a
-    package prints on stdout goes to stderr, so that stdout is one object.
+    Adds `--json`, `--quiet` and `--debug`; with `--json`, output that a
+    package prints on stdout is redirected to stderr.
     """
     signature = inspect.signature(function, eval_str=True)
-    first, *own = signature.parameters.values()
+    first, *verb_parameters = signature.parameters.values()
     if first.annotation is not Output:
         raise TypeError(f"the first parameter of verb `{function.__name__}` must be an Output")
 
@@ -133,17 +133,17 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
         for name, kind in (("as_json", Json), ("quiet", Quiet), ("debug", Debug))
     ]
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + shared
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in verb_parameters] + shared
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
-    # inspect would follow it to the function that still has `out`
+    # otherwise inspect would report the signature with `out`
     del command.__wrapped__  # type: ignore[attr-defined]
     return command
 
 
 @contextlib.contextmanager
 def _own_warnings(out: Output) -> Iterator[None]:
-    """Say what our packages warn of as every other warning is said: once, without the line of code it comes from."""
+    """Print Python warnings of nn-stretch's packages like other warnings: once, and without source lines."""
     before = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: Any) -> None:
@@ -161,12 +161,12 @@ def _own_warnings(out: Output) -> Iterator[None]:
 
 
 def make_console(stream: Any) -> "Console":
-    """A rich console that takes neither markup nor control characters from names, and honours NO_COLOR."""
+    """A rich console without markup or control characters, which honours NO_COLOR."""
     from rich.console import Console
 
     class PlainNames(Console):
         def render_str(self, text: str, **options: Any) -> Any:
-            """Text for a string: control characters escaped, for rich lets them through."""
+            """Rich text with control characters escaped."""
             return super().render_str(printable(text), **options)
 
     plain = not stream.isatty() and "COLUMNS" not in os.environ
@@ -174,7 +174,7 @@ def make_console(stream: Any) -> "Console":
 
 
 def print_json(data: "Mapping[str, Any] | Struct", stream: Any) -> None:
-    """Print one JSON object, its schema and our version first."""
+    """Print one JSON object, schema and version first."""
     from stretch import __version__
 
     whole = {"schema": SCHEMA, "version": __version__} | (dict(data) if isinstance(data, Mapping) else _plain(data))
@@ -183,21 +183,21 @@ def print_json(data: "Mapping[str, Any] | Struct", stream: Any) -> None:
 
 
 def printable(text: str) -> str:
-    """The text with control characters escaped, so that a name from a file cannot drive the terminal."""
+    """Escape control characters, so that a name from a file cannot control the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _plain(value: Any) -> Any:
-    """JSON form of numpy numbers, paths and structs."""
+    """JSON values of NumPy numbers, paths and structs."""
     import msgspec
 
     return msgspec.to_builtins(value, enc_hook=_scalar)
 
 
 def _scalar(value: Any) -> Any:
-    """JSON form of numpy numbers and paths, which msgspec does not know."""
+    """JSON values of NumPy numbers and paths, which msgspec does not support."""
     if hasattr(value, "item") and getattr(value, "size", 1) == 1:
         return value.item()
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -1,4 +1,4 @@
-"""`--html`: a verb's result as a page."""
+"""`--html`: write a verb's result as an HTML report."""
 
 import shlex
 from collections.abc import Callable
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 Html = Annotated[
     Path | None,
-    typer.Option("--html", help="Write a report, one file without scripts that needs no network, to this .html file."),
+    typer.Option("--html", help="Write a self-contained HTML report without scripts to this file."),
 ]
 
 
 def check_html(path: Path | None) -> None:
-    """Refuse a report that could not be written, before anything is computed."""
+    """Check before the computation that the report can be written."""
     if path is not None:
         from stretch.report.html.page import check_page
 
@@ -27,7 +27,7 @@ def check_html(path: Path | None) -> None:
 
 
 def write_html(out: Output, path: Path | None, make: "Callable[[str], Page]") -> None:
-    """Write the report, where one is asked for, and say so."""
+    """Write the report, if requested, and print its path."""
     if path is None:
         return
     from stretch.report.html.page import write_page
@@ -38,6 +38,6 @@ def write_html(out: Output, path: Path | None, make: "Callable[[str], Page]") ->
 
 
 def command_line() -> str:
-    """The words that this program was started with, as one could type them; empty where a verb is called otherwise."""
+    """The command line of this program, quoted for a shell; empty if a verb is called in another way."""
     words = COMMAND_LINE.get()
     return shlex.join(["stretch", *words]) if words else ""

@@ -1,4 +1,4 @@
-"""What `stretch run` is told about a phone, and how its answer is printed."""
+"""`stretch run --adb`: its flags, and how its result is printed."""
 
 import shlex
 from pathlib import Path
@@ -16,57 +16,57 @@ if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
     from stretch.phone.answer import PhoneAnswer
 
-Adb = Annotated[bool, typer.Option("--adb", help="Run on a phone instead, through your `adb` program; not tried on a phone yet.")]
-Serial = Annotated[str | None, typer.Option("--serial", help="With --adb: which device, as `adb devices` names it.")]
+Adb = Annotated[bool, typer.Option("--adb", help="Run on a phone through the `adb` program; not tested on a real phone yet.")]
+Serial = Annotated[str | None, typer.Option("--serial", help="With --adb: serial number of the device, as `adb devices` prints it.")]
 BenchmarkModel = Annotated[
-    Path | None, typer.Option("--benchmark-model", help="With --adb: LiteRT's benchmark_model for Android; times every signature.")
+    Path | None, typer.Option("--benchmark-model", help="With --adb: LiteRT's benchmark_model for Android, which times every signature.")
 ]
 PhoneRunner = Annotated[
-    Path | None, typer.Option("--runner", help="With --adb: an Android build of what `stretch runner` writes; runs all branches.")
+    Path | None, typer.Option("--runner", help="With --adb: Android build of the program that `stretch runner` writes, which runs all branches.")
 ]
 Libraries = Annotated[
     Path | None, typer.Option("--libraries", help="With --adb: folder of LiteRT's libraries for Android, accelerators included.")
 ]
 Measurements = Annotated[
-    Path | None, typer.Option("--measurements", help="With --adb: folder of measurements to add to; phone.measurements if left out.")
+    Path | None, typer.Option("--measurements", help="With --adb: folder of measurements to append to. Default: phone.measurements.")
 ]
 Profile = Annotated[
     str | None,
-    typer.Option("--profile", help="With --adb: profile that times are named after, an id or a file; the bundle's device if left out."),
+    typer.Option("--profile", help="With --adb: profile (id or file) that the times are recorded for. Default: the bundle's device."),
 ]
-CoreSet = Annotated[str | None, typer.Option("--core-set", help="With --adb: cores of the phone's CPU, as its profile names them.")]
-Cores = Annotated[str | None, typer.Option("--cores", help="With --adb: the same cores as numbers, such as 4-6; any if left out.")]
+CoreSet = Annotated[str | None, typer.Option("--core-set", help="With --adb: core set of the phone's CPU, as its profile names it.")]
+Cores = Annotated[str | None, typer.Option("--cores", help="With --adb: numbers of these cores, such as 4-6. Default: any.")]
 
-#: Runs of each signature, where none are asked for.
+#: Default number of runs of each signature.
 RUNS = 50
 
-#: Where measurements go, where no folder is given.
+#: Default folder of measurements.
 FOLDER = Path("phone.measurements")
 
 
 def check_phone(adb: bool, only_here: dict[str, Any], only_there: dict[str, Any]) -> None:
-    """Refuse options that do not go together."""
+    """Refuse incompatible options."""
     for flag, value in (only_here if adb else only_there).items():
         if value:
             raise UsageError(f"{flag} {'does not go with' if adb else 'goes with'} --adb", "leave one of the two out" if adb else None)
 
 
-def run_on_phone(out: Output, loaded: "Bundle", x: "np.ndarray[Any, Any]", effort: dict[str, Any], given: dict[str, Any]) -> None:
-    """Measure a bundle on a phone and print what came of it."""
+def run_on_phone(out: Output, loaded: "Bundle", x: "np.ndarray[Any, Any]", effort: dict[str, Any], flags: dict[str, Any]) -> None:
+    """Measure a bundle on a phone and print the results."""
     from msgspec.structs import replace
 
     from stretch.phone.answer import UNTESTED
-    from stretch.phone.measure import Asked, measure
+    from stretch.phone.measure import PhoneRequest, measure
 
-    asked = Asked(
-        serial=given["--serial"],
-        benchmark=given["--benchmark-model"],
-        runner=given["--runner"],
-        libraries=given["--libraries"],
-        measurements=given["--measurements"] or FOLDER,
-        profile=given["--profile"],
-        core_set=given["--core-set"],
-        cores=given["--cores"],
+    request = PhoneRequest(
+        serial=flags["--serial"],
+        benchmark=flags["--benchmark-model"],
+        runner=flags["--runner"],
+        libraries=flags["--libraries"],
+        measurements=flags["--measurements"] or FOLDER,
+        profile=flags["--profile"],
+        core_set=flags["--core-set"],
+        cores=flags["--cores"],
         runs=effort["repeat"] or RUNS,
         warmup=effort["warmup"],
         limit=effort["limit"],
@@ -74,7 +74,7 @@ def run_on_phone(out: Output, loaded: "Bundle", x: "np.ndarray[Any, Any]", effor
     )
     out.warn(UNTESTED)
     with out.progress("on the phone") as step:
-        answer = measure(loaded, asked, x, step)
+        answer = measure(loaded, request, x, step)
     if answer.runner is not None and answer.runner.on_cpu:
         out.warn(f"operators of {', '.join(answer.runner.on_cpu)} stayed on the CPU, so the times are not those of the accelerators")
     answer = replace(answer, warnings=out.warnings)

@@ -1,4 +1,4 @@
-"""`stretch predict`: latency of a model on each processor of a device, without the device."""
+"""`stretch predict`: predict the latency of a model on each processor of a device, without the device."""
 
 import fnmatch
 from pathlib import Path
@@ -34,21 +34,21 @@ def predict(
     device: Annotated[
         str, typer.Option("--device", "-d", help="Profile id (see `stretch devices`), a wildcard pattern such as '*', or TOML file.")
     ],
-    processor: Annotated[str | None, typer.Option("--processor", help="Such as gpu or cpu[1large]; all if left out.")] = None,
-    precision: Annotated[str | None, typer.Option("--precision", help="fp32, fp16 or int8; each processor's default if left out.")] = None,
+    processor: Annotated[str | None, typer.Option("--processor", help="Processor, such as gpu or cpu[1large]. Default: all.")] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="fp32, fp16 or int8. Default: that of each processor.")] = None,
     kernels: Annotated[bool, typer.Option("--kernels", help="List every kernel.")] = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the kernels of one processor under its roofline, to this .svg or .png file.")
+        Path | None, typer.Option("--plot", help="Plot the kernels of one processor and its roofline into this .svg or .png file.")
     ] = None,
     html: Html = None,
     input_size: InputSizes = None,
     weights: Annotated[
-        str, typer.Option(help="A file is checked to fit the model; default and none read no weights, for times do not depend on them.")
+        str, typer.Option(help="A weights file, which is checked against the model; default and none read no weights, as latency does not depend on them.")
     ] = "none",
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to be executed.")] = False,
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
 ) -> None:
     """Predict the latency of a model, or of many, per processor and per kernel."""
-    # Names are checked before torch is imported, so that a misspelt one is told at once.
+    # Names are checked before the slow import of torch, so that a misspelt one fails early.
     check_html(html)
     shape = read_inputs(input_size)
     profiles = _profiles(device)
@@ -76,36 +76,36 @@ def predict(
     if network.refusal is not None:
         opaque = sum(op.kind == "opaque" for op in graph.ops)
         out.warn(f"{network.refusal}: it is predicted from torch.export, {opaque} of its {len(graph.ops)} operators by their sizes alone")
-    found = predict_latency(model, graph, profile, names, precision, kernels=kernels or html is not None, warnings=out.warnings)
-    _warn(out, found)
+    prediction = predict_latency(model, graph, profile, names, precision, kernels=kernels or html is not None, warnings=out.warnings)
+    _warn(out, prediction)
     if plot is not None:
         from stretch.report.roofline import draw_roofline
 
         draw_roofline(graph, profile, names[0], precision, plot)
-    write_html(out, html, lambda command: _page(found, graph, profile, command))
-    out.emit(found if kernels else without_kernels(found), lambda console: _show(console, found, kernels))
+    write_html(out, html, lambda command: _page(prediction, graph, profile, command))
+    out.emit(prediction if kernels else without_kernels(prediction), lambda console: _show(console, prediction, kernels))
 
 
-def _page(found: "Prediction", graph: "OpGraph", profile: "DeviceProfile", command: str) -> "Page":
+def _page(prediction: "Prediction", graph: "OpGraph", profile: "DeviceProfile", command: str) -> "Page":
     """The report, with the roofline of the fastest processor."""
     from predictors.predictor import LatencyPredictor
     from stretch.report.html.prediction_page import prediction_page
     from stretch.report.roofline import roofline_figure
 
-    name, row = min(found.processors.items(), key=lambda item: item[1].latency_ms)
+    name, row = min(prediction.processors.items(), key=lambda item: item[1].latency_ms)
     estimate = LatencyPredictor(profile).predict(graph, name, row.precision)
-    return prediction_page(found, roofline_figure(found.model, estimate, profile, name), command)
+    return prediction_page(prediction, roofline_figure(prediction.model, estimate, profile, name), command)
 
 
-def without_kernels(found: "Prediction") -> "Prediction":
-    """A prediction whose kernels nobody asked for."""
+def without_kernels(prediction: "Prediction") -> "Prediction":
+    """The prediction without its kernels."""
     from msgspec.structs import replace
 
-    return replace(found, processors={name: replace(row, kernels=[]) for name, row in found.processors.items()})
+    return replace(prediction, processors={name: replace(row, kernels=[]) for name, row in prediction.processors.items()})
 
 
 def _is_pattern(name: str) -> bool:
-    """Whether a name is to be matched rather than looked up."""
+    """Whether a name is a wildcard pattern."""
     return any(sign in name for sign in "*?[") and not Path(name).exists()
 
 
@@ -122,7 +122,7 @@ def _profiles(device: str) -> "list[DeviceProfile]":
 
 
 def _places(profile: "DeviceProfile", processor: str | None, precision: str | None, *, every: bool) -> list[str]:
-    """Processors that are asked for and run the precision; with every core set, or only the default ones."""
+    """Selected processors that support the precision, with all core sets or only the default ones."""
     if processor is not None:
         profile.processor(processor).check_precision(precision)
         return [processor]
@@ -137,7 +137,7 @@ def _predict_many(
     precision: str | None,
     shape: "InputShapes | None",
 ) -> None:
-    """Every model of a pattern on every processor, a row each."""
+    """Predict every matching model on every processor, one row each."""
     from predictors.errors import StretchError, UnknownNameError
     from predictors.predictor import LatencyPredictor
     from stretch.models import model_names
@@ -163,13 +163,13 @@ def _predict_many(
     for origin in not_measured:
         guessed = sorted({f"{row.processor} of {row.device}" for row in rows if row.origin == origin})
         if guessed:
-            out.warn(f"not fitted to measurements there, but from {ORIGINS[origin]}: {', '.join(guessed)}")
+            out.warn(f"not fitted to measurements of the processor, but derived from {ORIGINS[origin]}: {', '.join(guessed)}")
     table = PredictionTable(items=rows, failed=failed, warnings=out.warnings)
     out.emit(table, lambda console: _show_many(console, table))
 
 
 def check_picture(path: Path, processors: list[str]) -> None:
-    """Refuse a picture that could not be drawn, before anything is computed."""
+    """Check before the computation that the plot can be written."""
     if len(processors) > 1:
         raise UsageError("--plot draws one processor", f"choose one with --processor: {', '.join(processors)}")
     if path.suffix not in (".svg", ".png"):
@@ -178,52 +178,52 @@ def check_picture(path: Path, processors: list[str]) -> None:
         raise UsageError(f"the folder of --plot {path} does not exist", "make it first")
 
 
-def _warn(out: Output, found: "Prediction") -> None:
-    """Tell what of the times was not measured."""
+def _warn(out: Output, prediction: "Prediction") -> None:
+    """Warn about times without measurements."""
     from predictors.predictor import not_measured
 
-    guessed = not_measured(found.device, ((name, row.origin) for name, row in found.processors.items()))
+    guessed = not_measured(prediction.device, ((name, row.origin) for name, row in prediction.processors.items()))
     if guessed:
         out.warn(guessed)
-    for name, row in found.processors.items():
+    for name, row in prediction.processors.items():
         if row.calibrated and row.by_roofline:
             out.warn(
-                f"{row.by_roofline} of {row.kernel_count} kernels on {name} are like none that was measured: they are timed by the roofline"
+                f"{row.by_roofline} of {row.kernel_count} kernels on {name} resemble no measured kernel and are timed by the roofline"
             )
 
 
-def _show(console: "Console", found: "Prediction", kernels: bool) -> None:
+def _show(console: "Console", prediction: "Prediction", kernels: bool) -> None:
     from rich.table import Table
 
-    console.print(f"{found.model} on {found.device}: {found.macs / 1e6:.1f} M multiply-accumulates, {found.params / 1e6:.2f} M parameters")
+    console.print(f"{prediction.model} on {prediction.device}: {prediction.macs / 1e6:.1f} M multiply-accumulates, {prediction.params / 1e6:.2f} M parameters")
     console.print()
     table = Table(box=None, pad_edge=False)
     for title in ("processor", "precision", "predicted ms", "low", "high"):
         table.add_column(title, justify="left" if title in ("processor", "precision") else "right")
-    for name, row in found.processors.items():
+    for name, row in prediction.processors.items():
         table.add_row(name, row.precision, f"{row.latency_ms:.2f}", f"{row.low_ms:.2f}", f"{row.high_ms:.2f}")
     console.print(table)
     if not kernels:
         return
-    for name, row in found.processors.items():
+    for name, row in prediction.processors.items():
         console.print()
         table = Table(box=None, pad_edge=False, title=f"kernels on {name}", title_justify="left")
         for title in ("kernel", "kind", "operators", "MMACs", "ms", "limited by"):
             table.add_column(title, justify="right" if title in ("operators", "MMACs", "ms") else "left")
-        for each in row.kernels:
-            table.add_row(each.name, each.kind, str(len(each.ops)), f"{each.macs / 1e6:.2f}", f"{each.ms:.3f}", each.bound)
+        for kernel in row.kernels:
+            table.add_row(kernel.name, kernel.kind, str(len(kernel.ops)), f"{kernel.macs / 1e6:.2f}", f"{kernel.ms:.3f}", kernel.bound)
         console.print(table)
 
 
-def _show_many(console: "Console", found: "PredictionTable") -> None:
+def _show_many(console: "Console", table: "PredictionTable") -> None:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    printed = Table(box=None, pad_edge=False)
     for title in ("model", "device", "processor", "precision", "MMACs", "predicted ms", "low", "high", "from"):
-        table.add_column(title, justify="right" if title in ("MMACs", "predicted ms", "low", "high") else "left")
-    for row in found.items:
+        printed.add_column(title, justify="right" if title in ("MMACs", "predicted ms", "low", "high") else "left")
+    for row in table.items:
         times = (f"{ms:.2f}" for ms in (row.latency_ms, row.low_ms, row.high_ms))
-        table.add_row(row.model, row.device, row.processor, row.precision, f"{row.macs / 1e6:.1f}", *times, ORIGINS[row.origin])
-    console.print(table)
-    for each in found.failed:
-        console.print(f"{each.model}: {each.reason}", markup=False)
+        printed.add_row(row.model, row.device, row.processor, row.precision, f"{row.macs / 1e6:.1f}", *times, ORIGINS[row.origin])
+    console.print(printed)
+    for failure in table.failed:
+        console.print(f"{failure.model}: {failure.reason}", markup=False)

@@ -1,4 +1,4 @@
-"""`stretch profile`: a device profile of this machine, from measurements on it."""
+"""`stretch profile`: measure this machine and write its device profile."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,31 +22,31 @@ GRACE_S = WRITER_GRACE_S
 @verb
 def profile(
     out: Output,
-    name: Annotated[str, typer.Option("--name", help="Id of the profile, and name of its files.")],
+    name: Annotated[str, typer.Option("--name", help="Id of the profile and base name of its files.")],
     processors: Annotated[
         list[str] | None,
         typer.Option(
             "--processors",
-            help="What to measure, such as cpu,gpu, cpu[1core] or cpu=openvino; what there is if left out. Repeat or separate by commas.",
+            help="Processors to measure, such as cpu,gpu, cpu[1core] or cpu=openvino. Default: all. Repeat or separate by commas.",
         ),
     ] = None,
     budget: Annotated[
-        float, typer.Option("--budget", help="Minutes of measuring; the fits take about one more.", min=0.05, max=10_000)
+        float, typer.Option("--budget", help="Minutes for measurements; fitting takes about one more.", min=0.05, max=10_000)
     ] = 10.0,
-    folder: Annotated[Path, typer.Option("--out", help="Folder to write the profile, its fits and its measurements into.")] = Path(),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the measurements of an earlier run.")] = False,
-    most: Annotated[int | None, typer.Option("--networks", help="Stop after so many networks on each processor.", min=1)] = None,
-    given: Annotated[
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the profile, its fits and its measurements.")] = Path(),
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the measurements of an earlier run.")] = False,
+    most: Annotated[int | None, typer.Option("--networks", help="Maximum number of networks per processor.", min=1)] = None,
+    measured_file: Annotated[
         Path | None,
         typer.Option(
             "--from",
-            help="Measure nothing, but bring in times of another device: a CSV of LiteRT's benchmark_model, or the output of benchncnn.",
+            help="Instead of measuring, import times of another device: a CSV of LiteRT's benchmark_model, or the output of benchncnn.",
         ),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="With --from: the network that benchmark_model ran.")] = None,
-    processor: Annotated[str | None, typer.Option("--processor", help="With --from: what ran it, as cpu[1large].")] = None,
+    processor: Annotated[str | None, typer.Option("--processor", help="With --from: the processor, such as cpu[1large].")] = None,
     precision: Annotated[
-        str | None, typer.Option("--precision", help="With --from: fp32, fp16 or int8; what the file says if left out.")
+        str | None, typer.Option("--precision", help="With --from: fp32, fp16 or int8. Default: that stated in the file.")
     ] = None,
     runtime: Annotated[str, typer.Option("--runtime", help="With --from: runtime and version.")] = "",
     on: On = None,
@@ -55,18 +55,18 @@ def profile(
     extras: Extras = None,
     ssh_config: SshConfig = None,
 ) -> None:
-    """Measure this machine's processors, or a board's, fit kernel models to them, and write a profile that `predict` and `branch` take.
+    """Measure the processors of this machine or a board, fit kernel models, and write a profile for `predict` and `branch`.
 
-    Random networks in the styles of real ones run on each processor until the time is spent, those first that the fits so
-    far disagree about. An interruption keeps what was measured: --resume goes on from there.
+    Random networks in the styles of real ones run on each processor until the time is used up. Networks on which the
+    current fits disagree run first. An interruption keeps all measurements; --resume continues from there.
     """
     board = where(on, there, wheels, extras, ssh_config, more=("fit",))
-    if given is not None:
+    if measured_file is not None:
         if board is not None:
             not_there({"--from": (True, "it brings in what was measured already")})
         if processor is None:
             raise UsageError("--from needs to know what ran the networks", "name it as in a profile, as --processor cpu[1large]")
-        _ingest(out, given, model, (name, processor, precision, runtime), folder)
+        _ingest(out, measured_file, model, (name, processor, precision, runtime), folder)
         return
     if (model, processor, precision, runtime) != (None, None, None, ""):
         raise UsageError("--model, --processor, --precision and --runtime go with --from", "what to measure here is said by --processors")
@@ -82,21 +82,21 @@ def profile(
     table = open_table(name, folder, places, resume)
     with out.progress("measuring") as bar:
         done = profile_machine(name, places, table, budget * 60, bar, most)
-    for each in done.collected:
-        if each.unsteady:
-            out.warn(f"the times of {each.unsteady} networks on {each.place.name} did not hold still and were left out")
-        if each.slowed:
+    for collected in done.collected:
+        if collected.unsteady:
+            out.warn(f"the times of {collected.unsteady} networks on {collected.place.name} were unstable and are left out")
+        if collected.slowed:
             out.warn(
-                f"{each.slowed} networks on {each.place.name} were timed while other work slowed the machine down; profile it when it is quiet"
+                f"{collected.slowed} networks on {collected.place.name} were timed while other work slowed the machine down; profile it when it is quiet"
             )
-        if each.refused:
-            out.warn(f"the {each.place.delegate} delegate does not run {each.refused} of the networks")
+        if collected.refused:
+            out.warn(f"the {collected.place.delegate} delegate does not run {collected.refused} of the networks")
     data = _data(name, done, out)
     out.emit(data, lambda console: _show(console, data))
 
 
 def _profile_there(out: Output, place: "Where", target: tuple[str, Path, bool], words: list[str]) -> None:
-    """Do the same on a board."""
+    """Profile a board."""
     from scheduler.boards.board import open_board
     from stretch.profiling.there import check_here, profile_there
 
@@ -104,21 +104,21 @@ def _profile_there(out: Output, place: "Where", target: tuple[str, Path, bool], 
     check_here(name, folder, resume)
     with open_board(place, out) as board:
         try:
-            told = profile_there(board, name, folder, words, resume, out.note)
+            answer = profile_there(board, name, folder, words, resume, out.note)
         except KeyboardInterrupt:
-            out.note(f"what was measured is kept on {place.host}; go on with --resume")
+            out.note(f"the measurements are kept on {place.host}; continue with --resume")
             raise
-        data = {key: value for key, value in told.items() if key not in ("schema", "version")} | {"on": board.answer}
+        data = {key: value for key, value in answer.items() if key not in ("schema", "version")} | {"on": board.answer}
     out.emit(data, lambda console: _show(console, data))
 
 
-def _ingest(out: Output, given: Path, model: str | None, where: tuple[str, str, str | None, str], folder: Path) -> None:
-    """Bring in what was measured elsewhere."""
+def _ingest(out: Output, measured_file: Path, model: str | None, where: tuple[str, str, str | None, str], folder: Path) -> None:
+    """Import measurements of another device."""
     from stretch.profiling.ingest import Where, ingest
     from stretch.stages.network import read_graph
 
     with out.progress("capturing"):
-        rows = ingest(given, model, Where(*where), folder, lambda name: read_graph(name).graph)
+        rows = ingest(measured_file, model, Where(*where), folder, lambda name: read_graph(name).graph)
     target = folder / f"{where[0]}.measurements"
     known = {row.network: {"processor": f"{row.processor}[{row.core_set}]", "precision": row.precision, "ms": row.ms} for row in rows}
     data = {
@@ -139,36 +139,36 @@ def _ingest(out: Output, given: Path, model: str | None, where: tuple[str, str, 
 
 
 def _split(entries: list[str]) -> list[str]:
-    found = [name.strip() for entry in entries for name in entry.split(",")]
-    if any(not name for name in found):
+    names = [name.strip() for entry in entries for name in entry.split(",")]
+    if any(not name for name in names):
         raise UsageError("--processors has an empty name", "write --processors cpu,gpu")
-    return found
+    return names
 
 
 def _data(name: str, done: "Profiled", out: Output) -> dict[str, Any]:
     processors = {}
-    for each in done.judged:
-        held = each.fit.held_out
-        processors[f"{each.fit.processor}[{each.fit.core_set}]"] = {
-            "runtime": each.fit.runtime,
+    for judged in done.judged:
+        held = judged.fit.held_out
+        processors[f"{judged.fit.processor}[{judged.fit.core_set}]"] = {
+            "runtime": judged.fit.runtime,
             "networks": held.networks,
-            "kernels": sum(group.kernels for group in each.fit.groups.values()),
+            "kernels": sum(group.kernels for group in judged.fit.groups.values()),
             "within_10": held.within_10,
             "within_20": held.within_20,
             "mape": held.mape,
             "coverage": held.coverage,
         }
-    total = sum(each["networks"] for each in processors.values())
-    mean = {key: sum(each[key] * each["networks"] for each in processors.values()) / total for key in ("within_10", "within_20", "mape")}
+    total = sum(row["networks"] for row in processors.values())
+    mean = {key: sum(row[key] * row["networks"] for row in processors.values()) / total for key in ("within_10", "within_20", "mape")}
     links = {
         family: {
-            "fixed_ms": each.link.fixed_ms,
-            "to_gbs": each.link.to_gbs,
-            "back_gbs": each.link.back_gbs,
-            "contention": each.contention,
-            "contention_memory": each.contention_memory,
+            "fixed_ms": crossing.link.fixed_ms,
+            "to_gbs": crossing.link.to_gbs,
+            "back_gbs": crossing.link.back_gbs,
+            "contention": crossing.contention,
+            "contention_memory": crossing.contention_memory,
         }
-        for family, each in done.crossings.items()
+        for family, crossing in done.crossings.items()
     }
     return {
         "profile": name,

@@ -1,4 +1,4 @@
-"""`stretch refine`: a bundle brought closer to its original on unlabelled images."""
+"""`stretch refine`: distil a bundle from its original on unlabelled images."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from stretch.api.refining import RefineAnswer
 
-#: Phases of the bar: read, images, two comparisons, twenty looks and files of a usual bundle.
+#: Steps of the progress bar: read, images, two comparisons, twenty evaluations and the files of a typical bundle.
 PHASES = 36
 
-#: Seconds after Ctrl-C in which it leaves nothing half-written.
+#: Seconds after Ctrl-C for removing unfinished files.
 GRACE_S = WRITER_GRACE_S
 
 
@@ -25,32 +25,32 @@ GRACE_S = WRITER_GRACE_S
 def refine(
     out: Output,
     *,
-    bundle: Annotated[Path, typer.Argument(help="Folder of an fp32 bundle with its controls, which hold the original.")],
+    bundle: Annotated[Path, typer.Argument(help="Folder of an fp32 bundle with its controls, which contain the original.")],
     images: Annotated[
-        Path, typer.Option(help="Folder of unlabelled images (pictures or .npy), best those that the bundle was calibrated with.")
+        Path, typer.Option(help="Folder of unlabelled images (pictures or .npy), preferably the calibration images of the bundle.")
     ],
     minutes: Annotated[
-        float | None, typer.Option(help="Minutes of refining, on a GPU where there is one; 5 unless steps bound it.")
+        float | None, typer.Option(help="Minutes of refinement, on a GPU if there is one. Default: 5 without --steps.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps at most, of 64 views each.", min=1)] = None,
+    steps: Annotated[int | None, typer.Option(help="Maximum number of steps, with a batch of 64 views each.", min=1)] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the new bundle; by default the bundle itself is replaced.")
+        Path | None, typer.Option("--out", help="Folder of the new bundle. Default: replace the bundle.")
     ] = None,
-    image_count: Annotated[int, typer.Option(help="Images that steps look at, at most; others are held back.", min=16)] = 256,
+    image_count: Annotated[int, typer.Option(help="Maximum number of training images; others are held back.", min=16)] = 256,
     run_images: Annotated[
         int,
-        typer.Option(help="Images held back that the new bundle's files are run on in the precisions planned, at most; 0: none.", min=0),
+        typer.Option(help="Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none.", min=0),
     ] = 64,
     mapping: Annotated[
         list[str] | None,
-        typer.Option("--map", help="Where a processor runs for that, as dsp=dsp (its simulator) or gpu=opencl; on the CPU by default."),
+        typer.Option("--map", help="Delegate that stands in for a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Folder that it goes on from after an interruption; beside the bundle by default, gone when all is done."),
+        typer.Option(help="Folder of the checkpoint to resume from after an interruption, removed at the end. Default: beside the bundle."),
     ] = None,
 ) -> None:
-    """Distil a bundle's network from its original on unlabelled images, and measure how far they then agree."""
+    """Distil a bundle's network from its original on unlabelled images, and measure their agreement."""
     from msgspec.structs import replace
 
     from scheduler.placement.mapping import parse_mapping
@@ -73,7 +73,7 @@ def refine(
             )
     except KeyboardInterrupt:
         if kept.is_dir() and any(kept.iterdir()):
-            out.note(f"what was refined so far is in {kept}: the same command goes on from there")
+            out.note(f"the checkpoint is in {kept}: the same command continues from there")
         raise
     for warning in answer.warnings:
         out.warn(warning)
@@ -82,10 +82,10 @@ def refine(
 
 
 def _print(console: "Console", answer: "RefineAnswer") -> None:
-    found = answer.refinement
+    refinement = answer.refinement
     console.print(
-        f"{found.steps} steps in {found.seconds:.0f} s: squared error of the outputs {found.after:.3f} of the original's square, "
-        f"{found.before:.3f} before, on {found.images} images that no step looked at"
+        f"{refinement.steps} steps in {refinement.seconds:.0f} s: squared error of the outputs {refinement.after:.3f} of the original's square, "
+        f"{refinement.before:.3f} before, on {refinement.images} images that no step looked at"
     )
     if (change := answer.agreement) is not None:
         share = "" if change.before is None else f"the original's class in {change.before:.1%}, "
@@ -94,5 +94,5 @@ def _print(console: "Console", answer: "RefineAnswer") -> None:
         for line in agreement_lines(answer.measured):
             console.print(line)
     console.print(f"largest difference of any exported file from torch: {answer.checks['max_error']:.1e} of its largest output")
-    # not wrapped: this line is there to be copied
+    # not wrapped, so that the command can be copied
     console.print(f"bundle written; run it with: stretch run {answer.bundle}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`stretch run`: a bundle on this machine, against the sequential models of the same cores."""
+"""`stretch run`: run a bundle on this machine and compare it with sequential models on the same cores."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 #: Traced inferences; more would only make the file slow to open.
 TRACED = 10
 
-#: Rounds, where none are asked for, go on until ratios are known to this share of themselves.
+#: Without a number of rounds, measure until the relative width of the ratios' intervals is below this.
 WIDTH = 0.03
 
-#: Most bytes of a timeline or a table that a board writes.
+#: Maximum size of a timeline or table from a board, in bytes.
 MOST_BYTES = 256 << 20
 
 
@@ -58,40 +58,40 @@ def run(
     out: Output,
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
     mapping: Annotated[
-        list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")
+        list[str] | None, typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas.")
     ] = None,
-    processors: Annotated[str | None, typer.Option(help="Processors to use, as cpu,gpu; the work of those left out moves to them.")] = None,
+    processors: Annotated[str | None, typer.Option(help="Processors to use, such as cpu,gpu; subgraphs of the others move to them.")] = None,
     priority: Annotated[
-        str | None, typer.Option(help="Choose processors for latency or energy, as predicted for the device; the design decides otherwise.")
+        str | None, typer.Option(help="Choose processors by predicted latency or energy on the device. Default: those of the design.")
     ] = None,
     dsp_code: Annotated[
-        str | None, typer.Option(help="Run the code that the bundle brings for this chip on the DSP, as sm8550; needs --trust-code.")
+        str | None, typer.Option(help="Run the bundle's compiled code for this chip on the DSP, such as sm8550; needs --trust-code.")
     ] = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Trust compiled code inside the bundle.")] = False,
     in_flight: Annotated[
-        int | None, typer.Option(help="Measure throughput as well, with this many inferences at once.", min=1, max=64)
+        int | None, typer.Option(help="Also measure throughput, with this many inferences in flight.", min=1, max=64)
     ] = None,
     time_limit: Annotated[
-        float, typer.Option(help="Seconds that a delegate may take for one subgraph; the run fails beyond them.", min=0.001, max=1e6)
+        float, typer.Option(help="Time limit of one subgraph in seconds, beyond which the run fails.", min=0.001, max=1e6)
     ] = 600.0,
     repeat: Annotated[
         int | None,
         typer.Option(
-            help="Measured rounds; by default 30 or more, for 2 to 10 s, until the ratios are known to 3 %.",
+            help="Measured rounds. Default: at least 30, for 2 to 10 s, until the ratios are known to 3 %.",
             min=1,
             max=100_000,
             show_default=False,
         ),
     ] = None,
-    warmup: Annotated[int, typer.Option(help="Rounds before them that do not count.", min=0, max=100_000)] = 5,
+    warmup: Annotated[int, typer.Option(help="Warm-up rounds, which are not measured.", min=0, max=100_000)] = 5,
     trust: Annotated[
         list[Path] | None,
-        typer.Option(help="Public key (Ed25519 in PEM) that the bundle has to be signed with; repeat for any of several."),
+        typer.Option(help="Public key (Ed25519 in PEM) that must have signed the bundle; repeat to allow several."),
     ] = None,
     input_file: Annotated[
-        Path | None, typer.Option("--input", help="Input as a .npy file; normally distributed numbers otherwise.")
+        Path | None, typer.Option("--input", help="Input as a .npy file. Default: normally distributed numbers.")
     ] = None,
-    trace: Annotated[Path | None, typer.Option(help="Write a timeline, measured and predicted, for ui.perfetto.dev to this file.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a measured and a predicted timeline for ui.perfetto.dev to this file.")] = None,
     table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None,
     html: Html = None,
     on: On = None,
@@ -109,7 +109,7 @@ def run(
     core_set: CoreSet = None,
     cores: Cores = None,
 ) -> None:
-    """Run a bundle here or on a board, check its results, and time it in turns with the best sequential run on the same cores."""
+    """Run a bundle here or on a board, check its results, and compare its time with the best sequential run on the same cores."""
     from scheduler.answer import run_answer
     from scheduler.bundle.load import load_bundle
     from scheduler.checks.verify import random_input
@@ -156,7 +156,7 @@ def run(
 def _run_there(
     out: Output, place: "Where", bundle: "Bundle", input_file: Path | None, words: list[str], files: dict[str, Path | None]
 ) -> None:
-    """Do the same on a board; `files` are written here, by the flags that ask for them."""
+    """Run on a board; `files` are the output files to copy back, by flag."""
     from msgspec.structs import replace
 
     from predictors.files import write_whole
@@ -167,10 +167,10 @@ def _run_there(
         read_input(input_file)
     with open_board(place, out) as board:
         bundle_there, folder = board.copy_bundle(bundle), board.scratch()
-        given = {"input": None if input_file is None else board.copy_file(folder, input_file)}
+        copied = {"input": None if input_file is None else board.copy_file(folder, input_file)}
         wanted = {flag: path for flag, path in files.items() if path is not None}
-        told = board.run(["run", bundle_there, *words, *flags(False, **given, **{flag: flag for flag in wanted})], folder, out.note)
-        answer = read_run_answer(told)
+        raw_answer = board.run(["run", bundle_there, *words, *flags(False, **copied, **{flag: flag for flag in wanted})], folder, out.note)
+        answer = read_run_answer(raw_answer)
         for flag, path in wanted.items():
             write_whole(path, board.fetch(f"{folder}/{flag}", MOST_BYTES), "trace")
         answer = replace(answer, bundle=bundle.path, trace=files["trace"], csv=files["csv"], on=board.answer)
@@ -178,7 +178,7 @@ def _run_there(
 
 
 def _page(answer: "RunAnswer", result: "Benchmark", tracks: "dict[str, Sequence[Trace]]", command: str) -> "Page":
-    """The report, with the plan's own timeline where there is one."""
+    """The report, with the predicted timeline if there is one."""
     from stretch.report.html.run_page import run_page
 
     predicted = tracks.get(f"predicted on {answer.device}")
@@ -188,7 +188,7 @@ def _page(answer: "RunAnswer", result: "Benchmark", tracks: "dict[str, Sequence[
 def _measure(
     out: Output, session: "Session", x: "np.ndarray[Any, Any]", effort: "Effort", in_flight: int | None
 ) -> "tuple[Benchmark, Judgement | None, Throughput | None]":
-    """Check the results, time the contestants and, if asked, the throughput."""
+    """Check the results, time the contestants and, if requested, measure the throughput."""
     from scheduler.checks.judge import check_output, judge
     from scheduler.measure.benchmark import benchmark
     from scheduler.measure.throughput import throughput
@@ -205,7 +205,7 @@ def _measure(
 
 
 def _energy(out: Output, session: "Session", x: "np.ndarray[Any, Any]") -> "MeasuredEnergy":
-    """Energy of an inference by itself, where this machine counts it."""
+    """Energy of an inference, if this machine measures it."""
     from scheduler.measure.energy.loop import measure_energy
 
     with out.progress("measuring energy"):
@@ -219,7 +219,7 @@ def _effort(repeat: int | None, warmup: int) -> "Effort":
 
 
 def _tell_placements(out: Output, session: "Session", priority: str | None) -> None:
-    """Say which processors something stands in for, what moved, and what that does to efficiency."""
+    """Print stand-ins for processors, moved subgraphs, and effects on efficiency."""
     from scheduler.measure.benchmark import shares_a_core
 
     for place in session.placements.values():
@@ -247,7 +247,7 @@ def _priority(text: str | None) -> "Priority | None":
 
 
 def _dsp(chip: str | None, trusted: bool) -> "dict[str, Delegate]":
-    """The dsp delegate, if it is to run code that a bundle brings."""
+    """The dsp delegate, if it runs compiled code of the bundle."""
     from predictors.errors import UsageError
     from scheduler.delegates import DspDelegate
 
@@ -261,7 +261,7 @@ def _dsp(chip: str | None, trusted: bool) -> "dict[str, Delegate]":
 
 
 def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, Sequence[Trace]]":
-    """The groups of a timeline: what was measured, with several in flight too, and what the plan expects on the device."""
+    """Groups of the timeline: measured, measured with several inferences in flight, and predicted on the device."""
     from predictors.devices import load_device
     from predictors.errors import StretchError
     from scheduler.simulate.predicted import predicted_trace
@@ -285,7 +285,7 @@ def _where(place: "Placement") -> str:
 
 
 def _print(console: "Console", answer: "RunAnswer", shown: "Trace | None") -> None:
-    """The answer, and what no JSON has: the timeline of a typical inference, of this machine."""
+    """Print the answer and, unlike the JSON, the timeline of the median inference."""
     from scheduler.runtime.trace import timeline
 
     weights = answer.weights
@@ -321,7 +321,7 @@ def _print(console: "Console", answer: "RunAnswer", shown: "Trace | None") -> No
 
 
 def _in_short(answer: "RunAnswer") -> "Iterator[str]":
-    """What was planned, what was measured, and what to do for the device, a sentence each."""
+    """Summary of the plan, the measurement and the next steps, one sentence each."""
     planned, here = answer.planned, "here" if answer.on is None else f"on {answer.on.host}"
     if planned.makespan_ms is not None and planned.best_single_ms is not None:
         yield (
@@ -346,7 +346,7 @@ def _in_short(answer: "RunAnswer") -> "Iterator[str]":
 
 
 def _contestants(answer: "RunAnswer") -> "Table":
-    """A row for each contestant."""
+    """One row per contestant."""
     from rich.table import Table
 
     from scheduler.answer import TimingAnswer
@@ -363,7 +363,7 @@ def _contestants(answer: "RunAnswer") -> "Table":
 
 
 def _results(check: "CheckAnswer | None", error: float | None) -> str:
-    """Whether the results are right, for people."""
+    """The result check as text."""
     if check is None or error is None:
         return "results not checked: a delegate computes nothing"
     stored = ", which gives what it gave when the bundle was written" if check.stored else ""

@@ -1,4 +1,4 @@
-"""`stretch search`: fronts of designs, and designs that differ."""
+"""`stretch search`: search Pareto fronts of designs, and alternative designs."""
 
 import time
 import warnings
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from stretch.stages.network import Network
 
 
-#: How many times the best design's value others may have, where that is not said.
+#: Default factor of the best design's value that alternatives may have.
 WITHIN = 1.2
 
-#: Designs where nothing is said; of a pair of networks for each set of processors.
+#: Default number of designs; for a pair of networks per set of processors.
 TOP, PAIR_TOP = 10, 3
 
 
@@ -41,54 +41,54 @@ def search(
     model: Annotated[
         str, typer.Argument(help="Name of `stretch models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file.")
     ],
-    device: Annotated[str, typer.Option(help="Profile of `stretch devices`, or the path of one.")],
+    device: Annotated[str, typer.Option(help="Id of a profile (see `stretch devices`), or the path of one.")],
     pareto: Annotated[
         str | None,
         typer.Option(
-            help="What is weighed, two or three of latency, energy, macs, memory, agreement (with images or a measured sensitivity) and "
-            "accuracy (with the predictor of a supernet); latency,agreement by default where agreement is predicted, else latency,macs."
+            help="Two or three objectives of the front: latency, energy, macs, memory, agreement (with images or a measured sensitivity) and "
+            "accuracy (with the predictor of a supernet). Default: latency,agreement if agreement is predicted, else latency,macs."
         ),
     ] = None,
     within: Annotated[
         float | None,
         typer.Option(
-            help="Instead of a front: the best design in the objective, and others with other branches, processors or kinds of segments "
-            "whose value is at most so many times the best one's, such as 1.2."
+            help="Instead of a front, search the best design in the objective, and alternatives with other branches, processors or segment kinds "
+            "whose value is at most this factor times the best one, such as 1.2."
         ),
     ] = None,
     other: Annotated[
         str | None,
         typer.Option(
             "--with",
-            help="Another network that runs at the same time: designs of both that suit each other, of candidates for every set of processors.",
+            help="A second network that runs concurrently: search pairs of designs, from candidates for every set of processors.",
         ),
     ] = None,
     pair_goal: Annotated[
         str | None,
-        typer.Option(help="What a pair of networks is best in: makespan (the default), latency (mean of both) or throughput."),
+        typer.Option(help="Objective of a pair of networks: makespan (the default), latency (mean of both) or throughput."),
     ] = None,
     top: Annotated[
         int | None,
-        typer.Option(help="Designs, at most: 10, or for a pair 3 for each set of processors, where nothing is said.", min=1, max=100),
+        typer.Option(help="Maximum number of designs. Default: 10, or for a pair 3 per set of processors.", min=1, max=100),
     ] = None,
     request: PlanConfig,
     images: Annotated[
-        Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) to measure on what single segments lose.")
+        Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) for measuring the loss of single segments.")
     ] = None,
-    image_count: Annotated[int, typer.Option(help="Images to calibrate segments with, at most.", min=16)] = 96,
-    budget: Annotated[float, typer.Option(help="Minutes of measuring; what has begun is finished.", min=0.05, max=1e4)] = 5.0,
+    image_count: Annotated[int, typer.Option(help="Maximum number of calibration images.", min=16)] = 96,
+    budget: Annotated[float, typer.Option(help="Minutes for measurements; a measurement in progress is completed.", min=0.05, max=1e4)] = 5.0,
     pictures: PictureRequest,
     input_size: InputSizes = None,
-    weights: Annotated[str, typer.Option(help="default (trained, where they can be had), none (random), or a file.")] = "default",
+    weights: Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")] = "default",
     seed: Annotated[int, typer.Option(help="Seed of random weights.")] = 0,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="New folder for a design file of each design, and for what was measured.")
+        Path | None, typer.Option("--out", help="New folder for the design files and the measurements.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the front, to this .svg or .png file.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Plot the front into this .svg or .png file.")] = None,
     html: Html = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
 ) -> None:
-    """Search a front of designs, or the best one and others that differ; none of them is built."""
+    """Search a Pareto front of designs, or the best design and alternatives, without building them."""
     from msgspec.structs import replace
 
     from predictors.devices import load_device
@@ -136,13 +136,13 @@ def search(
         usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
         began = time.perf_counter()
         progress("designs")
-        found: Front | Several
+        found_front: Front | Several
         if differ:
-            found = several(network.graph, profile, request, top or TOP, within or WITHIN, source)
+            found_front = several(network.graph, profile, request, top or TOP, within or WITHIN, source)
         else:
-            found = front(network.graph, profile, request, weighed or ("latency", usual), top or TOP, source)
+            found_front = front(network.graph, profile, request, weighed or ("latency", usual), top or TOP, source)
         seconds["search"] = round(time.perf_counter() - began, 3)
-        answer = front_answer(found, seconds)
+        answer = front_answer(found_front, seconds)
     if source is None:
         out.warn("how often these designs agree with the original is not known: give --images DIR, or --accuracy FILE")
     for warning in network.loaded.warnings if images is not None else ():
@@ -168,14 +168,14 @@ def _pair(
     *,
     trust_code: bool,
 ) -> None:
-    """Search designs of two networks that suit each other."""
+    """Search pairs of designs of two networks."""
     from msgspec.structs import replace
 
     from predictors.devices import load_device
     from stretch.planning.together import GOALS
 
     if goal not in (None, *GOALS):
-        raise UsageError(f"`{goal}` is nothing that a pair can be best in", f"one of {', '.join(GOALS)}")
+        raise UsageError(f"`{goal}` is no objective of a pair", f"one of {', '.join(GOALS)}")
     profile = load_device(device)
     request.checked(profile)
     from stretch.cli.train import import_torch
@@ -195,44 +195,44 @@ def _pair(
 def _check_pair(
     request: PlanConfig, pareto: str | None, images: Path | None, plot: Path | None, html: Path | None, folder: Path | None
 ) -> None:
-    """Refuse what says nothing of a pair."""
-    for name, given in (
+    """Refuse flags that do not apply to a pair."""
+    for name, flag_value in (
         ("--pareto", pareto),
         ("--images", images),
         ("--plot", plot),
         ("--html", html),
         ("--accuracy", request.accuracy or None),
     ):
-        if given is not None:
+        if flag_value is not None:
             raise UsageError(f"{name} is about the designs of one network", "leave it out, or leave out --with")
     _check(request, (), None, folder, None)
 
 
 def _weighed(pareto: str | None) -> tuple[str, ...]:
-    """What is weighed; nothing where that is not said."""
+    """Objectives of `--pareto`, or none."""
     from stretch.planning.pareto import check_weighed
 
     return () if pareto is None else check_weighed(tuple(name.strip() for name in pareto.split(",")))
 
 
 def _check_mode(request: PlanConfig, weighed: tuple[str, ...], within: float | None, images: Path | None, plot: Path | None) -> None:
-    """Refuse what belongs to a front where the best design and others are asked for, and the other way round."""
+    """Refuse combinations of flags of a front with flags of alternatives."""
     if weighed and within is not None:
-        raise UsageError("--pareto asks for a front, and --within for the best design and others", "give one of the two")
+        raise UsageError("--pareto searches a front, --within alternatives of the best design", "give one of the two")
     if weighed and request.objective != "latency":
         raise UsageError(f"a front has no objective such as {request.objective}", "leave out --pareto or --objective")
     differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
-    for name, given in (("--images", images), ("--plot", plot)):
-        if differ and given is not None:
-            raise UsageError(f"{name} belongs to a front, and the best design and others were asked for", f"leave out {name}")
+    for name, flag_value in (("--images", images), ("--plot", plot)):
+        if differ and flag_value is not None:
+            raise UsageError(f"{name} applies to a front, not to alternatives of the best design", f"leave out {name}")
 
 
 def _check(request: PlanConfig, weighed: tuple[str, ...], images: Path | None, folder: Path | None, plot: Path | None) -> None:
-    """Refuse what cannot be answered or written, before any work is done for it."""
+    """Refuse requests that cannot be answered or written, before the search."""
     from stretch.cli.predict import check_picture
 
     if images is not None and request.accuracy:
-        raise UsageError("--images and --accuracy both say what designs are weighed by", "give one of the two")
+        raise UsageError("--images and --accuracy both predict the accuracy of designs", "give one of the two")
     if images is not None and weighed and "agreement" not in weighed:
         raise UsageError(f"images say nothing of {','.join(weighed)}", "leave out --images, or ask for --pareto latency,agreement")
     for name in ("agreement", "accuracy"):
@@ -262,7 +262,7 @@ def _source(
     progress: "Progress",
     seconds: dict[str, float],
 ) -> "AccuracySource | None":
-    """What predicts the accuracy of designs; None if nothing does."""
+    """The predictor of the designs' accuracy, if any."""
     if request.accuracy:
         from stretch.planning.cost.accuracy_file import load_accuracy
 
@@ -281,18 +281,18 @@ def _source(
     count, budget_s = limits
     preprocessing = requested_preprocessing(network.loaded.preprocessing, pictures.values() or None, network.graph.input.shape)
     progress("reading images")
-    found = divide_images(images, network.captured, count, preprocessing)
-    for each in found.warnings:
-        warnings.warn(each, stacklevel=1)  # which `verb` tells as its own
-    if not found.held_back:
-        raise StretchError(f"{images} has too few images to hold any back", "give at least some dozens")
-    source = sensitivity_of(network.captured, profile, request, found.fitted, found.held_back, budget_s, progress)
+    divided = divide_images(images, network.captured, count, preprocessing)
+    for warning in divided.warnings:
+        warnings.warn(warning, stacklevel=1)  # which `verb` prints as warnings
+    if not divided.held_back:
+        raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
+    source = sensitivity_of(network.captured, profile, request, divided.fitted, divided.held_back, budget_s, progress)
     seconds["sensitivity"] = source.on.seconds
     return source
 
 
 def _save_pair(answer: "TogetherAnswer", folder: Path) -> "TogetherAnswer":
-    """Write a design file for each network that branches."""
+    """Write the design files of the networks that branch."""
     from msgspec.structs import replace
 
     from stretch.planning.design.branch_design import design_to_toml
@@ -311,7 +311,7 @@ def _save_pair(answer: "TogetherAnswer", folder: Path) -> "TogetherAnswer":
 
 
 def _save(answer: "FrontAnswer", folder: Path, source: "AccuracySource | None") -> "FrontAnswer":
-    """Write a design file for each design, and what was measured."""
+    """Write the design files and the measurements."""
     from msgspec.structs import replace
 
     from stretch.planning.cost.accuracy_file import save_accuracy

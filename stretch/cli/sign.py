@@ -1,4 +1,4 @@
-"""`stretch sign`: says who made a bundle, in a way that nobody else can."""
+"""`stretch sign`: sign a bundle."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ from stretch.cli.output import Output, verb
 class SignAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What was signed; the fields are the keys of `stretch sign --json`."""
 
-    bundle: Path  # Its folder.
+    bundle: Path
     signer: str  # Fingerprint of the key's public part.
 
 
@@ -20,9 +20,9 @@ class SignAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def sign(
     out: Output,
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
-    key: Annotated[Path, typer.Option(help="Your private key: Ed25519 in PEM without a password, as OpenSSL makes one.")],
+    key: Annotated[Path, typer.Option(help="Private key: Ed25519 in PEM without a password, as OpenSSL writes it.")],
 ) -> None:
-    """Sign a bundle, so that others can tell who made it; its hashes prove only that it is whole."""
+    """Sign a bundle, so that others can verify its author; its hashes prove only its integrity."""
     from scheduler.bundle.load import sign_bundle
 
     answer = SignAnswer(bundle=bundle, signer=sign_bundle(bundle, key))

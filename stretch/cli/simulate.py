@@ -1,4 +1,4 @@
-"""`stretch simulate`: a bundle on its device without the device, and what disturbs it there."""
+"""`stretch simulate`: simulate a bundle on its device, with disturbances."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from scheduler.simulate.clock import Simulated
     from scheduler.simulate.figures import SimulateAnswer
 
-#: Traced inferences; more would only make the file slow to open.
+#: Maximum number of traced inferences, which keeps the file small.
 TRACED = 64
 
-#: Decisions that people read; all of them are in the JSON.
+#: Maximum number of printed decisions; the JSON has all.
 DECISIONS = 12
 
 
@@ -31,75 +31,75 @@ def simulate(
     device: Annotated[
         str | None,
         typer.Option(
-            help="Simulate on this device: a profile of `stretch devices`, or the path of one; else the one that it was planned for."
+            help="Device to simulate: id or path of a profile. Default: the device that the bundle was planned for."
         ),
     ] = None,
     alternatives: Annotated[
         list[str] | None,
         typer.Option(
             "--or",
-            help="Another plan to change to while processors are contended: a bundle of the same network, or processors of this one, as cpu; repeat.",
+            help="Alternative plan for contended processors: a bundle of the same network, or processors of this one, such as cpu; repeatable.",
         ),
     ] = None,
     prefer: Annotated[
         str,
         typer.Option(
-            help="Which of several plans to change to: latency (the quickest), energy (the one that takes least), or deadline (of those that "
-            "keep it the one that takes least energy)."
+            help="Policy for choosing among plans: latency (the fastest), energy (the lowest energy), or deadline (the lowest energy "
+            "of those that meet the deadline)."
         ),
     ] = "latency",
     beside: Annotated[
         list[str] | None,
         typer.Option(
-            help="Bundle of another user that shares the processors, as runs/other, or runs/other@periodic:33.3 with requests of its own, or "
-            "runs/other@periodic:33.3@50 with a deadline in ms; repeat."
+            help="Bundle of another user that shares the processors, such as runs/other, runs/other@periodic:33.3 with its own requests, or "
+            "runs/other@periodic:33.3@50 with a deadline in ms; repeatable."
         ),
     ] = None,
     inferences: Annotated[int, typer.Option(help="How many.", min=1, max=1_000_000)] = 100,
     busy: Annotated[
         list[str] | None,
         typer.Option(
-            help="A share of a processor that others take, and between which milliseconds, as gpu=0.9@50:155; repeat or separate by commas."
+            help="Background load: share of a processor and its interval in ms, such as gpu=0.9@50:155; repeat or separate by commas."
         ),
     ] = None,
     frequency: Annotated[
         list[str] | None,
         typer.Option(
-            help="A factor on the speed of a processor, and between which milliseconds, as gpu=0.5@100:500; repeat or separate by commas."
+            help="Speed factor of a processor and its interval in ms, such as gpu=0.5@100:500; repeat or separate by commas."
         ),
     ] = None,
     heat: Annotated[
         str | None,
         typer.Option(
-            help="Let the chip heat up and slow down: `profile` as the device's profile says, else a TOML file that describes it."
+            help="Simulate heating and throttling: `profile` for the model in the device's profile, or a TOML file."
         ),
     ] = None,
-    jitter: Annotated[float, typer.Option(help="How much computing times vary: the standard deviation of their logarithm.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of jitter and random arrivals.", min=0)] = 0,
+    jitter: Annotated[float, typer.Option(help="Jitter of computing times: the standard deviation of their logarithm.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Random seed of jitter and arrivals.", min=0)] = 0,
     arrivals: Annotated[
         str | None,
         typer.Option(
-            help="When inferences are asked for: periodic:MS, or poisson:RATE with requests a second; else each as soon as there is room for it."
+            help="Arrivals of requests: periodic:MS, or poisson:RATE in requests per second. Default: as soon as a lane is free."
         ),
     ] = None,
     in_flight: Annotated[int, typer.Option(help="Inferences at once.", min=1, max=64)] = 1,
-    deadline: Annotated[float | None, typer.Option(help="Milliseconds from request to output; says how many inferences miss it.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Milliseconds from request to output; reports how many inferences miss it.")] = None,
     shared: Annotated[
         bool,
         typer.Option(
-            "--shared", help="Bundles take turns on processors by deadlines and fair shares, as those of one Scheduler in Python do."
+            "--shared", help="Schedule the bundles' steps by deadlines and fair shares, as a Scheduler in Python does."
         ),
     ] = False,
     admit: Annotated[
         bool,
         typer.Option(
-            "--admit", help="Say whether all requests can be answered in time at their rates, with the bundles taking such turns."
+            "--admit", help="Report whether all requests can be answered in time at their rates, with this scheduling."
         ),
     ] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write the timeline of the first inferences for ui.perfetto.dev to this file.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a timeline of the first inferences for ui.perfetto.dev to this file.")] = None,
     html: Html = None,
 ) -> None:
-    """Simulate a bundle without its device, with background load, jitter, other bundles and requests that come at their own times."""
+    """Simulate a bundle on its device, with background load, jitter, other bundles and timed requests."""
     from predictors.devices import load_device
     from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
@@ -147,19 +147,19 @@ def simulate(
     out.emit(answer, lambda console: _print(console, answer, simulated))
 
 
-def _print(console: "Console", answer: "SimulateAnswer", found: "Simulated") -> None:
-    """The answer, and the timeline of the first inference."""
+def _print(console: "Console", answer: "SimulateAnswer", simulated: "Simulated") -> None:
+    """Print the answer and the timeline of the first inference."""
     from scheduler.runtime.trace import timeline
 
     fitted = "fitted to measurements" if answer.calibrated else "not fitted to measurements"
     console.print(f"{answer.model} on {answer.device}, whose profile is {fitted}; simulated, nothing was measured")
     console.print(_latencies(answer))
     console.print()
-    for line in timeline(found.traces[0]):
+    for line in timeline(simulated.traces[0]):
         console.print(line)
     console.print()
     console.print(_processors(answer))
-    console.print(f"exchanges and joins take {answer.communication_ms:.2f} ms of an inference, whatever goes on beside them")
+    console.print(f"exchanges and joins take {answer.communication_ms:.2f} ms of an inference, independent of other load")
     at_once = "one at a time" if answer.in_flight == 1 else f"up to {answer.in_flight} at once"
     console.print(f"{answer.runs} inferences, {at_once}, in {answer.elapsed_ms:.2f} ms: {answer.per_second:.1f} a second")
     if answer.deadline_ms is not None:
@@ -183,15 +183,15 @@ def _print(console: "Console", answer: "SimulateAnswer", found: "Simulated") -> 
 
 
 def _others(answer: "SimulateAnswer") -> "Iterator[str]":
-    """Lines on other plans of the network, and on bundles of other users."""
+    """Lines on alternative plans, and on bundles of other users."""
     if len(answer.plans) > 1:
         for plan in answer.plans:
             yield f"{plan.bundle}: {plan.inferences} of {answer.runs} inferences, {plan.makespan_ms:.2f} ms each where nothing disturbs"
-    for number, made in enumerate(answer.decisions):
+    for number, decision in enumerate(answer.decisions):
         if number == DECISIONS:
             yield f"and {len(answer.decisions) - number} more; the rest is in the JSON and in the timeline"
             break
-        yield f"after inference {made.inference} at {made.at_ms:.1f} ms, {made.kind}: {made.after} ({made.reason})"
+        yield f"after inference {decision.inference} at {decision.at_ms:.1f} ms, {decision.kind}: {decision.after} ({decision.reason})"
     for workload in answer.beside:
         times = "none ended" if workload.p50_ms is None else f"median {workload.p50_ms:.2f} ms, p90 {workload.p90_ms:.2f}, p99 {workload.p99_ms:.2f}"
         missed = "" if workload.deadline_ms is None else f"; {workload.missed} miss the deadline of {workload.deadline_ms:g} ms"

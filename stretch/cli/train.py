@@ -1,4 +1,4 @@
-"""`stretch train`: a recipe, on one processor, one GPU or many."""
+"""`stretch train`: train a recipe on a CPU or on GPUs."""
 
 import logging
 import os
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from stretch.train.listen import Listener
     from stretch.train.loop import Epoch, Run
 
-#: Seconds after Ctrl-C in which it leaves nothing half-written.
+#: Seconds after Ctrl-C for removing unfinished files.
 GRACE_S = WRITER_GRACE_S
 
 
 @verb
 def train(
     out: Output,
-    recipe: Annotated[str, typer.Argument(help="A recipe: a TOML file, or the name of one that came with the installation.")],
-    folder: Annotated[Path | None, typer.Option("--out", help="Folder of the run; runs/RECIPE by default.")] = None,
-    change: Annotated[list[str] | None, typer.Option("--set", help="Replace a value of the recipe, such as train.epochs=5.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest whole checkpoint of the run.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Build everything, train one step on made-up images, write nothing.")] = False,
+    recipe: Annotated[str, typer.Argument(help="Recipe: a TOML file, or the name of an installed one.")],
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder of the run. Default: runs/RECIPE.")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", help="Override a value of the recipe, such as train.epochs=5.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest complete checkpoint of the run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Build everything and train one step on synthetic images, without writing anything.")] = False,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Execute Python code that the recipe names as its model.")] = False,
-    gpus: Annotated[int, typer.Option(help="Processes, a GPU each; torchrun is started for more than one.", min=1, max=64)] = 1,
+    gpus: Annotated[int, typer.Option(help="Number of processes, with one GPU each; more than one are started by torchrun.", min=1, max=64)] = 1,
 ) -> None:
-    """Train a branched network, or a supernet of many designs, as a recipe says."""
+    """Train a branched network, or a supernet of many designs, from a recipe."""
     from stretch.train.recipe import find_recipe, load_recipe
 
     path = find_recipe(recipe)
@@ -69,7 +69,7 @@ def train(
 
 
 def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listener":
-    """What tells a person how a run goes."""
+    """The listener that prints the progress of a run."""
     from stretch.train.listen import Listener
 
     class Teller(Listener):
@@ -88,7 +88,7 @@ def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listene
 
 
 def import_torch() -> None:
-    """Import what training needs."""
+    """Import the trainer."""
     from predictors.errors import MissingBackendError
 
     try:
@@ -100,7 +100,7 @@ def import_torch() -> None:
 
 
 def _torchrun(gpus: int, out: Output) -> int:
-    """Start this command again, once a GPU; what went wrong is said by the process it went wrong in."""
+    """Restart this command under torchrun, one process per GPU; a failing process prints its own error."""
     import_torch()
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -109,9 +109,9 @@ def _torchrun(gpus: int, out: Output) -> int:
     words = [*sys.argv[1:]]
     start = words.index("train") + 1 if "train" in words else 0
     out.note(f"starting {gpus} processes")
-    # The launcher would set one thread a process, and say so.
+    # Otherwise the launcher sets one thread per process and warns.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // gpus)))
-    logging.disable(logging.CRITICAL)  # the launcher's loggers, each with a level of its own
+    logging.disable(logging.CRITICAL)  # each of the launcher's loggers has its own level
     folder = tempfile.TemporaryDirectory(prefix="nn-stretch-")
     os.environ[SPEAKER_VARIABLE] = str(Path(folder.name, "failed"))
     try:
@@ -124,7 +124,7 @@ def _torchrun(gpus: int, out: Output) -> int:
             ) from error
         return first.exitcode
     except SignalException:
-        # the first process has said so
+        # the first process has printed the error
         sys.exit(INTERRUPTED)
     finally:
         folder.cleanup()
@@ -148,5 +148,5 @@ def _print(console: "Console", answer: "TrainAnswer", trusted: bool) -> None:
     )
     if metrics.get("unreadable_images"):
         console.print(f"{metrics['unreadable_images']} images could not be read")
-    # not wrapped: this line is there to be copied
+    # not wrapped, so that the command can be copied
     console.print(f"take it out with: stretch extract {answer.run}{' --trust-code' * trusted}", soft_wrap=True)

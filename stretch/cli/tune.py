@@ -1,4 +1,4 @@
-"""`stretch tune`: quicker kernels for the subgraphs of a bundle, kept for later runs."""
+"""`stretch tune`: tune the kernels of a bundle's subgraphs for later runs."""
 
 import time
 from pathlib import Path
@@ -25,23 +25,23 @@ def tune(
     mode: Annotated[
         str | None,
         typer.Option(
-            help="What is tried, one of the delegate's modes. opencl: schedule (the default), tiles of the convolutions; "
-            "fast, one work-group by formula a kernel; exhaustive, every work-group."
+            help="Search space, one of the delegate's modes. opencl: schedule (the default), tiles of the convolutions; "
+            "fast, one work-group per kernel from a formula; exhaustive, every work-group."
         ),
     ] = None,
     budget: Annotated[
         float,
         typer.Option(
-            help="Minutes, compiling included, after which no further kernel is begun; an interruption (Ctrl-C) keeps what was found, too.",
+            help="Minutes, including compilation, after which no further kernel is started; an interruption (Ctrl-C) also keeps the results.",
             min=0.01,
             max=1e4,
         ),
     ] = 2.0,
     mapping: Annotated[
-        list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=opencl1; repeat or separate by commas.")
+        list[str] | None, typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=opencl1; repeat or separate by commas.")
     ] = None,
 ) -> None:
-    """Tune the kernels of a bundle where a delegate has any to tune, and keep what was found for this device and driver."""
+    """Tune the kernels of a bundle, on delegates that support it, and keep the results for this device and driver."""
     from scheduler.answer import tune_answer
     from scheduler.bundle.load import load_bundle
 
@@ -50,22 +50,22 @@ def tune(
     with out.progress("compiling"):
         tunings, modes = _tunings(loaded, mapping or [], mode)
     choices: dict[tuple[str, str], Any] = {}
-    with out.progress("tuning", total=sum(each.steps for each in tunings)) as bar:
+    with out.progress("tuning", total=sum(tuning.steps for tuning in tunings)) as bar:
 
         def progress(kernel: str) -> None:
             bar(f"{kernel}, {max(0.0, end - time.monotonic()):.0f} s left")
 
-        for each in tunings:
-            choices |= each.tune(max(0.0, end - time.monotonic()), progress)
+        for tuning in tunings:
+            choices |= tuning.tune(max(0.0, end - time.monotonic()), progress)
     if time.monotonic() > end:
-        out.warn(f"the budget of {budget:g} minutes was spent before every kernel was measured; run it again to go on")
-    kernels = [row for each in tunings for row in each.rows(choices)]
+        out.warn(f"the budget of {budget:g} minutes was used up before all kernels were measured; run it again to continue")
+    kernels = [row for tuning in tunings for row in tuning.rows(choices)]
     answer = tune_answer(bundle, tunings[0].device, modes, kernels, out.warnings)
     out.emit(answer, lambda console: _print(console, answer))
 
 
 def _tunings(bundle: "Bundle", mapping: list[str], mode: str | None) -> "tuple[list[Tuning], list[str]]":
-    """What there is to tune: the subgraphs whose delegate here has kernels of its own, and the mode of each."""
+    """Tunings of the subgraphs whose delegate supports tuning, and their modes."""
     from predictors.errors import UsageError
     from scheduler.delegates import delegates, get_delegate
     from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors
@@ -83,18 +83,18 @@ def _tunings(bundle: "Bundle", mapping: list[str], mode: str | None) -> "tuple[l
         )
     modes = [_mode(placements[entry.processor].delegate, mode) for entry in chosen]
     created = [_created(placements[entry.processor]) for entry in chosen]
-    return [each.tuning_from(bundle, entry.name, known) for each, entry, known in zip(created, chosen, modes, strict=True)], modes
+    return [delegate.tuning_from(bundle, entry.name, known) for delegate, entry, known in zip(created, chosen, modes, strict=True)], modes
 
 
 def _mode(delegate: str, wanted: str | None) -> str:
-    """The mode that is asked for, or the delegate's own."""
+    """The requested mode, or the delegate's default."""
     from predictors.errors import UsageError
     from scheduler.delegates import get_delegate
 
     known = get_delegate(delegate).tunes
     if wanted is not None and wanted not in known:
-        told = "; ".join(f"{name}: {what}" for name, what in known.items())
-        raise UsageError(f"`--mode {wanted}` is no mode of the {delegate} delegate", told)
+        modes_text = "; ".join(f"{name}: {what}" for name, what in known.items())
+        raise UsageError(f"`--mode {wanted}` is no mode of the {delegate} delegate", modes_text)
     return next(iter(known)) if wanted is None else wanted
 
 

@@ -125,18 +125,18 @@ def rows_of_file(path: Path) -> Sequence[ComparedRow]:
     raise StretchError(f"{path} is no result of `stretch branch`, `search` or `run`", hint)
 
 
-def _front(path: Path, found: _Front) -> list[ComparedRow]:
+def _front(path: Path, front: _Front) -> list[ComparedRow]:
     return [
         ComparedRow(
             name=f"{path.stem} {row.name}",
             kind="design of a search",
-            model=found.model,
-            device=found.device,
+            model=front.model,
+            device=front.device,
             processors=_processors(row.design.segments),
             ms=row.predicted_ms,
-            best_single_ms=found.best_single_ms,
+            best_single_ms=front.best_single_ms,
             speedup=row.speedup,
-            sequential_same_macs_ms=found.sequential_same_macs_ms,
+            sequential_same_macs_ms=front.sequential_same_macs_ms,
             speedup_over_sequential=row.speedup_over_sequential,
             macs=row.macs,
             macs_ratio=row.macs_ratio,
@@ -145,19 +145,19 @@ def _front(path: Path, found: _Front) -> list[ComparedRow]:
             exact=row.exact,
             agreement=None if row.accuracy is None else row.accuracy.agreement,
         )
-        for row in found.designs
+        for row in front.designs
     ]
 
 
-def _plan(path: Path, found: _Plan) -> ComparedRow:
-    predicted = found.predicted
+def _plan(path: Path, plan: _Plan) -> ComparedRow:
+    predicted = plan.predicted
     sequential = predicted.sequential_same_macs_ms
     return ComparedRow(
         name=path.stem,
         kind="plan",
-        model=found.model,
-        device=found.device,
-        processors=_processors(found.segments),
+        model=plan.model,
+        device=plan.device,
+        processors=_processors(plan.segments),
         ms=predicted.makespan_ms,
         low_ms=predicted.makespan_low_ms,
         high_ms=predicted.makespan_high_ms,
@@ -165,35 +165,35 @@ def _plan(path: Path, found: _Plan) -> ComparedRow:
         speedup=predicted.best_single_ms / predicted.makespan_ms,
         sequential_same_macs_ms=sequential,
         speedup_over_sequential=None if sequential is None else sequential / predicted.makespan_ms,
-        macs=found.macs,
-        macs_ratio=found.macs_ratio,
-        params=found.params,
-        n_meet=found.n_meet,
-        exact=found.exact,
-        agreement=None if found.agreement is None else found.agreement.value,
+        macs=plan.macs,
+        macs_ratio=plan.macs_ratio,
+        params=plan.params,
+        n_meet=plan.n_meet,
+        exact=plan.exact,
+        agreement=None if plan.agreement is None else plan.agreement.value,
         probability=predicted.probability_faster.get("all"),
-        recommended=found.recommended,
+        recommended=plan.recommended,
     )
 
 
-def _run(path: Path, found: _Run) -> ComparedRow:
-    single = None if found.sequential is None else found.sequential.median_ms
-    same = None if found.sequential_same_macs is None else found.sequential_same_macs.median_ms
+def _run(path: Path, run: _Run) -> ComparedRow:
+    single = None if run.sequential is None else run.sequential.median_ms
+    same = None if run.sequential_same_macs is None else run.sequential_same_macs.median_ms
     return ComparedRow(
         name=path.stem,
         kind="run",
         source="measured",
-        model=found.model,
-        device=found.device,
-        processors=list(found.processors),
-        ms=found.median_ms,
-        low_ms=found.median_ms,
-        high_ms=found.p90_ms,
+        model=run.model,
+        device=run.device,
+        processors=list(run.processors),
+        ms=run.median_ms,
+        low_ms=run.median_ms,
+        high_ms=run.p90_ms,
         best_single_ms=single,
-        speedup=None if single is None else single / found.median_ms,
+        speedup=None if single is None else single / run.median_ms,
         sequential_same_macs_ms=same,
-        speedup_over_sequential=None if same is None else same / found.median_ms,
-        macs_ratio=found.macs_ratio,
+        speedup_over_sequential=None if same is None else same / run.median_ms,
+        macs_ratio=run.macs_ratio,
     )
 
 

@@ -92,16 +92,16 @@ def refused_row(name: str, model: str, device: str, reason: str) -> ComparedRow:
 
 def warnings_of(rows: Sequence[ComparedRow]) -> list[str]:
     """What must be known before rows are compared."""
-    found = []
+    warnings = []
     timed = [row for row in rows if row.ms is not None]
     if len({row.source for row in timed}) > 1:
-        found.append("some times were predicted for a device and others measured on a machine: they do not compare with each other")
+        warnings.append("some times were predicted for a device and others measured on a machine: they do not compare with each other")
     if len({row.device for row in timed if row.source == "predicted"}) > 1:
-        found.append("rows are of several devices: compare their speed-ups rather than their times")
+        warnings.append("rows are of several devices: compare their speed-ups rather than their times")
     if len({row.model for row in timed}) > 1:
-        found.append("rows are of several networks: the faster one may compute less, see its multiply-accumulates")
-    found += [f"{row.name}: {row.reason}" for row in rows if row.reason is not None]
-    return found
+        warnings.append("rows are of several networks: the faster one may compute less, see its multiply-accumulates")
+    warnings += [f"{row.name}: {row.reason}" for row in rows if row.reason is not None]
+    return warnings
 
 
 def _predicted(predicted: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def _predicted(predicted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
-    found = values.get(name)
-    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+    value = values.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _over(one: float | None, other: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Networks as packages of plain torch code: a class a branch, weights in safetensors, nothing of nn-stretch in it."""
+"""Networks as packages of plain torch code, independent of nn-stretch: one class per branch, weights in safetensors."""
 
 from predictors.registry import import_modules
 

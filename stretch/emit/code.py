@@ -1,4 +1,4 @@
-"""What one operator is as Python code."""
+"""Python code of single operators."""
 
 import keyword
 import math
@@ -13,7 +13,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.registry import Registry
 from predictors.shapes import Shape
-from stretch.operators.forms import make_module
+from stretch.operators.lowerings import make_module
 
 #: Stands in an expression for the attribute that holds the operator's module or tensors.
 OWN = "{own}"
@@ -50,7 +50,7 @@ def code_of(op: Op, shapes: list[Shape]) -> Code:
     module = make_module(op, shapes)
     name = type(module).__name__
     if getattr(nn, name, None) is not type(module):
-        raise StretchError(f"operator `{op.name}` ({op.kind}) has no form in plain Python code")
+        raise StretchError(f"operator `{op.name}` ({op.kind}) cannot be written as plain Python code")
     return Code(f"{OWN}({{0}})", f"nn.{module!r}")
 
 
@@ -65,7 +65,7 @@ def literal(value: Any) -> str:
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else f'float("{value}")'
     if isinstance(value, tuple | list):
-        inside = ", ".join(literal(each) for each in value)
+        inside = ", ".join(literal(element) for element in value)
         if isinstance(value, list):
             return f"[{inside}]"
         return f"({inside},)" if len(value) == 1 else f"({inside})"
@@ -74,8 +74,8 @@ def literal(value: Any) -> str:
 
 def call(name: str, *arguments: Any, **settings: Any) -> str:
     """A call with literal arguments."""
-    given = [literal(each) for each in arguments] + [f"{key}={literal(value)}" for key, value in settings.items()]
-    return f"{name}({', '.join(given)})"
+    texts = [literal(argument) for argument in arguments] + [f"{key}={literal(value)}" for key, value in settings.items()]
+    return f"{name}({', '.join(texts)})"
 
 
 def attribute(name: str) -> str:
@@ -89,5 +89,5 @@ def attribute(name: str) -> str:
 def class_name(name: str) -> str:
     """A name of a class: words of the name, each with a capital letter."""
     words = re.findall(r"[A-Za-z0-9]+", name)
-    made = "".join(word[0].upper() + word[1:] for word in words) or "Network"
-    return made if made[0].isalpha() else f"Network{made}"
+    name_of_class = "".join(word[0].upper() + word[1:] for word in words) or "Network"
+    return name_of_class if name_of_class[0].isalpha() else f"Network{name_of_class}"

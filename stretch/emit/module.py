@@ -31,16 +31,16 @@ class Written:
     loose: frozenset[str] = frozenset()
     helpers: tuple[type[nn.Module], ...] = ()  # Classes of nn-stretch that it needs.
 
-    def key(self, op: str, own: str) -> str:
+    def key(self, op: str, weight: str) -> str:
         """The name that a tensor of an operator has in the class's state dict."""
-        return f"{self.attributes[op]}_{own}" if op in self.loose else f"{self.attributes[op]}.{own}"
+        return f"{self.attributes[op]}_{weight}" if op in self.loose else f"{self.attributes[op]}.{weight}"
 
 
-def write_class(name: str, graph: OpGraph, told: str, returned: Returned | None = None) -> Written:
+def write_class(name: str, graph: OpGraph, docstring: str, returned: Returned | None = None) -> Written:
     """A class that computes a graph: a module for each operator with weights, functions for all others."""
     writer = _Writer(graph)
-    lines = [f"class {name}(nn.Module):", f'    """{told}"""', "", "    def __init__(self) -> None:", "        super().__init__()"]
-    lines += [f"        {line}" for line in writer.made]
+    lines = [f"class {name}(nn.Module):", f'    """{docstring}"""', "", "    def __init__(self) -> None:", "        super().__init__()"]
+    lines += [f"        {line}" for line in writer.definitions]
     template = (returned or returned_by(graph)).template
     reads = ", ".join(f"{writer.sources[op.name]}: torch.Tensor" for op in graph.inputs)
     lines += ["", f"    def forward(self, {reads}) -> {kind_of_returned(template)}:"]
@@ -69,7 +69,7 @@ class _Writer:
 
     def __init__(self, graph: OpGraph) -> None:
         self.graph = graph
-        self.made: list[str] = []
+        self.definitions: list[str] = []
         self.attributes: dict[str, str] = {}
         self.loose: set[str] = set()
         self.helpers: list[type[nn.Module]] = []
@@ -94,7 +94,7 @@ class _Writer:
                 same[op.name] = same[op.inputs[0]]
                 open_ends.pop(same[op.name], None)
                 continue
-            reads = tuple(same[each] for each in op.inputs)
+            reads = tuple(same[name] for name in op.inputs)
             expression = code.expression.replace(OWN, self._own(op, code))
             before = open_ends.pop(reads[0], None) if len(reads) == 1 else None
             if before is not None and _nests(before, expression):
@@ -117,19 +117,19 @@ class _Writer:
             name += "_"
         self.attributes[op.name] = name
         if code.module:
-            self.made.append(f"self.{name} = {code.module}")
+            self.definitions.append(f"self.{name} = {code.module}")
         else:
             self.loose.add(op.name)
         for key, (learned, value) in code.tensors.items():
-            made = f"self.{name}_{key} = nn.Parameter({value})" if learned else f'self.register_buffer("{name}_{key}", {value})'
-            self.made.append(made)
+            definition = f"self.{name}_{key} = nn.Parameter({value})" if learned else f'self.register_buffer("{name}_{key}", {value})'
+            self.definitions.append(definition)
         return f"self.{name}"
 
     def _assigned(self, lines: list[_Line], outputs: list[str]) -> tuple[list[str], dict[str, str]]:
         """Lines of forward, and the variables that are left."""
         left: dict[str, int] = {}
-        for each in (*(one for line in lines for one in line.reads), *outputs):
-            left[each] = left.get(each, 0) + 1
+        for read in (*(line_read for line in lines for line_read in line.reads), *outputs):
+            left[read] = left.get(read, 0) + 1
         variables: dict[str, str] = {}
         for op in self.graph.inputs:
             variables[op.name] = self.sources[op.name] = _unused(variables.values())
@@ -137,11 +137,11 @@ class _Writer:
             del variables[name]
         run = []
         for line in lines:
-            text = _PLACE.sub(lambda found, reads=line.reads: variables[reads[int(found[1])]], line.expression)
-            for each in line.reads:
-                left[each] -= 1
-            for each in [name for name in dict.fromkeys(line.reads) if not left[name]]:
-                del variables[each]
+            text = _PLACE.sub(lambda match, reads=line.reads: variables[reads[int(match[1])]], line.expression)
+            for read in line.reads:
+                left[read] -= 1
+            for read in [name for name in dict.fromkeys(line.reads) if not left[name]]:
+                del variables[read]
             variables[line.result] = _unused(variables.values())
             run.append(f"{variables[line.result]} = {text}")
         return run, variables

@@ -1,4 +1,4 @@
-"""A package folder that is there whole or not at all, and computes what the network computes."""
+"""Atomic writing of a package folder, and comparison of its results with the network's."""
 
 import importlib.util
 import shutil
@@ -20,7 +20,7 @@ from stretch.emit.network import Sources
 
 WEIGHTS = "model.safetensors"
 
-_INIT = '''"""{told}"""
+_INIT = '''"""{docstring}"""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def check_folder(out: Path) -> None:
         raise UsageError(f"the folder of {out} does not exist", "make it first")
 
 
-def write_package(out: Path, sources: Sources, model: nn.Module, told: str) -> tuple[list[str], float]:
+def write_package(out: Path, sources: Sources, model: nn.Module, docstring: str) -> tuple[list[str], float]:
     """Write the files, import them, and see that they compute what the network computes.
 
     Args:
@@ -85,9 +85,9 @@ def write_package(out: Path, sources: Sources, model: nn.Module, told: str) -> t
         try:
             folder = staging / out.name
             folder.mkdir()
-            _write(folder, out.name, sources, told)
+            _write(folder, out.name, sources, docstring)
             error = _filled(folder, sources, model)
-            names = sorted(each.name for each in folder.iterdir())
+            names = sorted(file.name for file in folder.iterdir())
             if out.exists():
                 out.rmdir()
             folder.rename(out)
@@ -98,42 +98,42 @@ def write_package(out: Path, sources: Sources, model: nn.Module, told: str) -> t
     return names, error
 
 
-def _write(folder: Path, package: str, sources: Sources, told: str) -> None:
+def _write(folder: Path, package: str, sources: Sources, docstring: str) -> None:
     inputs = ", ".join(f"torch.randn({', '.join(map(str, shape))})" for shape in sources.inputs)
     for name, text in sources.modules.items():
         (folder / f"{name}.py").write_text(text)
-    (folder / "__init__.py").write_text(_INIT.format(told=told, name=sources.name, weights=WEIGHTS))
+    (folder / "__init__.py").write_text(_INIT.format(docstring=docstring, name=sources.name, weights=WEIGHTS))
     (folder / "example.py").write_text(_EXAMPLE.format(package=package, inputs=inputs))
 
 
 def _filled(folder: Path, sources: Sources, model: nn.Module) -> float:
     """Fill the network of the package with its weights, write them, and compare."""
     with _imported(folder) as package:
-        made = getattr(package, sources.name)()
-        missing, unexpected = made.load_state_dict(sources.tensors, strict=False)
-        own = set(sources.tensors)
-        shared = {name for name in missing if _shared(made, name, own)}
+        module = getattr(package, sources.name)()
+        missing, unexpected = module.load_state_dict(sources.tensors, strict=False)
+        names = set(sources.tensors)
+        shared = {name for name in missing if _shared(module, name, names)}
         lacking = [name for name in missing if name not in shared and not name.endswith("num_batches_tracked")]
         if lacking or unexpected:
             raise StretchError(f"the package lacks `{(lacking or unexpected)[0]}`", "please report this")
-        save_model(made, str(folder / WEIGHTS))
+        save_model(module, str(folder / WEIGHTS))
         loaded = package.load()
         generator = torch.Generator().manual_seed(0)
         xs = [torch.randn(shape, generator=generator) for shape in sources.inputs]
         with torch.no_grad():
-            given, wanted = loaded(*(x.clone() for x in xs)), model(*(x.clone() for x in xs))
+            results, wanted = loaded(*(x.clone() for x in xs)), model(*(x.clone() for x in xs))
     largest = 0.0
-    for a, b in zip(tensors(given), tensors(wanted), strict=True):
+    for a, b in zip(tensors(results), tensors(wanted), strict=True):
         if not agrees(a, b):
             raise StretchError("the package computes something else than the network", "please report this")
         largest = max(largest, float((a - b).abs().max() / b.abs().max().clamp_min(1e-30)))
     return largest
 
 
-def _shared(model: nn.Module, name: str, given: set[str]) -> bool:
+def _shared(model: nn.Module, name: str, stored_names: set[str]) -> bool:
     """Whether a tensor of the state dict is one that another name filled."""
     state = model.state_dict()
-    return any(state[other].data_ptr() == state[name].data_ptr() for other in given if state[other].shape == state[name].shape)
+    return any(state[other].data_ptr() == state[name].data_ptr() for other in stored_names if state[other].shape == state[name].shape)
 
 
 @contextmanager
@@ -151,5 +151,5 @@ def _imported(folder: Path) -> Iterator[ModuleType]:
         yield module
     finally:
         sys.dont_write_bytecode = kept
-        for each in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
-            del sys.modules[each]
+        for module_name in [module_name for module_name in sys.modules if module_name == name or module_name.startswith(f"{name}.")]:
+            del sys.modules[module_name]

@@ -39,8 +39,8 @@ codes.register("identity")(lambda op, shapes: Code(passes=True))
 
 def _applied(function: str, *arguments: Any, **settings: Any) -> Code:
     """A function of the one tensor that it reads, with literal settings; those that are None are left out."""
-    given = [literal(each) for each in arguments] + [f"{key}={literal(value)}" for key, value in settings.items() if value is not None]
-    return Code(f"{function}({', '.join(['{0}', *given])})")
+    texts = [literal(argument) for argument in arguments] + [f"{key}={literal(value)}" for key, value in settings.items() if value is not None]
+    return Code(f"{function}({', '.join(['{0}', *texts])})")
 
 
 def _same(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
@@ -130,8 +130,8 @@ def _dropout(op: Op, shapes: list[Shape]) -> Code:
 
 @codes.register("stochastic_depth")
 def _stochastic_depth(op: Op, shapes: list[Shape]) -> Code:
-    made = call("StochasticDepth", number(op.attrs, "p"), str(op.attrs["mode"]))
-    return Code(f"{OWN}({{0}})", made, helpers=(StochasticDepth,))
+    construction = call("StochasticDepth", number(op.attrs, "p"), str(op.attrs["mode"]))
+    return Code(f"{OWN}({{0}})", construction, helpers=(StochasticDepth,))
 
 
 def _window(op: Op) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _roll(op: Op, shapes: list[Shape]) -> Code:
 @codes.register("subsample")
 def _subsample(op: Op, shapes: list[Shape]) -> Code:
     ranges = zip(*(ints(op.attrs, key) for key in ("start", "stop", "step")), strict=True)
-    return Code(f"{{0}}[:, :, {', '.join(':'.join(map(str, each)) for each in ranges)}]")
+    return Code(f"{{0}}[:, :, {', '.join(':'.join(map(str, bounds)) for bounds in ranges)}]")
 
 
 @codes.register("channels_first")

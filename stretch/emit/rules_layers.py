@@ -51,8 +51,8 @@ def _batch_norm(op: Op, shapes: list[Shape]) -> Code:
 
 @codes.register("layer_norm")
 def _layer_norm(op: Op, shapes: list[Shape]) -> Code:
-    made = call("ChannelNorm", shapes[0][1], eps=number(op.attrs, "eps"), affine=bool(op.attrs["affine"]))
-    return Code(_APPLIED, made, helpers=(ChannelNorm,))
+    construction = call("ChannelNorm", shapes[0][1], eps=number(op.attrs, "eps"), affine=bool(op.attrs["affine"]))
+    return Code(_APPLIED, construction, helpers=(ChannelNorm,))
 
 
 @codes.register("scale")
@@ -69,8 +69,8 @@ def _shift(op: Op, shapes: list[Shape]) -> Code:
 def _attention(op: Op, shapes: list[Shape]) -> Code:
     a = op.attrs
     added = {key: ints(a, key) for key in ADDED if key in a}
-    made = call("Attention", integer(a, "heads"), integer(a, "keys"), number(a, "scale"), **added)
-    return Code(f"{OWN}({{0}}, {{1}}, {{2}})", made, helpers=(Attention,))
+    construction = call("Attention", integer(a, "heads"), integer(a, "keys"), number(a, "scale"), **added)
+    return Code(f"{OWN}({{0}}, {{1}}, {{2}})", construction, helpers=(Attention,))
 
 
 def zeros(shape: Shape, dtype: torch.dtype) -> str:

@@ -15,14 +15,14 @@ def _opaque(op: Op, shapes: list[Shape]) -> Code:
     """The last call, with those that it reads inside of it."""
     calls = calls_of(op.attrs)
     tensors = {f"constant_{i}": (spec.learned, zeros(spec.shape, type_of(spec.dtype))) for i, spec in enumerate(calls.constants)}
-    made: list[str] = []
-    for each in calls.calls:
+    expressions: list[str] = []
+    for call in calls.calls:
         # it names a function of torch that was checked, and nothing else
-        several = len(find_operator(each.operator)._schema.returns) > 1
-        given = [_argument(value, made) for value in each.arguments]
-        given += [f"{_word(key)}={_argument(value, made)}" for key, value in each.options.items()]
-        made.append(f"torch.ops.aten.{each.operator}({', '.join(given)})" + (f"[{int(each.result)}]" if several else ""))
-    return Code(made[-1], tensors=tensors)
+        several = len(find_operator(call.operator)._schema.returns) > 1
+        argument_texts = [_argument(value, expressions) for value in call.arguments]
+        argument_texts += [f"{_word(key)}={_argument(value, expressions)}" for key, value in call.options.items()]
+        expressions.append(f"torch.ops.aten.{call.operator}({', '.join(argument_texts)})" + (f"[{int(call.result)}]" if several else ""))
+    return Code(expressions[-1], tensors=tensors)
 
 
 def _word(name: str) -> str:
@@ -31,9 +31,9 @@ def _word(name: str) -> str:
     return name
 
 
-def _argument(value: Any, made: list[str]) -> str:
+def _argument(value: Any, expressions: list[str]) -> str:
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_argument(each, made) for each in value)}]"
+        return f"[{', '.join(_argument(element, expressions) for element in value)}]"
     if not isinstance(value, dict):
         return literal(value)
     ((key, what),) = value.items()
@@ -42,5 +42,5 @@ def _argument(value: Any, made: list[str]) -> str:
     if key == "constant":
         return f"{OWN}_constant_{int(what)}"
     if key == "call":
-        return made[what]
+        return expressions[what]
     return f"torch.{str(type_of(what)).removeprefix('torch.')}" if key == "dtype" else f'float("{float(what)}")'

@@ -1,1 +1,1 @@
-"""What a bundle is worth: its classes against labels and against the original, on images."""
+"""Accuracy of a bundle on images, and its agreement with the original."""

@@ -1,4 +1,4 @@
-"""A branched network beside its original on images that nothing was fitted to: whole, and segment by segment."""
+"""Agreement of a branched network with its original on held-back images: as a whole, and segment by segment."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ Stage = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass
 class _Sums:
-    """What the images counted so far: squares of errors and of the original's outputs, and classes that are the same."""
+    """Sums over images: squared errors, squared outputs of the original, and equal classes."""
 
     same: float = 0.0
     shared: float = 0.0
@@ -47,7 +47,7 @@ class _Sums:
 
 @dataclass
 class Compared:
-    """What came of a comparison."""
+    """Result of a comparison."""
 
     agreement: Agreement  # Of the two networks.
     classes: Mapping[int, int]  # Images by the class that the original answers; empty where outputs are no classes.
@@ -100,15 +100,15 @@ def _changed(model: BranchedModel, captured: Captured) -> dict[str, bool]:
 
     It can where it reads and writes as many channels as the original's.
     """
-    found = {}
+    changed = {}
     graph, design = captured.graph, model.design
     for part, segment, branches in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
         scaled = any((b.depth, b.width, b.entry) != (segment.depth, segment.width, "none") for b in part.branches)
         if scaled or (not part.whole and not join_of(part.join).exact):
             reads = branches[0].graph.input.shape[1]
             writes = sum(b.width for b in part.branches) if part.whole or join_of(part.join).widens else segment.width
-            found[part.name] = (reads, writes) == (segment.in_width, segment.width)
-    return found
+            changed[part.name] = (reads, writes) == (segment.in_width, segment.width)
+    return changed
 
 
 def _count(counts: _Counts, batch: torch.Tensor, names: Sequence[str], theirs: Sequence[Stage], ours: Sequence[Stage]) -> None:
@@ -151,10 +151,10 @@ def _count_results(counts: _Counts, batch: torch.Tensor, original: BranchedModel
 
 
 def _results(values: Mapping[str, torch.Tensor], names: Sequence[str], what: str) -> list[torch.Tensor]:
-    found = [values[name] for name in names]
-    if not all(torch.isfinite(each).all() for each in found):
+    results = [values[name] for name in names]
+    if not all(torch.isfinite(tensor).all() for tensor in results):
         raise StretchError(f"an output of {what} contains NaN or infinity for some of the images", "check its weights")
-    return found
+    return results
 
 
 def _add_errors(sums: _Sums, outputs: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -> None:

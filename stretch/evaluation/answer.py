@@ -1,4 +1,4 @@
-"""What an evaluation found, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
+"""Result of an evaluation as plain data, for the JSON and the terminal's table; the fields are the JSON's keys."""
 
 from pathlib import Path
 from typing import Any
@@ -56,15 +56,15 @@ class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # What a person should know.
 
 
-def images_answer(path: Path, found: ImageSet, files: int, count: int) -> ImagesAnswer:
+def images_answer(path: Path, image_set: ImageSet, files: int, count: int) -> ImagesAnswer:
     """What was evaluated on."""
-    return ImagesAnswer(path=path, files=files, count=count, labels=found.labels, classes=len(found.classes))
+    return ImagesAnswer(path=path, files=files, count=count, labels=image_set.labels, classes=len(image_set.classes))
 
 
 def evaluate_answer(
     session: Session, images: ImagesAnswer, preprocessing: Preprocessing, result: Evaluation, warnings: list[str]
 ) -> EvaluateAnswer:
-    """What was measured, summed up.
+    """Summary of the evaluation.
 
     Args:
         preprocessing: What pictures went through.

@@ -1,4 +1,4 @@
-"""A bundle's files in the precisions that are planned, run by the scheduler's delegates, beside the original: what runs is what is measured."""
+"""Agreement of a bundle's files, run in their planned precisions by the scheduler's delegates, with the original."""
 
 import shutil
 import tempfile
@@ -32,7 +32,7 @@ SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of running a bundle."""
+    """Result of running a bundle."""
 
     agreement: BundleAgreement  # With the original.
     kept: dict[str, str]  # Subgraphs that stayed in fp32 although another precision is planned, and why.
@@ -60,7 +60,7 @@ def measure_files(
         fitted: Images that ranges are taken from, of the input's shape.
         mapping: Where processors run here, such as ``{"dsp": "dsp"}`` for the DSP's simulator.
         seconds: Time after which no further image is begun; one is always measured.
-        progress: Told which subgraph comes next.
+        progress: Called with the next subgraph.
 
     Raises:
         UsageError: If the mapping does not fit the bundle or this machine, or a delegate of it computes nothing.
@@ -76,22 +76,22 @@ def measure_files(
                 raise UsageError("a delegate of the mapping computes nothing, so there is nothing to compare", "map to one that computes")
             outputs = manifest.model.output_shape
             ranked = len(outputs) == 2 and outputs[1] > 1
-            found = evaluate(session.run, original, _within(held_back, seconds), outputs[1] if ranked else 1)
+            evaluation = evaluate(session.run, original, _within(held_back, seconds), outputs[1] if ranked else 1)
             delegates = {sub.processor: session.places[sub.name].delegate for sub in lowered.manifest.subgraphs}
-    share, overlap = (found.agreement, found.top5_overlap) if ranked else (None, None)
-    assert found.error is not None  # there is an original
+    share, overlap = (evaluation.agreement, evaluation.top5_overlap) if ranked else (None, None)
+    assert evaluation.error is not None  # there is an original
     agreement = BundleAgreement(
         value=share.value if share else None,
         low=share.low if share else None,
         high=share.high if share else None,
         top5_overlap=overlap.value if overlap else None,
-        error=found.error,
-        images=found.images,
-        classes=len(found.classes) or None if ranked else None,
+        error=evaluation.error,
+        images=evaluation.images,
+        classes=len(evaluation.classes) or None if ranked else None,
         precisions=_precisions(lowered.manifest),
         delegates=delegates,
     )
-    return Measured(agreement, kept, len(held_back) - found.images)
+    return Measured(agreement, kept, len(held_back) - evaluation.images)
 
 
 def _lowered(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[str, str], progress: Progress) -> Bundle:
@@ -109,13 +109,13 @@ def _lowered(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[s
         if sub.name in lowering.chosen:
             progress(sub.name)
             try:
-                made = lowering.lower(sub, layers=False)
+                lowered = lowering.lower(sub, layers=False)
             except StretchError as error:
                 kept[sub.name] = error.message
             else:
-                lowering.accept(made)
-                file.write_bytes(made.model.SerializeToString())
-                now = msgspec.structs.replace(now, precision=made.precision)
+                lowering.accept(lowered)
+                file.write_bytes(lowered.model.SerializeToString())
+                now = msgspec.structs.replace(now, precision=lowered.precision)
         if not file.exists():
             _copy(bundle, sub.file, file)
         if sub.name in kept and is_integer_only(sub.processor):
@@ -149,7 +149,7 @@ def _within(images: Sequence[Array], seconds: float) -> Iterator[tuple[str, Arra
 
 def _precisions(manifest: Manifest) -> dict[str, Any]:
     """Precisions of each processor's subgraphs."""
-    found: dict[str, set[str]] = {}
+    precisions: dict[str, set[str]] = {}
     for sub in manifest.subgraphs:
-        found.setdefault(sub.processor, set()).add(sub.precision)
-    return {name: tuple(sorted(own)) for name, own in found.items()}
+        precisions.setdefault(sub.processor, set()).add(sub.precision)
+    return {name: tuple(sorted(widths)) for name, widths in precisions.items()}

@@ -1,4 +1,4 @@
-"""Which class the images of a folder or table belong to, as numbers of the network's outputs."""
+"""Class labels of the images of a folder or table, as indices of the network's outputs."""
 
 import csv
 from collections.abc import Sequence
@@ -63,12 +63,12 @@ def find_images(path: Path, outputs: int, names: Path | None = None, *, labelled
         raise StretchError(f"there is no folder or table of images {path}", "give a folder of class folders, or a .csv of file,label")
     if not rows:
         raise StretchError(f"{path} has no images", f"images end in {', '.join((*ARRAYS, *PICTURES))}")
-    found = sorted({label for _, label in rows if label is not None})
-    if not found:
+    labels_found = sorted({label for _, label in rows if label is not None})
+    if not labels_found:
         return ImageSet(tuple(ImageFile(file, None) for file, _ in rows), "none", {})
-    number = _numbers(path, found, outputs, names)
+    number = _numbers(path, labels_found, outputs, names)
     files = tuple(ImageFile(file, number[label] if label is not None else None) for file, label in rows)
-    return ImageSet(files, source, {number[label]: label for label in found})
+    return ImageSet(files, source, {number[label]: label for label in labels_found})
 
 
 def _images(folder: Path) -> list[Path]:
@@ -108,27 +108,27 @@ def _table(path: Path) -> list[tuple[Path, str | None]]:
         raise StretchError(f"{path} is no table of file and label: {error}", "write it in UTF-8, one file and label a line") from error
     if rows and [cell.strip().lower() for cell in rows[0]] == ["file", "label"]:
         rows = rows[1:]
-    found: list[tuple[Path, str | None]] = []
+    labelled: list[tuple[Path, str | None]] = []
     for number, row in enumerate(rows, 1):
         if len(row) != 2 or not row[0].strip() or not row[1].strip():
             raise StretchError(f"row {number} of {path} is not a file and a label: {row}", "write one file and label a line")
         file = path.parent / row[0].strip()
         if not file.is_file():
             raise StretchError(f"row {number} of {path} names {file}, which is no file", "give paths relative to the table")
-        found.append((file, row[1].strip()))
-    return found
+        labelled.append((file, row[1].strip()))
+    return labelled
 
 
-def _numbers(path: Path, found: Sequence[str], outputs: int, names: Path | None) -> dict[str, int]:
+def _numbers(path: Path, labels: Sequence[str], outputs: int, names: Path | None) -> dict[str, int]:
     """Output of each class that was found."""
     if names is not None:
         known = {name: i for i, name in enumerate(_names(names, outputs))}
-        strange = next((name for name in found if name not in known), None)
+        strange = next((name for name in labels if name not in known), None)
         if strange is not None:
             raise StretchError(f"class `{strange}` of {path} is not in {names}", "name the folders or labels as that file does")
-        return {name: known[name] for name in found}
-    if all(name.isascii() and name.isdigit() for name in found):
-        numbers = {name: int(name) for name in found}
+        return {name: known[name] for name in labels}
+    if all(name.isascii() and name.isdigit() for name in labels):
+        numbers = {name: int(name) for name in labels}
         if max(numbers.values()) >= outputs:
             highest = max(numbers, key=lambda name: numbers[name])
             raise StretchError(
@@ -136,12 +136,12 @@ def _numbers(path: Path, found: Sequence[str], outputs: int, names: Path | None)
                 "count classes from 0, or give the name of each output's class with --classes FILE",
             )
         return numbers
-    if len(found) != outputs:
+    if len(labels) != outputs:
         raise StretchError(
-            f"{path} has {len(found)} classes and the network {outputs} outputs, so which is which is not known",
+            f"{path} has {len(labels)} classes and the network {outputs} outputs, so which is which is not known",
             "give the name of each output's class, one a line, with --classes FILE, or name classes by the number of their output",
         )
-    return {name: i for i, name in enumerate(found)}
+    return {name: i for i, name in enumerate(labels)}
 
 
 def _names(file: Path, outputs: int) -> list[str]:

@@ -22,7 +22,7 @@ LONG = 5
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a network is right."""
+    """Accuracy of a network."""
 
     top1: Share | None  # Share whose best class is right; None without labels.
     top5: Share | None  # Share with the right class among the five best; None without labels, or with five classes or fewer.
@@ -30,7 +30,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class _Sums:
-    """What the images counted so far."""
+    """Sums over images."""
 
     images: int = 0
     labelled: int = 0
@@ -124,16 +124,16 @@ def evaluate(
     Raises:
         StretchError: If an output holds NaN or infinity; names the image.
     """
-    found = Evaluation(outputs, original is not None)
+    evaluation = Evaluation(outputs, original is not None)
     for name, x, label in images:
         scores = branched(x)
         theirs = None if original is None else original(x)
         for what, output in (("the bundle", scores), ("the original", theirs)):
             if output is not None and not np.isfinite(output).all():
                 raise StretchError(f"the output of {what} for {name} contains NaN or infinity", "check the bundle with `stretch run`")
-        found.add(scores, theirs, label)
-        found.calibrated_on += bool(calibrated_on) and fingerprint(x) in calibrated_on
-    return found
+        evaluation.add(scores, theirs, label)
+        evaluation.calibrated_on += bool(calibrated_on) and fingerprint(x) in calibrated_on
+    return evaluation
 
 
 def _best(scores: Array) -> list[int]:

@@ -1,4 +1,4 @@
-"""What an export wrote and how it compares, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
+"""Result of an export as plain data, for the JSON and the terminal's table; the fields are the JSON's keys."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,63 +22,63 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedSubgraph(msgspec.Struct, frozen=True, kw_only=True):
-    """One subgraph with what was compared: another precision with fp32, or TFLite with ONNX."""
+    """Comparison of one subgraph: its precision with fp32, or TFLite with ONNX."""
 
-    name: str  # Its name.
-    processor: str  # Where it runs.
-    precision: str  # That it computes in.
-    cosine: float | None  # Of its output with what it was compared with; None where it was not compared.
-    snr_db: float | None  # Of its output, decibels; None likewise.
+    name: str
+    processor: str
+    precision: str
+    cosine: float | None  # Of its output and the reference; None if not compared.
+    snr_db: float | None  # In decibels; None if not compared.
 
 
 class ExportAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle that was written again."""
+    """An exported bundle."""
 
-    bundle: Path  # Its folder.
-    files: list[WrittenFile]  # Its files.
-    format: Literal["onnx", "tflite"]  # ``onnx``, or ``tflite`` where it has a TFLite file beside its ONNX files.
-    subgraphs: list[ExportedSubgraph]  # Its subgraphs.
-    checks: dict[str, Any]  # What was compared, as the bundle states it.
-    device: str  # What it was planned for.
-    predicted: dict[str, Any]  # Times on that device, as the bundle states them; empty where its profile cannot be read.
-    recommended: str  # What to run there.
-    warnings: list[str]  # What a person should know.
+    bundle: Path
+    files: list[WrittenFile]
+    format: Literal["onnx", "tflite"]  # ``onnx``, or ``tflite`` if it also has a TFLite file.
+    subgraphs: list[ExportedSubgraph]
+    checks: dict[str, Any]  # Comparisons, as recorded in the bundle.
+    device: str  # Target device.
+    predicted: dict[str, Any]  # Predicted times on that device; empty if its profile cannot be read.
+    recommended: str  # What to run there: `branched` or a control.
+    warnings: list[str]
 
 
 class ChipSubgraph(msgspec.Struct, frozen=True, kw_only=True):
     """Code of one subgraph for one chip, compared with the int8 subgraph."""
 
-    name: str  # The subgraph.
-    chip: str  # The chip.
-    cosine: float  # Of their outputs.
-    snr_db: float  # Of its output, decibels.
+    name: str
+    chip: str
+    cosine: float  # Of both outputs.
+    snr_db: float  # In decibels.
 
 
 class ChipSignature(ChipSubgraph, frozen=True, kw_only=True):
     """Code of one signature of a TFLite file for one chip, compared with the int8 subgraph."""
 
-    operators: int  # Operators that became code: all that the signature has.
+    operators: int  # Number of compiled operators: all of the signature.
 
 
 class ChipsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle that was written again with code for chips."""
+    """A bundle exported with code for chips."""
 
-    bundle: Path  # Its folder.
-    files: list[WrittenFile]  # Its files.
-    format: Literal["qnn", "tflite"]  # ``qnn`` for a file a subgraph, ``tflite`` for copies of the TFLite file.
+    bundle: Path
+    files: list[WrittenFile]
+    format: Literal["qnn", "tflite"]  # ``qnn`` for one file per subgraph, ``tflite`` for copies of the TFLite file.
     subgraphs: list[ChipSubgraph] | list[ChipSignature]  # Code of each subgraph for each chip.
-    checks: dict[str, Any]  # What was compared, as the bundle states it.
-    warnings: list[str]  # What a person should know.
+    checks: dict[str, Any]  # Comparisons, as recorded in the bundle.
+    warnings: list[str]
 
 
 def export_answer(
     folder: Path, form: Literal["onnx", "tflite"], manifest: Manifest, losses: Mapping[str, Loss], warnings: list[str]
 ) -> ExportAnswer:
-    """What was written in other precisions or as TFLite, summed up.
+    """Summary of an export to other precisions or TFLite.
 
     Args:
         manifest: The new bundle's description.
-        warnings: What a person should know.
+        warnings: For the user.
     """
     return ExportAnswer(
         bundle=folder,
@@ -103,30 +103,30 @@ def export_answer(
 
 
 def contexts_answer(folder: Path, manifest: Manifest, losses: Mapping[str, Mapping[str, Loss]], warnings: list[str]) -> ChipsAnswer:
-    """What was compiled, a file a subgraph and chip, summed up.
+    """Summary of compiled code, one file per subgraph and chip.
 
     Args:
-        warnings: What a person should know.
+        warnings: For the user.
     """
     subgraphs = [
-        ChipSubgraph(name=name, chip=chip, cosine=each.cosine, snr_db=each.snr_db)
-        for chip, found in losses.items()
-        for name, each in found.items()
+        ChipSubgraph(name=name, chip=chip, cosine=loss.cosine, snr_db=loss.snr_db)
+        for chip, subgraph_losses in losses.items()
+        for name, loss in subgraph_losses.items()
     ]
     checks = manifest.checks["contexts"]
     return ChipsAnswer(bundle=folder, files=_files(manifest), format="qnn", subgraphs=subgraphs, checks=checks, warnings=warnings)
 
 
 def aot_answer(folder: Path, manifest: Manifest, compiled: "Mapping[str, Mapping[str, Compiled]]", warnings: list[str]) -> ChipsAnswer:
-    """What was compiled, a TFLite file a chip, summed up.
+    """Summary of compiled code, one TFLite file per chip.
 
     Args:
-        warnings: What a person should know.
+        warnings: For the user.
     """
     signatures = [
-        ChipSignature(name=name, chip=chip, operators=each.operators, cosine=each.loss.cosine, snr_db=each.loss.snr_db)
-        for chip, found in compiled.items()
-        for name, each in found.items()
+        ChipSignature(name=name, chip=chip, operators=code.operators, cosine=code.loss.cosine, snr_db=code.loss.snr_db)
+        for chip, codes in compiled.items()
+        for name, code in codes.items()
     ]
     checks = manifest.checks["aot"]
     return ChipsAnswer(bundle=folder, files=_files(manifest), format="tflite", subgraphs=signatures, checks=checks, warnings=warnings)

@@ -1,9 +1,9 @@
-"""Bands of rows in int8: quantised as the whole segment is, so that together they are its result to the last bit.
+"""Bands of rows in int8: quantised like the whole segment, so that together they compute its result bit for bit.
 
-The ranges of a band are not those of the image. So the whole segment is put
-together again from a band's file, which has all of its operators and weights,
-quantised on whole images, and cut again: every band has the scales, the
-rounded weights and the integer operators of the whole.
+A band's tensors have other ranges than the whole image's. So the whole segment is
+rebuilt from a band's file, which has all of its operators and weights,
+quantised on whole images, and cut again: every band has the scales,
+quantised weights and integer operators of the whole.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _CUT = "slice_rows"
 
 
 def whole_of(band: onnx.ModelProto, shape: Shape, where: Path) -> onnx.ModelProto:
-    """The float segment that a band is cut from."""
+    """The float model of the segment that a band is cut from."""
     file = OnnxFile(where, band)
     source = file.graph.input.name
     ops, names = [Op(source, "input", attrs={"shape": shape})], {source: source}
@@ -36,20 +36,20 @@ def whole_of(band: onnx.ModelProto, shape: Shape, where: Path) -> onnx.ModelProt
             names[op.name] = inputs[0]
             continue
         names[op.name] = op.name
-        own = {entry.key: entry.value for node in part.nodes for entry in node.metadata_props}
-        padding = {"padding": _numbers(own[WHOLE_PADDING], where)} if WHOLE_PADDING in own else {}
-        tags = {tag: own[prop] for prop, tag in NODE_TAGS.items() if prop in own}
+        node_properties = {entry.key: entry.value for node in part.nodes for entry in node.metadata_props}
+        padding = {"padding": _numbers(node_properties[WHOLE_PADDING], where)} if WHOLE_PADDING in node_properties else {}
+        tags = {tag: node_properties[prop] for prop, tag in NODE_TAGS.items() if prop in node_properties}
         ops.append(Op(op.name, op.kind, inputs, {**op.attrs, **padding}, tags=tags))
     properties = {entry.key: entry.value for entry in band.metadata_props}
     return to_onnx(OpGraph.build(band.graph.name, ops, names[file.graph.output]), weights_of(file), properties)
 
 
 def band_of(whole: onnx.ModelProto, band: onnx.ModelProto) -> onnx.ModelProto:
-    """The band of a quantised segment."""
-    made = onnx.ModelProto()
-    made.CopyFrom(whole)
-    _Cutter(made, band).cut()
-    return made
+    """Cut a band from a quantised segment."""
+    band_model = onnx.ModelProto()
+    band_model.CopyFrom(whole)
+    _Cutter(band_model, band).cut()
+    return band_model
 
 
 def _numbers(text: str, where: Path) -> tuple[int, ...]:
@@ -62,23 +62,23 @@ def _numbers(text: str, where: Path) -> tuple[int, ...]:
 
 
 class _Cutter:
-    """Makes a quantised segment one of its bands."""
+    """Reduces a quantised segment to one of its bands."""
 
-    def __init__(self, made: onnx.ModelProto, band: onnx.ModelProto) -> None:
-        self._made, self._band = made, band
-        self._there = {node.name for node in made.graph.node}
+    def __init__(self, model: onnx.ModelProto, band: onnx.ModelProto) -> None:
+        self._model, self._band = model, band
+        self._there = {node.name for node in model.graph.node}
         self._maker = {node.output[0]: node for node in band.graph.node}
         self._constants = {tensor.name: tensor for tensor in band.graph.initializer}
         self._done: dict[tuple[str, int, int], str] = {}
         self._nodes: list[onnx.NodeProto] = []
 
     def cut(self) -> None:
-        """Cut nodes, then ends and constants."""
-        graph = self._made.graph
-        own = {node.name: node for node in self._band.graph.node}
+        """Cut nodes, then inputs, outputs and constants."""
+        graph = self._model.graph
+        band_nodes = {node.name: node for node in self._band.graph.node}
         makers = {node.output[0]: node for node in graph.node}
         for node in graph.node:
-            like = own.get(node.name)
+            like = band_nodes.get(node.name)
             if like is not None and not node.op_type.endswith("QuantizeLinear"):
                 if node.op_type == like.op_type:
                     self._adopt(node, like)
@@ -93,36 +93,36 @@ class _Cutter:
         graph.node.extend(nodes)
         sizes = {name: tensor for name, tensor in self._constants.items() if tensor.data_type == TensorProto.INT64}
         for tensor in graph.initializer:
-            if tensor.name in sizes:  # such as the shape that a tensor is given
+            if tensor.name in sizes:  # such as the shape of a Reshape
                 tensor.CopyFrom(sizes[tensor.name])
         for mine, theirs in ((graph.input, self._band.graph.input), (graph.output, self._band.graph.output)):
             mine[0].CopyFrom(theirs[0])
         del graph.value_info[:]
 
     def _adopt(self, node: onnx.NodeProto, like: onnx.NodeProto) -> None:
-        """Give a node the band's attributes, which differ from the whole's in padding alone."""
+        """Copy the band's attributes to a node; they differ from the whole's in padding alone."""
         del node.attribute[:]
         node.attribute.extend(like.attribute)
-        told, mine = stated(like), stated(node)
-        if told is not None and mine is not None:
-            state(node, mine[0], {**mine[1], **{key: value for key, value in told[1].items() if key == "padding"}})
+        stated_like, mine = stated(like), stated(node)
+        if stated_like is not None and mine is not None:
+            state(node, mine[0], {**mine[1], **{key: value for key, value in stated_like[1].items() if key == "padding"}})
 
     def _rows(self, name: str) -> tuple[int, int] | None:
-        """Rows that are cut out of what the whole has in the place of one of the band's tensors; None for all."""
+        """Rows that a band's tensor has of the whole's; None for all."""
         rows: tuple[int, int] | None = None
         while (node := self._maker.get(name)) is not None:
-            told = stated(node)
-            if told is not None and told[0] == _CUT:
-                start, stop = (int(numpy_helper.to_array(self._constants[each]).item()) for each in node.input[1:3])
+            statement = stated(node)
+            if statement is not None and statement[0] == _CUT:
+                start, stop = (int(numpy_helper.to_array(self._constants[bound]).item()) for bound in node.input[1:3])
                 rows = (start, stop) if rows is None else (start + rows[0], start + rows[1])
             elif node.name in self._there:
                 break
-            # else it is part of another node by now, which leaves rows where they are
+            # otherwise it was folded into another node, which keeps all rows
             name = node.input[0]
         return rows
 
     def _insert(self, name: str, rows: tuple[int, int], maker: onnx.NodeProto | None) -> str:
-        """Cut rows out of a tensor before the next node, in its own scale; gives the name of what is left."""
+        """Insert a slice of rows, in the scale of its input, before the next node; returns the name of its output."""
         key = (name, *rows)
         if key not in self._done:
             self._done[key] = self._sliced(name, rows, maker, f"{name}.rows_{rows[0]}_{rows[1]}")
@@ -134,25 +134,25 @@ class _Cutter:
         bounds = []
         for what, value in (("start", rows[0]), ("stop", rows[1]), ("axis", 2)):
             bounds.append(f"{result}.{what}")
-            self._made.graph.initializer.append(numpy_helper.from_array(np.array([value], np.int64), bounds[-1]))
+            self._model.graph.initializer.append(numpy_helper.from_array(np.array([value], np.int64), bounds[-1]))
         node = helper.make_node("Slice", [name, *bounds], [real], name=result)
         state(node, _CUT, {"start": rows[0], "stop": rows[1]})
-        belonging = [entry for entry in self._made.graph.node[0].metadata_props if entry.key in ("stretch.processor", "stretch.subgraph")]
-        made = [node]
+        belonging = [entry for entry in self._model.graph.node[0].metadata_props if entry.key in ("stretch.processor", "stretch.subgraph")]
+        nodes = [node]
         if rounded:
             assert maker is not None
-            made.append(helper.make_node("QuantizeLinear", [real, *maker.input[1:3]], [f"{result}.rounded"], name=f"{result}.quantize"))
-            made.append(
+            nodes.append(helper.make_node("QuantizeLinear", [real, *maker.input[1:3]], [f"{result}.rounded"], name=f"{result}.quantize"))
+            nodes.append(
                 helper.make_node("DequantizeLinear", [f"{result}.rounded", *maker.input[1:3]], [result], name=f"{result}.dequantize")
             )
-        for each in made:
-            each.metadata_props.extend(belonging)
-        self._nodes += made
+        for new_node in nodes:
+            new_node.metadata_props.extend(belonging)
+        self._nodes += nodes
         return result
 
     def _cut_output(self, makers: Mapping[str, Any]) -> None:
-        """The band's output, cut out of the whole's."""
-        graph = self._made.graph
+        """Slice the band's output from the whole's."""
+        graph = self._model.graph
         name = graph.output[0].name
         wanted = self._band.graph.output[0].name
         rows = self._rows(wanted)
@@ -161,5 +161,5 @@ class _Cutter:
         last = makers[name]
         last.output[0] = f"{name}.whole"
         for node in self._nodes:
-            node.input[:] = [f"{name}.whole" if each == name else each for each in node.input]
+            node.input[:] = [f"{name}.whole" if input_name == name else input_name for input_name in node.input]
         self._sliced(f"{name}.whole", rows, last, wanted)

@@ -25,29 +25,29 @@ from stretch.export.subgraph import entry_rows, subgraph_names, subgraph_of
 from stretch.planning.design.scale import host_processor
 from stretch.transform.model import BranchedModel, op_weights
 
-#: Layouts of tensors by their number of axes; of those with others none is known.
+#: Layouts of tensors by their number of axes.
 LAYOUTS: dict[int, Literal["NCHW", "NC"]] = {4: "NCHW", 2: "NC"}
 
 
 @dataclass(frozen=True)
 class BundleFacts:
-    """What a bundle says about its model beside the model itself."""
+    """Metadata of a bundle."""
 
-    device: str  # Profile id the design was planned for.
+    device: str  # Profile id of the target device.
     calibrated: bool  # Whether that profile was fitted to measurements.
     weights_source: str  # ``default``, ``random``, ``file``, ``given`` or ``trained``.
-    weights_detail: str = ""  # Which weights.
+    weights_detail: str = ""  # Details of the source, such as a file.
     predicted: Mapping[str, Any] = field(default_factory=dict)  # The planner's figures, JSON-ready.
-    recommended: str = "branched"  # What the planner recommends to run.
+    recommended: str = "branched"  # Recommendation of the planner.
     #: Predicted milliseconds alone, and the factor on them beside other branches, by subgraph.
     branch_times: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     precision: Mapping[str, str] = field(default_factory=dict)  # Planned precision by processor.
-    #: What a subgraph would take on each processor of the plan.
+    #: Predicted time and energy of a subgraph on each processor of the plan.
     alternatives: Callable[[OpGraph], dict[str, Alternative]] = lambda graph: {}
     little_cores: tuple[int, ...] = ()  # The device's cores for threads that only wait.
-    preprocessing: Preprocessing | None = None  # What a picture goes through before the model reads it; None if that is not known.
-    agreement: Agreement | None = None  # With the original; None where that was not measured.
-    #: Scale and zero point of tensors that int8 is to have, by subgraph and tensor; others are found on images.
+    preprocessing: Preprocessing | None = None  # Image preprocessing; None if unknown.
+    agreement: Agreement | None = None  # With the original; None if not measured.
+    #: Trained scale and zero point of int8 tensors, by subgraph and tensor; others are calibrated on images.
     ranges: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
     calibrated_on: tuple[str, ...] = ()  # Fingerprints of the images that weights were fitted to.
 
@@ -67,13 +67,13 @@ def export_bundle(
     """Write the bundle folder atomically, each file checked against torch.
 
     Args:
-        facts: What the manifest says about them.
-        agreeing: Gives the agreement with the original from the complete files, before they are put in place; that of `facts` if None.
+        facts: Metadata for the manifest.
+        agreeing: Measures the agreement with the original on the complete files, before they are put in place; that of `facts` if None.
         progress: Called with the name of each file before it is written.
 
     Raises:
-        StretchError: If the folder cannot be written, or a file computes
-            something else than torch.
+        StretchError: If the folder cannot be written, or a file's results
+            differ from torch's.
     """
     with staged(out) as folder:
         written = _write_graphs(folder, original, model, sequential if controls else None, facts, controls=controls, progress=progress)
@@ -89,9 +89,9 @@ def export_bundle(
 
 @dataclass
 class _Written:
-    """What lies in the folder."""
+    """Contents of the folder."""
 
-    pieces: dict[str, OpGraph]  # The subgraphs.
+    pieces: dict[str, OpGraph]  # Subgraphs by name.
     files: dict[str, FileEntry] = field(default_factory=dict)  # Size and hash of each file.
     controls: dict[str, str] = field(default_factory=dict)  # File of each control.
     control_macs: dict[str, int] = field(default_factory=dict)  # Multiply-accumulates of each control.
@@ -118,8 +118,8 @@ def _write_graphs(
     stated = statements(original.graph, model.design)
     for name, piece in written.pieces.items():
         progress(name)
-        own = {**properties, "stretch.subgraph": name, **stated.get(name, {}), **stated_ranges(facts.ranges.get(name, {}))}
-        _write(folder, f"subgraphs/{name}.onnx", piece, weights, own, written.files)
+        file_properties = {**properties, "stretch.subgraph": name, **stated.get(name, {}), **stated_ranges(facts.ranges.get(name, {}))}
+        _write(folder, f"subgraphs/{name}.onnx", piece, weights, file_properties, written.files)
     progress("model")
     _write(folder, "model.onnx", model.graph, weights, properties, written.files)
     if controls:
@@ -127,8 +127,8 @@ def _write_graphs(
         for name, (graph, arrays) in _controls(original, sequential).items():
             written.controls[name] = f"controls/{name}.onnx"
             written.control_macs[name] = graph.macs
-            own = {"stretch.control": name} | (passed_on(graph) if name == "original" else {})
-            _write(folder, written.controls[name], graph, arrays, own, written.files)
+            file_properties = {"stretch.control": name} | (passed_on(graph) if name == "original" else {})
+            _write(folder, written.controls[name], graph, arrays, file_properties, written.files)
     return written
 
 
@@ -153,7 +153,7 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
     return Manifest(
         schema=SCHEMA,
         version=version,
-        # weights that bands of rows have in common count once
+        # weights that bands of rows share count once
         model=_model_info(original, graph, sum(weight.numel() for weight in model.parameters()), facts),
         device=facts.device,
         calibrated=facts.calibrated,
@@ -209,7 +209,7 @@ def _join_entries(model: BranchedModel) -> tuple[JoinEntry, ...]:
 
 
 def _tensors(graph: OpGraph, subgraphs: Sequence[SubgraphEntry], joins: Sequence[JoinEntry]) -> tuple[Tensor, ...]:
-    """Every tensor that crosses subgraphs, with who writes and who reads it."""
+    """Every tensor that crosses subgraphs, with its writer and readers."""
     writers = (
         {op.name: "input" for op in graph.inputs}
         | {name: s.name for s in subgraphs for name in s.outputs}
@@ -237,6 +237,6 @@ def _model_info(original: Captured, graph: OpGraph, params: int, facts: BundleFa
         params,
         original.graph.macs,
         original.graph.params,
-        # of colour pictures; a network may read something else
+        # of colour images; a network may read something else
         facts.preprocessing if len(graph.inputs) == 1 and len(first) == 4 and first[1] == 3 else None,
     )

@@ -1,9 +1,9 @@
-"""Branches of output channels in int8: quantised with the scales of the whole segment, so that side by side they are its result to the last bit.
+"""Branches of output channels in int8: quantised with the scales of the whole segment, so that concatenated they are its result bit for bit.
 
-The range of some channels is not that of all, and one tensor has one scale. So
-each file of such a branch states the segment it is a part of and what it has of its weights; the
-segment is put together again from the files of its branches and quantised, and
-every branch takes the scales that were found.
+Some channels have another range than all, and one tensor has one scale. So
+each file of such a branch describes its segment and its share of the weights; the
+segment is rebuilt from the files of its branches and quantised, and
+every branch takes the resulting scales.
 """
 
 from collections.abc import Mapping
@@ -26,10 +26,10 @@ from stretch.planning.design.branch_design import BranchDesign, undivided
 from stretch.planning.design.channels import Taken
 from stretch.planning.design.scale import safe_name, scaled_branches
 
-#: Properties of a branch's file: the operators of its segment in one piece, and what it has of the weights of each.
+#: Properties of a branch's file: the operators of its whole segment, and its share of their weights.
 SEGMENT, TAKEN = "stretch.segment", "stretch.taken"
 
-#: Why a branch of hidden channels stays in float where int8 is asked for.
+#: Reason why a branch of hidden channels stays in float.
 ROUNDED = "it computes a partial sum, which int8 would round before it is added to the others"
 
 #: Scale and zero point by tensor.
@@ -38,17 +38,17 @@ Scales = dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
 
 def statements(graph: OpGraph, design: BranchDesign) -> dict[str, dict[str, str]]:
     """Properties of the file of each branch of output channels, by the name of its subgraph."""
-    found: dict[str, dict[str, str]] = {}
+    statements_by_subgraph: dict[str, dict[str, str]] = {}
     if not any(_is_divided(part.join) for part in design.segments):
-        return found
+        return statements_by_subgraph
     wholes = scaled_branches(graph, undivided(design))
     for part, (whole, *_), branches in zip(design.segments, wholes, scaled_branches(graph, design), strict=True):
         if _is_divided(part.join):
             segment = whole.graph.to_json().decode()
             for scale, branch in zip(part.branches, branches, strict=True):
                 taken = msgspec.json.encode(branch.taken).decode()
-                found[f"{part.name}.{scale.processor}"] = {SEGMENT: segment, TAKEN: taken}
-    return found
+                statements_by_subgraph[f"{part.name}.{scale.processor}"] = {SEGMENT: segment, TAKEN: taken}
+    return statements_by_subgraph
 
 
 def is_divided(manifest: Manifest, sub: SubgraphEntry) -> bool:
@@ -57,14 +57,14 @@ def is_divided(manifest: Manifest, sub: SubgraphEntry) -> bool:
 
 
 def is_partial_sum(manifest: Manifest, sub: SubgraphEntry) -> bool:
-    """Whether a subgraph computes a part of a sum, from some hidden channels of its segment."""
+    """Whether a subgraph computes a partial sum from some hidden channels of its segment."""
     return join_of(_join(manifest, sub)).hidden
 
 
 def whole_of(bundle: Bundle, branch: SubgraphEntry) -> onnx.ModelProto:
-    """The float segment that a branch of output channels is a part of; its operators are called as the branch's.
+    """The float model of the segment of a branch of output channels; its operators have the names of the branch's.
 
-    Channels that no branch computes, since nothing reads them, have weights of zero.
+    Channels that no branch computes, as nothing reads them, have zero weights.
     """
     others = [sub for sub in bundle.manifest.subgraphs if sub.segment == branch.segment]
     models = {sub.name: onnx.load(bundle.file(sub.file)) for sub in others}
@@ -81,8 +81,8 @@ def whole_of(bundle: Bundle, branch: SubgraphEntry) -> onnx.ModelProto:
                 )
             _fill(weights.setdefault(name, {}), stored.get(_prefix(sub) + name, {}), part, segment.op_weights(segment.by_name[name]))
     names = {op.name: branch.input if op.kind == "input" else _prefix(branch) + op.name for op in segment.ops}
-    ops = [Op(names[op.name], op.kind, tuple(names[each] for each in op.inputs), op.attrs) for op in segment.ops]
-    renamed = {names[name]: own for name, own in weights.items()}
+    ops = [Op(names[op.name], op.kind, tuple(names[input_name] for input_name in op.inputs), op.attrs) for op in segment.ops]
+    renamed = {names[name]: arrays for name, arrays in weights.items()}
     return to_onnx(OpGraph.build(segment.name, ops, names[segment.output]), renamed)
 
 
@@ -90,31 +90,28 @@ def scales_of(quantised: onnx.ModelProto) -> Scales:
     """Scale and zero point of each tensor and of each weight with one scale, by their names in the float model.
 
     Args:
-        quantised: What `stretch.quantize.qdq.quantise` made.
+        quantised: Result of `stretch.quantize.qdq.quantise`.
     """
     constants = {tensor.name: tensor for tensor in quantised.graph.initializer}
-    found: Scales = {}
+    scales: Scales = {}
     for node in quantised.graph.node:
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
             continue
         scale, zero = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
-        own = node.input[0]
-        if scale.size != 1 or (node.op_type == "DequantizeLinear" and own not in constants) or zero.dtype == np.int32:
-            # a scale for each channel follows from the channel's weights alone, a bias's from what it is added to
+        source = node.input[0]
+        if scale.size != 1 or (node.op_type == "DequantizeLinear" and source not in constants) or zero.dtype == np.int32:
+            # per-channel scales follow from the channel's weights alone, a bias's scale from its sum
             continue
-        found[own.removesuffix("_quantized").removesuffix("_QuantizeLinear_Input")] = (scale, zero)
-    return found
+        scales[source.removesuffix("_quantized").removesuffix("_QuantizeLinear_Input")] = (scale, zero)
+    return scales
 
 
 def in_scales(branch: onnx.ModelProto, scales: Scales) -> onnx.ModelProto:
-    """A quantised branch in which what is left of a concatenation has the concatenation's scale.
-
-    The quantiser gives a tensor that is only moved the scale that it had.
-    """
+    """A quantised branch in which the remaining input of a concatenation has the concatenation's scale, unlike in the quantiser's result."""
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in branch.graph.node:
-        for given in node.input:
-            readers.setdefault(given, []).append(node)
+        for input_name in node.input:
+            readers.setdefault(input_name, []).append(node)
     for node in [node for node in branch.graph.node if node.op_type == "Slice"]:
         name = node.output[0].removesuffix("_QuantizeLinear_Input")
         if name not in scales:
@@ -123,8 +120,8 @@ def in_scales(branch: onnx.ModelProto, scales: Scales) -> onnx.ModelProto:
             branch.graph.initializer.append(numpy_helper.from_array(np.asarray(value), f"{name}.{kind}"))
         for rounding in readers.get(node.output[0], []):
             if rounding.op_type == "QuantizeLinear":
-                for each in (rounding, *readers.get(rounding.output[0], [])):
-                    each.input[1], each.input[2] = f"{name}.scale", f"{name}.zero_point"
+                for rounding_node in (rounding, *readers.get(rounding.output[0], [])):
+                    rounding_node.input[1], rounding_node.input[2] = f"{name}.scale", f"{name}.zero_point"
     return branch
 
 
@@ -133,7 +130,7 @@ def _is_divided(join: str) -> bool:
 
 
 def _join(manifest: Manifest, sub: SubgraphEntry) -> JoinKind:
-    """How the branches of a subgraph's segment meet, as the design says it; ``none`` in a bundle that states none."""
+    """The join of a subgraph's segment in the design; ``none`` if the bundle states no design."""
     try:
         design = msgspec.convert(manifest.design, BranchDesign)
     except msgspec.ValidationError:
@@ -146,7 +143,7 @@ def _prefix(sub: SubgraphEntry) -> str:
 
 
 def _stated(model: onnx.ModelProto, key: str, kind: Any, bundle: Bundle, sub: SubgraphEntry) -> Any:
-    """What a branch's file states of itself."""
+    """The description in a branch's file."""
     text = next((entry.value for entry in model.metadata_props if entry.key == key), "")
     try:
         return msgspec.json.decode(text, type=kind)
@@ -156,11 +153,11 @@ def _stated(model: onnx.ModelProto, key: str, kind: Any, bundle: Bundle, sub: Su
         ) from error
 
 
-def _fill(whole: dict[str, Any], own: Mapping[str, Any], part: Taken, shapes: Mapping[str, Shape]) -> None:
-    """Put a branch's rows of an operator's weights where they belong."""
-    for key, value in own.items():
+def _fill(whole: dict[str, Any], weights: Mapping[str, Any], part: Taken, shapes: Mapping[str, Shape]) -> None:
+    """Insert a branch's rows of an operator's weights."""
+    for key, value in weights.items():
         if key not in shapes:
-            # of a norm without factors a file has ones and zeros
+            # the file of a norm without an affine part has ones and zeros
             continue
         if key not in whole:
             whole[key] = np.zeros((shapes[key][0], *value.shape[1:]), value.dtype)

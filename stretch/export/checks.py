@@ -1,4 +1,4 @@
-"""Does every exported file compute what torch computes?"""
+"""Numeric checks of every exported file against torch."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ from stretch.capture.inputs import ONLY, Inputs
 from stretch.capture.results import pairs
 from stretch.transform.model import Branch, BranchedModel
 
-#: Other roundings of the input that torch's own rounding error is measured with: by chance one may be small.
+#: Number of roundings of the input for measuring torch's rounding error, as a single one may be small by chance.
 ROUNDINGS = 4
 
 #: Seed of the input that files are compared on, and of the sample of the output that the bundle keeps.
@@ -41,18 +41,18 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(frozen=True)
 class _File:
-    """A file and what it should compute."""
+    """A file and its expected outputs."""
 
-    name: str  # For messages.
-    path: str  # In the bundle's folder.
-    module: nn.Module  # What it was exported from.
-    call: Callable[[Any, Tensors], Tensors]  # Runs a module of that kind on inputs.
-    reads: Tensors  # Its inputs in torch.
-    expected: Tensors  # What the module gives for them.
-    rows: Sequence[Rows | None]  # Rows of each input that the file itself is handed; None for all.
+    name: str
+    path: str  # Relative to the bundle.
+    module: nn.Module  # Source of the export.
+    call: Callable[[Any, Tensors], Tensors]  # Runs such a module on inputs.
+    reads: Tensors  # Inputs.
+    expected: Tensors  # Outputs of the module.
+    rows: Sequence[Rows | None]  # Rows of each input that the file reads; None for all.
 
     def error(self, folder: Path) -> float:
-        """Distance of what ONNX Runtime computes from what torch computes."""
+        """Distance between the results of ONNX Runtime and torch."""
         got = _onnx(folder / self.path, [cut(read, rows) for read, rows in zip(self.reads, self.rows, strict=True)])
         return float(np.max([relative(a, b.numpy()) for a, b in zip(got, self.expected, strict=True)]))
 
@@ -60,40 +60,40 @@ class _File:
 def check_export(
     folder: Path, manifest: Manifest, original: Captured, model: BranchedModel, sequential: BranchedModel | None
 ) -> dict[str, Any]:
-    """Run every file of a bundle on ONNX Runtime beside torch.
+    """Compare every file of a bundle on ONNX Runtime with torch.
 
-    Subgraphs read what torch computed before them, so each is judged alone. An error above `TOLERANCE` is compared
-    with torch's own: how far its fp32 results are from those of the same module in float64. That distance is what
-    the order of float sums changes in this network; `MARGIN` times as much is allowed.
+    Subgraphs read torch's tensors, so each is judged alone. An error above `TOLERANCE` is compared
+    with torch's rounding error, the distance between its fp32 results and those of the same module in float64. It shows
+    how much the order of float sums matters in this network; `MARGIN` times as much is allowed.
 
     Args:
         sequential: The sequential control, or None.
 
     Returns:
-        ``tolerance``, ``max_error`` and the error of each file, every one as
-        max|a - b| / max|b|; ``rounding``, torch's own error by tensor, where that explains
-        more than `TOLERANCE` (`scheduler.runtime.distance.allowed`); and ``sample``, what
-        torch gives for one input (`scheduler.checks.sample`).
+        ``tolerance``, ``max_error`` and the error of each file, all as
+        max|a - b| / max|b|; ``rounding``, torch's rounding error by tensor, where it exceeds
+        `TOLERANCE` (`scheduler.runtime.distance.allowed`); and ``sample``, torch's result
+        for one input (`scheduler.checks.sample`).
 
     Raises:
-        StretchError: If an error is above what rounding explains or not a number; names the file.
+        StretchError: If an error is larger than rounding explains or not a number; names the file.
     """
     drawn = random_input(Bundle(folder, manifest), SEED)
-    given = [torch.from_numpy(each) for each in as_arrays(drawn, manifest.inputs).values()]
+    inputs = [torch.from_numpy(array) for array in as_arrays(drawn, manifest.inputs).values()]
     tolerance, errors = TOLERANCE, {}
     with torch.inference_mode():
-        files = list(_files(manifest, original, model, sequential, given))
+        files = list(_files(manifest, original, model, sequential, inputs))
         for file in files:
             errors[file.name] = error = file.error(folder)
             if not error <= TOLERANCE:
-                own = max(_own_errors(file.call, file.module, file.reads))
-                if own > MAX_ROUNDING or not error <= MARGIN * own:
-                    raise _refused(file.name, error, own)
-                tolerance = max(tolerance, MARGIN * own)
+                own_error = max(_own_errors(file.call, file.module, file.reads))
+                if own_error > MAX_ROUNDING or not error <= MARGIN * own_error:
+                    raise _refused(file.name, error, own_error)
+                tolerance = max(tolerance, MARGIN * own_error)
         rounding = {}
         if max(errors.values()) * MARGIN > TOLERANCE:
-            own_errors = _own_errors(lambda net, x: list(_run(net, manifest, x).values()), model, given)
-            rounding = {name: own for name, own in zip(_run(model, manifest, given), own_errors, strict=True) if own * MARGIN > TOLERANCE}
+            own_errors = _own_errors(lambda net, x: list(_run(net, manifest, x).values()), model, inputs)
+            rounding = {name: own_error for name, own_error in zip(_run(model, manifest, inputs), own_errors, strict=True) if own_error * MARGIN > TOLERANCE}
     return {
         "tolerance": tolerance,
         "max_error": max(errors.values()),
@@ -105,12 +105,12 @@ def check_export(
 
 
 def _files(
-    manifest: Manifest, original: Captured, model: BranchedModel, sequential: BranchedModel | None, given: Tensors
+    manifest: Manifest, original: Captured, model: BranchedModel, sequential: BranchedModel | None, inputs: Tensors
 ) -> Iterator[_File]:
     """The whole network, each subgraph and each control."""
-    everything = [None] * len(given)
-    yield _File("model", manifest.whole, model, _results, given, _results(model, given), everything)
-    tensors = _run(model, manifest, given)
+    everything = [None] * len(inputs)
+    yield _File("model", manifest.whole, model, _results, inputs, _results(model, inputs), everything)
+    tensors = _run(model, manifest, inputs)
     for sub in manifest.subgraphs:
         reads, rows = [tensors[name] for name in sub.inputs], [sub.rows.get(name) for name in sub.inputs]
         branch = model.branch(sub.segment, sub.name.removeprefix(f"{sub.segment}."))
@@ -118,15 +118,15 @@ def _files(
     for name, path in manifest.controls.items():
         if name == "original":
             call: Callable[[Any, Tensors], Tensors] = partial(_own_results, original)
-            yield _File(name, path, original.module, call, given, call(original.module, given), everything)
+            yield _File(name, path, original.module, call, inputs, call(original.module, inputs), everything)
         else:
             assert sequential is not None
-            yield _File(name, path, sequential, _results, given, _results(sequential, given), everything)
+            yield _File(name, path, sequential, _results, inputs, _results(sequential, inputs), everything)
 
 
-def _run(model: BranchedModel, manifest: Manifest, given: Tensors) -> dict[str, torch.Tensor]:
+def _run(model: BranchedModel, manifest: Manifest, inputs: Tensors) -> dict[str, torch.Tensor]:
     """Every tensor between subgraphs, by name."""
-    tensors = dict(zip(manifest.inputs, given, strict=True))
+    tensors = dict(zip(manifest.inputs, inputs, strict=True))
     joins = {join.segment: join for join in manifest.joins}
     for sub in manifest.subgraphs:
         branch = model.branch(sub.segment, sub.name.removeprefix(f"{sub.segment}."))
@@ -137,29 +137,29 @@ def _run(model: BranchedModel, manifest: Manifest, given: Tensors) -> dict[str, 
     return tensors
 
 
-def _refused(name: str, error: float, own: float) -> StretchError:
-    """What to say of a file that differs: that it is wrong, or that nobody can tell, since no two ways to add numbers up agree."""
+def _refused(name: str, error: float, own_error: float) -> StretchError:
+    """The error for a file that differs: it is wrong, or the network amplifies rounding so much that nothing can be concluded."""
     what = f"the export of `{name}` differs from torch by {error:.2g} of its largest output"
-    if own > MAX_ROUNDING:
+    if own_error > MAX_ROUNDING:
         return StretchError(
-            f"{what}, and torch's own fp32 result is off by {own:.2g} from that in float64: this network blows roundings up",
+            f"{what}, and torch's own fp32 result is off by {own_error:.2g} from that in float64: this network amplifies rounding errors",
             f"fp32 must be exact to {MAX_ROUNDING:g} of the largest output: give trained weights if these are random",
         )
     return StretchError(what, "please report this with the model's name")
 
 
 def _own_errors(call: Callable[[Any, Tensors], Tensors], module: nn.Module, reads: Tensors) -> list[float]:
-    """How far torch's fp32 results are from those in float64, for each result the largest of some roundings of the input."""
+    """Distance of torch's fp32 results from float64, per result the largest over several roundings of the input."""
     try:
         exact = call(copy.deepcopy(module).double(), [x.double() if x.is_floating_point() else x for x in reads])
-    except RuntimeError:  # a module that asks for fp32 by itself: only what the roundings of its input move is known
+    except RuntimeError:  # a module that casts to fp32 itself: only the effect of rounding its input is known
         exact = call(module, reads)
     tried = [call(module, rounded) for rounded in (reads, *(_rounded(reads, seed) for seed in range(ROUNDINGS)))]
-    return [max(relative(result[i].numpy(), each.numpy()) for result in tried) for i, each in enumerate(exact)]
+    return [max(relative(result[i].numpy(), reference.numpy()) for result in tried) for i, reference in enumerate(exact)]
 
 
 def _rounded(reads: Tensors, seed: int) -> list[torch.Tensor]:
-    """Inputs of which each real number is rounded up or down, as a seed has it."""
+    """Inputs with each number randomly rounded up or down."""
     generator = torch.Generator().manual_seed(seed)
 
     def towards(x: torch.Tensor) -> torch.Tensor:
@@ -168,23 +168,23 @@ def _rounded(reads: Tensors, seed: int) -> list[torch.Tensor]:
     return [torch.nextafter(x, towards(x)) if x.is_floating_point() else x for x in reads]
 
 
-def _results(model: BranchedModel, given: Tensors) -> list[torch.Tensor]:
-    """What a branched network computes, in the order of its files' outputs."""
-    found = dict(pairs(model(*(x.clone() for x in given)), model.returned))
-    return [found[name] for name in model.original_outputs]
+def _results(model: BranchedModel, inputs: Tensors) -> list[torch.Tensor]:
+    """Outputs of a branched network, in the order of its files' outputs."""
+    results = dict(pairs(model(*(x.clone() for x in inputs)), model.returned))
+    return [results[name] for name in model.original_outputs]
 
 
-def _own_results(original: Captured, module: nn.Module, given: Tensors) -> list[torch.Tensor]:
-    """What the original's module computes, in the order of its graph's outputs."""
+def _own_results(original: Captured, module: nn.Module, tensors: Tensors) -> list[torch.Tensor]:
+    """Outputs of the original module, in the order of its graph's outputs."""
     names = [op.name for op in original.graph.inputs]
-    inputs = Inputs({name: tuple(x.shape) for name, x in zip(names, given, strict=True)}, named=names != [ONLY])
-    returned = inputs.call(module.eval(), [x.clone() for x in given])
-    found = dict(pairs(returned, original.returned))
-    return [found[name] for name in original.graph.outputs]
+    inputs = Inputs({name: tuple(x.shape) for name, x in zip(names, tensors, strict=True)}, named=names != [ONLY])
+    returned = inputs.call(module.eval(), [x.clone() for x in tensors])
+    results = dict(pairs(returned, original.returned))
+    return [results[name] for name in original.graph.outputs]
 
 
 def _torch(branch: Branch, reads: Tensors) -> Tensors:
-    """What a branch writes, in the order of its file's outputs."""
+    """Outputs of a branch, in the order of its file's outputs."""
     written = branch(*reads)
     return written if isinstance(written, tuple) else (written,)
 

@@ -1,4 +1,4 @@
-"""Two folders that trade names in one step, so that no reader finds neither."""
+"""Atomic exchange of two folders' names, so that a reader always finds one of them."""
 
 import ctypes
 import errno
@@ -11,15 +11,15 @@ _NOREPLACE, _EXCHANGE = 1, 2
 #: "Relative to the current folder", from <fcntl.h>.
 _AT_FDCWD = -100
 
-#: What a kernel or file system answers that does not know the flags.
+#: Errors of kernels and file systems that do not support the flags.
 _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two folders of one file system trade names, in one step.
+    """Atomically exchange the names of two folders of one file system.
 
     Returns:
-        Whether they did; False where the system or file system has no such step.
+        Whether it succeeded; False if the system does not support it.
 
     Raises:
         OSError: If one of them is missing or may not be renamed.
@@ -28,17 +28,17 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def place(folder: Path, name: Path) -> bool:
-    """Give a folder a name that nobody has yet.
+    """Rename a folder to a free name.
 
     Returns:
-        Whether it has it; False if the name is taken.
+        Whether it succeeded; False if the name is taken.
 
     Raises:
         OSError: If it may not be renamed.
     """
     try:
         if not _renameat2(folder, name, _NOREPLACE):
-            # Fails on its own where the name is that of anything but an empty folder.
+            # Fails by itself if the name exists, unless as an empty folder.
             folder.rename(name)
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
@@ -48,7 +48,7 @@ def place(folder: Path, name: Path) -> bool:
 
 
 def _renameat2(old: Path, new: Path, flags: int) -> bool:
-    """Call renameat2; False where there is none that knows the flags."""
+    """Call renameat2; False if the flags are not supported."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is None:
         return False

@@ -1,4 +1,4 @@
-"""What a bundle says of a plan: one place for everything that writes bundles."""
+"""A bundle's metadata of a plan, for everything that writes bundles."""
 
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
@@ -18,7 +18,7 @@ def bundle_facts(
 
     Args:
         weights_source: ``default``, ``random``, ``file``, ``given`` or ``trained``.
-        preprocessing: What a picture goes through before the model reads it.
+        preprocessing: Image preprocessing of the model.
     """
     return BundleFacts(
         profile.id,
@@ -41,10 +41,10 @@ def bundle_facts(
 
 
 def _alternatives(graph: OpGraph, device: DeviceProfile, config: PlanConfig) -> dict[str, Alternative]:
-    """What a subgraph would take on each processor that the plan may use."""
+    """Predicted time and energy of a subgraph on each processor that the plan may use."""
     predictor, energy = LatencyPredictor(device), EnergyModel(device)
-    found = {}
+    alternatives = {}
     for name in config.processors:
         ms = predictor.predict(graph, name, config.precision.get(name)).computing_ms
-        found[name] = Alternative(ms, energy.mj(name, ms))
-    return found
+        alternatives[name] = Alternative(ms, energy.mj(name, ms))
+    return alternatives

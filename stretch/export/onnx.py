@@ -1,4 +1,4 @@
-"""An operator graph and its weights to ONNX, node by node."""
+"""Export of an operator graph and its weights to ONNX, node by node."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from scheduler.formats.onnx.operators import operators
 from stretch.formats.onnx import OPSET, Arrays, OnnxWriter
 from stretch.opaque.calls import calls_of
 from stretch.opaque.snippets import prepare
-from stretch.operators.forms import forms
+from stretch.operators.lowerings import lowerings
 from stretch.planning.design.bands import PADDING_TAG
 
 IR_VERSION = 10
@@ -27,16 +27,16 @@ IR_VERSION = 10
 #: Node attributes a scheduler reads (paper 003, section 3: meeting point and processor).
 NODE_TAGS = {"stretch.meeting_point": "meeting_point", "stretch.processor": "processor", "stretch.subgraph": "subgraph"}
 
-#: Node attribute of a band: padding (top, left, bottom, right) of the operator in the whole segment, where it is another.
+#: Node attribute of a band: padding (top, left, bottom, right) of the operator in the whole segment, if it differs.
 WHOLE_PADDING = "stretch.whole_padding"
 
-#: Property of the original's file: operators that compute nothing and left no node, each with the tensor that it passes on.
+#: Property of the original's file: operators without a node, which compute nothing, and the tensor that each passes on.
 PASSED_ON = "stretch.passed_on"
 
-#: Kinds whose nodes read other reals beside the stored weights: what is stored is found by its name.
+#: Kinds whose nodes read other constants beside the stored weights, which are identified by name.
 _NAMED = frozenset({"opaque", "attention", "group_norm"})
 
-#: Serialised ONNX cannot exceed 2 GB; above this the weights go to a file of their own.
+#: Serialised ONNX cannot exceed 2 GB; above this size the weights go to a separate file.
 EXTERNAL_ABOVE = 1 << 30
 
 
@@ -94,7 +94,7 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
 
 
 def _order_reads(model: onnx.ModelProto, opaque: Sequence[Op]) -> None:
-    """Let operators of several nodes state their calls with what they read in the order in which it is found in the file."""
+    """Order the calls of opaque operators with several nodes by their inputs in the file."""
     several = {op.name: op for op in opaque if len(op.inputs) > 1}
     if not several:
         return
@@ -107,9 +107,9 @@ def _order_reads(model: onnx.ModelProto, opaque: Sequence[Op]) -> None:
 
 
 def _write(writer: OnnxWriter, op: Op, ins: list[str]) -> None:
-    rule = forms.get(op.kind).onnx
+    rule = lowerings.get(op.kind).onnx
     if rule is None:
-        raise StretchError(f"operator `{op.name}` ({op.kind}) has no form in ONNX")
+        raise StretchError(f"operator `{op.name}` ({op.kind}) has no ONNX lowering")
     rule(writer, op, ins)
 
 
@@ -129,8 +129,8 @@ def save_onnx(model: onnx.ModelProto, path: Path) -> list[Path]:
 
 
 def to_numpy(weights: Mapping[str, Mapping[str, Any]]) -> Arrays:
-    """Torch tensors as arrays that share their memory where they can, real ones as float32."""
-    return {name: {key: _array(tensor.detach().cpu()) for key, tensor in own.items()} for name, own in weights.items()}
+    """Torch tensors as NumPy arrays, sharing memory where possible; floating-point ones as float32."""
+    return {name: {key: _array(tensor.detach().cpu()) for key, tensor in tensors.items()} for name, tensors in weights.items()}
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:
@@ -139,19 +139,19 @@ def _array(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def passed_on(graph: OpGraph) -> dict[str, str]:
-    """What a graph's file states of its operators that leave no node (`PASSED_ON`); nothing if there are none."""
-    found: dict[str, str] = {}
+    """File properties with the operators that have no node (`PASSED_ON`), if any."""
+    sources: dict[str, str] = {}
     for op in graph.ops:
         if op.kind != "input" and kind_of(op.kind).identity and op.name not in graph.outputs:
-            found[op.name] = found.get(op.inputs[0], op.inputs[0])
-    return {PASSED_ON: msgspec.json.encode(found).decode()} if found else {}
+            sources[op.name] = sources.get(op.inputs[0], op.inputs[0])
+    return {PASSED_ON: msgspec.json.encode(sources).decode()} if sources else {}
 
 
 def read_passed_on(model: onnx.ModelProto) -> dict[str, str]:
-    """Operators that left no node in a file, with the tensor that each passes on.
+    """Operators without a node in a file, with the tensor that each passes on.
 
     Raises:
-        StretchError: If what the file states is no such list.
+        StretchError: If the property is malformed.
     """
     text = next((entry.value for entry in model.metadata_props if entry.key == PASSED_ON), "{}")
     try:
@@ -163,15 +163,15 @@ def read_passed_on(model: onnx.ModelProto) -> dict[str, str]:
 def weights_of(file: OnnxFile) -> dict[str, dict[str, Any]]:
     """Weights of a file that `to_onnx` wrote, as arrays by operator and key."""
     constants = file.initialisers
-    found: dict[str, dict[str, Any]] = {}
+    weights: dict[str, dict[str, Any]] = {}
     for part in file.operators:
-        stored = forms.get(part.op.kind).stored
+        stored = lowerings.get(part.op.kind).stored
         keys: Iterable[tuple[str, str]] = zip(stored, part.weights, strict=False)
         if part.op.kind in _NAMED:
-            # beside what is stored stand numbers that only the nodes need
+            # nodes also have constants that are no weights
             named = [(name.rpartition(".")[2], name) for name in part.weights]
             keys = [(key, name) for key, name in named if key in stored or key.startswith(CONSTANT)]
-        own = {key: numpy_helper.to_array(constants[name]) for key, name in keys}
-        if own:
-            found[part.op.name] = own
-    return found
+        arrays = {key: numpy_helper.to_array(constants[name]) for key, name in keys}
+        if arrays:
+            weights[part.op.name] = arrays
+    return weights

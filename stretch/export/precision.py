@@ -1,4 +1,4 @@
-"""A bundle in other precisions: subgraphs quantised one by one, compared with their float form, refused or repaired."""
+"""Export of a bundle to other precisions: subgraphs are quantised one by one, compared with fp32, and refused or repaired."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ HALF_METHOD = "weights and activations rounded to half precision, batch-norms fo
 
 PRECISIONS = ("fp32", "fp16", "int8")
 
-#: Cosine below which a subgraph, or the output, counts as spoilt.
+#: Minimum cosine of a subgraph or of the output.
 MIN_COSINE = 0.99
 
 
@@ -35,10 +35,10 @@ MIN_COSINE = 0.99
 class PrecisionExport:
     """What `export_precision` wrote."""
 
-    manifest: Manifest  # The new bundle's description.
-    losses: dict[str, Loss]  # Loss of each int8 or fp16 subgraph, given what its float form reads.
-    kept: dict[str, str] = field(default_factory=dict)  # Subgraphs that stay in fp32 because the other precision loses too much, and why.
-    moved: dict[str, str] = field(default_factory=dict)  # Those of them that moved to another processor.
+    manifest: Manifest  # Of the new bundle.
+    losses: dict[str, Loss]  # Loss of each int8 or fp16 subgraph, on the inputs of the float subgraph.
+    kept: dict[str, str] = field(default_factory=dict)  # Subgraphs that stay in fp32 because of their loss, with the reason.
+    moved: dict[str, str] = field(default_factory=dict)  # New processors of those that moved.
 
 
 def export_precision(
@@ -52,16 +52,16 @@ def export_precision(
     repair: bool = False,
     progress: Progress = silent,
 ) -> PrecisionExport:
-    """Write a bundle again with some processors' subgraphs in int8 or fp16.
+    """Write a copy of a bundle with some processors' subgraphs in int8 or fp16.
 
     Args:
         bundle: An fp32 bundle.
         out: Folder of the new one; an earlier bundle there is replaced.
         precision: ``fp32``, ``fp16`` or ``int8`` by processor; processors that are not named stay as they are.
-        images: What the model will meet, of its input's shape.
-        min_cosine: Of each changed subgraph's output and the model's with those in fp32, at least.
-        repair: Keep subgraphs that lose more in fp32 instead of refusing.
-        progress: Told which subgraph comes next.
+        images: Representative inputs of the model.
+        min_cosine: Minimum cosine with fp32 of the outputs of each changed subgraph and of the model.
+        repair: Keep subgraphs below it in fp32 instead of failing.
+        progress: Called with the next subgraph.
 
     Raises:
         UsageError: If a processor or precision is unknown or not available, or `out` is the bundle itself.
@@ -94,7 +94,7 @@ def export_precision(
             lowering.accept(candidate)
     progress("comparison")
     whole = _agreeing(manifest, lowering.floats, candidates, kept, images, min_cosine, repair)
-    # Where there is no floating point, what is not int8 moves to the host.
+    # On processors without floating point, subgraphs that are not int8 move to the host.
     moved = {sub.name: host_of(manifest) for sub in manifest.subgraphs if sub.name in kept and is_integer_only(sub.processor)}
     record = {
         "images": {"source": images_source, "count": len(images), "calibration": min(len(images), CALIBRATION_IMAGES)},
@@ -102,17 +102,17 @@ def export_precision(
         "kept_fp32": kept,
         "moved": moved,
     }
-    made = _write(bundle, out, candidates, moved, record)
-    return PrecisionExport(made, {name: candidate.loss for name, candidate in candidates.items()}, kept, moved)
+    new_manifest = _write(bundle, out, candidates, moved, record)
+    return PrecisionExport(new_manifest, {name: candidate.loss for name, candidate in candidates.items()}, kept, moved)
 
 
 def planned_precision(manifest: Manifest) -> dict[str, str]:
-    """What the bundle's plan assumed for each processor."""
+    """Planned precision of each processor."""
     return {sub.processor: sub.planned_precision for sub in manifest.subgraphs}
 
 
 def _chosen(manifest: Manifest, precision: Mapping[str, str]) -> dict[str, str]:
-    """Precision of the subgraphs that change theirs."""
+    """New precisions of the subgraphs that change."""
     processors = list(dict.fromkeys(sub.processor for sub in manifest.subgraphs))
     for processor, wanted in precision.items():
         if processor not in processors:
@@ -142,7 +142,7 @@ def _agreeing(
     min_cosine: float,
     repair: bool,
 ) -> dict[str, Any]:
-    """The comparison of the output, once what spoils it has moved from `candidates` to `kept`."""
+    """Compare the output, moving subgraphs with the largest loss from `candidates` to `kept` until it is accepted."""
     while True:
         whole = _losses(manifest, floats, candidates, images)
         if not candidates or not whole["output"].exceeds(min_cosine):
@@ -160,8 +160,8 @@ def _agreeing(
 
 def _lowered(manifest: Manifest, candidates: Mapping[str, Lowered]) -> str:
     """``dsp in int8 and gpu in fp16``."""
-    found = {(sub.processor, candidates[sub.name].precision) for sub in manifest.subgraphs if sub.name in candidates}
-    return " and ".join(f"{processor} in {precision}" for processor, precision in sorted(found))
+    precisions = {(sub.processor, candidates[sub.name].precision) for sub in manifest.subgraphs if sub.name in candidates}
+    return " and ".join(f"{processor} in {precision}" for processor, precision in sorted(precisions))
 
 
 def _losses(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[str, Lowered], images: Sequence[Array]) -> dict[str, Any]:
@@ -172,14 +172,14 @@ def _losses(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[s
     outputs = []
     for image in images:
         expected, got = replay(manifest, floats, image), replay(manifest, mixed, image)
-        for name, each in pairs.items():
-            each.append(loss([(expected[name], got[name])]))
+        for name, losses in pairs.items():
+            losses.append(loss([(expected[name], got[name])]))
         outputs.append((expected[manifest.output], got[manifest.output]))
-    # An image's joined tensors are not kept: the worst of them stands for all.
-    found: dict[str, Any] = {name: Loss(min(one.cosine for one in each), min(one.snr_db for one in each)) for name, each in pairs.items()}
-    found["output"] = loss(outputs)
-    found["top1"] = top1_agreement(outputs) if len(manifest.model.output_shape) == 2 else None
-    return found
+    # Only the worst image's loss is kept, not its tensors.
+    record: dict[str, Any] = {name: Loss(min(one.cosine for one in losses), min(one.snr_db for one in losses)) for name, losses in pairs.items()}
+    record["output"] = loss(outputs)
+    record["top1"] = top1_agreement(outputs) if len(manifest.model.output_shape) == 2 else None
+    return record
 
 
 def _refuse_unless(repair: bool, what: str, lost: Loss, min_cosine: float) -> None:
@@ -187,16 +187,16 @@ def _refuse_unless(repair: bool, what: str, lost: Loss, min_cosine: float) -> No
         return
     feasible = f"`--min-cosine {max(0.0, lost.cosine - 0.0005):.3f}` might accept it, " if lost.cosine > 0.5 else ""
     raise InfeasibleError(
-        f"{what}, at least {min_cosine} and {least_snr_db(min_cosine):.1f} dB are asked for",
-        f"{feasible}`--fp32-fallback` keeps what loses most in fp32, and more or other calibration images may help",
+        f"{what}, at least {min_cosine} and {least_snr_db(min_cosine):.1f} dB are required",
+        f"{feasible}`--fp32-fallback` keeps the subgraphs with the largest loss in fp32, and more or other calibration images may help",
     )
 
 
 def _refuse_partial_sum(sub: SubgraphEntry, repair: bool) -> None:
-    """Where there is no floating point, partial sums cannot stay."""
+    """Refuse partial sums on processors without floating point."""
     if is_integer_only(sub.processor) and not repair:
         raise InfeasibleError(
-            f"subgraph `{sub.name}` has no int8 form: {ROUNDED}, and {sub.processor} computes nothing else",
+            f"subgraph `{sub.name}` cannot be quantised: {ROUNDED}, and {sub.processor} supports int8 only",
             f"divide segment `{sub.segment}` otherwise, or move it to the host in fp32 with `--fp32-fallback`",
         )
 
@@ -206,12 +206,12 @@ def _words(lost: Loss) -> str:
 
 
 def _comparison(manifest: Manifest, candidates: Mapping[str, Lowered], whole: dict[str, Any], min_cosine: float) -> dict[str, Any]:
-    """What was compared with what, and what came out, for the bundle's record."""
+    """Record of the comparison for the bundle."""
     return {
         "method": {"int8": METHOD, "fp16": HALF_METHOD},
         "min_cosine": min_cosine,
         "min_snr_db": round(least_snr_db(min_cosine), 2),
-        "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the reals they stand for",
+        "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the real numbers they represent",
         "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
         "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
         "output": whole["output"].to_json() | {"top1_agreement": whole["top1"]},
@@ -221,19 +221,19 @@ def _comparison(manifest: Manifest, candidates: Mapping[str, Lowered], whole: di
 def _record(candidate: Lowered) -> dict[str, Any]:
     scales: dict[str, Any] = {}
     if candidate.edges is not None:
-        for what, own in zip(("input", "output"), candidate.edges, strict=True):
-            told = {name: {"scale": each.scale, "zero_point": each.zero_point} for name, each in own.items()}
-            scales |= {what: next(iter(told.values()))} if len(told) == 1 else {f"{what}s": told}
+        for what, quantised_edges in zip(("input", "output"), candidate.edges, strict=True):
+            quants = {name: {"scale": quant.scale, "zero_point": quant.zero_point} for name, quant in quantised_edges.items()}
+            scales |= {what: next(iter(quants.values()))} if len(quants) == 1 else {f"{what}s": quants}
     return {
         "precision": candidate.precision,
         **candidate.loss.to_json(),
         **scales,
-        "layers": {name: each.to_json() for name, each in candidate.layers.items()},
+        "layers": {name: layer_loss.to_json() for name, layer_loss in candidate.layers.items()},
     }
 
 
 def _write(bundle: Bundle, out: Path, candidates: Mapping[str, Lowered], moved: Mapping[str, str], record: dict[str, Any]) -> Manifest:
-    """The new folder: changed files in place of fp32 ones, without what was compiled or converted from those."""
+    """Write the new folder with the changed files, without files compiled or converted from the old ones."""
     manifest = bundle.manifest
     entries = tuple(
         msgspec.structs.replace(
@@ -244,9 +244,9 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, Lowered], moved: 
         for sub in manifest.subgraphs
     )
     replaced = {sub.file: candidates[sub.name].model for sub in manifest.subgraphs if sub.name in candidates}
-    # Float weights may have lain outside of their file.
+    # Float weights may have been stored in a separate file.
     outdated = {*replaced, *(f"{file}.data" for file in replaced)}
-    derived = {*manifest.aot.values(), *(file for own in manifest.contexts.values() for file in own.values())}
+    derived = {*manifest.aot.values(), *(file for chip_files in manifest.contexts.values() for file in chip_files.values())}
     if manifest.tflite is not None:
         derived.add(manifest.tflite)
     outdated |= derived
@@ -261,10 +261,10 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, Lowered], moved: 
         checks = {name: value for name, value in manifest.checks.items() if name not in ("tflite", "aot", "contexts")} | {
             "precision": record
         }
-        made = msgspec.structs.replace(manifest, subgraphs=entries, files=files, checks=checks, tflite=None, aot={}, contexts={})
-        if made.agreement is not None:
-            # other files than those that were run
-            made = msgspec.structs.replace(made, agreement=msgspec.structs.replace(made.agreement, bundle=None))
-        made = repredict(made, lambda name: folder / name)
-        write_manifest(folder, made)
-    return made
+        new_manifest = msgspec.structs.replace(manifest, subgraphs=entries, files=files, checks=checks, tflite=None, aot={}, contexts={})
+        if new_manifest.agreement is not None:
+            # it was measured on the old files
+            new_manifest = msgspec.structs.replace(new_manifest, agreement=msgspec.structs.replace(new_manifest.agreement, bundle=None))
+        new_manifest = repredict(new_manifest, lambda name: folder / name)
+        write_manifest(folder, new_manifest)
+    return new_manifest

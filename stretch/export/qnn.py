@@ -1,4 +1,4 @@
-"""A bundle with its int8 DSP subgraphs compiled for named chips (QNN EPContext files)."""
+"""Export of a bundle with its int8 DSP subgraphs compiled for named chips (QNN EPContext files)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from stretch.export.staging import copy_files, file_entry, staged, write_manifes
 from stretch.quantize.compare import Loss, loss
 from stretch.quantize.replay import replay, runner
 
-#: Cosine with the int8 subgraph on ONNX Runtime below which compiled code counts as wrong.
+#: Minimum cosine of compiled code with the int8 subgraph on ONNX Runtime.
 MIN_COSINE = 0.999
 
 
@@ -25,24 +25,24 @@ MIN_COSINE = 0.999
 class ContextExport:
     """What `export_contexts` wrote."""
 
-    manifest: Manifest  # The new bundle's description.
-    losses: dict[str, dict[str, Loss]]  # By chip and subgraph: the code on the simulator against the int8 subgraph on ONNX Runtime.
+    manifest: Manifest  # Of the new bundle.
+    losses: dict[str, dict[str, Loss]]  # By chip and subgraph, of the code on the simulator against the int8 subgraph on ONNX Runtime.
 
 
 def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progress = silent) -> ContextExport:
-    """Write a bundle again with code for the DSP of each chip beside its int8 subgraphs.
+    """Write a copy of a bundle that adds code for the DSP of each chip to its int8 subgraphs.
 
     Args:
         bundle: A bundle with int8 subgraphs on a dsp.
         out: Folder of the new one; an earlier bundle there is replaced.
         chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
-        progress: Told which file comes next.
+        progress: Called with the next file.
 
     Raises:
         UsageError: If there is nothing to compile, or `out` is the bundle itself.
         UnknownNameError: If a chip is not known.
         MissingBackendError: If `onnxruntime-qnn` is missing.
-        InfeasibleError: If compiled code computes something else than its subgraph.
+        InfeasibleError: If compiled code differs from its subgraph.
         StretchError: If QNN cannot compile a subgraph.
     """
     manifest = bundle.manifest
@@ -68,21 +68,21 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 got = compile_context(bundle.file(sub.file), chip, path, read_alone(sub, tensors))
-                found = loss([(tensors[sub.output], got)])
-                if found.cosine < MIN_COSINE:
+                code_loss = loss([(tensors[sub.output], got)])
+                if code_loss.cosine < MIN_COSINE:
                     raise InfeasibleError(
-                        f"subgraph `{sub.name}` compiled for {chip} has a cosine of {found.cosine:.4f} with its int8 form, {MIN_COSINE} is asked for",
+                        f"subgraph `{sub.name}` compiled for {chip} has a cosine of {code_loss.cosine:.4f} with its int8 file, at least {MIN_COSINE} is required",
                         "run it from the int8 file, which the device compiles itself",
                     )
-                losses.setdefault(chip, {})[sub.name] = found
+                losses.setdefault(chip, {})[sub.name] = code_loss
                 contexts.setdefault(chip, {})[sub.name] = name
                 files[name] = file_entry(path)
-        record = {chip: {name: each.to_json() for name, each in found.items()} for chip, found in losses.items()}
-        made = msgspec.structs.replace(
+        record = {chip: {name: subgraph_loss.to_json() for name, subgraph_loss in subgraph_losses.items()} for chip, subgraph_losses in losses.items()}
+        new_manifest = msgspec.structs.replace(
             manifest,
             files=files,
             contexts={**manifest.contexts, **contexts},
             checks=dict(manifest.checks) | {"contexts": {**manifest.checks.get("contexts", {}), **record}},
         )
-        write_manifest(folder, made)
-    return ContextExport(made, losses)
+        write_manifest(folder, new_manifest)
+    return ContextExport(new_manifest, losses)

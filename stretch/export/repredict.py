@@ -1,4 +1,4 @@
-"""A bundle's predictions made anew from what its files are, once their precisions are no longer those of the plan."""
+"""Updated predictions of a bundle whose files have other precisions than planned."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -28,7 +28,7 @@ from stretch.planning.search.operator_split import operator_split
 
 
 def runs_in(processor: Processor, entry: SubgraphEntry) -> str:
-    """Precision in which a processor would run a subgraph's file: the file's, or where it cannot, the planned one or its own."""
+    """Precision in which a processor runs a subgraph's file: the file's if supported, else the planned or default one."""
     for precision in (entry.precision, entry.planned_precision):
         if precision in processor.precisions:
             return precision
@@ -38,15 +38,15 @@ def runs_in(processor: Processor, entry: SubgraphEntry) -> str:
 def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
     """The manifest with times, alternatives, controls and recommendation predicted from the files.
 
-    Controls that the bundle was written without are left out, and then nothing
-    is recommended. Where the device's profile cannot be read any more, all
-    predictions are left out: none is better than one of other files.
+    Controls that the bundle lacks are left out, and then nothing
+    is recommended. If the device's profile cannot be read any more, all
+    predictions are left out.
 
     Args:
-        manifest: A bundle's description whose subgraphs' `precision` is that of their files.
+        manifest: Manifest whose subgraphs have the precisions of their files.
 
     Raises:
-        StretchError: If a file has an operator that nn-stretch does not write.
+        StretchError: If a file has an unknown operator.
     """
     try:
         device = load_device(manifest.device)
@@ -69,29 +69,29 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
                 alternatives=_alternatives(graph, sub, device, predictor),
             )
         )
-    made = msgspec.structs.replace(manifest, subgraphs=tuple(entries))
-    trace = predicted_trace(made, device)
-    assert trace is not None  # every subgraph has its time
-    predicted, recommended = _figures(made, file, Costs(predictor, _precisions(made)), trace, estimates)
-    return msgspec.structs.replace(made, predicted=predicted, recommended=recommended)
+    new_manifest = msgspec.structs.replace(manifest, subgraphs=tuple(entries))
+    trace = predicted_trace(new_manifest, device)
+    assert trace is not None  # every subgraph has a time
+    predicted, recommended = _figures(new_manifest, file, Costs(predictor, _precisions(new_manifest)), trace, estimates)
+    return msgspec.structs.replace(new_manifest, predicted=predicted, recommended=recommended)
 
 
 def _alternatives(graph: OpGraph, sub: SubgraphEntry, device: DeviceProfile, predictor: LatencyPredictor) -> dict[str, Alternative]:
-    """What the file would take on each processor of the plan."""
+    """Predicted time and energy of a subgraph's file on each processor of the plan."""
     energy = EnergyModel(device)
-    found = {}
+    alternatives = {}
     for name in sub.alternatives:
         ms = predictor.predict(graph, name, runs_in(device.processor(name), sub)).computing_ms
-        found[name] = Alternative(ms, energy.mj(name, ms))
-    return found
+        alternatives[name] = Alternative(ms, energy.mj(name, ms))
+    return alternatives
 
 
 def _precisions(manifest: Manifest) -> dict[str, str]:
-    """The narrowest precision of each processor's subgraphs."""
-    found: dict[str, str] = {}
+    """Narrowest precision of each processor's subgraphs."""
+    precisions: dict[str, str] = {}
     for sub in manifest.subgraphs:
-        found[sub.processor] = min(found.get(sub.processor, "fp32"), sub.planned_precision, key=ITEM_BYTES.__getitem__)
-    return found
+        precisions[sub.processor] = min(precisions.get(sub.processor, "fp32"), sub.planned_precision, key=ITEM_BYTES.__getitem__)
+    return precisions
 
 
 def _figures(
@@ -107,8 +107,8 @@ def _figures(
     runs = {
         names[name]: single_run(graphs[name], single.processor, single.precision, single.ms, predictor) for name, single in singles.items()
     }
-    told = [name for name in runs if name in str(manifest.predicted.get("told", ""))]
-    recommendation = recommend(branched, runs, told)
+    compared = [name for name in runs if name in str(manifest.predicted.get("told", ""))]
+    recommendation = recommend(branched, runs, compared)
     original, same, whole = (singles.get(name) for name in ("original", "sequential_same_macs", "whole_graph"))
     lead = ahead(graphs["original"], predictor, costs.precision, (original.processor, original.precision)) if original else None
     makespan, energy, busy = trace.makespan_ms, EnergyModel(device), _busy(manifest, estimates)
@@ -130,14 +130,14 @@ def _figures(
         **_shares(manifest, makespan, estimates),
         "comparisons": msgspec.to_builtins(recommendation.rivals),
         **msgspec.to_builtins(certainty(recommendation, branched, runs.get(names["original"]) if original else None)),
-        **msgspec.to_builtins(deciding(branched, runs, told, names["original"] if original else None)),
+        **msgspec.to_builtins(deciding(branched, runs, compared, names["original"] if original else None)),
         "far_ahead": lead.processor if lead and lead.far else None,
         "crossover_divided": lead.crossover if lead else None,
         "energy_mj": energy.plan_mj(busy, makespan),
         "best_single_energy_mj": energy.plan_mj({original.processor: original.ms}, original.ms) if original else None,
         "sequential_same_macs_energy_mj": energy.plan_mj({same.processor: same.ms}, same.ms) if same else None,
         "energy": msgspec.to_builtins(energy.parts(busy, makespan)),
-        "told": told,
+        "told": compared,
         "optimal": None,
         "gap": None,
         "source": "predicted",
@@ -149,24 +149,24 @@ def _operator_split_ms(graph: OpGraph, costs: Costs) -> float:
 
 
 def _rival_name(name: str, single: Single) -> str:
-    """As the planner calls it."""
+    """Name used by the planner."""
     return {"original": f"single:{single.processor}", "whole_graph": f"whole_graph:{single.processor}"}.get(name, name)
 
 
 def _contention(manifest: Manifest, sub: SubgraphEntry, estimate: Estimate) -> float:
-    """Factor on the time of a subgraph beside the other branches of its segment."""
+    """Slowdown of a subgraph by the concurrent branches of its segment."""
     beside = any(other.segment == sub.segment and other.name != sub.name for other in manifest.subgraphs)
     return estimate.contended_ms / estimate.computing_ms if beside and estimate.computing_ms else 1.0
 
 
 def _shares(manifest: Manifest, makespan: float, estimates: Mapping[str, Estimate]) -> dict[str, float]:
-    """What of the makespan is the slowest branches, each alone, and what is beside their computation."""
+    """Parts of the makespan: the slowest branches alone, contention, and everything else."""
     alone: dict[str, dict[str, float]] = {}
     together: dict[str, dict[str, float]] = {}
     for sub in manifest.subgraphs:
         ms = estimates[sub.name].computing_ms
-        for found, factor in ((alone, 1.0), (together, _contention(manifest, sub, estimates[sub.name]))):
-            row = found.setdefault(sub.segment, {})
+        for times, factor in ((alone, 1.0), (together, _contention(manifest, sub, estimates[sub.name]))):
+            row = times.setdefault(sub.segment, {})
             row[sub.processor] = row.get(sub.processor, 0.0) + ms * factor
     return {
         "efficiency": sum(max(row.values()) for row in alone.values()) / makespan,
@@ -175,7 +175,7 @@ def _shares(manifest: Manifest, makespan: float, estimates: Mapping[str, Estimat
 
 
 def _busy(manifest: Manifest, estimates: Mapping[str, Estimate]) -> dict[str, float]:
-    """How long each processor computes, ms."""
+    """Computing time of each processor, ms."""
     busy: dict[str, float] = {}
     for sub in manifest.subgraphs:
         ms = estimates[sub.name].computing_ms * _contention(manifest, sub, estimates[sub.name])
@@ -184,7 +184,7 @@ def _busy(manifest: Manifest, estimates: Mapping[str, Estimate]) -> dict[str, fl
 
 
 def _far(manifest: Manifest, sub: SubgraphEntry) -> str:
-    """The processor at the far end of the link that a subgraph's tensors cross: its own, or for the host's that of whoever made its input."""
+    """The processor whose link with the host a subgraph's tensors cross: its own, or for the host that of its input's producer."""
     if not is_host(sub.processor):
         return kind_of(sub.processor)
     makers = {name: other.processor for other in manifest.subgraphs for name in other.outputs}
@@ -192,7 +192,7 @@ def _far(manifest: Manifest, sub: SubgraphEntry) -> str:
 
 
 def _run(manifest: Manifest, device: DeviceProfile, trace: Trace, estimates: Mapping[str, Estimate]) -> PredictedRun:
-    """The predicted trace in parts that are uncertain."""
+    """The predicted trace, divided into independently uncertain parts."""
     moving: dict[str, float] = {}
     for span in trace.spans:
         if span.kind == "conversion":
@@ -210,16 +210,16 @@ def _run(manifest: Manifest, device: DeviceProfile, trace: Trace, estimates: Map
         row.append(Branch.of(estimate, device, links, slowed))
     for sub in manifest.subgraphs:
         row, number = segments[sub.segment], numbers[sub.name]
-        row[number] = replace(row[number], waits=tuple(numbers[each] for each in waits[sub.name]))
+        row[number] = replace(row[number], waits=tuple(numbers[waited] for waited in waits[sub.name]))
     joins = sum(span.ms for span in trace.spans if span.kind == "join")
     return PredictedRun(list(segments.values()), joins)
 
 
 def _waits(manifest: Manifest, trace: Trace) -> dict[str, list[str]]:
-    """For each subgraph those of its segment that it waits for: that write what it reads, or run before it on its processor."""
+    """For each subgraph, those of its segment that it waits for: producers of its inputs, and its predecessor on the processor."""
     of = {sub.name: sub for sub in manifest.subgraphs}
     makers = {name: sub.name for sub in manifest.subgraphs for name in sub.outputs}
-    found = {
+    waits = {
         sub.name: [makers[name] for name in sub.inputs if name in makers and of[makers[name]].segment == sub.segment]
         for sub in manifest.subgraphs
     }
@@ -227,6 +227,6 @@ def _waits(manifest: Manifest, trace: Trace) -> dict[str, list[str]]:
     for sub in (of[span.name] for span in trace.spans if span.name in of):
         place = (sub.segment, sub.processor)
         if place in last:
-            found[sub.name].append(last[place])
+            waits[sub.name].append(last[place])
         last[place] = sub.name
-    return found
+    return waits

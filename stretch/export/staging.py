@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all, and takes the place of nothing but an earlier bundle."""
+"""Atomic writing of a bundle's folder, which replaces nothing but an earlier bundle."""
 
 import contextlib
 import errno
@@ -19,19 +19,19 @@ from scheduler.bundle.manifest import FileEntry, Manifest
 from scheduler.bundle.signature import SIGNATURE
 from stretch.export.exchange import exchange, place
 
-#: Lies in a folder of ours that is not finished: if nobody uses the folder, its run was killed.
+#: Marker file of an unfinished folder: if no process uses the folder, its run was killed.
 UNFINISHED = ".nn-stretch-unfinished"
 
-#: How often a name that others take and free at the same time is tried.
+#: Attempts to take a name that other processes take and free concurrently.
 _TRIES = 100
 
 
 def check_target(out: Path) -> None:
-    """Refuse a target that cannot become a bundle, before any work is done.
+    """Check early that a target can become a bundle.
 
     Raises:
-        StretchError: If it is a file, a folder that holds anything beside the
-            files of a bundle (the first stranger is named), or its parent is not writable.
+        StretchError: If it is a file, a folder with anything but the
+            files of a bundle (the first other file is named), or its parent is not writable.
     """
     out = Path(os.path.abspath(out))
     try:
@@ -45,11 +45,11 @@ def check_target(out: Path) -> None:
 
 @contextlib.contextmanager
 def staged(out: Path) -> Iterator[Path]:
-    """A hidden folder beside `out` that takes its place when the block ends well.
+    """A hidden folder beside `out` that replaces it if the block succeeds.
 
-    A bundle that is there already is replaced in one step: a reader finds the
-    one or the other. After an error or an interrupt nothing of the new one is
-    left; what a killed run left is removed by the next run for the same `out`.
+    An existing bundle is replaced atomically: a reader finds the
+    old or the new one. After an error or an interrupt nothing of the new one is
+    left; leftovers of a killed run are removed by the next run for the same `out`.
     """
     check_target(out)
     out = Path(os.path.abspath(out))
@@ -64,7 +64,7 @@ def staged(out: Path) -> Iterator[Path]:
                 (staging / UNFINISHED).unlink()
                 _put(staging, out)
             finally:
-                # An interrupt may fall before or after the names were traded.
+                # An interrupt may come before or after the exchange.
                 if staging.exists() and staging.stat().st_ino == number:
                     shutil.rmtree(staging, ignore_errors=True)
                 else:
@@ -91,7 +91,7 @@ def copy_files(bundle: Bundle, folder: Path, leave: Container[str] = ()) -> dict
 
 
 def file_entry(path: Path) -> FileEntry:
-    """Size and hash of a file that was just written."""
+    """Size and hash of a written file."""
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return FileEntry(path.stat().st_size, digest)
@@ -103,7 +103,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def stranger(folder: Path, manifest: Manifest) -> str | None:
-    """The first entry of a bundle's folder, by name, that is not a file of the bundle; None if there is none."""
+    """The first entry of a bundle's folder, by name, that is no file of the bundle; None if there is none."""
     files = {MANIFEST, SIGNATURE, *manifest.files}
     folders = {str(parent) for name in files for parent in Path(name).parents}
     for top, below, names in os.walk(folder):
@@ -117,7 +117,7 @@ def stranger(folder: Path, manifest: Manifest) -> str | None:
 
 
 def _check_replaceable(out: Path) -> None:
-    """Raise StretchError unless the name is free, or that of an empty folder or of a bundle and nothing else."""
+    """Raise StretchError unless the name is free, an empty folder, or a bundle without other files."""
     refused = f"cannot write the bundle to {out}"
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise StretchError(f"{refused}: it exists and is no folder", "choose another folder with --out")
@@ -130,16 +130,16 @@ def _check_replaceable(out: Path) -> None:
         manifest = read_bundle(out).manifest
     except StretchError as error:
         raise StretchError(f"{refused}: the folder holds something else: {error.message}", "choose a new folder with --out") from error
-    if found := stranger(out, manifest):
+    if unknown_file := stranger(out, manifest):
         raise StretchError(
-            f"{refused}: beside the bundle there, the folder holds `{found}`", "move that elsewhere, or choose a new folder with --out"
+            f"{refused}: beside the bundle there, the folder holds `{unknown_file}`", "move that elsewhere, or choose a new folder with --out"
         )
 
 
 def _put(staging: Path, out: Path) -> None:
-    """Put the new folder in the place of the old one, which is then called as the new one was."""
+    """Exchange the new folder with the old one."""
     for _ in range(_TRIES):
-        # Whoever put something there since the beginning keeps it.
+        # Files that appeared there in the meantime are kept.
         _check_replaceable(out)
         if not out.exists():
             if place(staging, out):
@@ -155,9 +155,9 @@ def _put(staging: Path, out: Path) -> None:
 
 
 def _swap(staging: Path, out: Path) -> None:
-    """Put the new folder in the place of the old one on a file system that cannot trade names: for an instant there is neither.
+    """Replace the old folder on a file system without atomic exchange: for an instant there is neither.
 
-    An interrupt leaves one of them there, and nothing else.
+    An interrupt leaves exactly one of them there.
     """
     old = staging.with_name(staging.name + ".old")
     try:
@@ -170,9 +170,9 @@ def _swap(staging: Path, out: Path) -> None:
 
 
 def sweep(out: Path) -> None:
-    """Remove what earlier runs for the same folder left beside it, killed ones and bundles that somebody still read.
+    """Remove leftovers of earlier runs for the same folder: of killed runs, and bundles that were in use.
 
-    Folders in use and those of others stay.
+    Folders in use and those of other users stay.
     """
     out = Path(os.path.abspath(out))
     ours = re.compile(rf"\.{re.escape(out.name)}\.[a-z0-9_]{{8}}(\.old)?")
@@ -182,20 +182,20 @@ def sweep(out: Path) -> None:
 
 
 def _retire(folder: Path) -> None:
-    """Remove a folder that nobody uses, if it is unfinished or a bundle: of a bundle its own files alone."""
+    """Remove an unused folder if it is unfinished or a bundle; of a bundle only its files."""
     with unused(folder) as free:
         if not free:
             return
         if (folder / UNFINISHED).is_file():
             shutil.rmtree(folder, ignore_errors=True)
             return
-        # A folder that is no bundle is not ours to remove.
+        # Other folders are not removed.
         with contextlib.suppress(OSError, StretchError):
             _remove_files(folder, read_manifest(folder))
 
 
 def _remove_files(folder: Path, manifest: Manifest) -> None:
-    """Remove a bundle's files, its description last, then the folders that are empty."""
+    """Remove a bundle's files, the manifest last, then empty folders."""
     for top, below, names in os.walk(folder, topdown=False):
         for entry in names:
             path = Path(top, entry)

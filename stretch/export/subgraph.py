@@ -1,4 +1,4 @@
-"""The subgraphs of a branched graph: what one processor runs without waiting for another, each as a graph of its own."""
+"""The subgraphs of a branched graph, each of which one processor runs without waiting for another."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ def subgraph_names(graph: OpGraph) -> list[str]:
 
 
 def subgraph_of(graph: OpGraph, name: str) -> OpGraph:
-    """One subgraph as a graph of its own; tensors keep their names, and one of which it reads some rows has no others."""
+    """Extract one subgraph; tensors keep their names, and an input of which it reads some rows has only these."""
     cut = entry_rows(graph, name)
     ops = [op for op in graph.ops if op.tags.get("subgraph") == name and op is not cut]
     inside = {op.name for op in ops}
@@ -28,5 +28,5 @@ def subgraph_of(graph: OpGraph, name: str) -> OpGraph:
 
 
 def entry_rows(graph: OpGraph, name: str) -> Op | None:
-    """The operator of a subgraph that cuts out of what arrives the rows that it reads; None for one that reads all."""
+    """The operator of a subgraph that slices the rows it reads from its input; None if it reads all."""
     return next((op for op in graph.ops if op.tags.get("subgraph") == name and op.tags["origin"] == ENTRY_ROWS), None)

@@ -1,1 +1,1 @@
-"""Files in formats that runtimes read, written node by node; which operator becomes which is told by `stretch.operators`."""
+"""Writers of ONNX and TFLite files, node by node; `stretch.operators` has the lowering of each operator."""

@@ -101,11 +101,11 @@ class OnnxWriter:
             return names.get(tensor, f"{op.name}.{tensor}") if tensor else ""
 
         for tensor in constants:
-            own = TensorProto()
-            own.CopyFrom(tensor)
-            own.name = name(tensor.name)
-            self.initialisers.append(own)
+            initialiser = TensorProto()
+            initialiser.CopyFrom(tensor)
+            initialiser.name = name(tensor.name)
+            self.initialisers.append(initialiser)
         for number, node in enumerate(nodes):
-            made = helper.make_node(node.op_type, map(name, node.input), map(name, node.output), f"{op.name}.{number}")
-            made.attribute.extend(node.attribute)
-            self.nodes.append(made)
+            grafted = helper.make_node(node.op_type, map(name, node.input), map(name, node.output), f"{op.name}.{number}")
+            grafted.attribute.extend(node.attribute)
+            self.nodes.append(grafted)

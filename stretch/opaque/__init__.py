@@ -1,1 +1,1 @@
-"""Operators that no family describes, as calls of torch's own operators: how they are told, computed and written in ONNX."""
+"""Operators without a family, as calls of torch's operators: their representation, execution and export to ONNX."""

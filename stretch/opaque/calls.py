@@ -82,7 +82,7 @@ class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         place = {old: new for new, old in enumerate(order)}
         calls = tuple(
             msgspec.structs.replace(
-                call, arguments=_moved(call.arguments, place), options={key: _moved(each, place) for key, each in call.options.items()}
+                call, arguments=_moved(call.arguments, place), options={key: _moved(option, place) for key, option in call.options.items()}
             )
             for call in self.calls
         )
@@ -117,14 +117,14 @@ class Replay:
 
     def __call__(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
         """The result, for what it reads at the batch size of the graph."""
-        made: list[torch.Tensor] = []
+        results: list[torch.Tensor] = []
         for bound in self._bound:
-            known = {"read": reads, "constant": constants, "call": made}
-            arguments = [_value(each, known) for each in bound.call.arguments]
-            options = {key: _value(each, known) for key, each in bound.call.options.items()}
+            known = {"read": reads, "constant": constants, "call": results}
+            arguments = [_value(argument, known) for argument in bound.call.arguments]
+            options = {key: _value(argument, known) for key, argument in bound.call.options.items()}
             result = bound.operator(*arguments, **options)
-            made.append(result if isinstance(result, torch.Tensor) else result[bound.call.result])
-        return made[-1]
+            results.append(result if isinstance(result, torch.Tensor) else result[bound.call.result])
+        return results[-1]
 
     def batched(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
         """The result for several times the graph's batch: every tensor has that many whole ones, one behind the other."""
@@ -133,7 +133,7 @@ class Replay:
             return self(reads, constants)
         apart = [x.reshape(times, *spec.shape) for x, spec in zip(reads, self.calls.reads, strict=True)]
         try:
-            mapped: Callable[..., torch.Tensor] = torch.func.vmap(lambda *own: self(own, constants))
+            mapped: Callable[..., torch.Tensor] = torch.func.vmap(lambda *batch_reads: self(batch_reads, constants))
             result = mapped(*apart)
         except RuntimeError:
             # torch cannot compute several of everything at once, such as of recurrent layers
@@ -176,19 +176,19 @@ def find_operator(name: str) -> OpOverload:
     if packet.startswith("_") and packet not in _PRIVATE:
         raise StretchError(f"it calls `{name}`, which is torch's own affair")
     try:
-        found = getattr(getattr(torch.ops.aten, packet), overload)
+        operator = getattr(getattr(torch.ops.aten, packet), overload)
     except AttributeError as error:
         raise StretchError(f"this torch has no operator `{name}`", "use the version of torch that the network was captured with") from error
-    if not isinstance(found, OpOverload) or not computes(found):
+    if not isinstance(operator, OpOverload) or not computes(operator):
         raise StretchError(f"it calls `{name}`, which does more than compute tensors from tensors")
-    return found
+    return operator
 
 
 def computes(operator: OpOverload) -> bool:
     """Whether an operator gives tensors that depend on its arguments alone, and changes nothing."""
     schema = operator._schema
     tensors = [a for a in schema.arguments if "Tensor" in str(a.type)]
-    results = bool(schema.returns) and all("Tensor" in str(each.type) for each in schema.returns)
+    results = bool(schema.returns) and all("Tensor" in str(result_type.type) for result_type in schema.returns)
     name = schema.name.partition("::")[2]
     random = torch.Tag.nondeterministic_seeded in operator.tags and name not in _DROPPING
     return bool(tensors) and results and not schema.is_mutable and not random and not _UNWRITTEN.search(name)
@@ -203,11 +203,11 @@ def plain(value: Any, tensor: Callable[[Any], dict[str, int] | None]) -> Any:
     Raises:
         ValueError: If it is nothing that a call may have.
     """
-    found = tensor(value)
-    if found is not None:
-        return found
+    reference = tensor(value)
+    if reference is not None:
+        return reference
     if isinstance(value, list | tuple):
-        return [plain(each, tensor) for each in value]
+        return [plain(element, tensor) for element in value]
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
     if isinstance(value, float) and not math.isfinite(value):
@@ -223,15 +223,15 @@ def type_of(name: str) -> torch.dtype:
     Raises:
         StretchError: If there is none.
     """
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
         raise StretchError(f"`{name}` is no type of torch")
-    return found
+    return dtype
 
 
 def _value(argument: Any, known: dict[str, Any]) -> Any:
     if isinstance(argument, list | tuple):
-        return [_value(each, known) for each in argument]
+        return [_value(element, known) for element in argument]
     if not isinstance(argument, dict):
         return argument
     ((key, what),) = argument.items()
@@ -242,7 +242,7 @@ def _value(argument: Any, known: dict[str, Any]) -> Any:
 
 def _moved(argument: Any, place: dict[int, int]) -> Any:
     if isinstance(argument, list | tuple):
-        return tuple(_moved(each, place) for each in argument)
+        return tuple(_moved(element, place) for element in argument)
     return {"read": place[argument["read"]]} if isinstance(argument, dict) and "read" in argument else argument
 
 
@@ -252,7 +252,7 @@ def _without_data(replay: Replay, shape: Shape) -> torch.dtype:
     try:
         with FakeTensorMode(), torch.no_grad():
             reads, constants = (
-                [torch.empty(each.shape, dtype=type_of(each.dtype)) for each in some] for some in (calls.reads, calls.constants)
+                [torch.empty(spec.shape, dtype=type_of(spec.dtype)) for spec in specs] for specs in (calls.reads, calls.constants)
             )
             result = replay(reads, constants)
     except StretchError:

@@ -54,8 +54,8 @@ def prepare(wanted: Iterable[tuple[Calls, Shape]]) -> None:
         raise
     except Exception:
         # one by one, to tell which
-        for text, each in new.items():
-            _KNOWN[text] = _alone(each)
+        for text, operator_calls in new.items():
+            _KNOWN[text] = _alone(operator_calls)
 
 
 def snippet_of(calls: Calls, shape: Shape) -> Snippet:
@@ -69,24 +69,24 @@ class _All(nn.Module):
 
     def __init__(self, wanted: Sequence[tuple[Calls, Shape]]) -> None:
         super().__init__()
-        self._replays = [Replay(*each) for each in wanted]
+        self._replays = [Replay(*calls_and_shape) for calls_and_shape in wanted]
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """The result of each."""
-        made, at = [], 0
+        results, at = [], 0
         for replay in self._replays:
             middle = at + len(replay.calls.reads)
             end = middle + len(replay.calls.constants)
-            made.append(replay(tensors[at:middle], tensors[middle:end]))
+            results.append(replay(tensors[at:middle], tensors[middle:end]))
             at = end
-        return made
+        return results
 
 
-def _alone(each: tuple[Calls, Shape]) -> Snippet:
+def _alone(calls_and_shape: tuple[Calls, Shape]) -> Snippet:
     try:
-        return _exported([each])[0]
+        return _exported([calls_and_shape])[0]
     except Exception as error:
-        names = ", ".join(call.operator for call in each[0].calls)
+        names = ", ".join(call.operator for call in calls_and_shape[0].calls)
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise StretchError(f"torch's exporter cannot write {names} in ONNX: {said}", "run this network with torch") from error
 
@@ -137,8 +137,8 @@ def _cut(model: onnx.ModelProto, inputs: Sequence[tuple[str, ...]], outputs: Seq
     made_by = {name: node for node in model.graph.node for name in node.output if name}
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     order = {id(node): i for i, node in enumerate(model.graph.node)}
-    found = []
-    for own, output in zip(inputs, outputs, strict=True):
+    snippets = []
+    for input_names, output in zip(inputs, outputs, strict=True):
         nodes: dict[int, Any] = {}
         read: dict[str, onnx.TensorProto] = {}
         waiting = [output]
@@ -148,14 +148,14 @@ def _cut(model: onnx.ModelProto, inputs: Sequence[tuple[str, ...]], outputs: Seq
                 read[name] = constants[name]
             elif name in made_by and id(made_by[name]) not in nodes:
                 nodes[id(made_by[name])] = made_by[name]
-                waiting += [each for each in made_by[name].input if each]
+                waiting += [input_name for input_name in made_by[name].input if input_name]
         ordered = [nodes[key] for key in sorted(nodes, key=order.__getitem__)]
         _check(ordered)
         if ordered[-1].output[0] != output:
             # an operator is called like the first result of its last node
             ordered.append(helper.make_node("Identity", [output], [f"{output}_alone"]))
-        found.append(Snippet(own, tuple(ordered), tuple(read.values()), ordered[-1].output[0]))
-    return found
+        snippets.append(Snippet(input_names, tuple(ordered), tuple(read.values()), ordered[-1].output[0]))
+    return snippets
 
 
 def _check(nodes: Sequence[onnx.NodeProto]) -> None:

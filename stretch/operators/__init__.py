@@ -1,4 +1,4 @@
-"""Operators by family, outside of the operator graph: in torch, in ONNX and in TFLite.
+"""Lowerings of operators by family: in torch, in ONNX and in TFLite.
 
 Every module of this folder is imported with the package, so that a new file is
 found as it is. What is known of a kind without torch is in `predictors.operators`.

@@ -15,7 +15,7 @@ from stretch.formats.tflite.builder import SIGNED_UNIT, UNIT, Builder, Value
 from stretch.formats.tflite.source import Source
 from stretch.formats.tflite.writer import Quant
 from stretch.operators.capturing import Call, Chain, Lowered, functions, modules, plain_function, plain_module
-from stretch.operators.forms import Form, OnnxRule, TfliteRule, bounded, forms, onnx_node, tflite_op
+from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, bounded, lowerings, onnx_node, tflite_op
 from stretch.operators.settings import Refusal
 
 #: `ActivationFunctionType` of TFLite.
@@ -27,7 +27,7 @@ MISH_TOP = 20.0
 
 def _plain(kind: str, make: Callable[[], nn.Module], onnx: OnnxRule, tflite: TfliteRule, **more: Any) -> None:
     """Register an activation without attributes."""
-    forms.register(kind)(Form(lambda ins, a: make(), onnx, tflite, any_order=True, **more))
+    lowerings.register(kind)(Lowering(lambda ins, a: make(), onnx, tflite, any_order=True, **more))
 
 
 def _relu6_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -102,13 +102,13 @@ def _clamp_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value
     """min(max(x, low), high)."""
     low = number(op.attrs, "low")
     above = b.apply("MAXIMUM", f"{op.name}.above", [ins[0], np.array(low)])
-    made = b.apply("MINIMUM", op.name, [above, np.array(number(op.attrs, "high"))])
-    made.nonnegative = low >= 0
-    return made
+    result = b.apply("MINIMUM", op.name, [above, np.array(number(op.attrs, "high"))])
+    result.nonnegative = low >= 0
+    return result
 
 
-forms.register("clamp")(
-    Form(lambda ins, a: Clamp(number(a, "low"), number(a, "high")), _clamp_onnx, _clamp_tflite, int8=False, any_order=True)
+lowerings.register("clamp")(
+    Lowering(lambda ins, a: Clamp(number(a, "low"), number(a, "high")), _clamp_onnx, _clamp_tflite, int8=False, any_order=True)
 )
 
 
@@ -177,12 +177,12 @@ def _gelu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def _gelu_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
-    """The operator of TFLite has both forms."""
+    """TFLite's operator computes both approximations."""
     return b.apply("GELU", op.name, [ins[0]], approximate=op.attrs["approximate"] == "tanh")
 
 
-forms.register("gelu")(
-    Form(lambda ins, a: nn.GELU(approximate=str(a["approximate"])), _gelu_onnx, _gelu_tflite, int8=False, any_order=True)
+lowerings.register("gelu")(
+    Lowering(lambda ins, a: nn.GELU(approximate=str(a["approximate"])), _gelu_onnx, _gelu_tflite, int8=False, any_order=True)
 )
 
 
@@ -206,7 +206,7 @@ def _elu_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     return b.apply("ADD", op.name, [b.apply("RELU", f"{op.name}.above", [ins[0]]), scaled])
 
 
-forms.register("elu")(Form(lambda ins, a: nn.ELU(number(a, "alpha")), _elu_onnx, _elu_tflite, int8=False, any_order=True))
+lowerings.register("elu")(Lowering(lambda ins, a: nn.ELU(number(a, "alpha")), _elu_onnx, _elu_tflite, int8=False, any_order=True))
 
 
 @modules("LeakyReLU")
@@ -227,7 +227,7 @@ def _leaky_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value
     return b.apply("LEAKY_RELU", op.name, [ins[0]], quant=b.scale(op), alpha=number(op.attrs, "slope"))
 
 
-forms.register("leaky_relu")(Form(lambda ins, a: nn.LeakyReLU(number(a, "slope")), _leaky_onnx, _leaky_tflite, any_order=True))
+lowerings.register("leaky_relu")(Lowering(lambda ins, a: nn.LeakyReLU(number(a, "slope")), _leaky_onnx, _leaky_tflite, any_order=True))
 
 
 @modules("PReLU")
@@ -246,4 +246,4 @@ def _prelu_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value
     return b.apply("PRELU", op.name, [ins[0], slope.reshape(*[1] * (len(ins[0].shape) - 2), -1)])
 
 
-forms.register("prelu")(Form(lambda ins, a: nn.PReLU(ins[0][1]), _prelu_onnx, _prelu_tflite, stored=("weight",), int8=False))
+lowerings.register("prelu")(Lowering(lambda ins, a: nn.PReLU(ins[0][1]), _prelu_onnx, _prelu_tflite, stored=("weight",), int8=False))

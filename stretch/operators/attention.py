@@ -8,7 +8,7 @@ from predictors.operators.attention import ADDED
 from predictors.shapes import Attrs, Shape, integer, ints, number
 from stretch.formats.onnx import OnnxWriter
 from stretch.operators.capturing import modules
-from stretch.operators.forms import Form, forms, no_tflite
+from stretch.operators.lowerings import Lowering, lowerings, no_tflite
 
 
 class Attention(nn.Module):
@@ -34,24 +34,24 @@ class Attention(nn.Module):
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """N×C×G×T each, C a multiple of the heads: as many rows of as many queries, with the channels of the values."""
-        q, k, v = (each.unflatten(1, (self.heads, -1)).permute(0, 1, 3, 4, 2) for each in (query, key, value))
-        added = [each for each in (self.bias, self.mask) if each is not None]
+        q, k, v = (tensor.unflatten(1, (self.heads, -1)).permute(0, 1, 3, 4, 2) for tensor in (query, key, value))
+        added = [tensor for tensor in (self.bias, self.mask) if tensor is not None]
         seen = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=sum(added) if added else None, scale=self.scale)
         return seen.permute(0, 1, 4, 2, 3).flatten(1, 2)
 
 
 def _attrs(m: Attention) -> dict[str, bool | int | float | str | tuple[int, ...]]:
-    added = {each: tuple(tensor.shape) for each in ADDED if (tensor := getattr(m, each)) is not None}
+    added = {key: tuple(tensor.shape) for key in ADDED if (tensor := getattr(m, key)) is not None}
     return {"heads": m.heads, "keys": m.keys, "scale": m.scale, **added}
 
 
 modules("Attention")(
-    lambda m, shape: [("", "attention", _attrs(m), {each: getattr(m, each) for each in ADDED if getattr(m, each) is not None})]
+    lambda m, shape: [("", "attention", _attrs(m), {key: getattr(m, key) for key in ADDED if getattr(m, key) is not None})]
 )
 
 
 def _make(ins: list[Shape], a: Attrs) -> nn.Module:
-    bias, mask = (ints(a, each) if each in a else None for each in ADDED)
+    bias, mask = (ints(a, key) if key in a else None for key in ADDED)
     return Attention(integer(a, "heads"), integer(a, "keys"), number(a, "scale"), bias, mask)
 
 
@@ -62,21 +62,21 @@ def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     name = op.name
     # queries become N×heads×G×T×D, keys N×heads×G×D×T, values N×heads×G×T×D
     parts = (("query", tokens, [0, 1, 3, 4, 2]), ("key", keys, [0, 1, 3, 2, 4]), ("value", keys, [0, 1, 3, 4, 2]))
-    for given, (part, count, order) in zip(ins, parts, strict=True):
+    for tensor, (part, count, order) in zip(ins, parts, strict=True):
         sizes = w.indices(op, f"{part}.sizes", [n, heads, -1, rows, count])
-        w.node("Reshape", op, [given, sizes], output=f"{name}.{part}.heads")
+        w.node("Reshape", op, [tensor, sizes], output=f"{name}.{part}.heads")
         w.node("Transpose", op, [f"{name}.{part}.heads"], output=f"{name}.{part}", perm=order)
     w.node("Mul", op, [f"{name}.query", w.number(op, "scale", number(op.attrs, "scale"))], output=f"{name}.scaled")
     w.node("MatMul", op, [f"{name}.scaled", f"{name}.key"], output=f"{name}.scores")
     scores = f"{name}.scores"
-    for each in ADDED:
-        if each in op.attrs:
-            w.node("Add", op, [scores, w.weight(op, each)], output=f"{name}.with_{each}")
-            scores = f"{name}.with_{each}"
+    for key in ADDED:
+        if key in op.attrs:
+            w.node("Add", op, [scores, w.weight(op, key)], output=f"{name}.with_{key}")
+            scores = f"{name}.with_{key}"
     w.node("Softmax", op, [scores], output=f"{name}.shares", axis=-1)
     w.node("MatMul", op, [f"{name}.shares", f"{name}.value"], output=f"{name}.seen")
     w.node("Transpose", op, [f"{name}.seen"], output=f"{name}.last", perm=[0, 1, 4, 2, 3])
     w.node("Reshape", op, [f"{name}.last", w.indices(op, "sizes", op.shape)])
 
 
-forms.register("attention")(Form(_make, _onnx, no_tflite, stored=ADDED))
+lowerings.register("attention")(Lowering(_make, _onnx, no_tflite, stored=ADDED))

@@ -5,7 +5,7 @@ from torch import nn
 
 from predictors.shapes import integer
 from stretch.operators.capturing import modules, plain_module
-from stretch.operators.forms import Form, forms, onnx_node
+from stretch.operators.lowerings import Lowering, lowerings, onnx_node
 from stretch.operators.pieces import concat_tflite, slice_onnx, slice_tflite
 
 
@@ -37,5 +37,5 @@ modules("ConcatRows")(plain_module("concat_rows"))
 modules("RowSlice")(lambda m, shape: [("", "slice_rows", {"start": m.start, "stop": m.stop}, {})])
 
 
-forms.register("slice_rows")(Form(lambda ins, a: RowSlice(integer(a, "start"), integer(a, "stop")), slice_onnx(2), slice_tflite(1)))
-forms.register("concat_rows")(Form(lambda ins, a: ConcatRows(), onnx_node("Concat", axis=2), concat_tflite(1)))
+lowerings.register("slice_rows")(Lowering(lambda ins, a: RowSlice(integer(a, "start"), integer(a, "stop")), slice_onnx(2), slice_tflite(1)))
+lowerings.register("concat_rows")(Lowering(lambda ins, a: ConcatRows(), onnx_node("Concat", axis=2), concat_tflite(1)))

@@ -1,4 +1,4 @@
-"""Which modules, functions and methods of torch become operators: the tables that every family adds its own to."""
+"""Tables of the torch modules, functions and methods that become operators, which every family extends."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

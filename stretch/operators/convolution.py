@@ -15,7 +15,7 @@ from stretch.formats.tflite.padding import pad, window
 from stretch.formats.tflite.source import Source
 from stretch.formats.tflite.weights import matrix
 from stretch.operators.capturing import Call, Chain, Lowered, constant, functions, modules
-from stretch.operators.forms import Form, forms
+from stretch.operators.lowerings import Lowering, lowerings
 from stretch.operators.settings import Refusal, pair, window_padding
 
 
@@ -80,17 +80,17 @@ def _function(
 ) -> Chain:
     if isinstance(padding, str):
         raise Refusal(f"padding `{padding}` of a convolution function is not supported, only numbers")
-    own = {"weight": constant(weight, "weight")} | ({} if bias is None else {"bias": constant(bias, "bias")})
+    weights = {"weight": constant(weight, "weight")} | ({} if bias is None else {"bias": constant(bias, "bias")})
     attrs: dict[str, Attr] = {
         "out_channels": call.out[1],
-        "kernel": tuple(int(n) for n in own["weight"].shape[2:]),
+        "kernel": tuple(int(n) for n in weights["weight"].shape[2:]),
         "stride": pair(stride),
         "padding": window_padding(padding),
         "dilation": pair(dilation),
         "groups": int(groups),
         "bias": bias is not None,
     }
-    return [x], "conv", attrs, own
+    return [x], "conv", attrs, weights
 
 
 def _make(ins: list[Shape], a: Attrs) -> nn.Module:
@@ -148,4 +148,4 @@ def _tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     return b.write("CONV_2D", op.name, inputs, to_nhwc(op.shape), b.scale(op), version=version, **settings)
 
 
-forms.register("conv")(Form(_make, _onnx, _tflite, stored=("weight", "bias"), activates=True))
+lowerings.register("conv")(Lowering(_make, _onnx, _tflite, stored=("weight", "bias"), activates=True))

@@ -13,7 +13,7 @@ from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import Builder, Value
 from stretch.formats.tflite.source import Source
 from stretch.operators.capturing import Call, Chain, FunctionRule, functions, modules, plain_module
-from stretch.operators.forms import Form, Maker, OnnxRule, TfliteRule, forms, no_tflite, onnx_node
+from stretch.operators.lowerings import Lowering, Maker, OnnxRule, TfliteRule, lowerings, no_tflite, onnx_node
 from stretch.operators.settings import Refusal
 
 
@@ -173,24 +173,24 @@ def _combine(code: str) -> TfliteRule:
     """Of two inputs or, one after the other, of more; shapes broadcast in NHWC as they do in NCHW."""
 
     def lower(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
-        made, *others = ins
+        total, *others = ins
         for i, other in enumerate(others):
             name = op.name if i == len(others) - 1 else f"{op.name}.part{i}"
-            shape = tuple(max(sizes) for sizes in zip(made.shape, other.shape, strict=True))
-            made = b.apply(code, name, [made, other], shape, b.scale(op))
-        made.nonnegative = all(value.nonnegative for value in ins)
-        return made
+            shape = tuple(max(sizes) for sizes in zip(total.shape, other.shape, strict=True))
+            total = b.apply(code, name, [total, other], shape, b.scale(op))
+        total.nonnegative = all(value.nonnegative for value in ins)
+        return total
 
     return lower
 
 
-forms.register("add")(Form(lambda ins, a: Add(), _add_onnx, _combine("ADD"), pairwise=True, activates=True, any_order=True))
-forms.register("mul")(Form(lambda ins, a: Mul(), onnx_node("Mul"), _combine("MUL"), pairwise=True, activates=True, any_order=True))
-forms.register("div")(Form(lambda ins, a: Div(), onnx_node("Div"), no_tflite))
+lowerings.register("add")(Lowering(lambda ins, a: Add(), _add_onnx, _combine("ADD"), pairwise=True, activates=True, any_order=True))
+lowerings.register("mul")(Lowering(lambda ins, a: Mul(), onnx_node("Mul"), _combine("MUL"), pairwise=True, activates=True, any_order=True))
+lowerings.register("div")(Lowering(lambda ins, a: Div(), onnx_node("Div"), no_tflite))
 
 
 def _with_number(onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:
-    """Both forms of an operator with one number, whose nodes and operators have these names."""
+    """ONNX and TFLite rules of an operator with one number, whose node and operator have these names."""
 
     def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
         w.node(onnx, op, [ins[0], w.number(op, "value", number(op.attrs, "value"))])
@@ -202,7 +202,7 @@ def _with_number(onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:
 
 
 def _with_learned(key: str, onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:
-    """Both forms of an operator with one learned number a channel; channels stand last in TFLite, where they broadcast."""
+    """ONNX and TFLite rules of an operator with one learned number per channel; channels stand last in TFLite, where they broadcast."""
 
     def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
         w.node(onnx, op, [ins[0], w.per_channel(op, key)])
@@ -214,7 +214,7 @@ def _with_learned(key: str, onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRul
 
 
 def _register(kind: str, make: Maker, rules: tuple[OnnxRule, TfliteRule], *stored: str) -> None:
-    forms.register(kind)(Form(make, *rules, stored=stored, any_order=True))
+    lowerings.register(kind)(Lowering(make, *rules, stored=stored, any_order=True))
 
 
 _register("add_scalar", lambda ins, a: AddScalar(number(a, "value")), _with_number("Add", "ADD"))

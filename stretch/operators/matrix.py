@@ -14,7 +14,7 @@ from stretch.formats.tflite.source import Source
 from stretch.formats.tflite.weights import matrix
 from stretch.operators.capturing import Call, Chain, Lowered, constant, functions, modules
 from stretch.operators.convolution import pointwise
-from stretch.operators.forms import Form, forms
+from stretch.operators.lowerings import Lowering, lowerings
 from stretch.operators.settings import Refusal
 
 
@@ -34,14 +34,14 @@ def _module(m: nn.Linear, shape: Shape) -> list[Lowered]:
 
 @functions(F.linear, last=True)
 def _function(call: Call, x: Any, weight: Any, bias: Any = None) -> Chain:
-    own = {"weight": constant(weight, "weight")} | ({} if bias is None else {"bias": constant(bias, "bias")})
+    weights = {"weight": constant(weight, "weight")} | ({} if bias is None else {"bias": constant(bias, "bias")})
     if len(call.shapes[x]) == 4:
         # Only channels that lie last come here with four dimensions.
-        own["weight"] = own["weight"][:, :, None, None]
-        return [x], "conv", pointwise(call.out[1], bias is not None), own
+        weights["weight"] = weights["weight"][:, :, None, None]
+        return [x], "conv", pointwise(call.out[1], bias is not None), weights
     if len(call.shapes[x]) != 2:
         raise Refusal(f"a linear layer over {len(call.shapes[x])} dimensions is not supported")
-    return [x], "linear", {"out_features": call.out[1], "bias": bias is not None}, own
+    return [x], "linear", {"out_features": call.out[1], "bias": bias is not None}, weights
 
 
 def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -57,8 +57,8 @@ def _tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     return b.write("FULLY_CONNECTED", op.name, inputs, op.shape, b.scale(op))
 
 
-forms.register("linear")(
-    Form(
+lowerings.register("linear")(
+    Lowering(
         lambda ins, a: nn.Linear(ins[0][-1], integer(a, "out_features"), bias=bool(a["bias"])),
         _onnx,
         _tflite,

@@ -18,7 +18,7 @@ from stretch.formats.tflite.builder import Builder, Value, to_nhwc
 from stretch.formats.tflite.padding import pad
 from stretch.formats.tflite.source import Source
 from stretch.operators.capturing import Call, Chain, Lowered, functions, modules, plain_module
-from stretch.operators.forms import Form, forms, onnx_node
+from stretch.operators.lowerings import Lowering, lowerings, onnx_node
 from stretch.operators.pieces import concat_tflite, slice_onnx, slice_tflite
 from stretch.operators.settings import Refusal, pair
 
@@ -244,10 +244,10 @@ def _upsample_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Va
     return b.moved("RESIZE_NEAREST_NEIGHBOR", op.name, ins[0], shape, [size])
 
 
-forms.register("concat")(Form(lambda ins, a: Concat(), onnx_node("Concat", axis=1), concat_tflite(-1)))
-forms.register("slice")(Form(lambda ins, a: ChannelSlice(integer(a, "start"), integer(a, "stop")), slice_onnx(1), slice_tflite(-1)))
-forms.register("pad")(Form(_make_pad, _pad_onnx, _pad_tflite))
-forms.register("channel_shuffle")(Form(lambda ins, a: ChannelShuffle(integer(a, "groups")), _shuffle_onnx, _shuffle_tflite))
-forms.register("upsample")(Form(_make_upsample, _upsample_onnx, _upsample_tflite))
-forms.register("flatten")(Form(lambda ins, a: nn.Flatten(), onnx_node("Flatten", axis=1), _flatten_tflite))
-forms.register("unflatten")(Form(lambda ins, a: Unflatten(), _unflatten_onnx, _unflatten_tflite))
+lowerings.register("concat")(Lowering(lambda ins, a: Concat(), onnx_node("Concat", axis=1), concat_tflite(-1)))
+lowerings.register("slice")(Lowering(lambda ins, a: ChannelSlice(integer(a, "start"), integer(a, "stop")), slice_onnx(1), slice_tflite(-1)))
+lowerings.register("pad")(Lowering(_make_pad, _pad_onnx, _pad_tflite))
+lowerings.register("channel_shuffle")(Lowering(lambda ins, a: ChannelShuffle(integer(a, "groups")), _shuffle_onnx, _shuffle_tflite))
+lowerings.register("upsample")(Lowering(_make_upsample, _upsample_onnx, _upsample_tflite))
+lowerings.register("flatten")(Lowering(lambda ins, a: nn.Flatten(), onnx_node("Flatten", axis=1), _flatten_tflite))
+lowerings.register("unflatten")(Lowering(lambda ins, a: Unflatten(), _unflatten_onnx, _unflatten_tflite))

@@ -14,7 +14,7 @@ from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import UNIT, Builder, Value
 from stretch.formats.tflite.source import Source
 from stretch.operators.capturing import Call, Chain, Lowered, ModuleRule, functions, lower_module, modules
-from stretch.operators.forms import Form, bounded, forms, no_tflite, onnx_node, tflite_op
+from stretch.operators.lowerings import Lowering, bounded, lowerings, no_tflite, onnx_node, tflite_op
 from stretch.operators.settings import Refusal
 
 
@@ -63,7 +63,7 @@ def _norm_act(m: Any, shape: Shape) -> list[Lowered]:
     for suffix in ("drop", "act"):
         part = getattr(m, suffix)
         if not isinstance(part, nn.Identity):
-            lowered += [(suffix, kind, attrs, own) for _, kind, attrs, own in lower_module(part, shape)]
+            lowered += [(suffix, kind, attrs, weights) for _, kind, attrs, weights in lower_module(part, shape)]
     return lowered
 
 
@@ -75,13 +75,13 @@ def _over_channels(
         raise Refusal(f"layer normalisation over {tuple(normalised)} is not supported, only over channels")
     if weight is None and bias is not None:
         raise Refusal("layer normalisation with a bias alone is not supported")
-    own = {} if weight is None else {"weight": weight, "bias": bias if bias is not None else torch.zeros_like(weight)}
-    return "layer_norm", {"eps": float(eps), "affine": weight is not None}, own
+    weights = {} if weight is None else {"weight": weight, "bias": bias if bias is not None else torch.zeros_like(weight)}
+    return "layer_norm", {"eps": float(eps), "affine": weight is not None}, weights
 
 
 def _layer_norm_last(m: nn.LayerNorm, shape: Shape) -> list[Lowered]:
-    kind, attrs, own = _over_channels(shape, m.normalized_shape, m.weight, m.bias, m.eps)
-    return [("", kind, attrs, own)]
+    kind, attrs, weights = _over_channels(shape, m.normalized_shape, m.weight, m.bias, m.eps)
+    return [("", kind, attrs, weights)]
 
 
 @modules("LayerNorm", last=_layer_norm_last)
@@ -93,14 +93,14 @@ def _layer_norm(m: nn.LayerNorm, shape: Shape) -> list[Lowered]:
 
 @modules("ChannelNorm")
 def _channel_norm(m: ChannelNorm, shape: Shape) -> list[Lowered]:
-    kind, attrs, own = _over_channels(shape, (m.channels,), m.weight, m.bias, m.eps)
-    return [("", kind, attrs, own)]
+    kind, attrs, weights = _over_channels(shape, (m.channels,), m.weight, m.bias, m.eps)
+    return [("", kind, attrs, weights)]
 
 
 @functions(F.layer_norm, last=True)
 def _layer_norm_function(call: Call, x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
-    kind, attrs, own = _over_channels(call.out, normalized_shape, weight, bias, eps)
-    return [x], kind, attrs, own
+    kind, attrs, weights = _over_channels(call.out, normalized_shape, weight, bias, eps)
+    return [x], kind, attrs, weights
 
 
 @modules("GroupNorm")
@@ -119,8 +119,8 @@ def _in_groups(
     """Normalisation over pixels and channels of a group: kind, attributes, weights."""
     if weight is None and bias is not None:
         raise Refusal("group normalisation with a bias alone is not supported")
-    own = {} if weight is None else {"weight": weight, "bias": bias if bias is not None else torch.zeros_like(weight)}
-    return "group_norm", {"groups": int(groups), "eps": float(eps), "affine": weight is not None}, own
+    weights = {} if weight is None else {"weight": weight, "bias": bias if bias is not None else torch.zeros_like(weight)}
+    return "group_norm", {"groups": int(groups), "eps": float(eps), "affine": weight is not None}, weights
 
 
 def _check_softmax(shape: Shape, dim: int | None) -> None:
@@ -191,15 +191,15 @@ def _onnx_group_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 def _tflite_batch_norm(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     """A batch-norm that no convolution before it takes up: a factor and an offset a channel."""
-    own = {key: value.astype(np.float64) for key, value in source.weights[op.name].items()}
-    factor = own.get("weight", 1.0) / np.sqrt(own["running_var"] + number(op.attrs, "eps"))
+    weights = {key: value.astype(np.float64) for key, value in source.weights[op.name].items()}
+    factor = weights.get("weight", 1.0) / np.sqrt(weights["running_var"] + number(op.attrs, "eps"))
     scaled = b.apply("MUL", f"{op.name}.scaled", [ins[0], factor], quant=b.scale(op))
-    return b.apply("ADD", op.name, [scaled, own.get("bias", 0.0) - factor * own["running_mean"]], quant=b.scale(op))
+    return b.apply("ADD", op.name, [scaled, weights.get("bias", 0.0) - factor * weights["running_mean"]], quant=b.scale(op))
 
 
 def _tflite_layer_norm(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     """Channels stand last, so their mean and their spread are those of the last axis."""
-    name, own, shape = op.name, source.weights.get(op.name, {}), ins[0].shape
+    name, weights, shape = op.name, source.weights.get(op.name, {}), ins[0].shape
     axes = b.indices(f"{name}.axes", [len(shape) - 1])
     one = (*shape[:-1], 1)
     mean = b.apply("MEAN", f"{name}.mean", [ins[0]], one, extra=[axes], keep_dims=True)
@@ -209,17 +209,17 @@ def _tflite_layer_norm(b: Builder, source: Source, op: Op, ins: list[Value]) -> 
     raised = b.apply("ADD", f"{name}.raised", [variance, np.array(number(op.attrs, "eps"))])
     rate = b.apply("RSQRT", f"{name}.rate", [raised])
     y = b.apply("MUL", f"{name}.normed", [centred, rate])
-    if "weight" in own:
-        y = b.apply("MUL", f"{name}.scaled", [y, own["weight"]])
-        y = b.apply("ADD", name, [y, own["bias"]])
+    if "weight" in weights:
+        y = b.apply("MUL", f"{name}.scaled", [y, weights["weight"]])
+        y = b.apply("ADD", name, [y, weights["bias"]])
     return y
 
 
-forms.register("batch_norm")(
-    Form(_make_batch_norm, _onnx_batch_norm, _tflite_batch_norm, stored=("weight", "bias", "running_mean", "running_var"), int8=False)
+lowerings.register("batch_norm")(
+    Lowering(_make_batch_norm, _onnx_batch_norm, _tflite_batch_norm, stored=("weight", "bias", "running_mean", "running_var"), int8=False)
 )
-forms.register("layer_norm")(
-    Form(
+lowerings.register("layer_norm")(
+    Lowering(
         lambda ins, a: ChannelNorm(ins[0][1], number(a, "eps"), bool(a["affine"])),
         _onnx_layer_norm,
         _tflite_layer_norm,
@@ -227,15 +227,15 @@ forms.register("layer_norm")(
         int8=False,
     )
 )
-forms.register("group_norm")(
-    Form(
+lowerings.register("group_norm")(
+    Lowering(
         lambda ins, a: nn.GroupNorm(integer(a, "groups"), ins[0][1], number(a, "eps"), bool(a["affine"])),
         _onnx_group_norm,
         no_tflite,
         stored=("weight", "bias"),
     )
 )
-forms.register("softmax")(Form(lambda ins, a: nn.Softmax(dim=1), onnx_node("Softmax", axis=1), bounded("SOFTMAX", UNIT, beta=1.0)))
-forms.register("log_softmax")(
-    Form(lambda ins, a: nn.LogSoftmax(dim=1), onnx_node("LogSoftmax", axis=1), tflite_op("LOG_SOFTMAX"), int8=False)
+lowerings.register("softmax")(Lowering(lambda ins, a: nn.Softmax(dim=1), onnx_node("Softmax", axis=1), bounded("SOFTMAX", UNIT, beta=1.0)))
+lowerings.register("log_softmax")(
+    Lowering(lambda ins, a: nn.LogSoftmax(dim=1), onnx_node("LogSoftmax", axis=1), tflite_op("LOG_SOFTMAX"), int8=False)
 )

@@ -11,7 +11,7 @@ from predictors.operators.opaque import constants
 from predictors.shapes import Attrs, Shape, ints
 from stretch.formats.onnx import OnnxWriter
 from stretch.opaque.calls import Calls, Replay, calls_of, type_of
-from stretch.operators.forms import Form, forms, no_tflite
+from stretch.operators.lowerings import Lowering, lowerings, no_tflite
 
 
 class Opaque(nn.Module):
@@ -64,9 +64,9 @@ class Reshape(nn.Module):
 
 def _make(ins: list[Shape], a: Attrs) -> nn.Module:
     calls = calls_of(a)
-    if [each.shape for each in calls.reads] != [tuple(shape) for shape in ins]:
-        raise StretchError(f"its calls read tensors of {[each.shape for each in calls.reads]}, not {ins}")
-    if [each.shape for each in calls.constants] != list(constants(a).values()):
+    if [spec.shape for spec in calls.reads] != [tuple(shape) for shape in ins]:
+        raise StretchError(f"its calls read tensors of {[spec.shape for spec in calls.reads]}, not {ins}")
+    if [spec.shape for spec in calls.constants] != list(constants(a).values()):
         raise StretchError("its calls read constants of other shapes than it states")
     return Opaque(calls, ints(a, "shape"))
 
@@ -84,8 +84,8 @@ def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     from stretch.opaque.snippets import snippet_of
 
     snippet = snippet_of(calls, ints(op.attrs, "shape"))
-    own = [w.typed(op, f"constant_{i}", spec.dtype) for i, spec in enumerate(calls.constants)]
-    names = dict(zip(snippet.inputs, [*ins, *own], strict=True))
+    constant_names = [w.typed(op, f"constant_{i}", spec.dtype) for i, spec in enumerate(calls.constants)]
+    names = dict(zip(snippet.inputs, [*ins, *constant_names], strict=True))
     w.graft(op, snippet.nodes, snippet.constants, {**names, snippet.output: op.name})
 
 
@@ -93,5 +93,5 @@ def _view_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Reshape", op, [ins[0], w.indices(op, "shape", ints(op.attrs, "shape"))])
 
 
-forms.register("opaque")(Form(_make, _onnx, no_tflite))
-forms.register("view")(Form(_make_view, _view_onnx, no_tflite))
+lowerings.register("opaque")(Lowering(_make, _onnx, no_tflite))
+lowerings.register("view")(Lowering(_make_view, _view_onnx, no_tflite))

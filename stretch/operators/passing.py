@@ -8,7 +8,7 @@ from torch import nn
 
 from predictors.shapes import Shape, number
 from stretch.operators.capturing import Call, Chain, Lowered, functions, modules, plain_module
-from stretch.operators.forms import Form, forms
+from stretch.operators.lowerings import Lowering, lowerings
 from stretch.operators.settings import Refusal
 
 
@@ -57,6 +57,6 @@ def _identity(call: Call, x: Any, *_: Any, **__: Any) -> Chain:
 
 
 modules("Identity")(plain_module("identity"))
-forms.register("dropout")(Form(lambda ins, a: nn.Dropout(number(a, "p")), any_order=True))
-forms.register("stochastic_depth")(Form(lambda ins, a: StochasticDepth(number(a, "p"), str(a["mode"])), any_order=True))
-forms.register("identity")(Form(lambda ins, a: nn.Identity(), any_order=True))
+lowerings.register("dropout")(Lowering(lambda ins, a: nn.Dropout(number(a, "p")), any_order=True))
+lowerings.register("stochastic_depth")(Lowering(lambda ins, a: StochasticDepth(number(a, "p"), str(a["mode"])), any_order=True))
+lowerings.register("identity")(Lowering(lambda ins, a: nn.Identity(), any_order=True))

@@ -37,8 +37,8 @@ def concat_tflite(axis: int) -> Callable[[Builder, Source, Op, list[Value]], Val
     def write(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
         shape, quant = to_nhwc(op.shape), b.scale(op)
         indices = [b.integer(value, quant) if b.rounded else b.real(value) for value in ins]
-        made = b.write("CONCATENATION", op.name, indices, shape, quant, axis=axis % len(shape))
-        made.nonnegative = all(value.nonnegative for value in ins)
-        return made
+        result = b.write("CONCATENATION", op.name, indices, shape, quant, axis=axis % len(shape))
+        result.nonnegative = all(value.nonnegative for value in ins)
+        return result
 
     return write

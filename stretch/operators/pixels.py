@@ -7,7 +7,7 @@ from predictors.graph import Op
 from predictors.shapes import Shape, integer, ints
 from stretch.formats.onnx import OnnxWriter
 from stretch.operators.capturing import modules
-from stretch.operators.forms import Form, forms, no_tflite
+from stretch.operators.lowerings import Lowering, lowerings, no_tflite
 
 
 class Rearrange(nn.Module):
@@ -73,7 +73,7 @@ class Subsample(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Take the rows and columns."""
-        down, across = (slice(*each) for each in zip(self.start, self.stop, self.step, strict=True))
+        down, across = (slice(*bounds) for bounds in zip(self.start, self.stop, self.step, strict=True))
         return x[:, :, down, across]
 
 
@@ -144,9 +144,9 @@ def _channels_first_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Transpose", op, [f"{op.name}.rows_of_tokens"], perm=[0, 3, 1, 2])
 
 
-forms.register("channels_first")(Form(lambda ins, a: ChannelsFirst(integer(a, "rows")), _channels_first_onnx, no_tflite))
-forms.register("rearrange")(
-    Form(lambda ins, a: Rearrange(ints(a, "split"), ints(a, "order"), ints(a, "pixels")), _rearrange_onnx, no_tflite)
+lowerings.register("channels_first")(Lowering(lambda ins, a: ChannelsFirst(integer(a, "rows")), _channels_first_onnx, no_tflite))
+lowerings.register("rearrange")(
+    Lowering(lambda ins, a: Rearrange(ints(a, "split"), ints(a, "order"), ints(a, "pixels")), _rearrange_onnx, no_tflite)
 )
-forms.register("roll")(Form(lambda ins, a: Roll(ints(a, "shift")), _roll_onnx, no_tflite))
-forms.register("subsample")(Form(lambda ins, a: Subsample(ints(a, "start"), ints(a, "stop"), ints(a, "step")), _subsample_onnx, no_tflite))
+lowerings.register("roll")(Lowering(lambda ins, a: Roll(ints(a, "shift")), _roll_onnx, no_tflite))
+lowerings.register("subsample")(Lowering(lambda ins, a: Subsample(ints(a, "start"), ints(a, "stop"), ints(a, "step")), _subsample_onnx, no_tflite))

@@ -16,7 +16,7 @@ from stretch.formats.tflite.builder import Array, Builder, Value, to_nhwc
 from stretch.formats.tflite.padding import Window, Within, pad, window, within_same
 from stretch.formats.tflite.source import Source
 from stretch.operators.capturing import Call, Chain, FunctionRule, Lowered, functions, modules
-from stretch.operators.forms import Form, OnnxRule, TfliteRule, forms
+from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, lowerings
 from stretch.operators.settings import Refusal, pair, pooling_window
 
 #: Below every finite number: padding that never wins a maximum.
@@ -267,9 +267,9 @@ def _mean_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     if counted:
         return _pool(b, "AVERAGE_POOL_2D", op.name, x, op, place)
     pooled = _pool(b, "AVERAGE_POOL_2D", f"{op.name}.pooled", x, op, place)
-    made = b.apply("MUL", op.name, [pooled, factor[None, :, :, None]], quant=b.scale(op))
-    made.nonnegative = ins[0].nonnegative
-    return made
+    result = b.apply("MUL", op.name, [pooled, factor[None, :, :, None]], quant=b.scale(op))
+    result.nonnegative = ins[0].nonnegative
+    return result
 
 
 def _mean_within(b: Builder, op: Op, x: Value, added: tuple[int, ...], axes: list[Within] | None) -> Value:
@@ -282,11 +282,11 @@ def _mean_within(b: Builder, op: Op, x: Value, added: tuple[int, ...], axes: lis
     every = (shape[0], rows.count, columns.count, shape[3])
     alone = every == shape
     rule = Window(1 if axes is None else 0, (0, 0), (0, 0))
-    made = _pool(b, "AVERAGE_POOL_2D", op.name if alone else f"{op.name}.same", x, op, rule, every)
+    pooled = _pool(b, "AVERAGE_POOL_2D", op.name if alone else f"{op.name}.same", x, op, rule, every)
     if alone:
-        return made
+        return pooled
     begin = [0, rows.first, columns.first, 0]
-    return b.moved("SLICE", op.name, made, shape, [b.indices(f"{op.name}.begin", begin), b.indices(f"{op.name}.size", shape)])
+    return b.moved("SLICE", op.name, pooled, shape, [b.indices(f"{op.name}.begin", begin), b.indices(f"{op.name}.size", shape)])
 
 
 def _pool(b: Builder, code: str, name: str, x: Value, op: Op, place: Window, shape: Shape | None = None) -> Value:
@@ -325,18 +325,18 @@ def _global_tflite(code: str) -> TfliteRule:
         axes = b.indices(f"{op.name}.axes", [1, 2])
         if code == "REDUCE_MAX":
             return b.moved(code, op.name, x, shape, [axes], keep_dims=keep)
-        made = b.apply(code, op.name, [x], shape, b.scale(op), [axes], keep_dims=keep)
-        made.nonnegative = x.nonnegative
-        return made
+        result = b.apply(code, op.name, [x], shape, b.scale(op), [axes], keep_dims=keep)
+        result.nonnegative = x.nonnegative
+        return result
 
     return lower
 
 
-forms.register("max_pool")(Form(_make_max, _onnx("MaxPool"), _max_tflite))
-forms.register("avg_pool")(Form(_make_mean, _onnx("AveragePool"), _mean_tflite))
-forms.register("global_avg_pool")(
-    Form(lambda ins, a: GlobalPool("global_avg_pool", bool(a["keepdims"])), _global_onnx("GlobalAveragePool"), _global_tflite("MEAN"))
+lowerings.register("max_pool")(Lowering(_make_max, _onnx("MaxPool"), _max_tflite))
+lowerings.register("avg_pool")(Lowering(_make_mean, _onnx("AveragePool"), _mean_tflite))
+lowerings.register("global_avg_pool")(
+    Lowering(lambda ins, a: GlobalPool("global_avg_pool", bool(a["keepdims"])), _global_onnx("GlobalAveragePool"), _global_tflite("MEAN"))
 )
-forms.register("global_max_pool")(
-    Form(lambda ins, a: GlobalPool("global_max_pool", bool(a["keepdims"])), _global_onnx("GlobalMaxPool"), _global_tflite("REDUCE_MAX"))
+lowerings.register("global_max_pool")(
+    Lowering(lambda ins, a: GlobalPool("global_max_pool", bool(a["keepdims"])), _global_onnx("GlobalMaxPool"), _global_tflite("REDUCE_MAX"))
 )

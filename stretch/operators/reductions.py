@@ -6,7 +6,7 @@ from torch import nn
 from predictors.graph import Op
 from stretch.formats.onnx import OnnxWriter
 from stretch.operators.capturing import modules, plain_module
-from stretch.operators.forms import Form, forms, no_tflite
+from stretch.operators.lowerings import Lowering, lowerings, no_tflite
 
 
 class GlobalNorm(nn.Module):
@@ -45,5 +45,5 @@ def _mean_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("ReduceMean", op, [ins[0], w.indices(op, "axes", [1])], keepdims=1)
 
 
-forms.register("global_l2_norm")(Form(lambda ins, a: GlobalNorm(bool(a["keepdims"])), _norm_onnx, no_tflite))
-forms.register("channel_mean")(Form(lambda ins, a: ChannelMean(), _mean_onnx, no_tflite))
+lowerings.register("global_l2_norm")(Lowering(lambda ins, a: GlobalNorm(bool(a["keepdims"])), _norm_onnx, no_tflite))
+lowerings.register("channel_mean")(Lowering(lambda ins, a: ChannelMean(), _mean_onnx, no_tflite))

@@ -1,4 +1,4 @@
-"""The user's `adb` program: one device, files there and back, commands in a folder that is removed again."""
+"""The user's `adb` program: one device, file transfer, and commands in a temporary folder."""
 
 import contextlib
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from predictors.errors import MissingBackendError, StretchError, UsageError
 
-#: Where Android lets the shell's user run programs.
+#: Folder in which Android lets the shell's user run programs.
 ROOT = "/data/local/tmp"
 
 #: Seconds for what only asks; pushing a file and running a program may take as long as the caller allows.
@@ -110,7 +110,7 @@ class Phone:
 
 
 def find_phone(serial: str | None, limit: float) -> Phone:
-    """The device that was asked for, or the only one there is."""
+    """The device with this serial number, or the only one."""
     if serial is not None and not _SERIAL.fullmatch(serial):
         raise UsageError(f"`{serial}` is no serial of a device", "`adb devices` lists them")
     program = shutil.which("adb")
@@ -126,19 +126,19 @@ def find_phone(serial: str | None, limit: float) -> Phone:
         raise StretchError(f"adb sees no device `{chosen}`", f"it sees {', '.join(states)}")
     state = states[chosen]
     if state != "device":
-        told, hint = next(
-            (each for known, each in _STATES.items() if state.startswith(known)), (f"is in the state `{state}`", "look at `adb devices`")
+        problem, hint = next(
+            (explanation for known, explanation in _STATES.items() if state.startswith(known)), (f"is in the state `{state}`", "look at `adb devices`")
         )
-        raise StretchError(f"the device `{chosen}` {told}", hint)
+        raise StretchError(f"the device `{chosen}` {problem}", hint)
     return Phone(program, chosen, limit)
 
 
 @contextlib.contextmanager
 def workspace(phone: Phone) -> Iterator[Phone]:
-    """A folder of our own on the device, removed with all that is in it, however the block ends.
+    """A temporary folder on the device, which is always removed at the end of the block.
 
     Raises:
-        StretchError: If it cannot be made, or the block raises; where the folder could not be removed, that is told with it.
+        StretchError: If it cannot be created, or the block raises; the message says if the folder could not be removed.
     """
     phone.shell(["mkdir", phone.folder], limit=ASKING_S)
     try:
@@ -195,9 +195,9 @@ def call(program: str, words: Sequence[str], what: str, limit: float, *, checked
 
 def _devices(text: str) -> dict[str, str]:
     """State by serial of what `adb devices` prints."""
-    found = {}
+    states = {}
     for line in text.partition("List of devices attached")[2].splitlines():
         serial, _, state = line.partition("\t")
         if serial.strip() and state.strip():
-            found[serial.strip()] = state.strip()
-    return found
+            states[serial.strip()] = state.strip()
+    return states

@@ -1,4 +1,4 @@
-"""What `stretch run --adb` tells, as structs; the fields are the keys of its JSON."""
+"""Answer of `stretch run --adb`; the fields are the keys of its JSON."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ class SignatureRow(msgspec.Struct, frozen=True, kw_only=True):
     precision: str  # That the processor computed in.
     ms: float | None  # Mean time of a run; None where it did not run there as a whole.
     std_ms: float | None  # Standard deviation; None where it is not known.
-    kernels: int  # How many of its kernels have a time of their own.
+    kernels: int  # Number of its kernels with a measured time.
     reason: str | None  # Why it has no time; None if it has one.
 
 
@@ -25,7 +25,7 @@ class RunnerRow(msgspec.Struct, frozen=True, kw_only=True):
     runs: int  # Inferences.
     max_error: float  # Largest difference of its outputs from the whole fp32 model's here, as a share of the largest output.
     on_cpu: list[str]  # Steps of which operators stayed on the CPU though an accelerator was to run them.
-    trace: str | None  # File with its timeline; None if none was asked for.
+    trace: str | None  # File with its timeline; None if not requested.
 
 
 class PhoneAnswer(msgspec.Struct, frozen=True, kw_only=True):

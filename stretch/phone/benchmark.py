@@ -1,4 +1,4 @@
-"""LiteRT's `benchmark_model`: how it is called for one signature, and what it says.
+"""LiteRT's `benchmark_model`: its command line for one signature, and its output.
 
 Facts: its README and `benchmark_tflite_model.cc` at https://github.com/google-ai-edge/LiteRT.
 """
@@ -70,7 +70,7 @@ class Spoken:
     """What a call said."""
 
     ms: float  # Mean time of a run.
-    std_ms: float | None  # Standard deviation; None where it is not told.
+    std_ms: float | None  # Standard deviation; None if not printed.
     elsewhere: str | None  # Why the time is not the target's; None if all operators ran there.
 
 

@@ -26,13 +26,13 @@ GRAPH, PROGRAM = "model.tflite", "benchmark_model"
 #: Longest name of a phone in tables.
 MAX_NAME = 100
 
-#: Told what comes next.
+#: Called with the name of the next step.
 Step = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to be done on a phone."""
+class PhoneRequest:
+    """What to measure on a phone, and how."""
 
     serial: str | None  # Of the phone; None for the only one.
     benchmark: Path | None  # The user's `benchmark_model` for Android; None to measure no signature.
@@ -48,33 +48,33 @@ class Asked:
     trace: Path | None  # File for the timeline of the branches; None for none.
 
 
-def measure(bundle: Bundle, asked: Asked, x: NDArray[Any], step: Step = lambda doing: None) -> PhoneAnswer:
+def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step = lambda doing: None) -> PhoneAnswer:
     """Measure a bundle on a phone.
 
     What was measured before something went wrong is kept; nothing is left on the phone.
 
     Args:
         x: What the branches read when all of them run.
-        step: Told what comes next.
+        step: Called with the name of the next step.
 
     Raises:
         UsageError: If there is nothing to run, or an option does not fit the profile of the bundle's device.
         MissingBackendError: If there is no `adb`.
         StretchError: If the phone cannot be reached, or a file is missing or none of ours.
     """
-    if asked.benchmark is None and asked.runner is None:
+    if request.benchmark is None and request.runner is None:
         raise UsageError("--adb needs something to run on the phone", "give --benchmark-model FILE, --runner FILE or both")
     content = tflite_content(bundle)
-    mask = mask_of(asked.cores)
-    libraries = _files(asked)
+    mask = mask_of(request.cores)
+    libraries = _files(request)
     npu = any("Dispatch" in path.name for path in libraries)
-    named = asked.profile or bundle.manifest.device
+    named = request.profile or bundle.manifest.device
     profile = load_device(named)
-    where = places(profile, asked.core_set, npu)
-    wanted = works(bundle, where) if asked.benchmark else []
-    phone = find_phone(asked.serial, asked.limit)
+    where = places(profile, request.core_set, npu)
+    wanted = works(bundle, where) if request.benchmark else []
+    phone = find_phone(request.serial, request.limit)
     name, version = _name(phone), phone.property("ro.build.version.release")
-    table = None if asked.benchmark is None else open_table(asked.measurements, name, asked.benchmark, wanted)
+    table = None if request.benchmark is None else open_table(request.measurements, name, request.benchmark, wanted)
     rows: list[SignatureRow] = []
     with tempfile.TemporaryDirectory() as folder, workspace(phone):
         scratch = Path(folder)
@@ -83,20 +83,20 @@ def measure(bundle: Bundle, asked: Asked, x: NDArray[Any], step: Step = lambda d
         graph = phone.push(scratch / GRAPH, GRAPH)
         for path in libraries:
             phone.push(path, path.name)
-        if asked.benchmark is not None and table is not None:
-            program = phone.push(asked.benchmark, PROGRAM, program=True)
-            request = Request(program, graph, "", "cpu", 1, asked.runs, asked.warmup, mask, phone.folder)
-            timing = Timing(bundle, content, phone, request, table, profile, scratch)
+        if request.benchmark is not None and table is not None:
+            program = phone.push(request.benchmark, PROGRAM, program=True)
+            benchmark_request = Request(program, graph, "", "cpu", 1, request.runs, request.warmup, mask, phone.folder)
+            timing = Timing(bundle, content, phone, benchmark_request, table, profile, scratch)
             for work in wanted:
                 step(f"{work.signature} on {work.place.name}")
                 rows.append(timing.row(work))
         beside = None
-        if asked.runner is not None:
+        if request.runner is not None:
             step("all branches")
             threads = next((place.threads for place in where if place.target == "cpu"), 1)
-            options = (f"--repeat={asked.runs}", f"--warmup={asked.warmup}", f"--time-limit={asked.limit:g}")
+            options = (f"--repeat={request.runs}", f"--warmup={request.warmup}", f"--time-limit={request.limit:g}")
             beside = run_side_by_side(
-                bundle, phone, asked.runner, [path.name for path in libraries], x, (*options, *_pinned(bundle, mask, threads)), asked.trace
+                bundle, phone, request.runner, [path.name for path in libraries], x, (*options, *_pinned(bundle, mask, threads)), request.trace
             )
     return PhoneAnswer(
         serial=phone.serial,
@@ -105,30 +105,30 @@ def measure(bundle: Bundle, asked: Asked, x: NDArray[Any], step: Step = lambda d
         model=bundle.manifest.model.name,
         device=bundle.manifest.device,
         profile=named,
-        measurements=str(asked.measurements) if any(row.ms is not None for row in rows) else None,
+        measurements=str(request.measurements) if any(row.ms is not None for row in rows) else None,
         signatures=rows,
         runner=beside,
         warnings=[],
     )
 
 
-def _files(asked: Asked) -> list[Path]:
-    """What is copied, checked before the phone is asked for."""
-    for what, path in (("--benchmark-model", asked.benchmark), ("--runner", asked.runner)):
+def _files(request: PhoneRequest) -> list[Path]:
+    """What is copied, checked before the phone is looked for."""
+    for what, path in (("--benchmark-model", request.benchmark), ("--runner", request.runner)):
         if path is not None and not path.is_file():
             raise StretchError(f"{what}: there is no file {path}")
-    if asked.libraries is None:
+    if request.libraries is None:
         return []
-    found = sorted(asked.libraries.glob("*.so")) if asked.libraries.is_dir() else []
-    if not found:
-        raise StretchError(f"--libraries: {asked.libraries} is no folder with libraries (*.so)")
-    return found
+    libraries = sorted(request.libraries.glob("*.so")) if request.libraries.is_dir() else []
+    if not libraries:
+        raise StretchError(f"--libraries: {request.libraries} is no folder with libraries (*.so)")
+    return libraries
 
 
 def _name(phone: Phone) -> str:
     """What the phone calls itself, as a name in tables."""
-    told = re.sub(r"[^A-Za-z0-9._-]+", "-", phone.property("ro.product.model")).strip("-._")
-    return told[:MAX_NAME] or "phone"
+    model = re.sub(r"[^A-Za-z0-9._-]+", "-", phone.property("ro.product.model")).strip("-._")
+    return model[:MAX_NAME] or "phone"
 
 
 def _pinned(bundle: Bundle, mask: int, threads: int) -> tuple[str, ...]:

@@ -42,8 +42,8 @@ def run_side_by_side(
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         np.save(scratch / "input.npy", np.ascontiguousarray(x, np.float32))
-        given = phone.push(scratch / "input.npy", "input.npy")
-        words = [program, f"{phone.folder}/{GRAPH}", "--input", given, "--out", f"{phone.folder}/{RESULTS}", *options]
+        input_path = phone.push(scratch / "input.npy", "input.npy")
+        words = [program, f"{phone.folder}/{GRAPH}", "--input", input_path, "--out", f"{phone.folder}/{RESULTS}", *options]
         words += _accelerators(bundle, libraries, phone.folder)
         ended = phone.attempt(["env", f"LD_LIBRARY_PATH={phone.folder}", *words], "run the branches on the phone")
         if ended.code != 0:

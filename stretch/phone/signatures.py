@@ -1,4 +1,4 @@
-"""What of a bundle is measured where: each signature of a subgraph on every processor that can compute what its precision says."""
+"""Measurements on a phone: each signature of a subgraph on every processor that supports its precision."""
 
 import re
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def places(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[Plac
     Raises:
         UsageError: If the CPU has no such core set.
     """
-    found: list[Place] = []
+    measured_places: list[Place] = []
     for family, processor in profile.processors.items():
         target: Target = "cpu" if family == "cpu" else "gpu" if family == "gpu" else "npu"
         chosen = processor.default_core_set
@@ -67,8 +67,8 @@ def places(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[Plac
             chosen = core_set
         threads = sum(map(int, _CORES.findall(chosen))) or 1 if target == "cpu" else 1
         if target != "npu" or npu:
-            found.append(Place(target, family, chosen, threads))
-    return found
+            measured_places.append(Place(target, family, chosen, threads))
+    return measured_places
 
 
 def works(bundle: Bundle, where: Sequence[Place]) -> list[Work]:
@@ -80,15 +80,15 @@ def works(bundle: Bundle, where: Sequence[Place]) -> list[Work]:
         StretchError: If there is none.
     """
     model = bundle.manifest.model.name
-    found = [
+    signature_works = [
         Work(sub.name, sub.segment, f"{model}:{sub.name}", COMPUTES[place.target][sub.precision], place)
         for sub in bundle.manifest.subgraphs
         for place in where
         if sub.precision in COMPUTES[place.target]
     ]
-    if not found:
+    if not signature_works:
         raise StretchError(f"{bundle.path} has no subgraph that can be measured on {', '.join(place.name for place in where)}")
-    return found
+    return signature_works
 
 
 def graph_of(bundle: Bundle, work: Work) -> OpGraph:

@@ -1,1 +1,1 @@
-"""Profiling a machine: networks made to be measured, their times, and the profile that is fitted to them."""
+"""Profiling a machine: random networks, their measured times, and the profile fitted to them."""

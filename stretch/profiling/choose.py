@@ -1,7 +1,7 @@
-"""Which networks to measure next: those whose kernels the fits so far disagree about.
+"""Active learning: measure the networks next on which the current fits disagree most.
 
 Query by committee (Seung, Opper and Sompolinsky 1992): fits to different halves of
-what was measured agree where there is enough of it.
+the measurements agree where there is enough data.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,33 +17,33 @@ from predictors.graph import OpGraph
 from predictors.models.terms import Grain
 from stretch.profiling.styles import STYLES, draw
 
-#: Fits that vote, and networks that are drawn for each that is taken.
+#: Size of the committee, and number of candidates per selected network.
 COMMITTEE, POOL = 4, 6
 
-#: Share of networks taken as they are drawn: what no fit doubts yet may still be wrong.
+#: Share of networks selected at random, as the committee may agree on a wrong prediction.
 EXPLORE = 0.5
 
-#: Groups of networks that are left out together when fits are judged.
+#: Number of cross-validation groups.
 GROUPS = 10
 
 Committee = list[dict[str, KernelGroup]]
 
 
 def appoint(rows: Sequence[Timed], formula: Formula, grain: Grain, seed: int) -> Committee:
-    """Fits to random halves of the networks that were measured."""
+    """Fit each committee member to a random half of the measured networks."""
     names = sorted({row.network for row in rows})
     rng = np.random.default_rng(seed)
-    found = []
+    committee = []
     with one_thread():
         for _ in range(COMMITTEE):
             half = set(rng.permutation(names)[: max(1, len(names) // 2)])
-            found.append(fit_kernels([row for row in rows if row.network in half], formula, grain))
-    return found
+            committee.append(fit_kernels([row for row in rows if row.network in half], formula, grain))
+    return committee
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Grow trees on one thread: on small tables threads wait for each other, on busy machines for a hundred times as long."""
-    # What it limits must be there already.
+    """Limit tree fitting to one thread: on small tables, and even more on busy machines, threads only wait for each other."""
+    # The library must be loaded before it can be limited.
     import sklearn.ensemble  # noqa: F401
     from threadpoolctl import threadpool_limits
 
@@ -52,9 +52,9 @@ def one_thread() -> AbstractContextManager[object]:
 
 
 def doubt(committee: Committee, costs: Sequence[KernelCost], grain: Grain) -> float:
-    """How much the fits disagree about a network: standard deviation of the logarithm of its time.
+    """Disagreement of the committee on a network: standard deviation of the logarithm of its time.
 
-    A kernel that a fit has no group for counts as much as all the others together.
+    A kernel that a fit has no group for counts as much as all others together.
     """
     times = np.array([time_kernels(groups, costs, grain) for groups in committee])
     known = np.nansum(times, axis=1)
@@ -64,10 +64,10 @@ def doubt(committee: Committee, costs: Sequence[KernelCost], grain: Grain) -> fl
 
 
 class Chooser:
-    """Draws networks, each seed of a style once.
+    """Draws and selects networks, using each seed of a style once.
 
     Args:
-        taken: Names of networks that were measured already.
+        taken: Names of networks measured already.
     """
 
     def __init__(self, taken: Sequence[str]) -> None:
@@ -79,17 +79,17 @@ class Chooser:
         self._drawn = len(taken)
 
     def draw(self, count: int) -> list[OpGraph]:
-        """Networks of the styles in turn."""
-        found = []
+        """Draw networks, cycling through the styles."""
+        networks = []
         for _ in range(count):
             style = STYLES[self._drawn % len(STYLES)]
-            found.append(draw(style, self._seeds[style]))
+            networks.append(draw(style, self._seeds[style]))
             self._seeds[style] += 1
             self._drawn += 1
-        return found
+        return networks
 
     def choose(self, count: int, doubt_of: Callable[[OpGraph], float] | None) -> list[OpGraph]:
-        """Networks to measure next."""
+        """Select the networks to measure next."""
         if doubt_of is None:
             return self.draw(count)
         plain = round(count * EXPLORE)
@@ -98,6 +98,6 @@ class Chooser:
 
 
 def family_of(name: str) -> str:
-    """What a network is left out with when fits are judged: some of every style, as users' networks are of styles that were measured."""
+    """Cross-validation group of a network; every group has networks of all styles, as users' networks have styles that were measured."""
     style, _, number = name.rpartition("-")
     return f"draws {(STYLES.index(style) + int(number)) % GROUPS}"

@@ -1,4 +1,4 @@
-"""Measuring one processor: networks in small batches until the time is spent, each batch chosen by what is known by then."""
+"""Measurement of one processor: small batches of networks, each chosen by the current fits, until the time is used up."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -23,32 +23,32 @@ from stretch.profiling.places import Place
 from stretch.profiling.styles import draw
 from stretch.profiling.table import Table
 
-#: Networks that take turns with each other.
+#: Number of networks timed in turns.
 BATCH = 6
 
-#: How often a time that does not hold is taken again.
+#: Maximum number of repetitions of an unstable measurement.
 TRIES = 3
 
-#: Networks after which fits begin to choose, and by how much more their number grows until they are made anew.
+#: Number of networks before the first committee, and growth factor before it is fitted again.
 FIRST, GROWTH = 56, 1.3
 
-#: The machine is too noisy if so large a share of at least so many networks could not be timed.
+#: The machine is too noisy if at least this share of at least this many networks could not be timed.
 NOISY, AT_LEAST = 0.5, 12
 
-#: While a network that is always the same takes longer than this times its quickest run so far, others slow the machine down.
+#: The machine is considered slowed down while a reference network takes longer than this factor times its fastest run.
 SLOWED = 1.15
 
-#: Style and seed of that network, and its name among those that take turns.
+#: Style and seed of the reference network, and its name among those timed in turns.
 _WATCHED, _WATCH = ("residual", 1), "watch"
 
-#: The profiler's sum of kernels must be this much of the network's quickest run, and no more of its usual one: else something
+#: Range of the profiler's sum of kernels relative to the network's fastest and median run; outside of it something
 #: disturbed the profiler.
 _SUMS = (0.8, 1.25)
 
 #: Seconds between saves.
 _SAVE_S = 5.0
 
-#: Channels in a slice: blocked layouts of CPUs with 512-bit and 256-bit vectors hold 16 and 8.
+#: Channels per slice: 16 and 8 in blocked layouts of CPUs with 512-bit and 256-bit vectors.
 GRAIN = Grain(16, 1, 4)
 
 Step = Callable[[str], None]
@@ -56,28 +56,28 @@ Step = Callable[[str], None]
 
 @dataclass
 class Collected:
-    """What came of measuring one processor."""
+    """Result of measuring one processor."""
 
-    place: Place  # The processor.
-    measured: int = 0  # Networks that were timed in this run.
-    unsteady: int = 0  # Networks whose times did not hold.
-    slowed: int = 0  # Networks that were timed while the machine was slower than at best, whenever it was tried.
+    place: Place
+    measured: int = 0  # Networks timed in this run.
+    unsteady: int = 0  # Networks with unstable times.
+    slowed: int = 0  # Networks that were only timed while the machine was slowed down.
     refused: int = 0  # Networks that the delegate cannot run.
 
     def check_noise(self) -> None:
-        """Refuse to go on where too few times hold."""
+        """Raise an error if too many times are unstable."""
         tried = self.measured + self.unsteady
         if tried >= AT_LEAST and self.unsteady > NOISY * tried:
             raise StretchError(
                 f"this machine is too noisy: the times of {self.unsteady} of {tried} networks on {self.place.name} "
-                f"varied by more than {UNSTEADY:.0%} however often they were taken",
-                "stop what else runs here, then go on with --resume",
+                f"varied by more than {UNSTEADY:.0%} in every attempt",
+                "stop other programs, then continue with --resume",
             )
 
 
 @dataclass
 class _Sample:
-    """A network that is being measured."""
+    """A network under measurement."""
 
     graph: OpGraph
     file: Path
@@ -90,8 +90,8 @@ class Collector:
 
     Args:
         place: The processor.
-        device: Id of the profile that is made.
-        table: What is measured goes there.
+        device: Id of the new profile.
+        table: Receives the measurements.
     """
 
     def __init__(self, place: Place, device: str, table: Table) -> None:
@@ -105,7 +105,7 @@ class Collector:
         self._quickest = float("inf")
 
     def collect(self, seconds: float, step: Step = lambda doing: None, most: int | None = None) -> Collected:
-        """Measure until the time is spent."""
+        """Measure until the time is used up."""
         end, saved = monotonic() + seconds, monotonic()
         chooser = Chooser(self._known())
         try:
@@ -131,7 +131,7 @@ class Collector:
         return (row.processor, row.core_set) == (self.place.family, self.place.core_set)
 
     def _votes(self) -> Committee | None:
-        """The fits that choose, made anew once there is much more to fit to."""
+        """The committee, fitted again once there is much more data."""
         count = len(self._known())
         if count >= max(FIRST, self._appointed * GROWTH):
             rows = [Timed(row.network, row.cost, row.ms) for row in self.table.kernels if self._is_own(row)]
@@ -143,10 +143,10 @@ class Collector:
         return doubt(self._committee, [kernel.cost for kernel in self._fuser.fuse(graph)], GRAIN)
 
     def _measure(self, graphs: Sequence[OpGraph], folder: Path, end: float) -> None:
-        """One batch: compiled, then timed in turns; what does not hold is timed again."""
+        """Compile a batch and time it in turns, repeating unstable measurements."""
         samples: list[_Sample] = []
         for graph in graphs:
-            # Where compiling takes long the time may be over before the batch is whole.
+            # If compilation is slow, the time may be over before the batch is complete.
             if samples and monotonic() > end:
                 break
             file = write_network(graph, folder / f"{graph.name}.onnx")
@@ -157,60 +157,60 @@ class Collector:
                 continue
             samples.append(_Sample(graph, file, runner(compiled, self.place.caller)))
         self._time(samples, end)
-        for each in samples:
-            # what the time did not suffice for is left out: --resume draws it again
-            if each.time is not None and each.time.unsteady:
+        for sample in samples:
+            # networks without a time are dropped: --resume draws them again
+            if sample.time is not None and sample.time.unsteady:
                 self._result.unsteady += 1
-            elif each.time is not None and monotonic() < end:
-                self._add(each.graph, each.file, each.time)
-            each.file.unlink()
+            elif sample.time is not None and monotonic() < end:
+                self._add(sample.graph, sample.file, sample.time)
+            sample.file.unlink()
 
     def _watched(self, folder: Path) -> Callable[[], None]:
-        """The network by which the machine's speed is watched."""
+        """Run the reference network, which tracks the machine's speed."""
         return runner(self._delegate.compile(write_network(draw(*_WATCHED), folder / "watch.onnx")), self.place.caller)
 
     def _time(self, samples: Sequence[_Sample], end: float) -> None:
-        """Time a batch beside the network that is always the same; again what did not hold, or all if the machine was slowed down."""
+        """Time a batch in turns with the reference network; repeat unstable times, or all if the machine was slowed down."""
         left = list(samples)
         slowed = False
         for _ in range(TRIES):
-            found = time_steadily({_WATCH: self._watch} | {each.graph.name: each.run for each in left}, self.place.serial, end=end)
-            if not found:
+            times = time_steadily({_WATCH: self._watch} | {sample.graph.name: sample.run for sample in left}, self.place.serial, end=end)
+            if not times:
                 break
-            watched = found[_WATCH]
+            watched = times[_WATCH]
             self._quickest = min(self._quickest, watched.least_ms)
             slowed = watched.ms > SLOWED * self._quickest
-            for each in left:
-                time = found[each.graph.name]
-                # What slows a machine down only ever adds to a time.
-                if each.time is None or each.time.unsteady or (time.ms < each.time.ms and not time.unsteady):
-                    each.time = time
-            left = [each for each in samples if slowed or (each.time is not None and each.time.unsteady)]
+            for sample in left:
+                time = times[sample.graph.name]
+                # Disturbances only increase a time.
+                if sample.time is None or sample.time.unsteady or (time.ms < sample.time.ms and not time.unsteady):
+                    sample.time = time
+            left = [sample for sample in samples if slowed or (sample.time is not None and sample.time.unsteady)]
             if not left:
                 break
         self._result.slowed += len(samples) if slowed else 0
 
     def _add(self, graph: OpGraph, file: Path, time: Steady) -> None:
         launched = self._fuser.fuse(graph)
-        found = self._kernels(graph, file, time, launched)
+        kernel_times = self._kernels(graph, file, time, launched)
         place = self.place
         key = (self._device, graph.name, place.family, place.core_set, "fp32", place.runtime)
         rows = [
-            KernelLatency(*key, kernel.name, "", *kernel.cost, ms) for kernel, ms in zip(launched, found, strict=True) if ms is not None
+            KernelLatency(*key, kernel.name, "", *kernel.cost, ms) for kernel, ms in zip(launched, kernel_times, strict=True) if ms is not None
         ]
         self.table.add(graph, family_of(graph.name), Latency(*key, time.ms, time.std_ms), rows)
         self._result.measured += 1
 
     def _kernels(self, graph: OpGraph, file: Path, time: Steady, launched: Sequence[Kernel]) -> list[float | None]:
-        """Times of kernels; none where the profiler was disturbed each time.
+        """Times of kernels; None if every run of the profiler was disturbed.
 
-        Kernels that the delegate added, such as changes of layout, and what the profiler itself costs are shared out:
-        together they take what the network takes.
+        The times of kernels that the delegate added, such as layout changes, and the profiler's overhead are distributed:
+        the sum is the network's time.
         """
         for _ in range(TRIES):
             operators, added = time_operators(self._delegate, file, self.place.caller, [op.name for op in graph.ops])
-            found = time_kernels(operators, [kernel.ops for kernel in launched])
+            kernel_times = time_kernels(operators, [kernel.ops for kernel in launched])
             total = sum(operators.values())
             if total > 0 and _SUMS[0] * time.least_ms <= total + added <= _SUMS[1] * time.ms:
-                return [None if ms is None else ms * time.ms / total for ms in found]
+                return [None if ms is None else ms * time.ms / total for ms in kernel_times]
         return [None] * len(launched)

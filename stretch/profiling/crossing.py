@@ -1,4 +1,4 @@
-"""Links and contention of two processors of this machine, from networks made to show them."""
+"""Link and contention between two processors of this machine, measured with special networks."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -23,18 +23,18 @@ from stretch.profiling.files import write_network
 from stretch.profiling.places import Place
 from stretch.profiling.writing import Crossing
 
-#: Channels, rows in, rows out of the networks whose hand-over is timed: the same work is done on large and small tensors.
+#: Channels, input rows and output rows of the networks for hand-overs: the same work on large and small tensors.
 _HANDOVERS = ((16, 16, 16), (16, 112, 112), (64, 112, 112), (64, 112, 1), (64, 56, 56), (128, 56, 1), (16, 32, 1))
 
-#: Runs of each hand-over whose median counts.
+#: Runs per hand-over, of which the median is used.
 _HANDINGS = 25
 
-#: Channels and rows of networks that compute, and that move memory.
+#: Channels and rows of the compute-bound and the memory-bound network.
 _COMPUTING, _MOVING = (256, 28), (64, 160)
 
 
 def measure_crossing(host: Place, other: Place, end: float = inf) -> Crossing:
-    """The link between the host and another processor, and how much they slow each other down."""
+    """Measure the link between the host and another processor, and their contention."""
     with tempfile.TemporaryDirectory() as folder:
         return Crossing(
             fit_link(_handovers(host, other, Path(folder), end)),
@@ -46,17 +46,17 @@ def measure_crossing(host: Place, other: Place, end: float = inf) -> Crossing:
 
 def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Handover]:
     delegate = place.create()
-    # what blocks its caller has a thread of its own when a bundle runs, and handing over to that and hearing of the end is
+    # a delegate that blocks its caller gets a thread when a bundle runs, and handing over to the thread and back is
     # part of every exchange
     worker = None if delegate.asynchronous else Handing(host.cores, place.cores)
     runs = {}
     files = {}
     for channels, rows, out in _HANDOVERS:
-        made = Drawing(np.random.default_rng(0), "relu")
-        x = made.act(made.add("input", shape=(1, channels, rows, rows)))
+        drawing = Drawing(np.random.default_rng(0), "relu")
+        x = drawing.act(drawing.add("input", shape=(1, channels, rows, rows)))
         if out == 1:
-            x = made.add("global_avg_pool", x, keepdims=True)
-        graph = OpGraph.build(f"handover-{channels}-{rows}-{out}", made.ops, x)
+            x = drawing.add("global_avg_pool", x, keepdims=True)
+        graph = OpGraph.build(f"handover-{channels}-{rows}-{out}", drawing.ops, x)
         file = write_network(graph, folder / f"{graph.name}.onnx")
         compiled = delegate.compile(file)
         runs[graph.name] = runner(compiled, place.caller if worker is None else ())
@@ -69,23 +69,23 @@ def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Hand
     else:
         spent = _after_work({name: worker.handing(run) for name, run in runs.items()}, _busying(host, place, worker, folder), end)
         worker.close()
-    found = []
+    handovers = []
     for name, ms in spent.items():
         graph = files[name][0]
         sizes = [4 * int(np.prod(shape)) for shape in (graph.input.shape, graph.by_name[graph.output].shape)]
-        found.append(Handover(sizes[0], sizes[1], max(0.0, ms)))
+        handovers.append(Handover(sizes[0], sizes[1], max(0.0, ms)))
     delegate.close()
-    return found
+    return handovers
 
 
 def _kernels_ms(delegate: Delegate, place: Place, graph: OpGraph, file: Path) -> float:
-    """What the kernels of a network take, and those that the delegate added."""
+    """Times of a network's kernels, and of those that the delegate added."""
     operators, added = time_operators(delegate, file, place.caller, [op.name for op in graph.ops])
     return sum(operators.values()) + added
 
 
 def _after_work(runs: Mapping[str, Callable[[], float]], busy: Callable[[], object], end: float) -> dict[str, float]:
-    """Median times of hand-overs by turns, each after work of both processors: a subgraph empties caches and lets threads sleep."""
+    """Median times of hand-overs in turns, each after work on both processors, which evicts caches and lets threads sleep."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(_HANDINGS):
         if number >= LEAST and monotonic() > end:
@@ -93,23 +93,23 @@ def _after_work(runs: Mapping[str, Callable[[], float]], busy: Callable[[], obje
         for name, run in runs.items():
             busy()
             times[name].append(run())
-    return {name: median(each) for name, each in times.items()}
+    return {name: median(durations) for name, durations in times.items()}
 
 
 def _busying(host: Place, place: Place, worker: "Handing", folder: Path) -> Callable[[], None]:
-    """Work of a processor on its thread, then of the host on the caller's."""
+    """A function that keeps the processor busy on its thread, then the host on the caller's thread."""
     file = write_network(_computing(), folder / "busy.onnx")
-    own, other = runner(host.create().compile(file), host.caller), worker.handing(runner(place.create().compile(file), ()))
+    run_host, run_other = runner(host.create().compile(file), host.caller), worker.handing(runner(place.create().compile(file), ()))
 
     def busy() -> None:
-        other()
-        own()
+        run_other()
+        run_host()
 
     return busy
 
 
 class Handing:
-    """A thread on a processor's cores, and a caller on the host's that waits for it, as the scheduler has them.
+    """A worker thread on a processor's cores and a waiting caller on the host's, as in the scheduler.
 
     Args:
         host: Cores of the caller.
@@ -122,7 +122,7 @@ class Handing:
         self._worker = Worker("profile", cores, self._completions)
 
     def handing(self, work: Callable[[], None]) -> Callable[[], float]:
-        """What has the thread do some work, waits until it is done, and tells how long that took beside the work, ms."""
+        """A function that runs work on the thread, waits for it, and returns the overhead in ms."""
         submit = self._worker.submitter([("handed over", work, True)])
 
         def run() -> float:
@@ -143,30 +143,30 @@ class Handing:
 
 
 def _computing() -> OpGraph:
-    made = Drawing(np.random.default_rng(0), "relu")
-    x = made.add("input", shape=(1, _COMPUTING[0], _COMPUTING[1], _COMPUTING[1]))
+    drawing = Drawing(np.random.default_rng(0), "relu")
+    x = drawing.add("input", shape=(1, _COMPUTING[0], _COMPUTING[1], _COMPUTING[1]))
     for _ in range(2):
-        x = made.act(made.conv(x, _COMPUTING[0], 3, bias=True))
-    return OpGraph.build("computing", made.ops, x)
+        x = drawing.act(drawing.conv(x, _COMPUTING[0], 3, bias=True))
+    return OpGraph.build("computing", drawing.ops, x)
 
 
 def _moving() -> OpGraph:
-    made = Drawing(np.random.default_rng(0), "relu")
-    x = made.add("input", shape=(1, _MOVING[0], _MOVING[1], _MOVING[1]))
-    first = made.act(x)
+    drawing = Drawing(np.random.default_rng(0), "relu")
+    x = drawing.add("input", shape=(1, _MOVING[0], _MOVING[1], _MOVING[1]))
+    first = drawing.act(x)
     for _ in range(4):
-        x = made.add("add", made.add("mul", x, first), first)
-    return OpGraph.build("moving", made.ops, x)
+        x = drawing.add("add", drawing.add("mul", x, first), first)
+    return OpGraph.build("moving", drawing.ops, x)
 
 
 def _together(host: Place, other: Place, graph: OpGraph, folder: Path, end: float) -> tuple[float, float]:
-    """Factors on the host's time and the other's."""
+    """Slowdown factors of the host and the other processor."""
     file = write_network(graph, folder / f"{graph.name}.onnx")
     delegates = host.create(), other.create()
     runs = [
         runner(delegate.compile(file), place.caller) for delegate, place in zip(delegates, (host, other), strict=True)
     ]  # fmt: skip
-    found = time_together(*runs, end=end)
+    times = time_together(*runs, end=end)
     for delegate in delegates:
         delegate.close()
-    return found.first, found.second
+    return times.first, times.second

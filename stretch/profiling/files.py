@@ -1,4 +1,4 @@
-"""Random networks as ONNX files: any weights do, as long as numbers stay in the range that trained networks have."""
+"""Random networks as ONNX files, with random weights that keep activations in a realistic range."""
 
 import tempfile
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ from scheduler.boards.asking import ask_for_file, can_ask
 
 Array = NDArray[np.float32]
 
-#: Length of the numbers that weights repeat: no cache of a core holds them all.
+#: Length of the random sequence that weights repeat, larger than a core's caches.
 _POOL = 1 << 20
 
-#: Most bytes of weights that a board is given.
+#: Maximum size of weights on a board, in bytes.
 _MOST = 1 << 30
 
 
 def write_network(graph: OpGraph, path: Path) -> Path:
-    """Write a graph with made-up weights; gives the path.
+    """Write a graph with random weights; returns the path.
 
-    On a board, which has no torch, the file is made by the machine that measures through it.
+    On a board, which has no torch, the connected machine creates the file.
 
     Raises:
         StretchError: If it cannot be written.
@@ -41,7 +41,7 @@ def write_network(graph: OpGraph, path: Path) -> Path:
 
 
 def answer_board(question: str) -> bytes:
-    """The file that a board asks for with `write_network`."""
+    """Contents of the file that a board requests in `write_network`."""
     graph = OpGraph.from_json(question)
     if weight_bytes(graph) > _MOST:
         raise StretchError(f"the network `{graph.name}` has weights of more than {_MOST} bytes")
@@ -50,13 +50,13 @@ def answer_board(question: str) -> bytes:
 
 
 def make_weights(graph: OpGraph) -> dict[str, dict[str, Array]]:
-    """Weights that keep the size of activations (He et al. 2015): denormal numbers and infinities have times of their own."""
-    made: dict[str, dict[str, Array]] = {}
+    """Weights that preserve the scale of activations (He et al. 2015), as denormals and infinities would change the times."""
+    weights: dict[str, dict[str, Array]] = {}
     for op in graph.ops:
         shapes = graph.op_weights(op)
         if shapes:
-            made[op.name] = {key: _weight(key, shape) for key, shape in shapes.items()}
-    return made
+            weights[op.name] = {key: _weight(key, shape) for key, shape in shapes.items()}
+    return weights
 
 
 def _weight(key: str, shape: Shape) -> Array:
@@ -73,6 +73,6 @@ def _pool() -> Array:
 
 
 def weight_bytes(graph: OpGraph) -> int:
-    """Bytes of a graph's weights as they are written."""
+    """Size of a graph's weights in its file, in bytes."""
     shapes: list[Mapping[str, Shape]] = [graph.op_weights(op) for op in graph.ops]
     return sum(4 * prod(shape) for some in shapes for shape in some.values())

@@ -1,4 +1,4 @@
-"""Times that others measured, on phones above all: brought into a folder of measurements that `stretch fit` reads."""
+"""Import of times from other tools, mainly of phones, into a folder of measurements for `stretch fit`."""
 
 import re
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class Where:
         """A time of a network.
 
         Raises:
-            UsageError: If the device, processor or precision is none.
+            UsageError: If the device, processor or precision is invalid.
         """
         if not valid_id(self.device):
             raise UsageError(f"`{self.device}` cannot be the name of a device", "use letters, digits, `_`, `.` and `-`")
@@ -48,19 +48,19 @@ class Where:
 
 
 def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capture) -> list[Latency]:
-    """Add times to the folder of measurements of a device, which is made if there is none.
+    """Add times to a device's folder of measurements, which is created if missing.
 
     Args:
-        file: What `benchmark_model` wrote with its operators' times, or what `benchncnn` printed.
-        model: The network of a `benchmark_model` file; None for `benchncnn`, which names its own.
-        out: Folder that has, or gets, ``<device>.measurements``.
-        capture: Gives a model's graph.
+        file: Operator profile of `benchmark_model`, or output of `benchncnn`.
+        model: The network of a `benchmark_model` file; None for `benchncnn`, whose output names the networks.
+        out: Parent folder of ``<device>.measurements``.
+        capture: Returns a model's graph.
 
     Returns:
         The rows that were added.
 
     Raises:
-        StretchError: If the file is neither, has no network that we have, or a time of the same network is there already.
+        StretchError: If the file has another format or no known network, or a time of the same network exists already.
     """
     profiled = ORDER.encode() in read_bytes(file, "measurements", MAX_BYTES)
     if profiled and model is None:
@@ -84,16 +84,16 @@ def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capt
 
 
 def brought_in(device: str) -> Source:
-    """What measurements say of where they come from that others made of a device; all of one device go into one folder."""
+    """Source of imported measurements of a device, which are all in one folder."""
     return Source(
         f"networks on {device}, timed by the tools of their runtimes", "", "", "CC0-1.0", "times as the tools of their runtimes tell them"
     )
 
 
 def family_of(model: str) -> str:
-    """Relatives of a network are those whose names begin alike: ``resnet`` of ``resnet18``."""
-    found = re.match(r"[a-z]+", model.rpartition(":")[2])
-    return found[0] if found else model
+    """Family of a network, the letters at the beginning of its name: ``resnet`` of ``resnet18``."""
+    match = re.match(r"[a-z]+", model.rpartition(":")[2])
+    return match[0] if match else model
 
 
 def _litert(file: Path, model: str, where: Where) -> list[Latency]:
@@ -101,19 +101,19 @@ def _litert(file: Path, model: str, where: Where) -> list[Latency]:
 
 
 def _ncnn(file: Path, where: Where) -> list[Latency]:
-    found, _ = read_benchncnn(file)
-    ours = [each for each in found if each.name in NAMES]
-    if not ours:
+    runs, _ = read_benchncnn(file)
+    known_runs = [run for run in runs if run.name in NAMES]
+    if not known_runs:
         names = ", ".join(sorted(NAMES))
         raise StretchError(f"{file} has none of the networks that are known here", f"those of benchncnn that are: {names}")
     rows = [
         where.row(
-            NAMES[each.name],
+            NAMES[run.name],
             "ncnn",
-            each.precision if where.precision is None or each.precision == "int8" else where.precision,
-            each.avg_ms,
+            run.precision if where.precision is None or run.precision == "int8" else where.precision,
+            run.avg_ms,
         )
-        for each in ours
+        for run in known_runs
     ]
     wanted = [row for row in rows if where.precision is None or row.precision == where.precision]
     if not wanted:

@@ -1,4 +1,4 @@
-"""What is measured: processors of this machine with their delegates, core sets and fusion rules."""
+"""Processors of this machine to measure, with their delegates, core sets and fusion rules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from scheduler.cores import available_cores
 from scheduler.delegates import Delegate, get_delegate
 from scheduler.placement.processors import drivers
 
-#: Fusion rules of the delegates that have their own; others are described by those of ONNX Runtime.
+#: Fusion rules by delegate; others use those of ONNX Runtime.
 RULES = {"opencl": "opencl", "cpu": "onnxruntime", "openvino": "onnxruntime"}
 
-#: Packages whose versions name the runtime behind a delegate.
+#: Package of each delegate's runtime, for its version.
 _PACKAGES = {"cpu": "onnxruntime", "openvino": "openvino", "opencl": "pyopencl"}
 
 
@@ -22,13 +22,13 @@ class Place:
 
     family: str  # Such as ``cpu``.
     core_set: str  # Such as ``1core``.
-    delegate: str  # Name of what runs it here.
-    cores: tuple[int, ...]  # Cores that it computes on; empty for a device of its own.
-    share: float  # Part of the time for measuring, relative to the others.
+    delegate: str  # Name of its delegate.
+    cores: tuple[int, ...]  # CPU cores that it computes on; empty for other devices.
+    share: float  # Relative share of the measuring time.
 
     @property
     def name(self) -> str:
-        """As it is written: ``cpu[1core]``."""
+        """Name such as ``cpu[1core]``."""
         return f"{self.family}[{self.core_set}]"
 
     @property
@@ -38,7 +38,7 @@ class Place:
 
     @property
     def runtime(self) -> str:
-        """What runs it, with the version."""
+        """Runtime and version."""
         from stretch.environment import version
 
         package = _PACKAGES[self.delegate]
@@ -46,7 +46,7 @@ class Place:
         return f"{package} {version(package) or 'of unknown version'}, delegate {self.delegate}{untuned}"
 
     def create(self) -> Delegate:
-        """Its delegate; kernels that can be tuned are as they are without: what tuning gains depends on which shapes were tuned."""
+        """Create its delegate, with untuned kernels, as gains of tuning depend on which shapes were tuned."""
         return get_delegate(self.delegate).create_untuned(self.cores)
 
     @property
@@ -56,38 +56,38 @@ class Place:
 
     @property
     def caller(self) -> tuple[int, ...]:
-        """Cores for the thread that calls it: its own, unless the delegate computes on a thread of its own there."""
+        """Cores for the calling thread: those of the processor, unless the delegate computes on another thread."""
         if not get_delegate(self.delegate).asynchronous:
             return self.cores
         return tuple(core for core in available_cores() if core not in self.cores)
 
 
 def find_places(processors: Sequence[str] = ()) -> list[Place]:
-    """Processors of this machine, the CPU with each core set first.
+    """Find the processors of this machine, the CPU with all its core sets first.
 
     Args:
-        processors: Which, as ``cpu``, ``gpu``, ``cpu[1core]`` or ``cpu=openvino``; empty for those whose delegates are there.
+        processors: Such as ``cpu``, ``gpu``, ``cpu[1core]`` or ``cpu=openvino``; empty for all with an available delegate.
 
     Raises:
-        UsageError: If one is named twice, or the CPU is not among them: profiles need it.
+        UsageError: If one is named twice, or the CPU is missing, which profiles need.
         UnknownNameError: If no delegate drives a processor, it has no such core set, or a delegate cannot be measured.
-        MissingBackendError: If what drives one is not installed.
+        MissingBackendError: If the package of a delegate is not installed.
     """
-    found: dict[str, list[Place]] = {}
+    places_by_family: dict[str, list[Place]] = {}
     for entry in processors or _present():
         name, _, chosen = entry.partition("=")
         family, bracket, core_set = name.partition("[")
-        if family in found:
+        if family in places_by_family:
             raise UsageError(f"the processor `{family}` is named twice", "name each once, as --processors cpu,gpu")
-        found[family] = _places(family, chosen)
+        places_by_family[family] = _places(family, chosen)
         if bracket:
-            known = {place.core_set: place for place in found[family]}
+            known = {place.core_set: place for place in places_by_family[family]}
             if core_set.removesuffix("]") not in known:
-                raise UnknownNameError.among("core set", name, [place.name for place in found[family]])
-            found[family] = [known[core_set.removesuffix("]")]]
-    if HOST not in found:
-        raise UsageError("a profile needs the processor `cpu`, which joins branches", f"add it: --processors {HOST},{','.join(found)}")
-    return [place for family in sorted(found, key=lambda name: name != HOST) for place in found[family]]
+                raise UnknownNameError.among("core set", name, [place.name for place in places_by_family[family]])
+            places_by_family[family] = [known[core_set.removesuffix("]")]]
+    if HOST not in places_by_family:
+        raise UsageError("a profile needs the processor `cpu`, which joins branches", f"add it: --processors {HOST},{','.join(places_by_family)}")
+    return [place for family in sorted(places_by_family, key=lambda name: name != HOST) for place in places_by_family[family]]
 
 
 def _present() -> list[str]:

@@ -1,4 +1,4 @@
-"""From nothing to a profile: measure every processor, fit, write."""
+"""Create a profile: measure every processor, fit, write."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ from stretch.profiling.places import Place
 from stretch.profiling.table import Table
 from stretch.profiling.writing import Crossing, make_profile, valid_id
 
-#: Seconds for the hand-overs and contention of a processor, and the share of all the time that they take at most.
+#: Seconds for the hand-overs and contention of a processor, and their maximum share of the total time.
 _RESERVED_S, _RESERVED = 20.0, 0.3
 
 Step = Callable[[str], None]
@@ -37,19 +37,19 @@ Step = Callable[[str], None]
 class Profiled:
     """What came of it."""
 
-    profile: Path  # The file.
-    measurements: Path  # Their folder.
-    collected: list[Collected]  # What was measured of each processor in this run.
+    profile: Path
+    measurements: Path  # A folder.
+    collected: list[Collected]  # Results of this run by processor.
     crossings: Mapping[str, Crossing]  # Links and contention by processor that is not the CPU.
-    judged: list[Judged]  # The fits, and how good they are on networks left out.
+    judged: list[Judged]  # Fits with their cross-validation.
 
 
 def open_table(name: str, out: Path, places: Sequence[Place], resume: bool) -> Table:
     """The folder of measurements of a profile.
 
     Raises:
-        UsageError: If the name cannot be that of a profile.
-        StretchError: If there are measurements that would be lost or that are of another machine, or the folder cannot be written.
+        UsageError: If the name is invalid for a profile.
+        StretchError: If measurements would be lost or are of another machine, or the folder cannot be written.
     """
     check_target(name, out)
     source = Source(f"random networks on {machine()}, measured by `stretch profile`", "", "", "CC0-1.0", _notes(places))
@@ -57,10 +57,10 @@ def open_table(name: str, out: Path, places: Sequence[Place], resume: bool) -> T
 
 
 def check_target(name: str, out: Path) -> None:
-    """Refuse a name or a folder that no profile can have.
+    """Check the name and the folder of a profile.
 
     Raises:
-        UsageError: If the name cannot be that of a profile.
+        UsageError: If the name is invalid for a profile.
         StretchError: If there is no such folder, or it cannot be written.
     """
     if not valid_id(name):
@@ -88,7 +88,7 @@ def profile_machine(
     """Measure, fit and write ``<name>.toml`` and ``<name>.fit.json`` beside the folder of measurements.
 
     Args:
-        most: Networks on each processor after which to stop; None for as many as the time allows.
+        most: Maximum number of networks per processor; None for as many as the time allows.
 
     Raises:
         StretchError: If the machine is too noisy, or there was time for too few networks.
@@ -99,8 +99,8 @@ def profile_machine(
     collected = []
     with preferred():
         for number, place in enumerate(places):
-            # what one did not need is for those that follow
-            share = place.share / sum(each.share for each in places[number:])
+            # unused time goes to the following processors
+            share = place.share / sum(later.share for later in places[number:])
             collected.append(Collector(place, name, table).collect(share * (networks_end - monotonic()), step, most))
         for place in places:
             known = sum((row.processor, row.core_set) == (place.family, place.core_set) for row in table.latencies)
@@ -122,7 +122,7 @@ def _path(name: str, table: Table) -> Path:
 
 
 def write_profile(name: str, places: Sequence[Place], table: Table, crossings: Mapping[str, Crossing]) -> list[Judged]:
-    """Fit what was measured and write the profile; both files appear when both are whole."""
+    """Fit the measurements and write the profile; both files appear once both are complete."""
     path = _path(name, table)
     text = tomli_w.dumps(make_profile(name, machine(), places, table.kernels, crossings))
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{name}.") as folder:
@@ -130,9 +130,9 @@ def write_profile(name: str, places: Sequence[Place], table: Table, crossings: M
         draft.write_text(text)
         with one_thread():
             judged = fit_device(table.loaded(), load_device(draft))
-        write_fits(fit_path(draft), name, f"stretch fit {table.folder.name} --device {path.name}", [each.fit for each in judged])
+        write_fits(fit_path(draft), name, f"stretch fit {table.folder.name} --device {path.name}", [judged_fit.fit for judged_fit in judged])
         with interruption_waits():
-            # A profile without fits is whole, fits of another profile are not.
+            # A profile without fits is valid, one with fits of another profile is not.
             fit_path(path).unlink(missing_ok=True)
             os.replace(draft, path)
             os.replace(fit_path(draft), fit_path(path))

@@ -1,4 +1,4 @@
-"""Measurements as they grow, in a folder that `stretch fit` reads, too: whole after every save, whatever ends the program."""
+"""Growing measurements in a folder for `stretch fit`, which is consistent after every save, even if the program is killed."""
 
 import os
 from collections.abc import Callable
@@ -20,19 +20,19 @@ from scheduler.tuning.interrupt import interruption_waits
 class Table:
     """Networks and times so far."""
 
-    folder: Path  # Where they are kept.
-    source: Source  # What they are, and on which machine.
+    folder: Path  # Their folder.
+    source: Source  # Description and machine.
     graphs: dict[str, OpGraph] = field(default_factory=dict)  # Networks by name.
-    families: dict[str, str] = field(default_factory=dict)  # What each is left out with when fits are judged.
-    latencies: list[Latency] = field(default_factory=list)  # Times of networks.
+    families: dict[str, str] = field(default_factory=dict)  # Cross-validation group of each network.
+    latencies: list[Latency] = field(default_factory=list)
     kernels: list[KernelLatency] = field(default_factory=list)  # Times of kernels.
 
     @classmethod
     def open(cls, folder: Path, source: Source, resume: bool) -> "Table":
-        """An empty table, or what an earlier run left.
+        """An empty table, or that of an earlier run.
 
         Raises:
-            StretchError: If there are measurements that would be lost, or those to go on with are of another machine.
+            StretchError: If measurements would be lost, or those to resume are of another machine.
         """
         if not folder.exists():
             return cls(folder, source)
@@ -47,16 +47,13 @@ class Table:
         return cls(folder, source, old.graphs, old.families, old.latencies, old.kernels)
 
     def add(self, graph: OpGraph, family: str, latency: Latency, kernels: list[KernelLatency]) -> None:
-        """One network on one processor."""
+        """Add the time of one network on one processor."""
         self.graphs[graph.name], self.families[graph.name] = graph, family
         self.latencies.append(latency)
         self.kernels += kernels
 
     def save(self) -> None:
-        """Put the folder into this state; a reader finds a whole file, the old one or the new, and no time without its network.
-
-        Where nothing was measured nothing is written: there is nothing to go on with.
-        """
+        """Write this state; a reader finds complete files, old or new, and no time without its network."""
         if not self.graphs:
             return
         with interruption_waits():
@@ -78,7 +75,7 @@ class Table:
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside another and let it take its place in one step."""
+    """Atomically replace a file."""
     partial = path.with_name(f".{path.name}")
     try:
         write(partial)

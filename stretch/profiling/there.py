@@ -1,4 +1,4 @@
-"""A profile of a board: measured and fitted there, brought back as files that are checked like anybody's."""
+"""Profile of a board: measured and fitted there, copied back and validated like any other file."""
 
 import os
 import shutil
@@ -16,16 +16,16 @@ from scheduler.tuning.interrupt import interruption_waits
 from stretch.profiling.files import answer_board
 from stretch.profiling.run import check_target
 
-#: Most bytes of a file of a profile.
+#: Maximum size of a file of a profile, in bytes.
 _MOST = 256 << 20
 
 
 def check_here(name: str, out: Path, resume: bool) -> None:
-    """Refuse a profile that could not be written here, before a board is asked.
+    """Check before connecting to a board that the profile can be written here.
 
     Raises:
-        UsageError: If the name cannot be that of a profile.
-        StretchError: If there are measurements that would be lost, or the folder cannot be written.
+        UsageError: If the name is invalid for a profile.
+        StretchError: If measurements would be lost, or the folder cannot be written.
     """
     check_target(name, out)
     folder = out / f"{name}.measurements"
@@ -36,44 +36,44 @@ def check_here(name: str, out: Path, resume: bool) -> None:
 def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resume: bool, said: Callable[[str], None]) -> dict[str, Any]:
     """Measure on a board and write ``<name>.toml``, ``<name>.fit.json`` and ``<name>.measurements`` here.
 
-    What was measured stays on the board until it is all here, so that an interruption loses nothing.
+    The measurements stay on the board until all are copied, so that an interruption loses nothing.
 
     Args:
-        resume: Whether to go on with measurements that are on the board, else with those that are here.
-        said: Told each line that the verb writes on stderr.
+        resume: Whether to resume measurements on the board, or else those in `out`.
+        said: Called with each line that the verb prints on stderr.
 
     Returns:
-        What the verb tells, with paths of here.
+        The verb's answer, with local paths.
 
     Raises:
-        StretchError: As the verb; if what comes back is no profile.
+        StretchError: As of the verb, or if the result is no valid profile.
     """
-    there, own = f"profiles/{name}", f"{name}.measurements"
-    known = {path.name: path for path in (out / own).iterdir() if path.is_file()} if (out / own).is_dir() else {}
-    kept = board.keeps(f"{there}/{own}")
+    there, measurements = f"profiles/{name}", f"{name}.measurements"
+    known = {path.name: path for path in (out / measurements).iterdir() if path.is_file()} if (out / measurements).is_dir() else {}
+    kept = board.keeps(f"{there}/{measurements}")
     if kept and not resume:
         raise StretchError(
             f"{board.host} keeps measurements for `{name}` of a run that did not come to its end",
             "go on with them by --resume, or choose another --name",
         )
     if not kept:
-        board.copy_folder(f"{there}/{own}" if known else there, known)
+        board.copy_folder(f"{there}/{measurements}" if known else there, known)
     answer = board.run(["profile", f"--name={name}", "--out=.", *words, *(["--resume"] if resume else [])], there, said, answer_board)
     with tempfile.TemporaryDirectory(dir=out, prefix=f".{name}.") as folder:
         draft = Path(folder) / f"{name}.toml"
-        (draft.parent / own).mkdir()
-        for file in (draft.name, fit_path(draft).name, *(f"{own}/{each}" for each in (SOURCE, NETWORKS, LATENCIES, KERNELS))):
+        (draft.parent / measurements).mkdir()
+        for file in (draft.name, fit_path(draft).name, *(f"{measurements}/{name_of_file}" for name_of_file in (SOURCE, NETWORKS, LATENCIES, KERNELS))):
             (draft.parent / file).write_bytes(board.fetch(f"{there}/{file}", _MOST))
         load_device(draft)
-        load_measurements(draft.parent / own)
+        load_measurements(draft.parent / measurements)
         with interruption_waits():
-            _take_place(draft.parent / own, out / own)
-            # a profile without fits is whole, fits of another profile are not
+            _take_place(draft.parent / measurements, out / measurements)
+            # a profile without fits is valid, one with fits of another profile is not
             (out / fit_path(draft).name).unlink(missing_ok=True)
             os.replace(draft, out / draft.name)
             os.replace(fit_path(draft), out / fit_path(draft).name)
     board.remove(there)
-    return answer | {"file": str(out / f"{name}.toml"), "measurements": str(out / own)}
+    return answer | {"file": str(out / f"{name}.toml"), "measurements": str(out / measurements)}
 
 
 def _take_place(new: Path, target: Path) -> None:

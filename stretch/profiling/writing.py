@@ -1,4 +1,4 @@
-"""A device profile from measurements: what the roofline needs where no fit speaks, links, contention, and where each number is from."""
+"""Device profile from measurements: parameters of the roofline for kernels without a fit, links, contention, and all sources."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from predictors.models.roofline import MULTIPLIES
 from scheduler.measure.links import LinkTimes
 from stretch.profiling.places import Place
 
-#: No kernel is believed to come nearer to the peak than this share of it: the fastest one measured defines it.
+#: Share of the peak that the fastest measured kernel is assumed to reach.
 BEST = 0.9
 
-#: Of a kernel kind nobody measured.
+#: Efficiency of a kernel kind without measurements.
 _UNMEASURED = 0.05
 
-#: Bytes from which on a kernel's activations are not in any cache of a core.
+#: Size of activations, in bytes, above which no core's cache holds them.
 _FAR = 1 << 24
 
 _ID = re.compile(r"[A-Za-z0-9_.-]+")
@@ -28,16 +28,16 @@ _ID = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True)
 class Crossing:
-    """What two processors are to each other."""
+    """Link and contention between two processors."""
 
-    link: LinkTimes  # Hand-over from the CPU to the other and back.
-    contention: tuple[float, float]  # Factors on kernels that compute: the CPU's, the other's.
-    contention_memory: tuple[float, float]  # Factors on kernels that move memory.
+    link: LinkTimes  # Transfer from the CPU to the other processor and back.
+    contention: tuple[float, float]  # Slowdown of compute-bound kernels: on the CPU, on the other.
+    contention_memory: tuple[float, float]  # Slowdown of memory-bound kernels.
     runtime: str  # Runtime and interface.
 
 
 def valid_id(name: str) -> bool:
-    """Whether a name may be that of a profile."""
+    """Whether a name is valid for a profile."""
     return bool(_ID.fullmatch(name)) and name.strip(".") != ""
 
 
@@ -60,8 +60,8 @@ def make_profile(
         "name": machine,
         "soc": machine,
         "sources": sources,
-        "processors": {family: _processor(family, places, kernels, crossings) for family in dict.fromkeys(each.family for each in places)},
-        "links": {family: _link(each) for family, each in crossings.items()},
+        "processors": {family: _processor(family, places, kernels, crossings) for family in dict.fromkeys(place.family for place in places)},
+        "links": {family: _link(place) for family, place in crossings.items()},
     }
 
 
@@ -70,10 +70,10 @@ def _is(value: float, source: str) -> dict[str, Any]:
 
 
 def _processor(family: str, places: Sequence[Place], kernels: Sequence[KernelLatency], crossings: Mapping[str, Crossing]) -> dict[str, Any]:
-    own = [each for each in places if each.family == family]
-    rows = {each.core_set: [row for row in kernels if (row.processor, row.core_set) == (family, each.core_set)] for each in own}
-    first = own[0]
-    peaks = {each.core_set: _peak_gops(rows[each.core_set]) for each in own}
+    family_places = [place for place in places if place.family == family]
+    rows = {place.core_set: [row for row in kernels if (row.processor, row.core_set) == (family, place.core_set)] for place in family_places}
+    first = family_places[0]
+    peaks = {place.core_set: _peak_gops(rows[place.core_set]) for place in family_places}
     computing, moving = _contention(family, crossings)
     return {
         "backend": first.backend,
@@ -89,14 +89,14 @@ def _processor(family: str, places: Sequence[Place], kernels: Sequence[KernelLat
         "contention_memory": _is(moving, "measured"),
         "uncertainty": _is(0.5, "spread"),
         "efficiency": {kind: _efficiency(kind, rows[first.core_set], peaks[first.core_set]) for kind in KERNEL_KINDS},
-        "core_sets": {each.core_set: _core_set(each, rows[each.core_set], peaks[each.core_set]) for each in own},
+        "core_sets": {place.core_set: _core_set(place, rows[place.core_set], peaks[place.core_set]) for place in family_places},
     }
 
 
 def _contention(family: str, crossings: Mapping[str, Crossing]) -> tuple[float, float]:
-    """Worst factors of a processor beside any other."""
+    """Largest slowdown of a processor by any other."""
     if family == HOST:
-        pairs = [(each.contention[0], each.contention_memory[0]) for each in crossings.values()]
+        pairs = [(crossing.contention[0], crossing.contention_memory[0]) for crossing in crossings.values()]
     else:
         pairs = [(crossings[family].contention[1], crossings[family].contention_memory[1])]
     return max((pair[0] for pair in pairs), default=1.0), max((pair[1] for pair in pairs), default=1.0)
@@ -120,7 +120,7 @@ def _products(row: KernelLatency) -> int:
 
 
 def _peak_gops(rows: Sequence[KernelLatency]) -> float:
-    """Two operations a multiply-accumulate; the 99.9th percentile stands for the fastest, as single times may be wrong."""
+    """Peak with two operations per multiply-accumulate; the 99.9th percentile excludes single wrong times."""
     rates = [2 * _products(row) / row.ms / 1e6 for row in rows if row.kind in MULTIPLIES and row.ms > 0.05]
     return float(np.percentile(rates, 99.9)) / BEST if rates else 1.0
 
@@ -131,12 +131,12 @@ def _efficiency(kind: str, rows: Sequence[KernelLatency], peak: float) -> dict[s
 
 
 def _launch_us(rows: Sequence[KernelLatency]) -> float:
-    """What the quickest kernels take, µs."""
+    """Launch time, that of the fastest kernels, µs."""
     return float(np.percentile([row.ms for row in rows], 2)) * 1e3 if rows else 0.0
 
 
 def _rates(rows: Sequence[KernelLatency]) -> tuple[float, float]:
-    """Rates of the quickest movers of elements from caches and from memory, 10⁹ bytes a second."""
+    """Bandwidths of caches and memory from the fastest memory-bound kernels, 10⁹ bytes per second."""
     movers = [row for row in rows if row.kind in ("elementwise", "copy", "reduce") and row.ms > 0.01]
     moved = [(4 * (row.reads + row.writes), 4 * (row.reads + row.writes) / row.ms / 1e6) for row in movers]
     near = [rate for size, rate in moved if size < _FAR]

@@ -96,10 +96,10 @@ def _depthwise(node: NodeProto, factor: Array, offset: Array, weights: dict[str,
         _add(weights, f"{name}.folded_weight", factor.reshape(-1, 1, 1, 1)),
         _add(weights, f"{name}.folded_bias", offset),
     ]
-    made = helper.make_node("Conv", reads, [node.output[0]], name=node.name, kernel_shape=[1, 1], group=len(factor))
-    made.metadata_props.extend(node.metadata_props)
-    state(made, "conv", _ONE_PIXEL | {"out_channels": len(factor), "groups": len(factor)})
-    return made
+    conv = helper.make_node("Conv", reads, [node.output[0]], name=node.name, kernel_shape=[1, 1], group=len(factor))
+    conv.metadata_props.extend(node.metadata_props)
+    state(conv, "conv", _ONE_PIXEL | {"out_channels": len(factor), "groups": len(factor)})
+    return conv
 
 
 def _restate(node: NodeProto, **attrs: Attr) -> None:

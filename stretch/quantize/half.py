@@ -24,8 +24,8 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         StretchError: If a weight is too large for half precision; names it.
     """
-    made = fold_batch_norms(model)
-    graph = made.graph
+    half = fold_batch_norms(model)
+    graph = half.graph
     kept = {node.input[i] for node in graph.node for i in KEPT_INPUTS.get(node.op_type, ()) if i < len(node.input)}
     for tensor in graph.initializer:
         if tensor.data_type != TensorProto.FLOAT or tensor.name in kept:
@@ -45,8 +45,8 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == TensorProto.FLOAT and node.op_type == "Constant":
                 attribute.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(attribute.t).astype(np.float16), attribute.t.name))
-    onnx.checker.check_model(made)
-    return made
+    onnx.checker.check_model(half)
+    return half
 
 
 def _convert_input(graph: onnx.GraphProto, name: str) -> None:

@@ -47,17 +47,17 @@ def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: P
     if not folder.is_dir():
         raise StretchError(f"there is no folder {folder} with calibration images", "give a folder of pictures or .npy arrays with --images")
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (*ARRAYS, *PICTURES) and path.is_file())
-    found: list[Array] = []
+    images: list[Array] = []
     for file in files if len(files) <= limit else [files[i * len(files) // limit] for i in range(limit)]:
-        if len(found) >= limit:
+        if len(images) >= limit:
             break
-        found += read_images(file, shape, preprocessing)
-    if len(found) < FEWEST:
+        images += read_images(file, shape, preprocessing)
+    if len(images) < FEWEST:
         raise StretchError(
-            f"{folder} has {len(found)} calibration images, at least {FEWEST} are needed",
+            f"{folder} has {len(images)} calibration images, at least {FEWEST} are needed",
             f"add images that the model will meet ({', '.join((*ARRAYS, *PICTURES))})",
         )
-    return found[:limit]
+    return images[:limit]
 
 
 def read_images(file: Path, shape: Sequence[int], preprocessing: Preprocessing = IMAGENET) -> list[Array]:

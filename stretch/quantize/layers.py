@@ -61,8 +61,8 @@ def _values(model: onnx.ModelProto, names: Sequence[str], samples: Sequence[Samp
     options.intra_op_num_threads = 2
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     session = onnxruntime.InferenceSession(shown.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    found: dict[str, list[Array]] = {name: [] for name in names}
+    values_by_name: dict[str, list[Array]] = {name: [] for name in names}
     for sample in samples:
         for name, value in zip(names, session.run(list(names), fed(shown, sample)), strict=True):
-            found[name].append(np.asarray(value, np.float32))
-    return found
+            values_by_name[name].append(np.asarray(value, np.float32))
+    return values_by_name

@@ -77,15 +77,15 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "int8.onnx"
             quantize(prepared, str(file), config)
-            made = onnx.load(file)
+            quantised = onnx.load(file)
     # The quantiser raises whatever its numpy and onnx calls raise.
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise StretchError(f"`{model.graph.name}` cannot be quantised: {reason}", "keep its processor in fp32") from error
-    _rounded_once(made)
-    _restore_properties(made, folded)
-    edges(made)
-    return made
+    _rounded_once(quantised)
+    _restore_properties(quantised, folded)
+    edges(quantised)
+    return quantised
 
 
 def _known(model: onnx.ModelProto, scales: Mapping[str, tuple[Array, Array]], types: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -118,7 +118,7 @@ def _entered(model: onnx.ModelProto) -> onnx.ModelProto:
         if not any(node.op_type in ("Relu", "Clip") and name in node.input for node in graph.node):
             continue
         for node in graph.node:
-            node.input[:] = [f"{name}.entry" if each == name else each for each in node.input]
+            node.input[:] = [f"{name}.entry" if input_name == name else input_name for input_name in node.input]
         entry = onnx.helper.make_node("Identity", [name], [f"{name}.entry"], name=f"{name}.entry")
         entry.metadata_props.extend(_belonging(graph.node[0]))
         state(entry, "identity", {})
@@ -126,14 +126,14 @@ def _entered(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _rounded_once(made: onnx.ModelProto) -> None:
+def _rounded_once(quantised: onnx.ModelProto) -> None:
     """Let the model round what it reads in the scale behind the ``Identity`` of `_entered`, where an activation became that scale.
 
     Rounded in the input's own scale first, it would lose a bit; and runtimes merge the two
     roundings where nothing stands between them, so that a band of rows, which cuts rows
     out there, would differ from the whole.
     """
-    graph = made.graph
+    graph = quantised.graph
     name = graph.input[0].name
     entry = next((node for node in graph.node if node.name == f"{name}.entry"), None)
     if entry is None:
@@ -145,7 +145,7 @@ def _rounded_once(made: onnx.ModelProto) -> None:
     while entry.input[0] in made_by:
         entry = made_by[entry.input[0]]
         entry.input[1:3] = behind[0].input[1:3]
-    used = {each for node in graph.node for each in node.input}
+    used = {input_name for node in graph.node for input_name in node.input}
     constants = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
     graph.initializer.extend(constants)
@@ -156,14 +156,14 @@ def _belonging(node: onnx.NodeProto) -> list[Any]:
     return [p for p in node.metadata_props if p.key in ("stretch.processor", "stretch.subgraph")]
 
 
-def _restore_properties(made: onnx.ModelProto, model: onnx.ModelProto) -> None:
+def _restore_properties(quantised: onnx.ModelProto, model: onnx.ModelProto) -> None:
     """Put the attributes back that the quantiser loses; its new nodes belong where their model does."""
     kept = {node.name: list(node.metadata_props) for node in model.graph.node}
     everywhere = _belonging(model.graph.node[0])
-    for node in made.graph.node:
+    for node in quantised.graph.node:
         del node.metadata_props[:]
         node.metadata_props.extend(kept.get(node.name, everywhere))
-    del made.metadata_props[:]
-    made.metadata_props.extend(model.metadata_props)
-    made.graph.name = model.graph.name
-    made.producer_name = model.producer_name
+    del quantised.metadata_props[:]
+    quantised.metadata_props.extend(model.metadata_props)
+    quantised.graph.name = model.graph.name
+    quantised.producer_name = model.producer_name

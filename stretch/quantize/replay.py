@@ -47,7 +47,7 @@ def runner(model: onnx.ModelProto | str) -> Run:
     names = [value.name for value in session.get_inputs()]
 
     def run(*reads: Array) -> Any:
-        written = tuple(np.asarray(each) for each in session.run(None, dict(zip(names, reads, strict=True))))
+        written = tuple(np.asarray(output) for output in session.run(None, dict(zip(names, reads, strict=True))))
         return written if len(written) > 1 else written[0]
 
     return run
@@ -80,7 +80,7 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mappin
                 _add_whole(manifest, bands[step.segment], wholes[step.segment](tensors[step.inputs[0]]), tensors)
             continue
         if isinstance(step, PlannedJoin):
-            values = [tensors[each] for each in step.inputs]
+            values = [tensors[read] for read in step.inputs]
             meeting = meeting_of(step.kind)
             tensors[step.output] = meeting.combine(values, meeting.axis("NCHW", values[0].ndim), None)
         else:

@@ -1,4 +1,4 @@
-"""A measurement of files in turns, for people."""
+"""Terminal output of `stretch bench`."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from scheduler.measure.bench.check import CheckedBench
 
-#: Headings of `cells`, and whether they are numbers.
+#: Headings of `cells`, and whether the column is numeric.
 HEADINGS = (
     ("measured here", False),
     ("median ms", True),
@@ -24,29 +24,29 @@ HEADINGS = (
     ("difference", True),
 )
 
-#: Columns that a narrow terminal goes without, and a very narrow one.
+#: Columns omitted on a narrow and on a very narrow terminal.
 _LESS = frozenset({"another run", "p90 ms"})
 _LEAST = _LESS | {"95 % of that", "difference", "MACs of the first's"}
 
 
 def cells(row: BenchContender) -> tuple[str, ...]:
-    """A contender as text; what is not known is a dash."""
-    found = row.summary
+    """Cells of a contender; unknown values are dashes."""
+    summary = row.summary
     return (
         row.name,
-        f"{found.median_ms:.3f}",
-        _between(found.low_ms, found.high_ms, ".3f"),
-        _between(found.repeat_low_ms, found.repeat_high_ms, ".3f"),
-        f"{found.p90_ms:.3f}",
-        f"{found.ratio:.3f}×",
-        _between(found.ratio_low, found.ratio_high, ".3f"),
+        f"{summary.median_ms:.3f}",
+        _between(summary.low_ms, summary.high_ms, ".3f"),
+        _between(summary.repeat_low_ms, summary.repeat_high_ms, ".3f"),
+        f"{summary.p90_ms:.3f}",
+        f"{summary.ratio:.3f}×",
+        _between(summary.ratio_low, summary.ratio_high, ".3f"),
         "–" if row.macs_ratio is None else f"{row.macs_ratio:.3f}",
         "–" if row.max_error is None else f"{row.max_error:.1e}",
     )
 
 
 def surroundings(answer: BenchAnswer) -> list[tuple[str, str]]:
-    """What the machine was like, as label and value."""
+    """State of the machine, as label and value."""
     seen = answer.conditions
     governors = ", ".join(sorted(set(seen.governors.values()))) or "not told"
     pairs = [
@@ -76,14 +76,14 @@ def print_bench(console: "Console", answer: BenchAnswer) -> None:
     console.print(answer.verdict)
 
 
-def print_check(console: "Console", found: "CheckedBench") -> None:
-    """Print what is wrong with a measurement, or that nothing is."""
-    for problem in found.problems:
+def print_check(console: "Console", checked: "CheckedBench") -> None:
+    """Print the problems of a measurement, or that there are none."""
+    for problem in checked.problems:
         console.print(f"problem: {problem}")
-    if found.ok:
-        console.print(f"{found.file} says what its {found.rounds} times of {found.contenders} contenders say, and its files are those here")
+    if checked.ok:
+        console.print(f"{checked.file} says what its {checked.rounds} times of {checked.contenders} contenders say, and its files are those here")
     else:
-        console.print(f"{found.file} cannot be relied on")
+        console.print(f"{checked.file} cannot be relied on")
 
 
 def _table(answer: BenchAnswer, without: frozenset[str] = frozenset()) -> "Table":

@@ -1,4 +1,4 @@
-"""Results side by side, for people."""
+"""Terminal output of `stretch compare`."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: Headings of `cells`, and whether they are numbers.
+#: Headings of `cells`, and whether the column is numeric.
 HEADINGS = (
     ("what", False),
     ("ms", True),
@@ -26,13 +26,13 @@ HEADINGS = (
     ("recommended", False),
 )
 
-#: Columns that a narrow terminal goes without, and a very narrow one.
+#: Columns omitted on a narrow and on a very narrow terminal.
 _LESS = frozenset({"90 %", "M params", "meeting points", "probability"})
 _LEAST = _LESS | {"from", "over sequential", "recommended"}
 
 
 def cells(row: ComparedRow) -> tuple[str, ...]:
-    """A row as text; what is not known is a dash."""
+    """Cells of a row; unknown values are dashes."""
 
     def known(value: float | None, form: str) -> str:
         return "–" if value is None else format(value, form)
@@ -56,7 +56,7 @@ def cells(row: ComparedRow) -> tuple[str, ...]:
 
 
 def print_comparison(console: "Console", answer: CompareAnswer) -> None:
-    """Print a row for each thing, in fewer columns where the terminal is narrow."""
+    """Print one row per result, in fewer columns on a narrow terminal."""
     console.print(Fitting([lambda: _table(answer), lambda: _table(answer, _LESS), lambda: _table(answer, _LEAST)]))
 
 

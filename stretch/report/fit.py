@@ -1,4 +1,4 @@
-"""Tables that suit the width of the terminal: no name or number is ever cut."""
+"""Tables that fit the width of the terminal without truncating names or numbers."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,7 +6,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 
-#: Makes a table anew, which measuring one may change.
+#: Creates a table; measuring a table may change it, so each use needs a new one.
 Variant = Callable[[], Table]
 
 

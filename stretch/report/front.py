@@ -1,4 +1,4 @@
-"""A front for people: a table on the terminal, and a picture."""
+"""Terminal table and plot of a front of designs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: What columns beside those of every front are called, by what is weighed.
+#: Headings of additional columns, by objective.
 TITLES = {"agreement": "agreement", "accuracy": "top-1", "energy": "mJ", "memory": "peak MB"}
-#: What axes are called.
+#: Axis labels.
 AXES = {
     "latency": "predicted ms",
     "agreement": "predicted share of images in the original's class",
@@ -29,7 +29,7 @@ AXES = {
 
 
 def value_of(row: FrontDesignAnswer, name: str) -> float:
-    """One design in something that was weighed, as people read it."""
+    """A design's value in an objective, in display units."""
     if name == "latency":
         return row.predicted_ms
     if name == "macs":
@@ -37,12 +37,12 @@ def value_of(row: FrontDesignAnswer, name: str) -> float:
     if name == "memory":
         return row.peak_bytes / 1e6
     if name == "energy":
-        found = row.energy_mj
+        value = row.energy_mj
     else:
         assert row.accuracy is not None
-        found = row.accuracy.agreement if name == "agreement" else row.accuracy.top1
-    assert found is not None
-    return found
+        value = row.accuracy.agreement if name == "agreement" else row.accuracy.top1
+    assert value is not None
+    return value
 
 
 def front_table(answer: FrontAnswer) -> Fitting:
@@ -74,18 +74,18 @@ def _table(answer: FrontAnswer, *, wide: bool) -> "Table":
     return table
 
 
-def _accuracy(found: PredictedAccuracy | None) -> str:
-    if found is None:
+def _accuracy(accuracy: PredictedAccuracy | None) -> str:
+    if accuracy is None:
         return "not known"
-    if found.agreement is None:
-        return f"{found.top1:.2%}"
-    if found.low is None or found.high is None or found.low == found.high:
-        return f"{found.agreement:.1%}"
-    return f"{found.agreement:.1%} ({found.low:.1%} to {found.high:.1%})"
+    if accuracy.agreement is None:
+        return f"{accuracy.top1:.2%}"
+    if accuracy.low is None or accuracy.high is None or accuracy.low == accuracy.high:
+        return f"{accuracy.agreement:.1%}"
+    return f"{accuracy.agreement:.1%} ({accuracy.low:.1%} to {accuracy.high:.1%})"
 
 
 def print_front(console: "Console", answer: FrontAnswer) -> None:
-    """Print the table, the controls, and what it is made from."""
+    """Print the table, the controls and their sources."""
     console.print(front_table(answer))
     console.print()
     precision = f" in {answer.best_single_precision}" if answer.best_single_precision else ""
@@ -137,12 +137,12 @@ def draw_front(answer: FrontAnswer, out: Path) -> None:
 
 
 def front_figure(answer: FrontAnswer) -> "Figure":
-    """The picture of `draw_front`."""
+    """The figure of `draw_front`."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise StretchError("pictures of fronts need matplotlib", install_line("plot")) from error
-    # of three things the third is told beside each design
+    # the third of three objectives is written beside each design
     across, against, *third = sorted(answer.pareto, key=list(AXES).index)
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""Where operators and subgraphs run and what they cost, for people."""
+"""Terminal tables of the placement and cost of operators and subgraphs."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def subgraph_table(subgraphs: Sequence[PlacedSubgraph], device: str, planned_for
         subgraphs: Of an `Explanation`.
     """
     titles = (f"planned ms on {planned_for}", f"ms on {device}"), ("planned ms", "ms")
-    return Fitting([lambda own=own: _subgraphs(subgraphs, own) for own in titles])
+    return Fitting([lambda pair=pair: _subgraphs(subgraphs, pair) for pair in titles])
 
 
 def _wide(ops: Sequence[PlacedOperator], device: str) -> Table:
@@ -63,8 +63,8 @@ def _subgraphs(subgraphs: Sequence[PlacedSubgraph], titles: tuple[str, str]) -> 
     column(table, "processor")
     for title in ("MACs", *titles):
         column(table, title, right=True)
-    for each in subgraphs:
-        table.add_row(each.name, each.processor, f"{each.macs:,}", _ms(each.planned_ms, 2), _ms(each.ms, 2))
+    for subgraph in subgraphs:
+        table.add_row(subgraph.name, subgraph.processor, f"{subgraph.macs:,}", _ms(subgraph.planned_ms, 2), _ms(subgraph.ms, 2))
     return table
 
 

@@ -1,4 +1,4 @@
-"""The kernels of a network under the roofline of a processor, as a picture."""
+"""Roofline plot of the kernels of a network on a processor."""
 
 import itertools
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def draw_roofline(graph: OpGraph, device: DeviceProfile, processor: str, precisi
 
 
 def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, processor: str) -> tuple[str, "Figure"]:
-    """The kernels of a network under the roofline of a processor, in words and as a picture.
+    """Caption and figure of the roofline plot.
 
     The roof is the peak of the profile and the bandwidth of its memory; the area of a
     dot is the kernel's share of the time.
@@ -60,7 +60,7 @@ def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, proces
     ends = [min([bend / _MARGIN, *(x for _, x, _, _ in points)]), max([bend * _MARGIN, *(x for _, x, _, _ in points)])]
     axes.plot([ends[0], bend, ends[1]], [ends[0] * bandwidth, peak, peak], color="black", label=f"{bandwidth:g} GB/s, {peak:g} Gop/s")
     for kind, marker in zip(dict.fromkeys(kind for kind, *_ in points), itertools.cycle("osD^vP*X")):
-        rows = [(x, y, share) for each, x, y, share in points if each == kind]
+        rows = [(x, y, share) for point_kind, x, y, share in points if point_kind == kind]
         axes.scatter(
             [x for x, _, _ in rows],
             [y for _, y, _ in rows],
@@ -87,11 +87,11 @@ def kernel_points(estimate: Estimate) -> Sequence[tuple[str, float, float, float
     item = ITEM_BYTES[estimate.precision]
     return [
         (
-            each.kernel.cost.kind,
-            2 * each.kernel.macs / ((each.kernel.cost.reads + each.kernel.cost.writes + each.kernel.cost.weights) * item),
-            2 * each.kernel.macs / (each.time.ms * 1e6),
-            each.time.ms / estimate.ms,
+            kernel.kernel.cost.kind,
+            2 * kernel.kernel.macs / ((kernel.kernel.cost.reads + kernel.kernel.cost.writes + kernel.kernel.cost.weights) * item),
+            2 * kernel.kernel.macs / (kernel.time.ms * 1e6),
+            kernel.time.ms / estimate.ms,
         )
-        for each in estimate.kernels
-        if each.kernel.macs
+        for kernel in estimate.kernels
+        if kernel.kernel.macs
     ]

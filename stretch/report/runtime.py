@@ -1,4 +1,4 @@
-"""Where the operators of a file run on a runtime, for people."""
+"""Terminal output of a file's placement on a runtime."""
 
 from rich.table import Table
 
@@ -6,44 +6,44 @@ from scheduler.explain.answer import RuntimeExplanation
 from stretch.report.fit import Fitting, column, plain_table
 
 
-def runtime_lines(found: RuntimeExplanation) -> list[str]:
+def runtime_lines(explanation: RuntimeExplanation) -> list[str]:
     """The counts, the first unsupported operator and the fix, a line each.
 
     Args:
-        found: Result of `explain_file` or `fix_file`.
+        explanation: Result of `explain_file` or `fix_file`.
     """
-    on, there = sum(op.taken is True for op in found.operators), sum(op.taken is not None for op in found.operators)
-    share = "" if found.share is None else f", {100 * found.share:.0f} % of the MACs"
-    parts = "partition" if found.partitions == 1 else "partitions"
+    on, there = sum(op.taken is True for op in explanation.operators), sum(op.taken is not None for op in explanation.operators)
+    share = "" if explanation.share is None else f", {100 * explanation.share:.0f} % of the MACs"
+    parts = "partition" if explanation.partitions == 1 else "partitions"
     lines = [
-        f"{found.runtime}, {found.device}: takes {on} of {there} operators{share}, in {found.partitions} {parts}, copies {found.copies}"
+        f"{explanation.runtime}, {explanation.device}: takes {on} of {there} operators{share}, in {explanation.partitions} {parts}, copies {explanation.copies}"
     ]
-    if not found.obstacles:
+    if not explanation.obstacles:
         return [*lines, "all operators are supported"]
-    first = found.obstacles[0]
+    first = explanation.obstacles[0]
     lines.append(f"first unsupported operator: {first.operator} ({first.op}), {first.cause}")
     if first.words:
-        lines.append(f"  {found.runtime.split()[0]} says: {first.words}")
+        lines.append(f"  {explanation.runtime.split()[0]} says: {first.words}")
     lines.append(f"  {first.change}")
-    if found.fix is not None:
-        before, after = found.fix.operators
-        lines.append(f"helps, operators off it {before} -> {after}: {'; '.join(found.fix.steps)}")
-        if found.fix.file is not None:
-            lines.append(f"written: {found.fix.file}, largest difference {found.fix.max_error:.1e}")
+    if explanation.fix is not None:
+        before, after = explanation.fix.operators
+        lines.append(f"helps, operators off it {before} -> {after}: {'; '.join(explanation.fix.steps)}")
+        if explanation.fix.file is not None:
+            lines.append(f"written: {explanation.fix.file}, largest difference {explanation.fix.max_error:.1e}")
     return lines
 
 
-def runtime_table(found: RuntimeExplanation) -> Fitting:
+def runtime_table(explanation: RuntimeExplanation) -> Fitting:
     """A row for each operator.
 
     Args:
-        found: What `explain_file` told.
+        explanation: Result of `explain_file`.
     """
-    return Fitting([lambda: _table(found, True), lambda: _table(found, False)])
+    return Fitting([lambda: _table(explanation, True), lambda: _table(explanation, False)])
 
 
-def _table(found: RuntimeExplanation, wide: bool) -> Table:
-    causes = {each.operator: each.cause for each in found.obstacles}
+def _table(explanation: RuntimeExplanation, wide: bool) -> Table:
+    causes = {obstacle.operator: obstacle.cause for obstacle in explanation.obstacles}
     table = plain_table()
     column(table, "operator", fold=not wide)
     column(table, "kind")
@@ -52,7 +52,7 @@ def _table(found: RuntimeExplanation, wide: bool) -> Table:
         column(table, "part", right=True)
         column(table, "MACs", right=True)
     column(table, "why", fold=True)
-    for op in found.operators:
+    for op in explanation.operators:
         middle = (op.target or "", "" if op.partition is None else str(op.partition), f"{op.macs:,}") if wide else ()
         why = f"{causes[op.name]}: {op.reason}" if op.name in causes else op.reason
         table.add_row(op.name, op.op, *middle, why)

@@ -1,4 +1,4 @@
-"""A plan for people: table of segments and branches, timeline as text bars, figures and controls."""
+"""Terminal output of a plan: table of segments and branches, timeline as text bars, figures and controls."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from stretch.report.fit import Fitting, column, plain_table
 if TYPE_CHECKING:
     from stretch.api.answer import BranchedAnswer
 
-#: What controls are called in words.
+#: Display names of controls.
 CONTROLS = {
     "sequential_same_macs": "plain sequential network of the same MACs",
     "single": "original on {} alone",
@@ -193,7 +193,7 @@ def _write(row: list[str], at: int, text: str) -> None:
 
 
 def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
-    """What the plan is predicted to do, and the controls, as label and value."""
+    """Predictions of the plan and its controls, as label and value."""
     predicted = plan.predicted
     makespan = predicted.makespan_ms
 
@@ -301,7 +301,7 @@ def _accuracy(accuracy: PredictedAccuracy) -> str:
 
 
 def _best_in(objective: ObjectiveAnswer) -> str:
-    """What the design was to be best in, and its value."""
+    """Objective of the design, and its value."""
     if objective.value is None:
         return objective.asked
     value = f"{objective.value:.3g}" if objective.unit else f"{objective.value:.4g}"
@@ -321,13 +321,13 @@ def _search(plan: PlanAnswer) -> str:
 
 
 def control_words(name: str) -> str:
-    """What a control is called."""
+    """Display name of a control."""
     kind, _, where = name.partition(":")
     return CONTROLS.get(kind, name).format(where)
 
 
 def headline(plan: "BranchedAnswer") -> str:
-    """What is recommended, and what was written."""
+    """Recommendation and written files."""
     predicted = plan.predicted
     gain = f"{predicted.speedup:.2f}× the best single processor"
     if plan.recommended == BRANCHED:

@@ -1,4 +1,4 @@
-"""A pair of networks for people: a table on the terminal."""
+"""Terminal output of a pair of networks."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def print_together(console: "Console", answer: TogetherAnswer) -> None:
-    """Print both designs, how they run together, and what they have to beat."""
+    """Print both designs, their concurrent run and their baseline."""
     table = plain_table()
     column(table, "network")
     column(table, "processors")

@@ -109,8 +109,8 @@ def measure_design(captured: Captured, design: BranchDesign, fitted: Batches, he
     """
     model = build(captured, design).to(fitted[0].device)
     calibrate(model, captured, fitted)
-    found = compare(model, captured, held_back).agreement
-    if found.value is None:
+    agreement = compare(model, captured, held_back).agreement
+    if agreement.value is None:
         raise _no_classes(captured)
     stages = [(stage.name, stage.start, stage.end) for stage in space.segments]
     changed = []
@@ -118,7 +118,7 @@ def measure_design(captured: Captured, design: BranchDesign, fitted: Batches, he
         first = next(i for i, (_, begins, _) in enumerate(stages) if begins == segment.start)
         last = next(i for i, (_, _, ends) in enumerate(stages) if ends == segment.end)
         changed.append(ChangedSegment(stages=tuple(name for name, _, _ in stages[first : last + 1]), features=tuple(map(float, row))))
-    return Measured(segments=tuple(changed), error=found.error**2, agreement=found.value)
+    return Measured(segments=tuple(changed), error=agreement.error**2, agreement=agreement.value)
 
 
 class _Original:

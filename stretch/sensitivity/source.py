@@ -62,13 +62,13 @@ def sensitivity_of(
             f"agreement is planned for networks of one input and one output, and `{captured.graph.name}` has several",
             "leave the images out to search, or calibrate a design without asking for an agreement",
         )
-    asked = Asked.of(captured.graph, device, replace(config, min_agreement=None, min_accuracy=None, accuracy="", objective="latency"))
-    checked = asked.config
-    space = stretched_space(captured.graph, checked, asked.costs, asked.stages, merged=checked.merge != "never" and not checked.meet)
-    each = 4 * sum(prod(captured.graph.by_name[stage.start].shape) for stage in asked.stages)
-    most = max(MIN_IMAGES, MOST_BYTES // each // 2)
+    request = Asked.of(captured.graph, device, replace(config, min_agreement=None, min_accuracy=None, accuracy="", objective="latency"))
+    checked = request.config
+    space = stretched_space(captured.graph, checked, request.costs, request.stages, merged=checked.merge != "never" and not checked.meet)
+    image_bytes = 4 * sum(prod(captured.graph.by_name[stage.start].shape) for stage in request.stages)
+    most = max(MIN_IMAGES, MOST_BYTES // image_bytes // 2)
     ours, theirs = _some(fitted, min(FITTED, most)), _some(held_back, min(HELD_BACK, most))
-    found = measure(captured, space, ours, theirs, budget_s, progress=progress)
+    measurement = measure(captured, space, ours, theirs, budget_s, progress=progress)
     on = MeasuredOn(
         weights=_digest(tensor for _, weights in sorted(captured.weights.items()) for _, tensor in sorted(weights.items())),
         images=sum(map(len, ours)),
@@ -78,10 +78,10 @@ def sensitivity_of(
         processors=checked.processors,
         version=__version__,
         date=datetime.now(tz=UTC).isoformat(timespec="seconds"),
-        seconds=round(found.seconds, 1),
-        complete=found.complete,
+        seconds=round(measurement.seconds, 1),
+        complete=measurement.complete,
     )
-    return fit(captured.graph.name, checked.meets_by, asked.stages, found.alone, found.designs, on)
+    return fit(captured.graph.name, checked.meets_by, request.stages, measurement.alone, measurement.designs, on)
 
 
 def _some(batches: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Third stage: the branched network and its control, and images to calibrate it with and to compare it with the original on."""
+"""Third stage: the branched network, its control, and images for calibration and comparison."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from stretch.quantize.images import fingerprint, load_images
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES
 
-#: Images that are computed at a time.
+#: Batch size.
 BATCH = 32
 
 #: Images that are held back to compare with, at most: a share of so many is known to a few hundredths.
@@ -56,7 +56,7 @@ class Images:
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know of them."""
+        """Warnings about the images."""
         if not self.repeated:
             return []
         return [f"{self.repeated} of the images are the same as others and were left out: none may be both calibrated with and compared on"]
@@ -87,39 +87,39 @@ def divide_images(
         raise UsageError(f"a folder of images feeds networks of one input, `{captured.graph.name}` has {names}", "leave the images out")
     taken = load_images(folder, captured.graph.input.shape, count + held_back, preprocessing or IMAGENET)
     known = {fingerprint(image): image for image in taken}
-    found = list(known.values())
-    if len(found) < min(len(taken), MIN_IMAGES):
+    distinct = list(known.values())
+    if len(distinct) < min(len(taken), MIN_IMAGES):
         raise StretchError(
-            f"{folder} has {len(taken)} images of which only {len(found)} differ",
+            f"{folder} has {len(taken)} images of which only {len(distinct)} differ",
             f"give at least {MIN_IMAGES} different ones, better some hundreds",
         )
-    back = max(len(found) - count, min(len(found) // ONE_OF, held_back, len(found) - MIN_IMAGES), 0)
-    chosen = {i * len(found) // back for i in range(back)}
+    back = max(len(distinct) - count, min(len(distinct) // ONE_OF, held_back, len(distinct) - MIN_IMAGES), 0)
+    chosen = {i * len(distinct) // back for i in range(back)}
     sets: list[list[torch.Tensor]] = [[], []]
-    for i, image in enumerate(found):
+    for i, image in enumerate(distinct):
         sets[i in chosen].append(torch.from_numpy(image))
     looked_at = tuple(name for i, name in enumerate(known) if i not in chosen)
     fitted, others = ([torch.cat(some[i : i + BATCH]) for i in range(0, len(some), BATCH)] for some in sets)
-    return Images(fitted, others, len(taken) - len(found), looked_at)
+    return Images(fitted, others, len(taken) - len(distinct), looked_at)
 
 
 def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> tuple[Compared | None, list[str]]:
-    """How far a branched network agrees with its original on images that were held back, and what to say of it.
+    """Agreement of a branched network with its original on held-back images, and warnings about it.
 
     Args:
         images: Batches, (n, channels, height, width); none where there were too few.
     """
     if not images:
         return None, ["too few images to hold any back, so how far this network agrees with the original was not measured"]
-    found = compare(model, captured, images)
-    agreement = found.agreement
-    if agreement.value is None and found.classes:
-        return found, [one_sided(found.classes)]
+    compared = compare(model, captured, images)
+    agreement = compared.agreement
+    if agreement.value is None and compared.classes:
+        return compared, [one_sided(compared.classes)]
     if agreement.value is None:
         what = "the outputs are" if len(captured.graph.outputs) == 1 else "several outputs are"
-        return found, [f"{what} no list of class scores: agreement is told as their error relative to the original's"]
+        return compared, [f"{what} no list of class scores: agreement is told as their error relative to the original's"]
     if agreement.value < CLOSE:
-        return found, [
+        return compared, [
             Sentence(
                 "the branched network sees the original's class in {} of {} images held back: train it (`stretch train`), or let the "
                 "segments that change most stay as they are with {} and {}",
@@ -129,7 +129,7 @@ def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.
                 Mention("repair"),
             )
         ]
-    return found, []
+    return compared, []
 
 
 def run_on(
@@ -142,7 +142,7 @@ def run_on(
     seconds: float = SECONDS,
     progress: Progress = silent,
 ) -> tuple[BundleAgreement, list[str]]:
-    """How far a bundle's files, in the precisions that are planned, agree with the original, and what to say of it.
+    """Agreement of a bundle's files in their planned precisions with the original, and warnings about it.
 
     Args:
         bundle: An fp32 bundle.
@@ -150,7 +150,7 @@ def run_on(
         count: Images to compare on, at most.
         mapping: Where processors run here; see `stretch.evaluation.files.measure_files`.
         seconds: Time after which no further image is begun.
-        progress: Told what comes next.
+        progress: Called with the next step.
     """
     fitted, there = ([image[None].numpy() for batch in some for image in batch.cpu()] for some in (images.fitted, images.held_back))
     taken = [there[i * len(there) // count] for i in range(count)] if len(there) > count else there
@@ -163,8 +163,8 @@ def run_on(
     def original(x: Any) -> Any:
         return next(expected)[None]
 
-    found = measure_files(bundle, original, fitted, taken, mapping, seconds=seconds, progress=progress)
-    said = [f"subgraph `{name}` was run in fp32, not in its planned precision: {why}" for name, why in found.kept.items()]
-    if found.left:
-        said.append(f"in the time there is, the bundle's files were run on {found.agreement.images} of {len(taken)} images")
-    return found.agreement, said
+    measured = measure_files(bundle, original, fitted, taken, mapping, seconds=seconds, progress=progress)
+    said = [f"subgraph `{name}` was run in fp32, not in its planned precision: {why}" for name, why in measured.kept.items()]
+    if measured.left:
+        said.append(f"in the time there is, the bundle's files were run on {measured.agreement.images} of {len(taken)} images")
+    return measured.agreement, said

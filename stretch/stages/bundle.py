@@ -1,4 +1,4 @@
-"""Last stage: a bundle, with all that is known of the plan, whoever writes it."""
+"""Last stage: writing a bundle with the metadata of its plan."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

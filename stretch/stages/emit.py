@@ -39,7 +39,7 @@ def emit(
 
     Raises:
         UsageError: If the folder cannot take a package, or options of a model are given for a bundle.
-        StretchError: Or one of its kinds: no such model or bundle, an operator without a form in Python.
+        StretchError: Or one of its kinds: no such model or bundle, an operator that cannot be written as Python code.
     """
     folder = Path(out)
     check_folder(folder)

@@ -161,17 +161,17 @@ def _unlike(entry: SubgraphEntry, precision: str) -> str:
 
 def _predicted(graph: OpGraph, estimate: Estimate, entry: SubgraphEntry, backend: str) -> Iterator[PlacedOperator]:
     """The operators of a subgraph, each with its kernel's time or the reason why it has none of its own."""
-    kernel_of = {op: each for each in estimate.kernels for op in each.kernel.ops}
+    kernel_of = {op: kernel_estimate for kernel_estimate in estimate.kernels for op in kernel_estimate.kernel.ops}
     for op in graph.ops:
         if op.kind == "input":
             continue
-        each = kernel_of.get(op.name)
-        if each is None:
+        kernel_estimate = kernel_of.get(op.name)
+        if kernel_estimate is None:
             yield _on_backend(op, entry, backend, f"{backend} launches nothing for it")
-        elif each.kernel.name == op.name:
-            yield _on_backend(op, entry, backend, f"a kernel of {backend} in {estimate.precision}", each.time.ms)
+        elif kernel_estimate.kernel.name == op.name:
+            yield _on_backend(op, entry, backend, f"a kernel of {backend} in {estimate.precision}", kernel_estimate.time.ms)
         else:
-            yield _on_backend(op, entry, backend, f"merged into `{each.kernel.name}` by {backend}")
+            yield _on_backend(op, entry, backend, f"merged into `{kernel_estimate.kernel.name}` by {backend}")
 
 
 def _on_backend(op: Op, entry: SubgraphEntry, backend: str, reason: str, ms: float | None = None) -> PlacedOperator:

@@ -13,7 +13,7 @@ from stretch.capture.inputs import InputShapes
 from stretch.capture.trace import capture_traced
 from stretch.models.load import LoadedModel, is_file, load_model
 
-#: What a part of the work is done in, given its name: to tell of it and to time it.
+#: Context manager of a named phase, which reports and times it.
 Phase = Callable[[str], AbstractContextManager[None]]
 
 
@@ -53,14 +53,14 @@ def read_network(
         StretchError: Or one of its kinds: names that do not exist, networks that cannot be captured.
     """
     with phase("load"):
-        given = None if callable(shape) else shape
-        options = {"weights": weights, "seed": seed, "trust_code": trust_code, "input_shape": given}
+        input_shape = None if callable(shape) else shape
+        options = {"weights": weights, "seed": seed, "trust_code": trust_code, "input_shape": input_shape}
         loaded = load_model(model, **options) if isinstance(model, str) else model()
     check_numbers(loaded.module, loaded.name)
-    own = shape(loaded) if callable(shape) else _asked(model, shape)
+    traced_shape = shape(loaded) if callable(shape) else _asked(model, shape)
     name = loaded.name.rpartition("/")[2] if portable and is_file(loaded.name) else loaded.name
     with phase("capture"):
-        return Network(loaded, capture(loaded.module, loaded.input_shape if own is None else own, name))
+        return Network(loaded, capture(loaded.module, loaded.input_shape if traced_shape is None else traced_shape, name))
 
 
 def _asked(model: object, shape: InputShapes | None) -> InputShapes | None:
@@ -112,14 +112,14 @@ def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "
 
         return Readout(read_onnx(model, shape))
     loaded = load_model(model, weights="none" if weights == "default" else weights, trust_code=trust_code, input_shape=shape)
-    asked = _asked(model, shape)
-    own = loaded.input_shape if asked is None else asked
+    requested = _asked(model, shape)
+    input_shape = loaded.input_shape if requested is None else requested
     try:
-        return Readout(capture_traced(loaded.module, own, loaded.name).graph)
+        return Readout(capture_traced(loaded.module, input_shape, loaded.name).graph)
     except UsageError:
         raise
     except StretchError as error:
         # torch's exporter is slow to import
         from stretch.capture.exported import capture_exported
 
-        return Readout(capture_exported(loaded.module, own, loaded.name), error.message)
+        return Readout(capture_exported(loaded.module, input_shape, loaded.name), error.message)

@@ -1,4 +1,4 @@
-"""What a network takes on each processor of a device, predicted, as plain data: JSON and the terminal's table both read these structs."""
+"""Predicted latency of a network on each processor of a device, as plain data for the JSON and the terminal's table."""
 
 from collections.abc import Sequence
 
@@ -110,24 +110,24 @@ def _latency(estimate: Estimate, profile: DeviceProfile, kernels: bool) -> Predi
         source=estimate.source,
         fixed_ms=estimate.fixed_ms,
         kernel_count=len(estimate.kernels),
-        by_roofline=sum(each.time.origin == "roofline" for each in estimate.kernels),
+        by_roofline=sum(kernel.time.origin == "roofline" for kernel in estimate.kernels),
         fit=FitSource(runtime=fit.runtime, source=fit.source, held_out=fit.held_out) if fit else None,
-        kernels=[_kernel(each) for each in estimate.kernels] if kernels else [],
+        kernels=[_kernel(kernel) for kernel in estimate.kernels] if kernels else [],
     )
 
 
-def _kernel(each: KernelEstimate) -> PredictedKernel:
+def _kernel(estimate: KernelEstimate) -> PredictedKernel:
     return PredictedKernel(
-        name=each.kernel.name,
-        kind=each.kernel.cost.kind,
-        ops=each.kernel.ops,
-        macs=each.kernel.macs,
-        ms=each.time.ms,
-        launch_ms=each.time.launch_ms,
-        compute_ms=each.time.compute_ms,
-        memory_ms=each.time.memory_ms,
-        bound="the CPU" if each.kernel.elsewhere else each.time.bound,
-        origin=each.time.origin,
+        name=estimate.kernel.name,
+        kind=estimate.kernel.cost.kind,
+        ops=estimate.kernel.ops,
+        macs=estimate.kernel.macs,
+        ms=estimate.time.ms,
+        launch_ms=estimate.time.launch_ms,
+        compute_ms=estimate.time.compute_ms,
+        memory_ms=estimate.time.memory_ms,
+        bound="the CPU" if estimate.kernel.elsewhere else estimate.time.bound,
+        origin=estimate.time.origin,
     )
 
 

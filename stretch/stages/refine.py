@@ -13,7 +13,7 @@ from stretch.stages.build import Images, compare_on
 from stretch.transform import BranchedModel
 from stretch.transform.refine import Checkpoint, Refined, Refinement, refine
 
-#: Told where nothing came of it.
+#: Warning if the refinement did not improve the network.
 KEPT = "refining brought the network no closer to the original on images held back, so its weights stay as they were"
 
 
@@ -45,18 +45,18 @@ def refine_and_compare(
 
     Args:
         model: The network, on the CPU; changed in place.
-        progress: Told what comes next, and how far it is.
+        progress: Called with the next step and the progress.
     """
     progress("compare")
     before, said_before = compare_on(model, captured, images.held_back)
     start = {key: value.clone() for key, value in model.state_dict().items()}
-    found = refined(model, captured, images.fitted, how, progress, checkpoint)
+    refinement = refined(model, captured, images.fitted, how, progress, checkpoint)
     progress("compare")
     after, said = compare_on(model, captured, images.held_back)
-    if found.after < found.before and not (before and after and _worse(after.agreement, before.agreement)):
-        return Outcome(found, before, after, "refined", said)
+    if refinement.after < refinement.before and not (before and after and _worse(after.agreement, before.agreement)):
+        return Outcome(refinement, before, after, "refined", said)
     model.load_state_dict(start)
-    return Outcome(replace(found, after=found.before), before, before, "start", [*said_before, KEPT])
+    return Outcome(replace(refinement, after=refinement.before), before, before, "start", [*said_before, KEPT])
 
 
 def refined(
@@ -71,7 +71,7 @@ def refined(
 
     Args:
         images: Batches that it was calibrated with, (n, channels, height, width).
-        progress: Told now and then how far it is.
+        progress: Called regularly with the progress.
     """
     place = next(model.parameters()).device
     try:

@@ -1,4 +1,4 @@
-"""A bundle's networks as torch modules again, made of its files alone: its model may be code of others, or gone."""
+"""Restores a bundle's networks as torch modules from its files alone, as the source of its model may be unavailable."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -65,11 +65,11 @@ def reopen(bundle: Bundle) -> Reopened:
     if set(subgraph_names(model.graph)) != {sub.name for sub in manifest.subgraphs}:
         raise StretchError(f"the design of {bundle.path} has other branches than the bundle has subgraphs", _AGAIN)
     _fill(model, weights_of_wholes(model.graph, _tensors(_opened(bundle.file(manifest.whole)))))
-    found = Reopened(captured, model.eval())
+    reopened = Reopened(captured, model.eval())
     # raises where a file computes something else
     controls = {"original": manifest.controls["original"]}
     check_export(bundle.file("."), msgspec.structs.replace(manifest, controls=controls), captured, model, None)
-    return found
+    return reopened
 
 
 def _opened(path: Path) -> OnnxFile:
@@ -78,7 +78,7 @@ def _opened(path: Path) -> OnnxFile:
 
 
 def _tensors(file: OnnxFile) -> Weights:
-    return {op: {key: torch.from_numpy(value.copy()) for key, value in own.items()} for op, own in weights_of(file).items()}
+    return {op: {key: torch.from_numpy(value.copy()) for key, value in arrays.items()} for op, arrays in weights_of(file).items()}
 
 
 def _design(bundle: Bundle, graph: OpGraph, passed_on: Mapping[str, str]) -> BranchDesign:
@@ -94,7 +94,7 @@ def _design(bundle: Bundle, graph: OpGraph, passed_on: Mapping[str, str]) -> Bra
         # it becomes the name of a module, beside what every module has
         if not part.name.isidentifier() or hasattr(BranchedModel, part.name):
             raise StretchError(f"{bundle.path} states a design with a segment called `{part.name[:60]}`", _AGAIN)
-        if not part.branches or min(min(each.width, each.align) for each in part.branches) < 1:
+        if not part.branches or min(min(branch.width, branch.align) for branch in part.branches) < 1:
             raise StretchError(f"segment `{part.name}` of {bundle.path} has a branch of no width", _AGAIN)
         ends = {what: _written(getattr(part, what), passed_on) for what in ("start", "end")}
         for name in ends.values():
@@ -107,7 +107,7 @@ def _design(bundle: Bundle, graph: OpGraph, passed_on: Mapping[str, str]) -> Bra
 def _largest(stated: object) -> int:
     """The largest whole number in nested data; 0 if there is none."""
     if isinstance(stated, Mapping | list | tuple):
-        return max((_largest(each) for each in (stated.values() if isinstance(stated, Mapping) else stated)), default=0)
+        return max((_largest(element) for element in (stated.values() if isinstance(stated, Mapping) else stated)), default=0)
     return abs(stated) if isinstance(stated, int) else 0
 
 
@@ -126,11 +126,11 @@ def _captured(graph: OpGraph, weights: Weights, design: BranchDesign) -> Capture
 def _fill(model: BranchedModel, weights: Weights) -> None:
     """Give every operator of a branched network the weights that it has in the whole file; branches of channels see parts of one."""
     for name, module in model.named_modules():
-        own = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
-        given = {key: value for key, value in weights.get(name.replace(".", "_"), {}).items() if key in own}
-        for key, value in given.items():
-            if value.numel() != own[key].numel():
+        parameters = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
+        values = {key: value for key, value in weights.get(name.replace(".", "_"), {}).items() if key in parameters}
+        for key, value in values.items():
+            if value.numel() != parameters[key].numel():
                 raise StretchError(
-                    f"`{name}` has {value.numel()} numbers of its {key} in the bundle's files, its design {own[key].numel()}", _AGAIN
+                    f"`{name}` has {value.numel()} numbers of its {key} in the bundle's files, its design {parameters[key].numel()}", _AGAIN
                 )
-        load_weights(module, {key: value.reshape(own[key].shape) for key, value in given.items()})
+        load_weights(module, {key: value.reshape(parameters[key].shape) for key, value in values.items()})

@@ -39,19 +39,19 @@ def pair_of(
     seconds: dict[str, float] = {}
     graphs = []
     began = time.perf_counter()
-    for name, own in zip(models, (shape, None), strict=True):
+    for name, network_shape in zip(models, (shape, None), strict=True):
         progress(f"capturing {name}")
-        graphs.append(read_network(name, own, weights="none", trust_code=trust_code).graph)
+        graphs.append(read_network(name, network_shape, weights="none", trust_code=trust_code).graph)
     seconds["capture"] = round(time.perf_counter() - began, 3)
     began = time.perf_counter()
-    found = []
+    candidate_sets = []
     for graph in graphs:
         progress(f"designs of {graph.name}")
-        found.append(candidates(graph, device, request, top, within))
+        candidate_sets.append(candidates(graph, device, request, top, within))
     seconds["search"] = round(time.perf_counter() - began, 3)
     began = time.perf_counter()
     progress("pairs")
     processors = Asked.of(graphs[0], device, request).config.processors
-    best = together(found[0], found[1], device, processors, goal, progress=progress)
+    best = together(candidate_sets[0], candidate_sets[1], device, processors, goal, progress=progress)
     seconds["pairs"] = round(time.perf_counter() - began, 3)
     return together_answer(best, seconds)

@@ -5,10 +5,7 @@ import sys
 
 
 def main() -> None:
-    """`stretch train` with the words of this command line.
-
-    The command line stands above the trainer, so that it is found here by its name.
-    """
+    """`stretch train` with these arguments; it is imported by name, as the trainer may not import the command line statically."""
     importlib.import_module("stretch.cli").app(["train", *sys.argv[1:]])
 
 

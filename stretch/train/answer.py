@@ -1,4 +1,4 @@
-"""What training and extraction tell, as plain data: JSON and the terminal both read these structs, whose fields are the JSON's keys."""
+"""Results of training and extraction as plain data, for the JSON and the terminal; the fields are the JSON's keys."""
 
 from pathlib import Path
 from typing import Any
@@ -14,43 +14,43 @@ class TrainAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     run: Path | None  # Its folder; None after a dry run.
     checkpoint: Path | None  # Its final weights; None after a dry run.
-    metrics: dict[str, Any]  # As the run's folder has them: accuracy, loss, epochs, seconds, images a second, memory and more.
+    metrics: dict[str, Any]  # As in the run's folder: accuracy, loss, epochs, seconds, images a second, memory and more.
     warnings: list[str]  # What a person should know.
 
 
 class ExtractedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """Top-1 of what was taken out of a run."""
+    """Top-1 accuracy of an extracted design."""
 
-    supernet: float  # Of the same weights within the run.
-    extracted: float  # Of the network by itself.
+    supernet: float  # Within the run.
+    extracted: float  # Of the extracted network.
     source: str = "measured"  # Where the figures come from.
 
 
 class RankingAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How well a predictor of accuracy ranks designs."""
+    """Quality of an accuracy predictor's ranking of designs."""
 
-    file: Path  # The predictor.
-    designs: int  # How many designs it was fitted to.
-    rank_correlation: float  # Spearman's, on designs that were left out.
+    file: Path  # Of the predictor.
+    designs: int  # Number of designs it was fitted to.
+    rank_correlation: float  # Spearman's, on held-out designs.
     p_value: float  # Of that correlation.
     rmse: float  # Of the same predictions.
     source: str = "measured"  # Where the figures come from.
 
 
 class ExtractAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A design taken out of a run."""
+    """A design extracted from a run."""
 
     checkpoint: Path  # Its weights.
     accuracy: ExtractedAccuracy | None  # Of those, on the run's test images; None of a run without labels.
     agreement: Agreement | None  # With the original, on some of the run's test images, or without labels on those held back.
     bundle: Path | None  # Folder of the bundle, where one was written.
-    checks: dict[str, Any]  # What was compared as the bundle was written; empty without one.
-    ranking: RankingAnswer | None  # Of the designs of the supernet, where that was asked for.
+    checks: dict[str, Any]  # Numeric checks of the bundle; empty without one.
+    ranking: RankingAnswer | None  # Of the supernet's designs, if requested.
     warnings: list[str]  # What a person should know.
 
 
 def ranking_answer(file: Path, predictor: AccuracyPredictor) -> RankingAnswer:
-    """How well the predictor that the file `file` holds ranks designs."""
+    """Ranking quality of the predictor in `file`."""
     return RankingAnswer(
         file=file,
         designs=predictor.designs,

@@ -10,7 +10,7 @@ from scheduler.bundle.preprocessing import Preprocessing
 if TYPE_CHECKING:
     from stretch.train.source import Source
 
-#: Share of the shorter side that is seen of images decoded as they are needed, where nothing is random.
+#: Share of the shorter side that evaluation crops from images decoded on demand.
 VIEW = 224 / 256
 
 
@@ -33,13 +33,13 @@ class Normalise:
 
 
 def preprocessing(images: "Source") -> Preprocessing:
-    """What a picture goes through so that a network sees it as it saw the test images of its training.
+    """Preprocessing that treats an image like the test images of the training.
 
     Args:
-        images: The training set: packed images are whole, decoded ones lose their border.
+        images: The training set: packed images are kept whole, decoded ones are cropped.
     """
     mean, deviation = (moments.double() / 255 for moments in images.moments())
-    # a set of one colour has no deviation
+    # images of one colour have no deviation
     return Preprocessing(tuple(mean.tolist()), tuple(deviation.clamp_min(1e-6).tolist()), VIEW if images.augmented else 1.0)
 
 
@@ -54,9 +54,9 @@ def crop_and_flip(
     n, _, height, width = images.shape
     device = images.device
     part, parts = share
-    own = slice(part * n, (part + 1) * n)
-    shifts = torch.randint(2 * padding + 1, (n * parts, 2), device=device, generator=generator)[own]
-    flipped = torch.rand(n * parts, 1, device=device, generator=generator)[own] < 0.5
+    rows_here = slice(part * n, (part + 1) * n)
+    shifts = torch.randint(2 * padding + 1, (n * parts, 2), device=device, generator=generator)[rows_here]
+    flipped = torch.rand(n * parts, 1, device=device, generator=generator)[rows_here] < 0.5
     rows = shifts[:, :1] + torch.arange(height, device=device)
     columns = shifts[:, 1:] + torch.arange(width, device=device)
     columns = torch.where(flipped, columns.flip(1), columns)

@@ -1,4 +1,4 @@
-"""Checkpoints of runs: tensors in safetensors, the rest as JSON in its header, whole or not at all."""
+"""Checkpoints of runs, written atomically: tensors in safetensors, the rest as JSON in its header."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,20 +18,20 @@ CHECKPOINT_VERSION = 1
 
 
 class State(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a checkpoint says beside its tensors."""
+    """State of a checkpoint beside its tensors."""
 
     version: int  # Of this format.
-    identity: dict[str, str]  # Fingerprints of what the run is: ``recipe``, ``design``, ``model``.
-    epoch: int  # Epochs that are complete.
-    done: int  # Steps of the epoch under way.
+    identity: dict[str, str]  # Fingerprints of the run: ``recipe``, ``design``, ``model``.
+    epoch: int  # Completed epochs.
+    done: int  # Completed steps of the current epoch.
     history: list[dict[str, float | int | None]]  # Rows of the log.
     best: float | None = None  # Highest accuracy, or agreement without labels, so far, or None.
     scaler: dict[str, float] = {}  # State of the fp16 loss scale.
-    processes: int = 1  # How many processes the run had.
+    processes: int = 1  # Number of processes of the run.
 
 
 def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: float | None) -> None:
-    """Write everything a run needs to go on as if it had never stopped."""
+    """Write everything a run needs to resume exactly."""
     step = run.step
     tensors = {f"model.{k}": v for k, v in unwrapped(run.model).state_dict().items()}
     tensors |= optimizer_tensors(step.optimizer, step.parameters)
@@ -56,7 +56,7 @@ def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: flo
 
 
 def read_state(path: Path) -> State:
-    """What a checkpoint says of itself."""
+    """Read the header of a checkpoint."""
     try:
         with safe_open(path, framework="pt") as file:
             state = msgspec.json.decode((file.metadata() or {})["state"], type=State)
@@ -70,10 +70,10 @@ def read_state(path: Path) -> State:
 
 
 def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> State:
-    """Put a run where a checkpoint was written."""
+    """Restore a run from a checkpoint."""
     state = read_state(path)
-    for what, own in identity.items():
-        if state.identity.get(what) != own:
+    for what, expected in identity.items():
+        if state.identity.get(what) != expected:
             raise StretchError(f"{path} belongs to another {what}", f"resume with the {what} it was made with, or start a new run folder")
     if state.processes != run.world.size:
         raise StretchError(f"{path} is of a run with {state.processes} processes, this one has {run.world.size}", "start as many processes")

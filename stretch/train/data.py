@@ -1,4 +1,4 @@
-"""Image sets held whole in memory, on the device that trains."""
+"""Image sets in the memory of the training device."""
 
 import zipfile
 import zlib
@@ -14,10 +14,10 @@ from predictors.errors import StretchError
 
 _T = TypeVar("_T")
 
-#: Numbers of all images of a made-up set together: four gigabytes while they are drawn.
+#: Maximum number of elements of a synthetic set: four gigabytes during its creation.
 MAX_SYNTHETIC = 1 << 30
 
-#: What `load_arrays` reads.
+#: Format of `load_arrays`.
 _NEEDED = "an .npz holds train_images and test_images, uint8 of n×height×width×3, and train_labels and test_labels, n whole numbers"
 
 
@@ -30,7 +30,7 @@ class ImageSet:
 
     @classmethod
     def of(cls, images: torch.Tensor, labels: torch.Tensor, classes: int) -> "ImageSet":
-        """The set, checked.
+        """Create a validated set.
 
         Raises:
             StretchError: If shapes or types differ from what a set holds, or a
@@ -45,7 +45,7 @@ class ImageSet:
         if int(labels.min()) < 0 or int(labels.max()) >= classes:
             raise StretchError(
                 f"labels go from {int(labels.min())} to {int(labels.max())}, the model has {classes} classes",
-                f"--set classes={int(labels.max()) + 1} makes the model's last layer anew, or mend the labels",
+                f"--set classes={int(labels.max()) + 1} replaces the model's last layer, or correct the labels",
             )
         return cls(images, labels)
 
@@ -58,7 +58,7 @@ class ImageSet:
         return ImageSet(self.images.to(device), self.labels.to(device))
 
     def some(self, count: int) -> "ImageSet":
-        """At most so many of the images, spread over all."""
+        """At most this many images, spread evenly."""
         if len(self) <= count:
             return self
         index = torch.arange(count, device=self.labels.device) * len(self) // count
@@ -76,24 +76,24 @@ class ImageSet:
         mean = total / count
         return mean.float(), (squares / count - mean.square()).clamp_min(1e-12).sqrt().float()
 
-    #: Whether images come augmented; these do not.
+    #: Whether images are already augmented.
     augmented = False
 
     def epoch(
         self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Full batches of one epoch in an order that its number and the seed alone decide.
+        """Full batches of one epoch in an order that depends only on its number and the seed.
 
         Args:
-            batch: Images of all processes together.
-            skip: Batches to leave out, where a run goes on.
-            share: (k, n): only part k of n of every batch.
+            batch: Batch size over all processes.
+            skip: Number of batches to skip when resuming.
+            share: (k, n): part k of n of every batch.
         """
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed * 1_000_003 + number)).to(self.labels.device)
         part, parts = share
-        own = batch // parts
+        per_process = batch // parts
         for start in range(skip * batch, len(self) - batch + 1, batch):
-            index = order[start + part * own : start + (part + 1) * own]
+            index = order[start + part * per_process : start + (part + 1) * per_process]
             yield self.images[index], self.labels[index]
 
     def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -129,19 +129,19 @@ def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
 
 
 def load_unlabelled(path: Path, share: float) -> tuple[ImageSet, ImageSet]:
-    """Images to train on and others, held back, from an ``.npz`` file without labels."""
+    """Training and held-back images from an ``.npz`` file without labels."""
     parts = _read(path, ("train_images",), ("test_images",))
     train = _packed(parts, "train", path)
     if "test_images" in parts:
         held_back = _packed(parts, "test", path)
     else:
-        own, others = divided(range(len(train)), share, path)
-        train, held_back = train[own], train[others]
+        train_index, others = divided(range(len(train)), share, path)
+        train, held_back = train[train_index], train[others]
     return tuple(ImageSet.of(some, torch.zeros(len(some), dtype=torch.int64), 1) for some in (train, held_back))  # type: ignore[return-value]
 
 
 def divided(items: Sequence[_T], share: float, where: Path) -> tuple[list[_T], list[_T]]:
-    """Items to train on and others, held back, spread over all in their order.
+    """Divide items into training and held-back ones, which are spread evenly.
 
     Raises:
         StretchError: If there are fewer than two.
@@ -157,10 +157,10 @@ def divided(items: Sequence[_T], share: float, where: Path) -> tuple[list[_T], l
 
 
 def _read(path: Path, needed: tuple[str, ...], more: tuple[str, ...] = ()) -> dict[str, np.ndarray[Any, Any]]:
-    """Arrays of an ``.npz`` file: those that are needed, and of others those that are there."""
+    """Required and existing optional arrays of an ``.npz`` file."""
     try:
         if not zipfile.is_zipfile(path):
-            # so that what is not there is told from what is something else
+            # distinguishes a missing file from a damaged one
             path.open("rb").close()
             raise StretchError(f"{path} is no .npz file, or it is damaged", _NEEDED)
         with np.load(path, allow_pickle=False) as file:
@@ -175,7 +175,7 @@ def _read(path: Path, needed: tuple[str, ...], more: tuple[str, ...] = ()) -> di
 
 
 def _packed(parts: dict[str, np.ndarray[Any, Any]], split: str, path: Path) -> torch.Tensor:
-    """Images of a part, (n, 3, height, width)."""
+    """Images of a split, (n, 3, height, width)."""
     images = parts[f"{split}_images"]
     if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
         raise StretchError(f"`{split}_images` of {path} is {images.dtype} of shape {images.shape}", _NEEDED)
@@ -183,10 +183,10 @@ def _packed(parts: dict[str, np.ndarray[Any, Any]], split: str, path: Path) -> t
 
 
 def synthetic(classes: int, size: int, count: int, seed: int = 0) -> tuple[ImageSet, ImageSet]:
-    """A set that can be learned: each class has a colour, under noise.
+    """A synthetic, learnable set: each class has a colour with noise.
 
     Args:
-        count: Training images; the test set has a quarter of it.
+        count: Number of training images; the test set has a quarter of it.
 
     Raises:
         StretchError: If the images together would not fit into memory.

@@ -45,20 +45,20 @@ def load_data(config: DataConfig, classes: int, size: int) -> tuple[Source, Sour
 
 
 def _cifar(path: Path, name: str, classes: int | None, *, train: bool) -> ImageSet:
-    """CIFAR by torchvision, from files that are there already; its classes do not count where the model's are None."""
+    """CIFAR by torchvision, from existing files; its classes are not checked if `classes` is None."""
     try:
         from torchvision.datasets import CIFAR10, CIFAR100
     except ModuleNotFoundError as error:
         raise MissingBackendError("CIFAR needs torchvision, which is not installed", install_line("torch")) from error
     kind = CIFAR10 if name == "cifar10" else CIFAR100
     try:
-        found = kind(str(path), train=train, download=False)
+        dataset = kind(str(path), train=train, download=False)
     except RuntimeError as error:
         raise StretchError(
             f"{path} does not hold {name}, or it is damaged", f"download it with torchvision.datasets.{kind.__name__}(…, download=True)"
         ) from error
-    own = len(found.classes)
-    if classes is not None and own != classes:
-        raise StretchError(f"{name} has {own} classes, the model has {classes}", other_classes(own))
-    images = torch.from_numpy(np.ascontiguousarray(found.data.transpose(0, 3, 1, 2)))
-    return ImageSet.of(images, torch.tensor(found.targets, dtype=torch.int64), own)
+    class_count = len(dataset.classes)
+    if classes is not None and class_count != classes:
+        raise StretchError(f"{name} has {class_count} classes, the model has {classes}", other_classes(class_count))
+    images = torch.from_numpy(np.ascontiguousarray(dataset.data.transpose(0, 3, 1, 2)))
+    return ImageSet.of(images, torch.tensor(dataset.targets, dtype=torch.int64), class_count)

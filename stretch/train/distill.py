@@ -1,4 +1,4 @@
-"""What a student learns from a teacher's scores, and from its tensors at meeting points."""
+"""Distillation losses on a teacher's scores, and on its tensors at meeting points."""
 
 import torch
 import torch.nn.functional as F
@@ -15,13 +15,13 @@ def distill_loss(scores: torch.Tensor, teacher: torch.Tensor, temperature: float
 
 
 def soft_label_losses(scores: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """The same for each sample, (n,)."""
+    """The same cross-entropy per sample, (n,)."""
     soft = F.log_softmax(teacher / temperature, dim=1)
     return F.kl_div(F.log_softmax(scores / temperature, dim=1), soft, reduction="none", log_target=True).sum(1) * temperature**2
 
 
 def weighted_distill_loss(scores: torch.Tensor, teacher: torch.Tensor, labels: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Soft labels, less of them where the student already knows better (Zhou et al. 2021, eq. 10), as paper 003 distils.
+    """Soft labels, weighted less where the student is already better (Zhou et al. 2021, eq. 10), as in paper 003.
 
     A sample's weight is 1 − exp(−s / t), where s and t are the cross-entropies of student
     and teacher to the label: near one while the student is far behind its teacher, near
@@ -44,7 +44,7 @@ def with_teacher(
     share: float,
     temperature: float,
 ) -> torch.Tensor:
-    """A loss on labels and one on the teacher's scores, mixed."""
+    """A weighted sum of a loss on labels and one on the teacher's scores."""
     taught = (
         weighted_distill_loss(scores, teacher, labels, temperature) if kind == "weighted" else distill_loss(scores, teacher, temperature)
     )
@@ -68,7 +68,7 @@ class WithFeatures(nn.Module):
 
 
 def segment_outputs(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Run a branched network and keep what its segments hand on, the last one's left out."""
+    """Run a branched network; returns its scores and the outputs of all segments but the last."""
     assert isinstance(model, BranchedModel)
     outputs = []
     for part in model.design.segments:
@@ -77,10 +77,10 @@ def segment_outputs(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, li
     return x, [output for output in outputs[:-1] if output.dim() == 4]
 
 
-def feature_loss(own: list[torch.Tensor], targets: list[torch.Tensor]) -> torch.Tensor:
-    """Mean squared distance at meeting points, each over the mean square of the teacher's tensor."""
+def feature_loss(features: list[torch.Tensor], targets: list[torch.Tensor]) -> torch.Tensor:
+    """Mean squared distance at meeting points, relative to the mean square of the teacher's tensors."""
     losses = []
-    for a, b in zip(own, targets, strict=True):
+    for a, b in zip(features, targets, strict=True):
         if a.shape != b.shape:
             raise StretchError(
                 f"features of shape {tuple(a.shape[1:])} cannot be compared with the teacher's {tuple(b.shape[1:])}",

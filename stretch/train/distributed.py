@@ -1,4 +1,4 @@
-"""One process or many: who this one is, and what they share."""
+"""Distributed training: this process's rank, and collective operations."""
 
 import os
 from collections.abc import Iterator
@@ -15,44 +15,44 @@ from predictors.errors import StretchError
 
 @dataclass(frozen=True)
 class World:
-    """This process among those of the run."""
+    """This process and the number of all."""
 
     rank: int = 0  # Its number, from 0.
-    size: int = 1  # How many there are.
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # Where it computes.
+    size: int = 1  # Number of processes.
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # Of this process.
 
     @property
     def first(self) -> bool:
-        """Whether it writes files and speaks."""
+        """Whether it writes files and prints."""
         return self.rank == 0
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Add a tensor over all processes, in place."""
+        """Sum a tensor over all processes, in place."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def barrier(self) -> None:
-        """Wait until every process is here."""
+        """Wait for all processes."""
         if self.size > 1:
             dist.barrier()
 
 
 @contextmanager
 def join_world(device: str = "auto") -> Iterator[World]:
-    """Enter the processes that torchrun started; alone where it did not.
+    """Join the processes of torchrun, or run as the only process.
 
     Args:
-        device: ``auto`` (a GPU where there is one), ``cpu`` or ``cuda``.
+        device: ``auto`` (a GPU if available), ``cpu`` or ``cuda``.
 
     Raises:
-        StretchError: If a GPU is asked for and there is none, or the
+        StretchError: If a GPU is requested and there is none, or the
             processes cannot find each other.
     """
     size, rank, local = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")))
     on_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"
     if on_gpu and not torch.cuda.is_available():
-        raise StretchError("there is no GPU that torch can use", "train on the CPU with --set data.device=cpu, or mend the driver")
+        raise StretchError("there is no GPU that torch can use", "train on the CPU with --set data.device=cpu, or repair the driver")
     if on_gpu and local >= torch.cuda.device_count():
         raise StretchError(f"process {local} of this machine has no GPU, there are {torch.cuda.device_count()}", "lower --gpus")
     where = torch.device("cuda", local) if on_gpu else torch.device("cpu")
@@ -74,7 +74,7 @@ def join_world(device: str = "auto") -> Iterator[World]:
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all processes; so is the gradient of a sum."""
+    """Differentiable sum over all processes."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -90,10 +90,10 @@ class _Sum(torch.autograd.Function):
 
 
 class SharedNorm(nn.BatchNorm2d):
-    """Batch-norm whose statistics are those of all processes' images, on any device.
+    """Batch norm with statistics over all processes, on any device.
 
-    torch's own `SyncBatchNorm` knows GPUs alone; this one serves CPUs, and the
-    test that many processes compute what one would.
+    torch's `SyncBatchNorm` supports only GPUs; this one is for CPUs, and for the
+    test that several processes compute the same as one.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -104,7 +104,7 @@ class SharedNorm(nn.BatchNorm2d):
         shape = (1, -1, *[1] * (input.dim() - 2))
         total, count = _Sum.apply(torch.stack([input.sum(dims), input.new_full((input.shape[1],), input.numel() / input.shape[1])]))
         mean = total / count
-        # Of the deviations, since a mean of squares less a squared mean loses digits.
+        # The mean of squared deviations is more accurate than the mean of squares minus the squared mean.
         variance = _Sum.apply((input - mean.view(shape)).square().sum(dims)) / count
         out = (input - mean.view(shape)) * torch.rsqrt(variance.view(shape) + self.eps)
         if self.track_running_stats:
@@ -120,7 +120,7 @@ class SharedNorm(nn.BatchNorm2d):
 
 
 def share_statistics(model: nn.Module, world: World) -> nn.Module:
-    """Let every batch-norm take its statistics over all processes; names and weights stay."""
+    """Synchronise the statistics of every batch norm; names and weights stay."""
     if world.size == 1:
         return model
     if world.device.type == "cuda":

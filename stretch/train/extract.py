@@ -1,4 +1,4 @@
-"""A trained design as a network of its own, and as a bundle."""
+"""Extraction of a trained design as a network and as a bundle."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 WEIGHTS, DESIGN = "model.safetensors", "design.toml"
 
-#: Training images that the ranges of int8 are taken from.
+#: Number of training images for int8 ranges.
 RANGES = 64
 
 
 @dataclass(frozen=True)
 class Extracted:
-    """A design taken out of a run."""
+    """A design extracted from a run."""
 
-    model: BranchedModel  # The network.
-    design: BranchDesign  # Its design.
-    checkpoint: Path  # Its weights.
-    bundle: Path | None  # The bundle, if one was written.
+    model: BranchedModel
+    design: BranchDesign
+    checkpoint: Path  # Of its weights.
+    bundle: Path | None  # None if none was written.
     inside: float  # Top-1 of the same weights within the supernet, or in the run; without labels the share of the original's classes.
-    extracted: float  # The same of the network.
+    extracted: float  # The same of the extracted network.
     labelled: bool  # Whether the run's images have labels.
     #: With the original, on some of the run's test images or those held back; of its files, too, where a bundle was written.
     agreement: Agreement | None
@@ -57,15 +57,15 @@ class Extracted:
 def extract(
     folder: Path, out: Path, *, design: Path | None = None, bundle: bool = True, controls: bool = True, trust_code: bool = False
 ) -> Extracted:
-    """Take a design out of a run, evaluate it, and write its weights and a bundle.
+    """Extract a design from a run, evaluate it, and write its weights and a bundle.
 
     Args:
         out: Folder for ``model.safetensors``, ``design.toml`` and ``bundle``.
-        design: A design file: of the supernet's pool or within it. A run of one network knows its own.
+        design: A design file in the supernet's pool or within its range; None for that of the run.
         trust_code: As of `open_run`.
 
     Raises:
-        StretchError: If the run has no weights yet, its model or images are not what they were,
+        StretchError: If the run has no weights yet, its model or images changed,
             the design is outside the supernet, or a file cannot be written.
     """
     run = open_run(folder, trust_code=trust_code)
@@ -111,12 +111,12 @@ def extract(
 
 
 def _some(source: Source, count: int, normalise: Normalise) -> list[torch.Tensor]:
-    """Some images of a set as the network reads them where nothing is random, in batches."""
+    """Batches of some images of a set, preprocessed without randomness."""
     return [normalise(images.cpu()) for images, _ in source.some(count).batches(BATCH)]
 
 
 def _copy_statistics(source: BranchedModel, target: BranchedModel) -> None:
-    """Batch-norm statistics of one network for another of the same design."""
+    """Copy batch-norm statistics between networks of the same design."""
     buffers = dict(target.named_buffers())
     for name, value in source.named_buffers():
         buffers[name].copy_(value)

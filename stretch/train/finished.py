@@ -1,4 +1,4 @@
-"""A run that has weights, opened again."""
+"""Reopening of a run that has weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,12 @@ from stretch.train.prepare import Prepared, prepare
 class FinishedRun:
     """A run with its weights."""
 
-    ready: Prepared  # Its recipe, made ready again, with the designs that were trained.
+    ready: Prepared  # Its prepared recipe, with the trained designs.
     weights: dict[str, torch.Tensor]  # The best weights.
 
 
 def open_run(folder: Path, *, trust_code: bool = False) -> FinishedRun:
-    """Open a run to take something out of it."""
+    """Open a run for extraction."""
     run = RunFolder(folder)
     recipe = run.recipe()
     if not (folder / BEST).is_file():

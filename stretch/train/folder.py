@@ -37,7 +37,7 @@ class RunFolder:
         return (self.path / RECIPE).is_file()
 
     def start(self, recipe: Recipe, designs: list[BranchDesign], facts: dict[str, Any]) -> None:
-        """Write what the run is; one that was begun here before it had a checkpoint is forgotten."""
+        """Write the facts of the run, replacing a run without a checkpoint."""
         try:
             if self.path.exists() and not self.exists and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise StretchError(f"cannot train into {self.path}: it holds something else", "choose a new folder with --out")
@@ -62,25 +62,25 @@ class RunFolder:
         return sorted((self.path / "designs").glob("*.toml"))
 
     def facts(self) -> dict[str, Any]:
-        """What `start` was told."""
+        """The facts written by `start`."""
         try:
-            found = json.loads((self.path / FACTS).read_text())
+            content = json.loads((self.path / FACTS).read_text())
         except (OSError, ValueError) as error:
             raise StretchError(f"{self.path / FACTS} cannot be read: {error}", "start the run again") from error
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             raise StretchError(f"{self.path / FACTS} is no object")
-        return found
+        return content
 
     def checkpoints(self) -> list[Path]:
         """Checkpoints, oldest first."""
         return sorted((self.path / "checkpoints").glob("step-*.safetensors"))
 
     def checkpoint(self, epoch: int, done: int) -> Path:
-        """Where the checkpoint after so many epochs and steps goes; names sort by age."""
+        """Path of the checkpoint after these epochs and steps; names sort by age."""
         return self.path / "checkpoints" / f"step-{epoch:05d}-{done:07d}.safetensors"
 
     def newest(self) -> tuple[Path, State] | None:
-        """The newest checkpoint that is whole."""
+        """The newest complete checkpoint."""
         for path in reversed(self.checkpoints()):
             try:
                 return path, read_state(path)
@@ -94,7 +94,7 @@ class RunFolder:
             path.unlink(missing_ok=True)
 
     def weights(self, name: str, tensors: dict[str, torch.Tensor]) -> None:
-        """Write weights that others may load, such as the best so far."""
+        """Write weights, such as the best so far."""
         write_tensors(self.path / name, tensors)
 
 
@@ -104,14 +104,14 @@ def load_designs(folder: RunFolder) -> list[Any]:
 
 
 class Log:
-    """Rows of a run as CSV, and as TensorBoard events where asked for.
+    """Rows of a run as CSV and, if requested, as TensorBoard events.
 
     Args:
         folder: Of the run.
         tensorboard: Whether to write events.
 
     Raises:
-        MissingBackendError: If events are asked for and TensorBoard is not installed.
+        MissingBackendError: If events are requested and TensorBoard is not installed.
     """
 
     COLUMNS = ("epoch", "loss", "accuracy", "seconds", "images_per_second", "memory_mib", "rate", "agreement")
@@ -130,7 +130,7 @@ class Log:
                 self._events = SummaryWriter(str(folder.path / "tensorboard"))
 
     def restart(self, rows: list[Epoch]) -> None:
-        """Keep only the rows of epochs that a resumed run has behind it."""
+        """Keep only the rows of epochs that a resumed run has completed."""
         if not self.path.is_file():
             return
         known = {row.epoch for row in rows}
@@ -169,7 +169,7 @@ class Log:
 
 @contextlib.contextmanager
 def _telling(path: Path) -> Iterator[None]:
-    """Say what could not be written: the error of a stream does not name its file."""
+    """Add the file's name to a write error."""
     try:
         yield
     except OSError as error:
@@ -179,7 +179,7 @@ def _telling(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         partial.write_text(text)

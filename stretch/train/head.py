@@ -1,4 +1,4 @@
-"""Another number of classes for a network: its head, made anew."""
+"""Replacement of a network's head for another number of classes."""
 
 import math
 
@@ -9,7 +9,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from stretch.capture import Captured, capture
 
-#: Operators after the head that keep one number a class.
+#: Operators after the head that keep one number per class.
 _AFTER = frozenset(
     {
         *("identity", "dropout", "stochastic_depth", "flatten", "unflatten", "softmax", "log_softmax", "relu", "relu6", "sigmoid"),
@@ -20,11 +20,11 @@ _HINT = "leave `classes` out of the recipe, or give a model of your own that has
 
 
 def replace_head(captured: Captured, classes: int, seed: int) -> Captured:
-    """Give a network another number of classes.
+    """Change the number of classes of a network.
 
-    The head is the layer whose outputs are the network's result, whatever order layers were
-    registered in: the operator graph is followed backwards from its output. Its new weights
-    are drawn as torch draws those of a new layer, by a generator of their own: they depend on
+    The head is the layer whose outputs are the network's result, independent of the order of
+    registration: the operator graph is followed backwards from its output. Its new weights
+    are initialised as torch initialises a new layer, with a separate generator: they depend on
     the seed alone, and no other random state changes.
     """
     graph = captured.graph
@@ -36,9 +36,9 @@ def replace_head(captured: Captured, classes: int, seed: int) -> Captured:
         changed = capture(captured.module, graph.input.shape, graph.name)
     except StretchError as error:
         raise StretchError(f"`{graph.name}` does not work with {classes} classes in `{name}`: {error.message}", _HINT) from error
-    found = changed.graph.by_name[changed.graph.output].shape
-    if found[1] != classes:
-        raise StretchError(f"`{graph.name}` gives {found[1]} numbers an image with {classes} classes in `{name}`", _HINT)
+    output_shape = changed.graph.by_name[changed.graph.output].shape
+    if output_shape[1] != classes:
+        raise StretchError(f"`{graph.name}` gives {output_shape[1]} numbers an image with {classes} classes in `{name}`", _HINT)
     return changed
 
 
@@ -64,7 +64,7 @@ def _module(captured: Captured, head: Op) -> tuple[str, nn.Linear | nn.Conv2d]:
 
 
 def _fresh(old: nn.Linear | nn.Conv2d, classes: int, generator: torch.Generator) -> nn.Linear | nn.Conv2d:
-    """A layer like `old` with so many outputs and torch's usual initial weights."""
+    """A layer like `old` with another number of outputs and torch's default initialisation."""
     has_bias = old.bias is not None
     if isinstance(old, nn.Linear):
         new: nn.Linear | nn.Conv2d = nn.utils.skip_init(nn.Linear, old.in_features, classes, bias=has_bias)

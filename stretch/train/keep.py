@@ -1,4 +1,4 @@
-"""What a run leaves behind while it goes on: a log, checkpoints, the best and the last weights."""
+"""Files of a run: its log, checkpoints, the best and the last weights."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ class Keeper:
         folder: Of the run.
         run: The run.
         keep: What to write, and how often.
-        identity: Fingerprints that a checkpoint must share to be gone on with.
+        identity: Fingerprints that a checkpoint must share for resuming.
         best: Highest accuracy, or agreement without labels, so far; None before the first evaluation.
     """
 
@@ -31,7 +31,7 @@ class Keeper:
         self._steps = 0
 
     def stepped(self) -> None:
-        """A step within an epoch is done."""
+        """Called after a step within an epoch."""
         self._steps += 1
         if self.keep.steps and self._steps % self.keep.steps == 0:
             self.run.check()
@@ -39,7 +39,7 @@ class Keeper:
             self._checkpoint(self.run.done)
 
     def finished(self, row: Epoch) -> None:
-        """An epoch is done, and its last step with it."""
+        """Called after an epoch."""
         self._steps += 1
         run = self.run
         speed, memory = len(run.train_set) / row.seconds, memory_mib(run.world.device)
@@ -64,7 +64,7 @@ class Keeper:
 
 
 def kept_weights(run: Run) -> dict[str, torch.Tensor]:
-    """The network's weights as they are to be used: the running mean, where the run keeps one."""
+    """The weights to use: the moving average if the run has one."""
     network: nn.Module = unwrapped(run.model)
     if run.step.mean is None:
         return dict(network.state_dict())

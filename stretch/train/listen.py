@@ -1,13 +1,13 @@
-"""Who wants to know how a run goes."""
+"""Interface for observing a run."""
 
 from stretch.train.loop import Epoch, Run
 
 
 class Listener:
-    """Told of a run in its first process; does nothing by itself."""
+    """Observer of a run in its first process; the default does nothing."""
 
     def said(self, what: str) -> None:
-        """Something happened that a person should know."""
+        """Called with a message for the user."""
 
     def stepped(self, run: Run) -> None:
         """A step is done."""

@@ -22,7 +22,7 @@ from stretch.train.step import GraphStep, Prepare, TrainingStep, autocast, unwra
 from stretch.train.supernet import Supernet
 from stretch.transform.model import BranchedModel, BranchedSegment
 
-#: Steps between looks at the loss within an epoch: a look waits for the device.
+#: Steps between checks of the loss within an epoch, as a check waits for the device.
 _LOOK = 200
 
 
@@ -32,13 +32,13 @@ class Epoch:
 
     epoch: int  # From 1.
     loss: float  # Mean training loss.
-    accuracy: float | None  # Top-1 on the test set, or None where it was not evaluated or has no labels.
+    accuracy: float | None  # Top-1 on the test set; None if not evaluated or without labels.
     seconds: float  # Of training, without evaluation.
     agreement: float | None = None  # Without labels, share of the images held back in which the network sees the teacher's class.
 
     @property
     def score(self) -> float | None:
-        """What the best weights are chosen by: accuracy, or agreement without labels; None where neither was measured."""
+        """Criterion of the best weights: accuracy, or agreement without labels; None if not measured."""
         return self.accuracy if self.accuracy is not None else self.agreement
 
 
@@ -68,23 +68,23 @@ class Diverged(StretchError):
 
 
 class Run:
-    """A training run that can be saved between any two steps and gone on with.
+    """A training run that can be saved and resumed between any two steps.
 
     Args:
         model: Any classifier on its device; a `BranchedModel` runs its branches side by side.
         train_set: Moved to the model's device.
         test_set: Moved to the model's device.
         config: The run.
-        teacher: Gives soft labels where the configuration asks for them.
+        teacher: Source of soft labels if configured.
         world: This process among those of the run.
         evaluate_every: Epochs between evaluations; the last epoch is always evaluated.
         make_step: Another kind of step than the configuration's, such as a supernet's.
         labelled: False to learn from the teacher alone, and to be evaluated against it.
 
     Attributes:
-        step: What trains on a batch.
-        epoch: Epochs that are complete.
-        done: Steps of the epoch under way that are.
+        step: Trains on a batch.
+        epoch: Completed epochs.
+        done: Completed steps of the current epoch.
         history: The log.
 
     Raises:
@@ -121,7 +121,7 @@ class Run:
             teacher.to(device).eval()
         if teacher is None and not labelled:
             raise StretchError("without labels and without a teacher there is nothing to learn", "name a teacher")
-        #: What the network is evaluated against in place of labels.
+        #: Reference of the evaluation without labels.
         self.reference = None if labelled else teacher
         torch.manual_seed(config.seed + self.world.rank)
         if make_step is not None:
@@ -139,7 +139,7 @@ class Run:
         self.losses = torch.zeros(self.per_epoch, device=device)
 
     def _wrapped(self, device: torch.device) -> nn.Module:
-        """The network as the step calls it: with features, compiled, on many processes."""
+        """The network wrapped for the step: with features, compiled, distributed."""
         model: nn.Module = self.model
         if self.config.features > 0:
             if not isinstance(model, BranchedModel):
@@ -181,12 +181,12 @@ class Run:
             self.epoch, self.done = self.epoch + 1, 0
             seconds = time.perf_counter() - start
             score = self.evaluate() if self.epoch == c.epochs or self.epoch % self.evaluate_every == 0 else None
-            told = (score, None) if self.reference is None else (None, score)
-            self.history.epochs.append(Epoch(self.epoch, loss, told[0], seconds, told[1]))
+            losses_by_kind = (score, None) if self.reference is None else (None, score)
+            self.history.epochs.append(Epoch(self.epoch, loss, losses_by_kind[0], seconds, losses_by_kind[1]))
             yield self.history.epochs[-1]
 
     def check(self) -> None:
-        """Look at the losses of this epoch.
+        """Check the losses of this epoch.
 
         Raises:
             Diverged: If one is no number.
@@ -200,7 +200,7 @@ class Run:
             )
 
     def check_weights(self) -> None:
-        """Look at the weights, which the last step may have broken without a loss that tells."""
+        """Check the weights, which the last step may have broken without an effect on a loss."""
         for name, value in unwrapped(self.model).state_dict().items():
             if value.is_floating_point() and not bool(value.isfinite().all()):
                 step = self.epoch * self.per_epoch + self.done
@@ -208,7 +208,7 @@ class Run:
                 raise Diverged(f"`{name}` has values that are no numbers in {where}", "lower the learning rate or lengthen the warm-up")
 
     def evaluate(self) -> float:
-        """Top-1 on the test set, or agreement with the teacher without labels; of the mean weights where the run keeps them."""
+        """Top-1 on the test set, or without labels agreement with the teacher; of the averaged weights if the run has them."""
         mean = self.step.mean
         if mean is not None:
             mean.swap()
@@ -232,7 +232,7 @@ def train(
     """Train `model` in place on the device it is on; see `Run` for the arguments.
 
     Args:
-        teacher: Gives soft labels where `config.distill` is above zero.
+        teacher: Source of soft labels if `config.distill` is above zero.
         evaluate_every: Epochs between evaluations.
 
     Raises:
@@ -247,7 +247,7 @@ def train(
 
 
 def train_side_by_side(runs: list[Run]) -> None:
-    """Train several runs on one GPU, step by step in turn, each on a stream of its own.
+    """Train several runs on one GPU, step by step in turn, on separate streams.
 
     A small network leaves most of a large GPU idle: four of them take little
     more time than two.
@@ -268,7 +268,7 @@ def train_side_by_side(runs: list[Run]) -> None:
         waiting = left
 
 
-#: What `next` returns of a run that is over; None is a step.
+#: Result of `next` for a finished run; None is a step.
 _ENDED = object()
 
 
@@ -296,7 +296,7 @@ def evaluate(model: nn.Module, data: Source, normalise: Normalise, config: Train
 
 
 def set_parallel_branches(model: nn.Module, parallel: bool) -> None:
-    """Whether segments of a branched model, or of a supernet's, run their branches on CUDA streams of their own."""
+    """Set whether segments of a branched model or a supernet run their branches on separate CUDA streams."""
     networks = [subnet.model for subnet in model.subnets] if isinstance(model, Supernet) else [model]
     for network in networks:
         for module in network.modules():

@@ -1,10 +1,10 @@
-"""How much memory a run takes."""
+"""Memory usage of a run."""
 
 import torch
 
 
 def memory_mib(device: torch.device) -> float:
-    """Most memory taken so far: of the GPU's, or of this process's."""
+    """Peak memory of the GPU, or of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     import resource

@@ -1,4 +1,4 @@
-"""Optimisers whose learning rate is a tensor, clipping, and the running mean of weights."""
+"""Optimisers with a tensor as learning rate, gradient clipping, and the moving average of weights."""
 
 from collections.abc import Iterable
 
@@ -29,7 +29,7 @@ def make_optimizer(parameters: Iterable[torch.Tensor], config: TrainConfig, rate
 
 
 def clip_(gradients: list[torch.Tensor], largest: float) -> None:
-    """Scale gradients in place so that their norm together is at most `largest`."""
+    """Scale gradients in place so that their global norm is at most `largest`."""
     norms = torch._foreach_norm(gradients)
     total = torch.linalg.vector_norm(torch.stack(norms))
     torch._foreach_mul_(gradients, (largest / (total + 1e-6)).clamp(max=1.0))
@@ -51,7 +51,7 @@ class MeanWeights:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        # Parts that share a tensor, as bands of rows do, name it several times: it has one mean.
+        # A shared tensor, as of bands of rows, has several names but one average.
         once = {id(v): k for k, v in reversed(model.state_dict(keep_vars=True).items()) if v.is_floating_point()}
         self.live = {k: v for k, v in model.state_dict(keep_vars=True).items() if once.get(id(v)) == k}
         self.mean = {k: v.detach().clone() for k, v in self.live.items()}
@@ -59,12 +59,12 @@ class MeanWeights:
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
-        """Everything that changes, by name."""
+        """All changing tensors, by name."""
         return {"updates": self.updates} | {f"weights.{name}": value for name, value in self.mean.items()}
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the mean towards the weights of now."""
+        """Move the average towards the current weights."""
         self.updates += 1
         share = 1 - ((1 + self.updates) / (10 + self.updates)).clamp(max=self.decay)
         mean = list(self.mean.values())
@@ -74,7 +74,7 @@ class MeanWeights:
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchange the mean with the network's weights; twice is nothing."""
+        """Exchange the average with the network's weights; calling it twice has no effect."""
         for name, mean in self.mean.items():
             kept = self.live[name].detach().clone()
             self.live[name].detach().copy_(mean)

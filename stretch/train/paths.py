@@ -1,4 +1,4 @@
-"""Files and folders that a recipe names, made absolute."""
+"""Absolute paths of files and folders in a recipe."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ KEYS = ("model", "weights", "trained", "design", "data.path", "supernet.designs"
 
 
 def root_paths(raw: dict[str, Any], folder: Path) -> None:
-    """Make what the keys of a recipe name absolute."""
+    """Make the paths of a recipe absolute."""
     for key in KEYS:
         *parents, last = key.split(".")
         at: Any = raw
@@ -21,11 +21,11 @@ def root_paths(raw: dict[str, Any], folder: Path) -> None:
 
 
 def rooted(key: str, value: Any, folder: Path) -> Any:
-    """The value of one key, absolute if it names a file or folder; any other as it is."""
+    """The value of a key, absolute if it is a path."""
     if key not in KEYS or value in ("", None):
         return value
     if isinstance(value, list):
-        return [rooted(key, each, folder) for each in value]
+        return [rooted(key, element, folder) for element in value]
     if not isinstance(value, str) or (key == "weights" and value in ("default", "none")):
         return value
     if key == "model" and not is_file(value) and not value.endswith(".py"):

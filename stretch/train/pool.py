@@ -18,11 +18,11 @@ from stretch.planning.network.segments import Segment, split_segments
 from stretch.planning.plan import plan
 from stretch.train.sharing import envelope
 
-#: Draws of a whole design before giving up.
+#: Maximum number of drawn designs.
 _TRIES = 20_000
-#: Draws after which a range that has given no design at all is given up.
+#: Draws without any design in range after which to give up.
 _HOPELESS = 1_000
-#: Slices of the range of multiply-accumulates per design wanted; not every slice has a design of its own.
+#: Slices of the range of multiply-accumulates per requested design, as some slices have no design.
 _SLICES = 3
 
 
@@ -37,7 +37,7 @@ def random_designs(
     min_width: float = 0.25,
     seed: int = 0,
 ) -> list[BranchDesign]:
-    """Different designs that branch every stage over the same processors by the planner's own join.
+    """Distinct designs that branch every stage over the same processors with the planner's default join.
 
     Args:
         macs: Range of multiply-accumulates over the original's.
@@ -65,7 +65,7 @@ def random_designs(
 def designs_between(
     graph: OpGraph, pool: Sequence[BranchDesign], count: int, macs: tuple[float, float], *, seed: int = 0
 ) -> list[BranchDesign]:
-    """Different designs whose branches lie between the smallest and the largest of a pool."""
+    """Distinct designs whose branches lie between the smallest and the largest of a pool."""
     draw = random.Random(seed)
     least, most = envelope(pool, min), envelope(pool, max)
     stages = design_segments(graph, most)
@@ -80,7 +80,7 @@ def designs_between(
         return _branched(stage, scales, high.join)
 
     def one() -> BranchDesign:
-        parts = [part(*each) for each in zip(stages, least.segments, most.segments, strict=True)]
+        parts = [part(*arguments) for arguments in zip(stages, least.segments, most.segments, strict=True)]
         return BranchDesign(most.model, most.device, tuple(parts))
 
     return _distinct(graph, one, count, macs)
@@ -89,16 +89,16 @@ def designs_between(
 def fastest_designs(
     graph: OpGraph, profile: DeviceProfile, config: PlanConfig, count: int, macs: tuple[float, float]
 ) -> list[BranchDesign]:
-    """The planner's fastest designs, each of another slice of the range of multiply-accumulates.
+    """The planner's fastest designs, one per slice of the range of multiply-accumulates.
 
-    The fastest designs of the whole range differ in a few channels; one of each slice
+    The fastest designs of the whole range differ in a few channels; one per slice
     gives a pool whose members are worth choosing between. All meet at the same points
     over the same processors, as a supernet's designs must.
 
     Raises:
         InfeasibleError: If the planner finds too few.
     """
-    found: dict[BranchDesign, float] = {}
+    makespans: dict[BranchDesign, float] = {}
     step = (macs[1] - macs[0]) / (_SLICES * count)
     shape = None
     refused: InfeasibleError | None = None
@@ -109,29 +109,29 @@ def fastest_designs(
         except InfeasibleError as error:
             refused = error
             continue
-        own = [(s.start, s.end, s.join, [b.processor for b in s.branches]) for s in result.design.segments]
-        shape = shape or own
-        if own == shape:
-            found[result.design] = result.run.makespan_ms
-    if not found and refused is not None:
+        placements = [(s.start, s.end, s.join, [b.processor for b in s.branches]) for s in result.design.segments]
+        shape = shape or placements
+        if placements == shape:
+            makespans[result.design] = result.run.makespan_ms
+    if not makespans and refused is not None:
         raise refused
-    if len(found) < count:
+    if len(makespans) < count:
         raise InfeasibleError(
-            f"the planner finds {len(found)} of {count} designs with {macs[0]:g} to {macs[1]:g} of the original's MACs",
+            f"the planner finds {len(makespans)} of {count} designs with {macs[0]:g} to {macs[1]:g} of the original's MACs",
             "widen supernet.macs, ask for fewer, or draw at random",
         )
-    return sorted(found, key=lambda design: found[design])[:count]
+    return sorted(makespans, key=lambda design: makespans[design])[:count]
 
 
 def _distinct(graph: OpGraph, one: Callable[[], BranchDesign], count: int, macs: tuple[float, float]) -> list[BranchDesign]:
-    """Different designs within a range of multiply-accumulates."""
-    found: dict[BranchDesign, None] = {}
+    """Distinct designs within a range of multiply-accumulates."""
+    designs: dict[BranchDesign, None] = {}
     drawn: set[BranchDesign] = set()
     nearest = math.inf
     for tried in range(_TRIES):
-        if len(found) == count:
-            return list(found)
-        if tried == _HOPELESS and not found:
+        if len(designs) == count:
+            return list(designs)
+        if tried == _HOPELESS and not designs:
             break
         design = one()
         if design in drawn:
@@ -140,15 +140,15 @@ def _distinct(graph: OpGraph, one: Callable[[], BranchDesign], count: int, macs:
         ratio = scaled_graph(graph, design).macs / graph.macs
         nearest = min(nearest, ratio, key=lambda r: max(macs[0] - r, r - macs[1]))
         if macs[0] <= ratio <= macs[1]:
-            found[design] = None
+            designs[design] = None
     raise InfeasibleError(
-        f"only {len(found)} of {count} designs have {macs[0]:g} to {macs[1]:g} of the original's MACs",
-        "widen supernet.macs" + (f", the nearest design drawn has {nearest:.3f}" if not found else "") + "; or name designs",
+        f"only {len(designs)} of {count} designs have {macs[0]:g} to {macs[1]:g} of the original's MACs",
+        "widen supernet.macs" + (f", the nearest design drawn has {nearest:.3f}" if not designs else "") + "; or name designs",
     )
 
 
 def _branched(stage: Segment, scales: Sequence[tuple[str, int, int, int]], join: str) -> SegmentDesign:
-    """A segment of branches of given (processor, depth, width, align)."""
+    """A segment with branches of these (processor, depth, width, align)."""
     shares = [0] * len(scales)
     if join_of(join).divides:
         shares = list(partitions(stage.width, [width for _, _, width, _ in scales], max(align for *_, align in scales)))

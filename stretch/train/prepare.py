@@ -1,4 +1,4 @@
-"""A recipe made ready: model, design or pool, images, teacher."""
+"""Preparation of a recipe: model, design or pool, images, teacher."""
 
 import copy
 import hashlib
@@ -44,30 +44,30 @@ if TYPE_CHECKING:
 class Prepared:
     """What a recipe trains."""
 
-    recipe: Recipe  # The recipe.
-    profile: DeviceProfile  # The device's profile.
+    recipe: Recipe
+    profile: DeviceProfile
     captured: Captured  # The original.
     weights_source: str  # Of the original, as `LoadedModel` says.
     designs: list[BranchDesign]  # The design, or the pool of a supernet.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # For the user.
 
     @property
     def identity(self) -> dict[str, str]:
-        """Fingerprints that a checkpoint must share to be gone on with."""
-        # Where files are, how often they are written and where it computes may change between two halves of a run;
-        # what designs and weights are is told below.
-        own = msgspec.to_builtins(self.recipe)
+        """Fingerprints that a checkpoint must share for resuming."""
+        # Paths, the frequency of checkpoints and the device may change when a run is resumed;
+        # designs and weights have fingerprints of their own below.
+        recipe = msgspec.to_builtins(self.recipe)
         for key in ("path", "workers", "device", "bad_limit"):
-            own["data"].pop(key)
-        own.pop("keep")
-        own.pop("design")
-        own["model"] = self.captured.graph.name
-        for part, key in ((own, "weights"), (own, "trained"), (own["plan"], "accuracy")):
+            recipe["data"].pop(key)
+        recipe.pop("keep")
+        recipe.pop("design")
+        recipe["model"] = self.captured.graph.name
+        for part, key in ((recipe, "weights"), (recipe, "trained"), (recipe["plan"], "accuracy")):
             part[key] = part[key].rpartition("/")[2]
-        if own["supernet"] is not None:
-            own["supernet"].pop("designs")
+        if recipe["supernet"] is not None:
+            recipe["supernet"].pop("designs")
         return {
-            "recipe": _digest(msgspec.json.encode(own, order="sorted")),
+            "recipe": _digest(msgspec.json.encode(recipe, order="sorted")),
             "design": _digest(msgspec.json.encode(self.designs)),
             "model": _weights_digest(self.captured),
         }
@@ -83,7 +83,7 @@ class Prepared:
         return load_data(self.recipe.data, graph.by_name[graph.output].shape[1], self.size)
 
     def network(self, device: torch.device, images: "Source | None") -> nn.Module:
-        """What is trained, on a device: a branched network, or a supernet."""
+        """The trained network on a device: a branched network or a supernet."""
         recipe, scratch = self.recipe, self.recipe.start == "scratch"
         torch.manual_seed(recipe.train.seed)
         if recipe.supernet is not None:
@@ -102,28 +102,28 @@ class Prepared:
         return model if recipe.rounding is None else self.rounded(model, images)
 
     def rounded(self, model: BranchedModel, images: "Source | None") -> RoundedModel:
-        """A network with the roundings that the recipe asks for."""
+        """A network with the rounding of the recipe."""
         assert self.recipe.rounding is not None
         device = next(model.parameters()).device
         if images is None:
             some = [torch.randn(2, *self.captured.graph.input.shape[1:], device=device)]
         else:
             normalise = Normalise(*images.moments(), device)
-            found = images.some(self.recipe.rounding.images).batches(self.recipe.rounding.images)
-            some = [normalise(batch.to(device)) for batch, _ in found]
+            sample_batches = images.some(self.recipe.rounding.images).batches(self.recipe.rounding.images)
+            some = [normalise(batch.to(device)) for batch, _ in sample_batches]
         return RoundedModel(model, self.precision, some)
 
     @property
     def precision(self) -> dict[str, str]:
-        """What each processor of the first design computes in: what the recipe's rounding says, else what the plan assumes."""
-        own = self.recipe.rounding.precision if self.recipe.rounding is not None else {}
+        """Precision of each processor of the first design: from the recipe's rounding, else from the plan."""
+        rounding = self.recipe.rounding.precision if self.recipe.rounding is not None else {}
         planned = self.recipe.plan.precision
-        found = {}
+        precisions = {}
         for name in self.designs[0].processors:
             processor = self.profile.processor(name)
-            asked = next((each[key] for each in (own, planned) for key in (name, processor.family) if key in each), None)
-            found[name] = processor.check_precision(asked)
-        return found
+            requested = next((table[key] for table in (rounding, planned) for key in (name, processor.family) if key in table), None)
+            precisions[name] = processor.check_precision(requested)
+        return precisions
 
     def teacher(self) -> nn.Module | None:
         """The original, if the recipe learns from it; cut at the meeting points if features are matched."""
@@ -217,8 +217,8 @@ def check_rounding(recipe: Recipe) -> None:
             "set start = trained, calibrate or inherit",
         ),
     )
-    for asked, why, hint in wrong:
-        if asked:
+    for violated, why, hint in wrong:
+        if violated:
             raise UsageError(f"the recipe asks for rounding, but {why}", hint)
 
 
@@ -263,8 +263,8 @@ def sample(images: "Source", count: int, seed: int, device: torch.device) -> lis
     normalise = Normalise(*source.moments(), device)
     generator = torch.Generator(device).manual_seed(seed)
     batches: list[torch.Tensor] = []
-    for found, _ in source.epoch(0, size, seed):
-        x = normalise(found)
+    for batch, _ in source.epoch(0, size, seed):
+        x = normalise(batch)
         batches.append(x if source.augmented else crop_and_flip(x, 4, generator))
         if sum(len(b) for b in batches) >= count:
             break

@@ -59,7 +59,7 @@ def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: b
 
     Args:
         count: Designs to evaluate: those of the pool and others between them.
-        progress: Told before each design.
+        progress: Called before each design.
         trust_code: As of `open_run`.
 
     Raises:
@@ -124,9 +124,9 @@ def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[fl
         base, weights = _ridge(x[rest], y[rest])
         held_out.append(float(base + x[i] @ weights))
     base, weights = _ridge(x, y)
-    found = spearmanr(y, held_out)
+    correlation_test = spearmanr(y, held_out)
     # Equal predictions for all have no order.
-    correlation, p_value = (0.0, 1.0) if np.ptp(held_out) == 0 else (float(found.statistic), float(found.pvalue))
+    correlation, p_value = (0.0, 1.0) if np.ptp(held_out) == 0 else (float(correlation_test.statistic), float(correlation_test.pvalue))
     by_segment = {name: tuple(float(w) for w in part) for name, part in zip(names, weights.reshape(len(names), -1), strict=True)}
     predictor = AccuracyPredictor(
         model=graph.name,

@@ -1,4 +1,4 @@
-"""A branched network that computes as its bundle will: each branch rounded to its processor's precision, with gradients through.
+"""Quantisation-aware training: a branched network that rounds each branch to its processor's precision, with straight-through gradients.
 
 What an int8 branch rounds, and in which scales, is not decided here a second time: the exporter's quantiser is asked, and
 `stretch export` is handed the same scales afterwards. So what is trained is what runs.
@@ -72,25 +72,25 @@ class RoundedModel(nn.Module):
         self._reads = {name: subgraph_of(model.graph, name).input.name for name in self._branches}
         training = model.training
         self.train(training)
-        rounded = [name for name, own in self._branches.items() if own.precision == "int8"]
+        rounded = [name for name, rounded_branch in self._branches.items() if rounded_branch.precision == "int8"]
         ranges = (
             _find_ranges(model, rounded, images) if tensors is None else self._observed({name: tensors[name] for name in rounded}, images)
         )
-        self._at = {(name, tensor): i for i, (name, tensor) in enumerate((n, t) for n, own in ranges.items() for t in own)}
-        found = [each for own in ranges.values() for each in own.values()]
+        self._at = {(name, tensor): i for i, (name, tensor) in enumerate((n, t) for n, names in ranges.items() for t in names)}
+        quants = [quant for by_name in ranges.values() for quant in by_name.values()]
         device = next(model.parameters()).device
-        self.register_buffer("scales", torch.tensor([scale for scale, _ in found], dtype=torch.float32, device=device))
-        self.register_buffer("zeros", torch.tensor([zero for _, zero in found], dtype=torch.int32, device=device))
+        self.register_buffer("scales", torch.tensor([scale for scale, _ in quants], dtype=torch.float32, device=device))
+        self.register_buffer("zeros", torch.tensor([zero for _, zero in quants], dtype=torch.int32, device=device))
         self.train(training)
 
     @property
     def ranges(self) -> Ranges:
         """Scale and zero point of every tensor that is rounded to int8, by its subgraph's and its own name in the bundle."""
         scales, zeros = self.scales.tolist(), self.zeros.tolist()
-        found: Ranges = {}
+        ranges_by_branch: Ranges = {}
         for (name, tensor), i in self._at.items():
-            found.setdefault(name, {})[tensor] = (scales[i], zeros[i])
-        return found
+            ranges_by_branch.setdefault(name, {})[tensor] = (scales[i], zeros[i])
+        return ranges_by_branch
 
     def train(self, mode: bool = True) -> "RoundedModel":
         """Set the mode; batch norms keep their statistics in either."""
@@ -113,8 +113,8 @@ class RoundedModel(nn.Module):
                 return value, None
             return torch.fake_quantize_per_tensor_affine(value, self.scales[i], self.zeros[i], *LEVELS), self.scales[i]
 
-        own = self._branches[name]
-        return own.run(x, self._reads[name], _to_half if own.precision == "fp16" else rounded)
+        rounded_branch = self._branches[name]
+        return rounded_branch.run(x, self._reads[name], _to_half if rounded_branch.precision == "fp16" else rounded)
 
     def _joined(self, x: torch.Tensor, branch: Callable[[str, torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """The network of branches that are computed so."""
@@ -127,7 +127,7 @@ class RoundedModel(nn.Module):
     @torch.no_grad()
     def _observed(self, tensors: Mapping[str, Sequence[str]], images: Sequence[torch.Tensor]) -> Ranges:
         """Scale and zero point of the range that each tensor takes, zero within."""
-        seen = {(name, tensor): (0.0, 0.0) for name, own in tensors.items() for tensor in own}
+        seen = {(name, tensor): (0.0, 0.0) for name, names in tensors.items() for tensor in names}
 
         def branch(name: str, x: torch.Tensor) -> torch.Tensor:
             def observe(tensor: str, value: torch.Tensor) -> tuple[torch.Tensor, None]:
@@ -136,8 +136,8 @@ class RoundedModel(nn.Module):
                     seen[name, tensor] = min(low, float(value.min())), max(high, float(value.max()))
                 return value, None
 
-            own = self._branches[name]
-            return own.run(x, self._reads[name], _to_half if own.precision == "fp16" else observe)
+            names = self._branches[name]
+            return names.run(x, self._reads[name], _to_half if names.precision == "fp16" else observe)
 
         for batch in images:
             self._joined(batch, branch)
@@ -150,19 +150,19 @@ class RoundedModel(nn.Module):
     def _check(self) -> None:
         """Refuse what is rounded otherwise than here."""
         joins = {part.name: part.join for part in self.model.design.segments if not part.whole}
-        for name, own in self._branches.items():
+        for name, rounded_branch in self._branches.items():
             join = joins.get(name.partition(".")[0])
             if join is not None and join_of(join).exact:
                 raise StretchError(
                     f"branch `{name}` computes a part of its segment, and parts are rounded as the whole segment is, which training does not do",
                     "train it without [rounding]: it computes what the original computes",
                 )
-            if own.precision == "int8" and any(PART in op.tags for op in subgraph_of(self.model.graph, name).ops):
+            if rounded_branch.precision == "int8" and any(PART in op.tags for op in subgraph_of(self.model.graph, name).ops):
                 raise StretchError(
                     f"branch `{name}` computes grouped convolutions in parts with scales of their own, which training does not round",
                     "set the precision of its processor to fp32 in [rounding]",
                 )
-            for layer, module in own.branch.named_children() if own.precision != "fp32" else ():
+            for layer, module in rounded_branch.branch.named_children() if rounded_branch.precision != "fp32" else ():
                 if next(module.parameters(), None) is not None and not isinstance(module, _ROUNDED):
                     raise StretchError(
                         f"`{layer}` of branch `{name}` is a {type(module).__name__}, whose weights training does not round",
@@ -213,8 +213,8 @@ class _RoundedBranch:
             # what is not rounded anew is what it was, or becomes something else before it is read
             scale = scales[inputs[0]]
             if name not in self.folded:
-                value, own = rounded(self.prefix + name, value)
-                scale = scale if own is None else own
+                value, learned_scale = rounded(self.prefix + name, value)
+                scale = scale if learned_scale is None else learned_scale
             values[name], scales[name] = value, scale
             for old in done:
                 del values[old]
@@ -267,8 +267,8 @@ def _per_channel(
     """
     with torch.no_grad():
         scale = weight.abs().flatten(1).amax(1).clamp_min(LEAST_RANGE) / WEIGHT_LEVELS
-        each = scale.reshape(-1, *[1] * (weight.dim() - 1))
-        nearest = (weight / each).round().clamp(-WEIGHT_LEVELS, WEIGHT_LEVELS) * each
+        channel_scale = scale.reshape(-1, *[1] * (weight.dim() - 1))
+        nearest = (weight / channel_scale).round().clamp(-WEIGHT_LEVELS, WEIGHT_LEVELS) * channel_scale
         whole = None if bias is None or arriving is None else (bias / (scale * arriving)).round() * (scale * arriving)
     rounded = weight + (nearest - weight.detach())
     return rounded, bias if bias is None or whole is None else bias + (whole - bias.detach())
@@ -299,12 +299,12 @@ def _find_ranges(model: BranchedModel, subgraphs: Sequence[str], images: Sequenc
     training = model.training
     handles = []
     for name in subgraphs:
-        segment, _, own = name.partition(".")
+        segment, _, branch_name = name.partition(".")
 
         def keep(_: nn.Module, arriving: tuple[torch.Tensor, ...], name: str = name) -> None:
             reads[name] += [(image[None].float().cpu().numpy(),) for image in arriving[0]]
 
-        handles.append(model.branch(segment, own).register_forward_pre_hook(keep))
+        handles.append(model.branch(segment, branch_name).register_forward_pre_hook(keep))
     try:
         model.eval()
         for batch in images:
@@ -314,13 +314,13 @@ def _find_ranges(model: BranchedModel, subgraphs: Sequence[str], images: Sequenc
         for handle in handles:
             handle.remove()
     weights = to_numpy(op_weights(model))
-    found: Ranges = {}
+    ranges: Ranges = {}
     for name in subgraphs:
         piece = subgraph_of(model.graph, name)
         quantised = quantise(to_onnx(piece, weights), reads[name])
-        found[name] = {
+        ranges[name] = {
             tensor: (float(scale), int(zero))
             for tensor, (scale, zero) in scales_of(quantised).items()
             if tensor.partition(".")[0] in piece.by_name
         }
-    return found
+    return ranges

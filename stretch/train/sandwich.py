@@ -64,8 +64,8 @@ class Work:
                 self.forward(x)
                 self.backward()
         torch.cuda.current_stream(self.device).wait_stream(stream)
-        for own, old in zip(self.subnet.model.buffers(), buffers, strict=True):
-            own.copy_(old)
+        for buffer, old in zip(self.subnet.model.buffers(), buffers, strict=True):
+            buffer.copy_(old)
         first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # Graphs of different subnets run at the same time: each pair has memory of its own, and a stream of its own, since graphs
         # that were captured on one stream share cuBLAS's workspace.

@@ -95,8 +95,8 @@ def _set_up(recipe: Recipe, world: World) -> None:
 
 def _begin(ready: Prepared, run: Run, folder: RunFolder, identity: dict[str, str], listener: Listener, *, resume: bool) -> float | None:
     """Go on from the newest checkpoint, or start the folder; returns the highest accuracy or agreement so far."""
-    if resume and (found := folder.newest()) is not None:
-        state = load_checkpoint(found[0], run, identity)
+    if resume and (newest := folder.newest()) is not None:
+        state = load_checkpoint(newest[0], run, identity)
         listener.said(f"going on after epoch {state.epoch}" + (f", step {state.done}" if state.done else ""))
         return state.best
     if run.world.first:

@@ -75,20 +75,20 @@ class Sharing:
         Raises:
             StretchError: If the design uses weights that none of the set has.
         """
-        found: dict[str, torch.Tensor] = {}
+        positions_by_name: dict[str, torch.Tensor] = {}
         for part, branches in zip(design.segments, scaled_branches(self.captured.graph, design), strict=True):
             start = 0
             for scale, branch in zip(part.branches, branches, strict=True):
                 prefix = f"{part.name}.{safe_name(scale.processor)}."
                 for name, positions in self._branch(part, scale, branch, prefix, start).items():
-                    found[prefix + name] = positions
+                    positions_by_name[prefix + name] = positions
                 start += scale.partition if join_of(part.join).divides else 0
-        return found
+        return positions_by_name
 
     def _branch(self, part: SegmentDesign, scale: BranchScale, branch: ScaledBranch, prefix: str, start: int) -> dict[str, torch.Tensor]:
         source, channels = branch.source, branch.channels
         chosen = self._chosen(part, scale, branch)
-        found: dict[str, torch.Tensor] = {}
+        positions_by_name: dict[str, torch.Tensor] = {}
 
         def use(name: str, shape: tuple[int, ...], rows: torch.Tensor, columns: torch.Tensor | None = None) -> None:
             if self._closed and prefix + name not in self.offsets.shapes:
@@ -97,7 +97,7 @@ class Sharing:
                 )
             self.offsets.add(prefix + name, shape)
             positions = self.offsets.positions(prefix + name)[rows]
-            found[name] = positions if columns is None else positions[:, columns]
+            positions_by_name[name] = positions if columns is None else positions[:, columns]
 
         for op in source.ops:
             if op.kind == "input" or op.name not in self.captured.weights:
@@ -119,7 +119,7 @@ class Sharing:
             rows = torch.arange(start, start + (full if join_of(part.join).whole else scale.partition))
             use(f"{JOIN_CONV}.weight", (full, full, 1, 1), rows, trunk)
             use(f"{JOIN_CONV}.bias", (full,), rows)
-        return found
+        return positions_by_name
 
     def _chosen(self, part: SegmentDesign, scale: BranchScale, branch: ScaledBranch) -> dict[int, torch.Tensor]:
         """Units each group of a branch keeps, ascending: the first of their rank."""
@@ -177,9 +177,9 @@ def envelope(designs: Sequence[BranchDesign], pick: "type[max] | type[min]" = ma
     for number, part in enumerate(first.segments):
         scales = []
         for index, scale in enumerate(part.branches):
-            own = [d.segments[number].branches[index] for d in designs]
-            depth, width = pick(b.depth for b in own), pick(b.width for b in own)
-            entry = next(b.entry for b in own if b.width == width)
+            same_branch = [d.segments[number].branches[index] for d in designs]
+            depth, width = pick(b.depth for b in same_branch), pick(b.width for b in same_branch)
+            entry = next(b.entry for b in same_branch if b.width == width)
             scales.append(BranchScale(scale.processor, depth, width, entry, scale.partition, scale.align))
         parts.append(SegmentDesign(part.name, part.start, part.end, tuple(scales), part.join))
     return BranchDesign(first.model, first.device, tuple(parts))

@@ -156,7 +156,7 @@ class GraphStep(TrainingStep):
             index: {key: value.clone() for key, value in self.optimizer.state.get(p, {}).items() if isinstance(value, torch.Tensor)}
             for index, p in enumerate(self.parameters)
         }
-        numbers, own = torch.cuda.get_rng_state(self.device), self.generator.get_state()
+        numbers, generator_state = torch.cuda.get_rng_state(self.device), self.generator.get_state()
 
         @torch.no_grad()
         def restore() -> None:
@@ -168,7 +168,7 @@ class GraphStep(TrainingStep):
                         old = before[index].get(key)
                         value.zero_() if old is None else value.copy_(old)
             torch.cuda.set_rng_state(numbers, self.device)
-            self.generator.set_state(own)
+            self.generator.set_state(generator_state)
 
         return restore
 

@@ -194,9 +194,9 @@ class ImageStream:
         """Full batches of one epoch; see `ImageSet.epoch`."""
         order = torch.randperm(len(self.items), generator=torch.Generator().manual_seed(seed * 1_000_003 + number)).tolist()
         part, parts = share
-        own = batch // parts
+        per_process = batch // parts
         starts = range(skip * batch, len(self.items) - batch + 1, batch)
-        sampler = [list(range(start + part * own, start + (part + 1) * own)) for start in starts]
+        sampler = [list(range(start + part * per_process, start + (part + 1) * per_process)) for start in starts]
         yield from self._load(_Decoded(self.items, order, self.size, (seed, number)), sampler)
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -144,10 +144,10 @@ class Supernet(nn.Module):
         subnet = Subnet(design, self.sharing, self.flat.device, channels_last=False)
         subnet.load(self.flat)
         model = BranchedModel(self.sharing.captured.graph, design).to(self.flat.device)
-        own = dict(subnet.model.named_parameters())
+        parameters = dict(subnet.model.named_parameters())
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(own[name])
+                parameter.copy_(parameters[name])
             renew_statistics(model, batches)
         return model.eval()
 
@@ -178,11 +178,11 @@ class Supernet(nn.Module):
         Raises:
             StretchError: If it is another pool's.
         """
-        own = self.state_dict()
-        if own.keys() != state_dict.keys() or any(own[name].shape != state_dict[name].shape for name in own):
+        current_state = self.state_dict()
+        if current_state.keys() != state_dict.keys() or any(current_state[name].shape != state_dict[name].shape for name in current_state):
             raise StretchError("these are the weights of another supernet", "its designs must be the ones it was trained with")
         with torch.no_grad():
-            for name, value in own.items():
+            for name, value in current_state.items():
                 value.copy_(state_dict[name])
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Training without labels: what may be asked of it, and where its images come from."""
+"""Training without labels: supported recipes, and sources of images."""
 
 from pathlib import Path
 
@@ -22,8 +22,8 @@ def check_unlabelled(recipe: Recipe) -> None:
         (train.distill_kind == "weighted", "train.distill_kind = weighted", "set train.distill_kind = soft"),
         (train.label_smoothing > 0, "train.label_smoothing", "leave it out"),
     )
-    for asked, what, hint in wrong:
-        if asked:
+    for violated, what, hint in wrong:
+        if violated:
             raise UsageError(f"{what} needs labels, and the recipe has data.labels = none", hint)
     if train.distill == 0 and train.features == 0:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""A design and a captured network to a branched module with inherited weights."""
+"""Builds the branched module of a design, with weights inherited from a captured network."""
 
 from collections.abc import Container, Mapping, Sequence
 
@@ -16,7 +16,7 @@ from stretch.transform.width import Heritage, Trunk, choose_units, importance
 
 
 def build(captured: Captured, design: BranchDesign) -> BranchedModel:
-    """The branched network, its weights inherited from the original.
+    """Build the branched network, with weights inherited from the original.
 
     Kept channels are those with the largest L1 norm; entries and joins start as
     selections, so that a branch that keeps everything passes it on unchanged.
@@ -47,18 +47,18 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
 
 
 def heritages(captured: Captured, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> list[list[Heritage]]:
-    """What every branch of every segment keeps of the original, in order."""
-    found = []
+    """Parts of the original that the branches of all segments keep, in order."""
+    families = []
     arriving = Trunk.of(torch.arange(trunk_of(captured.graph).graph.input.shape[1]))
     for part, branches in zip(design.segments, branched or scaled_branches(captured.graph, design), strict=True):
-        found.append(_family(captured, part, branches, arriving))
-        family = found[-1]
+        families.append(_family(captured, part, branches, arriving))
+        family = families[-1]
         arriving = _behind(part, [heritage.trunk for heritage in family], captured)
-    return found
+    return families
 
 
 def _family(captured: Captured, part: SegmentDesign, branches: Sequence[ScaledBranch], arriving: Trunk) -> list[Heritage]:
-    """What the branches of a segment keep."""
+    """Parts of the original that the branches of a segment keep."""
     if join_of(part.join).exact:
         # Parts of one whole, of which every unit stays.
         whole = branches[0]
@@ -92,25 +92,25 @@ def fill_branch(
         load_weights(module.get_submodule(ENTRY_CONV), {"weight": _selection(wanted, heritage.arriving)})
         norm = module.get_submodule(ENTRY_NORM)
         assert isinstance(norm, nn.BatchNorm2d)
-        # With this variance the batch-norm is the identity to the last bit but one.
+        # With this variance the batch norm is the identity up to one bit.
         norm.running_var.fill_(1 - norm.eps)
 
 
 def load_weights(module: nn.Module, weights: dict[str, torch.Tensor]) -> None:
     """Copy weights and statistics into an operator's module."""
-    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    parameters = dict(module.named_parameters()) | dict(module.named_buffers())
     for key, value in weights.items():
-        own[key].copy_(value)
+        parameters[key].copy_(value)
 
 
 def _selection(wanted: torch.Tensor, has: Trunk) -> torch.Tensor:
-    """1×1 convolution weights that pick original channels `wanted` out of a trunk, (out, in, 1, 1)."""
+    """1×1 convolution weights that select original channels `wanted` from a trunk, (out, in, 1, 1)."""
     picks = (wanted[:, None] == has.index[None, :]).float() * has.share[None, :]
     return picks[:, :, None, None]
 
 
 def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[Heritage]) -> None:
-    """Let the joins hand on each original channel from a branch that kept it; what no branch kept is zero."""
+    """Initialise joins to pass each original channel from a branch that kept it; channels that no branch kept are zero."""
     join = join_of(part.join)
     if not join.convolves:
         return
@@ -118,13 +118,13 @@ def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[
     at = start = 0
     for scale, heritage in zip(part.branches, family, strict=True):
         trunk = heritage.trunk
-        own = Trunk(trunk, everything.share[at : at + len(trunk)]) if join.adds else Trunk.of(trunk)
+        branch_trunk = Trunk(trunk, everything.share[at : at + len(trunk)]) if join.adds else Trunk.of(trunk)
         at += len(trunk)
         op: Op = heritage.branch.graph.by_name[JOIN_CONV]
         wanted = torch.arange(start, start + op.shape[1])
         conv = segment.get_submodule(f"{safe_name(scale.processor)}.{JOIN_CONV}")
-        load_weights(conv, {"weight": _selection(wanted, own), "bias": torch.zeros(op.shape[1])})
-        # Parts of the trunk lie side by side; where each is the whole, all start at 0.
+        load_weights(conv, {"weight": _selection(wanted, branch_trunk), "bias": torch.zeros(op.shape[1])})
+        # Parts of the trunk are concatenated; whole trunks all start at 0.
         start += 0 if join.whole else scale.partition
 
 

@@ -11,14 +11,14 @@ from predictors.graph import OpGraph
 from predictors.joins import join_of, meeting_of
 from stretch.capture.captured import returned_by
 from stretch.capture.structure import Returned
-from stretch.operators.forms import forms, make_module
+from stretch.operators.lowerings import lowerings, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
 from stretch.planning.design.scale import ScaledBranch, scaled_branches, scaled_graph
 from stretch.planning.network.trunk import trunk_of
 from stretch.transform.parts import weights_in_parts
 from stretch.transform.slices import share_slices
 
-#: What the first segment reads, among the values of a network; no operator is called so.
+#: Key of the first segment's input among the values of a network; no operator has this name.
 TRUNK = " trunk"
 
 
@@ -36,7 +36,7 @@ class Branch(nn.Module):
     def __init__(self, graph: OpGraph) -> None:
         super().__init__()
         self.sources, self.results = tuple(op.name for op in graph.inputs), graph.outputs
-        #: (operator, what it reads, what nobody reads after it)
+        #: (operator, its inputs, tensors that are not read after it)
         self.steps: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
         last = {name: op.name for op in graph.ops for name in op.inputs}
         for op in graph.ops:
@@ -85,7 +85,7 @@ class BranchedSegment(nn.Module):
 
     def __init__(self, design: SegmentDesign, branches: Sequence[ScaledBranch], whole: OpGraph | None = None) -> None:
         super().__init__()
-        # in a tuple, where torch does not see it: it has no weights of its own
+        # in a tuple, so that torch does not register it: it has no weights
         self._whole = () if whole is None else (Branch(whole),)
         self._taken = tuple(branch.taken for branch in branches) if join_of(design.join).channels else ()
         if self._taken:
@@ -97,18 +97,18 @@ class BranchedSegment(nn.Module):
         for name, branch in zip(self.order, branches, strict=True):
             self.add_module(name, Branch(branch.graph))
         if len(branches) > 1 and not self.placed:
-            self.join = forms.get(meeting_of(design.join).operator).module([], {})
+            self.join = lowerings.get(meeting_of(design.join).operator).module([], {})
         self._share()
 
     @property
     def owner(self) -> Branch:
-        """What has the weights of a segment in parts: the whole of one in channels, else the first branch."""
+        """The module with the weights of a segment: the whole one of branches of channels, else the first branch."""
         owner = self.whole if self._taken else self.get_submodule(self.order[0])
         assert isinstance(owner, Branch)
         return owner
 
     def _share(self) -> None:
-        """Let all bands have the weights and statistics of the first, and branches of channels their parts of the whole's."""
+        """Share weights and statistics: bands use those of the first, branches of channels views of the whole's."""
         for name, taken in zip(self.order, self._taken, strict=False):
             share_slices(self.whole, self.get_submodule(name), taken)
         if self._taken:
@@ -116,20 +116,20 @@ class BranchedSegment(nn.Module):
         first, *others = (self.get_submodule(name) for name in self.order)
         for other in (*others, *self._whole) if self._whole else ():
             for name, module in other.named_children():
-                own = dict(first.named_children()).get(name)
-                if own is not None:
-                    module._parameters.update(own._parameters)
-                    module._buffers.update(own._buffers)
+                replacement = dict(first.named_children()).get(name)
+                if replacement is not None:
+                    module._parameters.update(replacement._parameters)
+                    module._buffers.update(replacement._buffers)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "BranchedSegment":
-        """Move or convert, as every module does; what was shared stays shared."""
+        """Move or convert the module; shared tensors stay shared."""
         super()._apply(fn, recurse)
         self._share()
         return self
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run the branches and join them."""
-        # a tracer's stand-in records nothing
+        # tracers use proxies without storage
         recording = bool(self._taken) and torch.is_grad_enabled() and isinstance(x, torch.Tensor)
         if self._whole and (self.training or recording):
             output: torch.Tensor = self._whole[0].train(self.training)(x)
@@ -143,7 +143,7 @@ class BranchedSegment(nn.Module):
         return outputs[0] if len(outputs) == 1 else self.join(*outputs)
 
     def _handing_on(self, x: torch.Tensor) -> torch.Tensor:
-        """Run portions in their order, each on what it reads of the others."""
+        """Run portions in their order, each on its inputs from the others."""
         values = {self.start: x}
         for name in self.order:
             portion = self.get_submodule(name)
@@ -166,7 +166,7 @@ class BranchedSegment(nn.Module):
         first = self.get_submodule(self.order[0])(x)
         for stream, output in zip(self._streams, others, strict=True):
             here.wait_stream(stream)
-            # Freed by the branch's stream while this one may still read it, were it not told.
+            # Otherwise the allocator could reuse the memory while this stream still reads it.
             output.record_stream(here)
             x.record_stream(stream)
         return [first, *others]
@@ -193,7 +193,7 @@ class Side(nn.Module):
         return branch
 
     def forward(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What it writes, by name."""
+        """Its outputs by name."""
         branch = self.branch
         written = branch(*(values[name] for name in branch.sources))
         return dict(zip(branch.results, written if len(branch.results) > 1 else (written,), strict=True))
@@ -242,11 +242,11 @@ class BranchedModel(nn.Module):
         wholes = scaled_branches(graph, undivided(design)) if parts else branched
         for part, branches, (whole, *_) in zip(design.segments, branched, wholes, strict=True):
             self.add_module(part.name, BranchedSegment(part, branches, whole.graph if join_of(part.join).shares else None))
-        for side, own in zip(trunk.sides, design.sides, strict=True):
-            self.add_module(side.name, Side(side, own.processor))
+        for side, side_design in zip(trunk.sides, design.sides, strict=True):
+            self.add_module(side.name, Side(side, side_design.processor))
 
     def forward(self, x: torch.Tensor, *others: torch.Tensor) -> Any:
-        """Run segment after segment, and what lies beside them.
+        """Run all segments and sides.
 
         Args:
             x: The first of `inputs`.
@@ -261,50 +261,50 @@ class BranchedModel(nn.Module):
         return self.returned.filled(self.values((x, *others) if len(self.inputs) > 1 else (x,)))
 
     def values(self, inputs: Sequence[torch.Tensor], instead: Mapping[str, nn.Module] | None = None) -> dict[str, torch.Tensor]:
-        """Inputs, ends of segments and what sides write, by the original's names.
+        """Inputs, ends of segments and outputs of sides, by the original's names.
 
         Args:
             instead: Modules that compute a segment in the place of its own, by the segment's name.
         """
-        found = self.beginning(inputs)
-        x = found.pop(TRUNK)
+        tensors = self.beginning(inputs)
+        x = tensors.pop(TRUNK)
         for part in self.design.segments:
             segment = self.get_submodule(part.name) if instead is None or part.name not in instead else instead[part.name]
-            x = found[part.end] = segment(x)
-        return self.ending(found)
+            x = tensors[part.end] = segment(x)
+        return self.ending(tensors)
 
     def beginning(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What is there before the first segment: inputs and what sides make of them alone, by name, and as `TRUNK` what it reads.
+        """Values before the first segment: inputs and outputs of sides that read only them, by name, and the segment's input as `TRUNK`.
 
         Raises:
             UsageError: If there are more or fewer than the network takes.
         """
         if len(inputs) != len(self.inputs):
             raise UsageError(f"the network takes {', '.join(self.inputs)}, {len(inputs)} tensors were given")
-        found = dict(zip(self.inputs, inputs, strict=True))
+        tensors = dict(zip(self.inputs, inputs, strict=True))
         for name in self._before:
-            found |= self.get_submodule(name)(found)
-        return found | {TRUNK: found[self._start]}
+            tensors |= self.get_submodule(name)(tensors)
+        return tensors | {TRUNK: tensors[self._start]}
 
     def ending(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Values with what sides make of them behind the last segment.
+        """Values with the outputs of sides behind the last segment.
 
         Args:
             values: Inputs, ends of segments and what the sides before wrote, by name.
         """
-        found = dict(values)
+        tensors = dict(values)
         for side in self.after:
-            found |= side(found)
-        return found
+            tensors |= side(tensors)
+        return tensors
 
     @property
     def after(self) -> list[Side]:
-        """The parts beside the trunk that come when its last segment has ended, in order."""
+        """The sides that run after the last segment, in order."""
         return [module for name in self._after if isinstance(module := self.get_submodule(name), Side)]
 
     @property
     def sides(self) -> dict[str, Side]:
-        """The parts beside the trunk, by name."""
+        """The sides by name."""
         return {name: module for name in (*self._before, *self._after) if isinstance(module := self.get_submodule(name), Side)}
 
     def segment(self, name: str) -> BranchedSegment:
@@ -325,10 +325,10 @@ def op_weights(module: nn.Module) -> dict[str, dict[str, Any]]:
 
     Those of a `BranchedModel` are of the operators of its graph, which processors may run in parts.
     """
-    found: dict[str, dict[str, Any]] = {}
+    weights: dict[str, dict[str, Any]] = {}
     for name, part in module.named_modules():
-        own = dict(part.named_parameters(recurse=False)) | dict(part.named_buffers(recurse=False))
-        own.pop("num_batches_tracked", None)
-        if own:
-            found[name.replace(".", "_")] = {key: tensor.detach() for key, tensor in own.items()}
-    return weights_in_parts(module.graph, found) if isinstance(module, BranchedModel) else found
+        tensors = dict(part.named_parameters(recurse=False)) | dict(part.named_buffers(recurse=False))
+        tensors.pop("num_batches_tracked", None)
+        if tensors:
+            weights[name.replace(".", "_")] = {key: tensor.detach() for key, tensor in tensors.items()}
+    return weights_in_parts(module.graph, weights) if isinstance(module, BranchedModel) else weights

@@ -1,4 +1,4 @@
-"""Weights of operators that processors run in parts: a torch module has them in one piece, files and code have those of each part."""
+"""Weights of divided operators: a torch module has them as a whole, files and code have those of each part."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,35 +16,35 @@ def weights_in_parts(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -
     Args:
         graph: As processors run it (`predictors.rewrites.grouped`).
     """
-    found: Weights = {name: dict(own) for name, own in weights.items()}
+    in_parts: Weights = {name: dict(tensors) for name, tensors in weights.items()}
     for owner, parts in _parts(graph).items():
-        for key, tensor in found.pop(owner, {}).items():
+        for key, tensor in in_parts.pop(owner, {}).items():
             rows = len(tensor) // len(parts)
             for number, name in enumerate(parts):
-                found.setdefault(name, {})[key] = tensor[number * rows : (number + 1) * rows]
-    return found
+                in_parts.setdefault(name, {})[key] = tensor[number * rows : (number + 1) * rows]
+    return in_parts
 
 
 def weights_of_wholes(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -> Weights:
-    """What `weights_in_parts` cut, in one piece again; parts that lack a weight leave the operator without it.
+    """The inverse of `weights_in_parts`; an operator lacks a weight if one of its parts does.
 
     Args:
         weights: By the names of parts; tensors of torch.
     """
     import torch
 
-    found: Weights = {name: dict(own) for name, own in weights.items()}
+    in_wholes: Weights = {name: dict(tensors) for name, tensors in weights.items()}
     for owner, parts in _parts(graph).items():
-        given = [found.pop(name, {}) for name in parts]
-        common = [key for key in given[0] if all(key in own for own in given)]
-        found[owner] = {key: torch.cat([own[key] for own in given]) for key in common}
-    return found
+        part_weights = [in_wholes.pop(name, {}) for name in parts]
+        common = [key for key in part_weights[0] if all(key in tensors for tensors in part_weights)]
+        in_wholes[owner] = {key: torch.cat([tensors[key] for tensors in part_weights]) for key in common}
+    return in_wholes
 
 
 def _parts(graph: OpGraph) -> dict[str, list[str]]:
     """Parts with weights of each whole operator, in order of their channels."""
-    found: dict[str, list[str]] = {}
+    parts: dict[str, list[str]] = {}
     for op in graph.ops:
         if owner_of(op) != op.name and graph.op_weights(op):
-            found.setdefault(owner_of(op), []).append(op.name)
-    return found
+            parts.setdefault(owner_of(op), []).append(op.name)
+    return parts

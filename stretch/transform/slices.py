@@ -1,4 +1,4 @@
-"""Branches of channels see parts of the weights of their segment, which has them in one piece."""
+"""Branches of channels as views of the whole segment's weights."""
 
 from collections.abc import Mapping
 
@@ -7,12 +7,12 @@ from torch import nn
 
 from stretch.planning.design.channels import Taken
 
-#: Counted once a step, whatever the channels: a batch norm's batches.
+#: Statistics without a channel axis: a batch norm's number of batches.
 _COUNTER = "num_batches_tracked"
 
 
 def share_slices(whole: nn.Module, branch: nn.Module, taken: Mapping[str, Taken]) -> None:
-    """Let the operators of a branch of channels see their part of the weights and statistics of the whole segment.
+    """Replace weights and statistics of a branch of channels by views of the whole segment's.
 
     They are views: whatever changes the whole's numbers in place changes the
     branch's. They are neither parameters nor part of a state dict, and have no

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files, whole or not at all, and those of an optimiser among them."""
+"""Atomic writing of safetensors files, and the state of optimisers as tensors."""
 
 import contextlib
 import errno
@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 
 from predictors.errors import StretchError
 
-#: What a system says where no more fits: the disk, the user's share of it, or the largest file a process may write.
+#: Errors of a full disk, an exceeded quota or a file size limit.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-#: Begins the names of an optimiser's tensors.
+#: Prefix of the names of an optimiser's tensors.
 _OPTIMIZER = "optimizer."
 
 
@@ -42,29 +42,29 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
         hint = "free some space, then go on: the last checkpoint is whole" if full else "choose a folder that can be written"
         raise StretchError(f"cannot write {path}: {reason}", hint) from error
     finally:
-        with contextlib.suppress(OSError):  # which would hide the error that is told
+        with contextlib.suppress(OSError):  # which would hide the original error
             partial.unlink(missing_ok=True)
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors in plain memory of their own each, which the file's format asks for: bands of rows share their weights, others are views."""
-    found: dict[str, torch.Tensor] = {}
+    """Contiguous tensors without shared memory, as the format requires: bands of rows share weights, others are views."""
+    copies: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
-        own = tensor.detach().cpu().contiguous()
-        shared = own.data_ptr() in seen or own.untyped_storage().nbytes() > own.nbytes
-        found[name] = own.clone() if shared else own
-        seen.add(own.data_ptr())
-    return found
+        contiguous = tensor.detach().cpu().contiguous()
+        shared = contiguous.data_ptr() in seen or contiguous.untyped_storage().nbytes() > contiguous.nbytes
+        copies[name] = contiguous.clone() if shared else contiguous
+        seen.add(contiguous.data_ptr())
+    return copies
 
 
 def under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Those whose names begin with a prefix, without it."""
+    """Tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What an optimiser remembers of its parameters, to be written."""
+    """The state of an optimiser as named tensors."""
     return {
         f"{_OPTIMIZER}{index}.{key}": value
         for index, parameter in enumerate(parameters)
@@ -74,12 +74,12 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, parameters: Sequence[tor
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Let an optimiser remember what `optimizer_tensors` gave."""
+    """Restore an optimiser's state from `optimizer_tensors`."""
     states: dict[int, dict[str, Any]] = {}
     for name, value in under(tensors, _OPTIMIZER).items():
         index, _, key = name.partition(".")
         parameter = parameters[int(index)]
-        # The layout of the parameter, so that every sum has the order it would have had.
+        # The parameter's memory layout keeps the order of sums.
         like = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value, device=parameter.device)
         states.setdefault(int(index), {})[key] = like.copy_(value)
     for index, state in states.items():

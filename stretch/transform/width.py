@@ -15,7 +15,7 @@ from stretch.planning.network.channels import ChannelGroups
 
 @dataclass(frozen=True)
 class Trunk:
-    """Channels that arrive at a segment, told in channels of the original."""
+    """Channels that arrive at a segment, mapped to channels of the original."""
 
     index: torch.Tensor  # Original channel that each arriving channel stands for, (n,) int64.
     share: torch.Tensor  # Its part of that channel where several stand for the same one, (n,) float32: dense consumers multiply by it.
@@ -35,7 +35,7 @@ def importance(source: OpGraph, channels: ChannelGroups, weights: dict[str, dict
     """
     scores: dict[int, torch.Tensor] = {}
     for op in source.ops:
-        # nothing is chosen of channels that a stated shape fixes
+        # channels that an explicit shape fixes cannot be chosen
         if kind_of(op.kind).weightless or kind_of(op.kind).stated:
             continue
         norm = weights[op.name]["weight"].detach().abs().flatten(1).sum(1).float()
@@ -104,7 +104,7 @@ def inherit(
     arriving: Trunk | None,
     matches: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """The original's weights cut to a branch.
+    """The original's weights reduced to a branch.
 
     Dense convolutions and linear layers are cut on both sides, depthwise and
     grouped ones and batch-norms with their channels.
@@ -131,14 +131,14 @@ def inherit(
     for op in source.ops:
         if op.name not in computed or op.name not in captured.weights:
             continue
-        own = captured.weights[(matches or {}).get(op.name, op.name)]
+        original = captured.weights[(matches or {}).get(op.name, op.name)]
         if kind_of(op.kind).stated:
-            inherited[op.name] = {key: tensor.detach().clone() for key, tensor in own.items()}
+            inherited[op.name] = {key: tensor.detach().clone() for key, tensor in original.items()}
             continue
         rows = kept(op.name).index
         dense = kind_of(op.kind).dense(op.attrs)
         cut: dict[str, torch.Tensor] = {}
-        for key, tensor in own.items():
+        for key, tensor in original.items():
             # what has a row for several channels, such as a head, has one for as many that are kept
             per = source.by_name[op.name].shape[1] // len(tensor)
             value = tensor.detach().index_select(0, rows[::per] // per)
@@ -154,11 +154,11 @@ def inherit(
 
 @dataclass(frozen=True)
 class Heritage:
-    """What one branch keeps of the original."""
+    """Parts of the original that one branch keeps."""
 
-    branch: ScaledBranch  # The scaled branch.
+    branch: ScaledBranch
     chosen: dict[int, torch.Tensor]  # Units of each channel group, from `choose_units`.
-    arriving: Trunk  # What arrives at its segment.
+    arriving: Trunk  # Input of its segment.
     bare: bool  # Whether it reads that without an entry.
 
     def kept(self, name: str) -> torch.Tensor:
@@ -171,7 +171,7 @@ class Heritage:
         return self.kept(self.branch.source.output)
 
     def weights(self, captured: Captured, matches: Mapping[str, str] | None = None) -> dict[str, dict[str, torch.Tensor]]:
-        """The original's weights cut to the branch, see `inherit`."""
+        """The original's weights reduced to the branch, see `inherit`."""
         return inherit(self.branch, captured, self.chosen, self._read, matches)
 
     @property

@@ -155,7 +155,7 @@ import torch
 from torch import nn
 
 from stretch.operators.capturing import modules, plain_module
-from stretch.operators.forms import Form, forms, onnx_node
+from stretch.operators.lowerings import Lowering, lowerings, onnx_node
 
 
 class Highest(nn.Module):
@@ -171,7 +171,7 @@ def _tflite(b, source, op, ins):
 
 
 modules("Highest")(plain_module("max"))
-forms.register("max")(Form(lambda ins, a: Highest(), onnx_node("Max"), _tflite, int8=False, any_order=True))
+lowerings.register("max")(Lowering(lambda ins, a: Highest(), onnx_node("Max"), _tflite, int8=False, any_order=True))
 """,
 }
 

@@ -66,7 +66,7 @@ def test_vector_has_one_row():
 @given(data=st.data())
 def test_band_computed_from_its_rows_is_the_band_of_the_whole(kind, data):
     torch = pytest.importorskip("torch")
-    from stretch.operators.forms import make_module
+    from stretch.operators.lowerings import make_module
 
     graph, weights, x = data.draw(graphs(kind))
     op = graph.by_name["y"]
@@ -103,7 +103,7 @@ def _values(graph: OpGraph, weights, x):
     """What every operator computes, whole."""
     import torch
 
-    from stretch.operators.forms import make_module
+    from stretch.operators.lowerings import make_module
 
     found = {graph.input.name: x}
     with torch.inference_mode():

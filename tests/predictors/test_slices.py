@@ -89,7 +89,7 @@ def test_channels_have_a_width_and_a_union():
 @given(data=st.data())
 def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
     torch = pytest.importorskip("torch")
-    from stretch.operators.forms import make_module
+    from stretch.operators.lowerings import make_module
 
     graph, weights, x = data.draw(graphs(kind))
     op = graph.by_name["y"]
@@ -117,7 +117,7 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
 @given(data=st.data())
 def test_what_is_done_to_a_sum_may_be_done_to_its_terms(kind, data):
     torch = pytest.importorskip("torch")
-    from stretch.operators.forms import make_module
+    from stretch.operators.lowerings import make_module
 
     graph, weights, x = data.draw(graphs(kind))
     op, additive = graph.by_name["y"], kind_of(kind).additive

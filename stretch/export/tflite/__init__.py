@@ -1,1 +1,1 @@
-"""One TFLite file of a bundle: a signature for each subgraph and each join, NHWC inside, its plan as metadata."""
+"""Export of a bundle to one TFLite file: one NHWC signature per subgraph and join, and the plan as metadata."""

@@ -1,4 +1,4 @@
-"""A bundle with the int8 DSP signatures of its TFLite file compiled ahead of time for named chips."""
+"""Export of a bundle with the int8 DSP signatures of its TFLite file compiled ahead of time for named chips."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ from stretch.quantize.compare import Loss, loss
 from stretch.quantize.replay import replay, runner
 
 Array = NDArray[Any]
-#: Cosine with the int8 subgraph on ONNX Runtime below which compiled code counts as wrong.
+#: Minimum cosine of compiled code with the int8 subgraph on ONNX Runtime.
 MIN_COSINE = 0.999
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """One signature for one chip."""
+    """One compiled signature for one chip."""
 
-    operators: int  # Operators that LiteRT's tool took: all that the signature has.
-    loss: Loss  # Its code on the simulator against the int8 subgraph on ONNX Runtime.
+    operators: int  # Number of compiled operators: all of the signature.
+    loss: Loss  # Of the code on the simulator against the int8 subgraph on ONNX Runtime.
 
     def to_json(self) -> dict[str, float]:
         """All numbers."""
@@ -44,26 +44,26 @@ class Compiled:
 class AotExport:
     """What `export_aot` wrote."""
 
-    manifest: Manifest  # The new bundle's description.
+    manifest: Manifest  # Of the new bundle.
     compiled: dict[str, dict[str, Compiled]]  # By chip and signature.
 
 
 def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progress = silent) -> AotExport:
-    """Write a bundle again with copies of its TFLite file whose int8 DSP signatures are code for a chip.
+    """Write a copy of a bundle that adds copies of its TFLite file with int8 DSP signatures compiled for a chip.
 
-    The TFLite file itself and all other signatures of the copies stay as they are.
+    The TFLite file itself and all other signatures of the copies stay unchanged.
 
     Args:
         bundle: A bundle with a TFLite file and int8 subgraphs on a dsp.
         out: Folder of the new one; an earlier bundle there is replaced.
         chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
-        progress: Told which file comes next.
+        progress: Called with the next file.
 
     Raises:
         UsageError: If there is nothing to compile, or `out` is the bundle itself.
         UnknownNameError: If a chip is not known.
         MissingBackendError: If LiteRT's compiler or Qualcomm's libraries are missing.
-        InfeasibleError: If a signature is not taken whole, or its code computes something else.
+        InfeasibleError: If a signature is not compiled completely, or its code computes something else.
         StretchError: If the compiler fails or the folder cannot be written.
     """
     chosen = _chosen(bundle, out, chips)
@@ -83,19 +83,19 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progre
             path.parent.mkdir(parents=True, exist_ok=True)
             compiled[chip] = _compiled(folder / manifest.tflite, path, chip, chosen, tensors)
             files[f"aot/{chip}.tflite"] = file_entry(path)
-        record = {chip: {name: each.to_json() for name, each in found.items()} for chip, found in compiled.items()}
-        made = msgspec.structs.replace(
+        record = {chip: {name: code.to_json() for name, code in signatures.items()} for chip, signatures in compiled.items()}
+        new_manifest = msgspec.structs.replace(
             manifest,
             files=files,
             aot={**manifest.aot, **{chip: f"aot/{chip}.tflite" for chip in compiled}},
             checks=dict(manifest.checks) | {"aot": {**manifest.checks.get("aot", {}), **record}},
         )
-        write_manifest(folder, made)
-    return AotExport(made, compiled)
+        write_manifest(folder, new_manifest)
+    return AotExport(new_manifest, compiled)
 
 
 def _chosen(bundle: Bundle, out: Path, chips: Sequence[str]) -> list[SubgraphEntry]:
-    """The subgraphs whose signatures are compiled, or why there are none."""
+    """The subgraphs whose signatures are compiled; raises an error if there are none."""
     manifest = bundle.manifest
     for chip in chips:
         find_chip(chip)
@@ -120,16 +120,16 @@ def _compiled(source: Path, path: Path, chip: str, chosen: Sequence[SubgraphEntr
     code = compile_signatures(source, [sub.name for sub in chosen], chip, path)
     cases = {sub.name: Case(code[sub.name], _last(read_alone(sub, tensors)), _last(tensors[sub.output]).shape) for sub in chosen}
     got = simulate(cases, chip)
-    found = {sub.name: Compiled(code[sub.name].operators, loss([(_last(tensors[sub.output]), got[sub.name])])) for sub in chosen}
-    for signature, each in found.items():
-        if not each.loss.cosine >= MIN_COSINE:
+    compiled = {sub.name: Compiled(code[sub.name].operators, loss([(_last(tensors[sub.output]), got[sub.name])])) for sub in chosen}
+    for signature, signature_code in compiled.items():
+        if not signature_code.loss.cosine >= MIN_COSINE:
             raise InfeasibleError(
-                f"signature `{signature}` compiled for {chip} has a cosine of {each.loss.cosine:.4f} with its int8 subgraph, {MIN_COSINE} is asked for",
+                f"signature `{signature}` compiled for {chip} has a cosine of {signature_code.loss.cosine:.4f} with its int8 subgraph, at least {MIN_COSINE} is required",
                 "compile it with --format qnn instead",
             )
-    return found
+    return compiled
 
 
 def _last(x: Array) -> Array:
-    """An array whose channels stand last, in one piece."""
+    """A contiguous array with channels last."""
     return np.ascontiguousarray(np.moveaxis(x, 1, -1)) if x.ndim == 4 else x

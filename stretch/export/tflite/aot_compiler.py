@@ -1,4 +1,4 @@
-"""LiteRT's own tool, which compiles signatures of a TFLite file for a Qualcomm DSP, on the libraries of `onnxruntime-qnn`.
+"""Compilation of a TFLite file's signatures for a Qualcomm DSP by LiteRT's tool and the libraries of `onnxruntime-qnn`.
 
 The tool and its Qualcomm plug-in come with `ai-edge-litert`; the libraries
 that they load belong to Qualcomm's SDK. The package `onnxruntime-qnn` has the
@@ -23,20 +23,20 @@ from scheduler.delegates.qnn_context import find_chip
 
 INSTALL = f"{install_line('litert', 'qnn')}, on Linux x86-64"
 
-#: Longest time for one file, s.
+#: Time limit for one file, s.
 LIMIT = 900
 
-#: Where the tool and its plug-in lie in `ai-edge-litert`.
+#: Paths of the tool and its plug-in in `ai-edge-litert`.
 TOOL = "tools/apply_plugin_main"
 PLUGIN = "vendors/qualcomm/compiler/libLiteRtCompilerPlugin_Qualcomm.so"
 
 #: Libraries that the plug-in is linked with and those that they open.
 LIBRARIES = ("libQnnHtp.so", "libQnnIr.so", "libQnnSaver.so", "libQnnSystem.so", "libHtpPrepare.so")
 
-#: One more that the plug-in is linked with and calls for another kind of processor only; `onnxruntime-qnn` does not have it.
+#: A library that the plug-in is linked with but calls only for another kind of processor; missing in `onnxruntime-qnn`.
 UNUSED = "libQnnLpai.so"
 
-#: The operator in whose place compiled code runs.
+#: The custom operator that runs compiled code.
 DISPATCH = b"DISPATCH_OP"
 
 _PARTITIONED = re.compile(r"Partitioned subgraph<(\d+)>, selected (\d+) ops, from a total of (\d+) ops\. resulted in (\d+) partitions")
@@ -45,25 +45,25 @@ _ERROR = re.compile(r"^ERROR: \[\S+\] (?!ERROR)(.+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Files that were found."""
+    """Files of the compiler."""
 
-    tool: Path  # LiteRT's program.
-    plugin: Path  # Its compiler for Qualcomm.
+    tool: Path  # LiteRT's executable.
+    plugin: Path  # Its compiler plug-in for Qualcomm.
     libraries: Path  # Folder of Qualcomm's libraries.
-    runtime: Path | None  # Folder of the C++ libraries that those need, or None if they need no such folder.
+    runtime: Path | None  # Folder of the C++ runtime that those need; None if not needed.
 
 
 @dataclass(frozen=True)
 class Code:
     """Compiled code of one signature."""
 
-    entry: str  # Its name in the code.
+    entry: str  # Name of its entry point.
     content: bytes  # QNN context binary.
-    operators: int  # Operators of the signature, all of which it computes.
+    operators: int  # Number of compiled operators: all of the signature.
 
 
 def find_toolchain() -> Toolchain:
-    """The tool, its plug-in and the libraries."""
+    """Find the tool, its plug-in and the libraries."""
     litert = _folder("ai_edge_litert", "ai-edge-litert")
     libraries = _folder("onnxruntime_qnn", "onnxruntime-qnn")
     tool, plugin = litert / TOOL, litert / PLUGIN
@@ -86,15 +86,15 @@ def _folder(module: str, package: str) -> Path:
 
 
 def compile_signatures(model: Path, signatures: Sequence[str], chip: str, out: Path) -> dict[str, Code]:
-    """Compile signatures of a TFLite file for the DSP of a chip and leave the others as they are."""
+    """Compile signatures of a TFLite file for the DSP of a chip, leaving the others unchanged."""
     find_chip(chip)
     toolchain = find_toolchain()
     before = _signatures(_read(model.read_bytes()))
     indices = {name: before[name][0] for name in signatures}
     with tempfile.TemporaryDirectory(prefix="nn-stretch-aot.") as folder:
-        # The tool takes names of this ending only.
-        made = Path(folder) / "made.tflite"
-        taken = _apply(toolchain, _sdk(toolchain, Path(folder) / "sdk"), model, sorted(indices.values()), chip, made)
+        # The tool requires this file extension.
+        compiled_file = Path(folder) / "made.tflite"
+        taken = _apply(toolchain, _sdk(toolchain, Path(folder) / "sdk"), model, sorted(indices.values()), chip, compiled_file)
         for name, index in indices.items():
             chosen, total, pieces = taken.get(index, (0, len(before[name][1]), 0))
             if chosen < total or pieces != 1:
@@ -103,22 +103,22 @@ def compile_signatures(model: Path, signatures: Sequence[str], chip: str, out: P
                     "the rest would run on the CPU",
                     "compile it with --format qnn instead",
                 )
-        content = made.read_bytes()
+        content = compiled_file.read_bytes()
     tables = _read(content)
     after = _signatures(tables)
     if before.keys() != after.keys() or any(before[name] != after[name] for name in before.keys() - indices.keys()):
-        raise StretchError(f"LiteRT's tool changed signatures of {model} that it was not asked to compile")
-    found = {name: _code(name, tables, content, len(before[name][1])) for name in signatures}
+        raise StretchError(f"LiteRT's tool changed signatures of {model} that were not to be compiled")
+    compiled = {name: _code(name, tables, content, len(before[name][1])) for name in signatures}
     out.write_bytes(content)
-    return found
+    return compiled
 
 
 def _sdk(toolchain: Toolchain, folder: Path) -> Path:
-    """A folder of links with the names that the plug-in looks for."""
+    """A folder of links with the names that the plug-in expects."""
     folder.mkdir()
     for name in LIBRARIES:
         (folder / name).symlink_to(toolchain.libraries / name)
-    # The loader asks for it although nothing in it is called: a library that is loaded anyway answers to the name.
+    # The loader requires it although nothing in it is called: another loaded library stands in for it.
     (folder / UNUSED).symlink_to(toolchain.libraries / "libQnnSystem.so")
     for file in sorted(toolchain.runtime.iterdir()) if toolchain.runtime else ():
         (folder / file.name).symlink_to(file)
@@ -126,7 +126,7 @@ def _sdk(toolchain: Toolchain, folder: Path) -> Path:
 
 
 def _apply(toolchain: Toolchain, sdk: Path, model: Path, indices: Sequence[int], chip: str, out: Path) -> dict[int, tuple[int, int, int]]:
-    """Run the tool; taken operators, all operators and pieces of each subgraph that it looked at."""
+    """Run the tool; returns compiled operators, all operators and partitions by subgraph."""
     command = [
         str(toolchain.tool),
         "--cmd=apply",
@@ -164,17 +164,17 @@ def _apply(toolchain: Toolchain, sdk: Path, model: Path, indices: Sequence[int],
 
 
 def partitions(text: str) -> dict[int, tuple[int, int, int]]:
-    """What the tool says of each subgraph: operators taken, all its operators, pieces that it is cut into."""
+    """Parse the tool's output: compiled operators, all operators and partitions by subgraph."""
     return {int(index): (int(chosen), int(total), int(pieces)) for index, chosen, total, pieces in _PARTITIONED.findall(text)}
 
 
 def _read(content: bytes) -> Any:
-    """Tables of a file by LiteRT's schema, which also knows what nn-stretch does not write, such as the tool's operator."""
+    """Tables of a file in LiteRT's schema, which includes the tool's custom operator."""
     return importlib.import_module("ai_edge_litert.schema_py_generated").ModelT.InitFromPackedBuf(content, 0)
 
 
 def _signatures(model: Any) -> dict[str, tuple[int, tuple[tuple[bytes | int, int], ...]]]:
-    """Subgraph of each signature, and the operators of it with the number of their inputs."""
+    """Subgraph index of each signature, and its operators with their numbers of inputs."""
     codes = [code.customCode or code.builtinCode for code in model.operatorCodes]
     return {
         definition.signatureKey.decode(): (
@@ -186,12 +186,12 @@ def _signatures(model: Any) -> dict[str, tuple[int, tuple[tuple[bytes | int, int
 
 
 def _code(signature: str, model: Any, content: bytes, operators: int) -> Code:
-    """The code behind the one operator of a compiled signature: it stands after the file's tables."""
-    index = next(each.subgraphIndex for each in model.signatureDefs if each.signatureKey.decode() == signature)
-    found = model.subgraphs[index].operators
-    if len(found) != 1 or model.operatorCodes[found[0].opcodeIndex].customCode != DISPATCH:
+    """The code of the one operator of a compiled signature, which follows the file's tables."""
+    index = next(definition.subgraphIndex for definition in model.signatureDefs if definition.signatureKey.decode() == signature)
+    subgraph_operators = model.subgraphs[index].operators
+    if len(subgraph_operators) != 1 or model.operatorCodes[subgraph_operators[0].opcodeIndex].customCode != DISPATCH:
         raise StretchError(f"LiteRT's tool left operators of signature `{signature}` beside its code")
-    options = importlib.import_module("flatbuffers.flexbuffers").Loads(bytes(found[0].customOptions))
+    options = importlib.import_module("flatbuffers.flexbuffers").Loads(bytes(subgraph_operators[0].customOptions))
     start, size = options["bytecode_offset"], options["bytecode_size"]
     code = content[start : start + size]
     if not size or len(code) != size:

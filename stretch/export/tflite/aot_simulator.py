@@ -1,9 +1,9 @@
-"""Code that LiteRT's tool compiled, run on the simulator of Qualcomm's DSP: ``python -m stretch.export.tflite.aot_simulator``.
+"""Runs code compiled by LiteRT's tool on the simulator of Qualcomm's DSP: ``python -m stretch.export.tflite.aot_simulator``.
 
 LiteRT has no dispatcher for a Qualcomm DSP on x86-64. Its code is a QNN
-context as ONNX Runtime's QNN provider loads it, so that runs it here. The
-simulator keeps the chip it was first asked for as long as its process lives,
-so each chip has a fresh one.
+context that ONNX Runtime's QNN provider can load, which runs it here. The
+simulator keeps its first chip for the lifetime of its process,
+so each chip has a separate process.
 """
 
 import subprocess
@@ -29,17 +29,17 @@ Array = NDArray[Any]
 class Case:
     """One run of compiled code."""
 
-    code: Code  # The code.
-    x: Array  # Its input, channels last where it is an image.
-    shape: tuple[int, ...]  # Shape of its output, channels last where it is an image.
+    code: Code
+    x: Array  # Its input, images with channels last.
+    shape: tuple[int, ...]  # Shape of its output, images with channels last.
 
 
 def simulate(cases: Mapping[str, Case], chip: str) -> dict[str, Array]:
-    """What compiled code computes, each once.
+    """Outputs of compiled code, each run once.
 
     Raises:
         MissingBackendError: If `onnxruntime-qnn` is missing.
-        StretchError: If the simulator cannot load the code or does not run it.
+        StretchError: If the simulator cannot load or run the code.
     """
     load_library()
     with tempfile.TemporaryDirectory(prefix="nn-stretch-aot.") as folder:
@@ -58,7 +58,7 @@ def simulate(cases: Mapping[str, Case], chip: str) -> dict[str, Array]:
 
 
 def _wrap(case: Case, out: Path) -> None:
-    """An ONNX file whose one node is the code."""
+    """Write an ONNX file whose only node is the code."""
     import onnx
     from onnx import TensorProto, helper
 

@@ -1,4 +1,4 @@
-"""A bundle again with a TFLite file: one signature for each subgraph and join, each compared with its ONNX file."""
+"""Export of a bundle with a TFLite file: one signature per subgraph and join, each compared with its ONNX file."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ Array = NDArray[Any]
 #: Name of the file in a bundle.
 FILE = "model.tflite"
 
-#: Images of the comparison, in which every signature runs on each.
+#: Number of images for the comparison.
 COMPARED = 16
 
 
@@ -36,10 +36,10 @@ COMPARED = 16
 class TfliteExport:
     """What `export_tflite` wrote."""
 
-    manifest: Manifest  # The new bundle's description.
-    losses: dict[str, Loss]  # Of each signature against its ONNX file, and of the ``output`` with all of them in a row.
-    kept: dict[str, str]  # Subgraphs that stay in fp32 because another precision loses too much, and why.
-    moved: dict[str, str]  # Those of them that moved to another processor.
+    manifest: Manifest  # Of the new bundle.
+    losses: dict[str, Loss]  # Of each signature against its ONNX file, and of the ``output`` of all in sequence.
+    kept: dict[str, str]  # Subgraphs that stay in fp32 because of their loss, with the reason.
+    moved: dict[str, str]  # New processors of those that moved.
 
 
 def export_tflite(
@@ -53,26 +53,26 @@ def export_tflite(
     repair: bool = False,
     progress: Progress = silent,
 ) -> TfliteExport:
-    """Write a bundle again with a TFLite file beside its ONNX files.
+    """Write a copy of a bundle that adds a TFLite file to its ONNX files.
 
-    What is int8 in the bundle is int8 in the file, with the scales it was
-    calibrated to; what is fp16 has its weights in half precision and computes
-    in single. Each signature reads what its ONNX file reads on `images`, and
+    Int8 subgraphs of the bundle are int8 in the file, with their
+    calibrated scales; fp16 ones have weights in half precision and compute
+    in single. Each signature reads the inputs of its ONNX file on `images`, and
     the two results are compared.
 
     Args:
         out: Folder of the new one; an earlier bundle there is replaced.
-        images: What the model will meet, of its input's shape.
-        precision: ``fp32``, ``fp16`` or ``int8`` by processor, for an fp32 bundle; None for what the bundle has.
-        min_cosine: Of what changes with fp32, see `stretch.export.precision.export_precision`.
-        repair: Keep subgraphs that lose more in fp32 instead of refusing.
-        progress: Told which signature comes next.
+        images: Representative inputs of the model.
+        precision: ``fp32``, ``fp16`` or ``int8`` by processor, for an fp32 bundle; None for the bundle's precisions.
+        min_cosine: Minimum cosine with fp32, see `stretch.export.precision.export_precision`.
+        repair: Keep subgraphs below it in fp32 instead of failing.
+        progress: Called with the next signature.
 
     Raises:
         UsageError: If `out` is the bundle itself, or a processor or precision is unknown.
-        InfeasibleError: If a signature computes something else than its ONNX file; names it.
+        InfeasibleError: If a signature differs from its ONNX file; names it.
         StretchError: If TFLite cannot express an operator, or the folder cannot be written.
-        MissingBackendError: If LiteRT, which the comparison runs, is not installed.
+        MissingBackendError: If LiteRT is not installed.
     """
     if problem := LiteRtDelegate.unavailable():
         raise MissingBackendError(f"a TFLite file is compared with its ONNX files when it is written, and {problem}", INSTALL)
@@ -82,10 +82,10 @@ def export_tflite(
     if not precision or set(precision.values()) == {"fp32"}:
         return _export(bundle, out, images, images_source, {}, {}, progress)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-        made = export_precision(
+        lowered = export_precision(
             bundle, Path(folder) / "lower", precision, images, images_source, min_cosine=min_cosine, repair=repair, progress=progress
         )
-        return _export(Bundle(Path(folder) / "lower", made.manifest), out, images, images_source, made.kept, made.moved, progress)
+        return _export(Bundle(Path(folder) / "lower", lowered.manifest), out, images, images_source, lowered.kept, lowered.moved, progress)
 
 
 def _export(
@@ -100,24 +100,24 @@ def _export(
     manifest = bundle.manifest
     content = write_tflite(bundle, progress=progress)
     with staged(out) as folder:
-        # Code of an earlier TFLite file may be that of other scales.
+        # Code compiled from an earlier TFLite file may have other scales.
         files = copy_files(bundle, folder, leave=set(manifest.aot.values()))
         (folder / FILE).write_bytes(content)
         files[FILE] = file_entry(folder / FILE)
-        made = msgspec.structs.replace(manifest, files=files, tflite=FILE, aot={})
+        new_manifest = msgspec.structs.replace(manifest, files=files, tflite=FILE, aot={})
         progress("comparison")
-        comparison = compare(Bundle(folder, made), images[:COMPARED])
+        comparison = compare(Bundle(folder, new_manifest), images[:COMPARED])
         comparison.refuse()
         record = {"images": {"source": images_source, "count": len(images[:COMPARED])}, **comparison.to_json()}
-        made = msgspec.structs.replace(
-            made, checks={key: value for key, value in manifest.checks.items() if key != "aot"} | {"tflite": record}
+        new_manifest = msgspec.structs.replace(
+            new_manifest, checks={key: value for key, value in manifest.checks.items() if key != "aot"} | {"tflite": record}
         )
-        write_manifest(folder, made)
-    return TfliteExport(made, comparison.losses, kept, moved)
+        write_manifest(folder, new_manifest)
+    return TfliteExport(new_manifest, comparison.losses, kept, moved)
 
 
 def write_tflite(bundle: Bundle, *, progress: Progress = silent) -> bytes:
-    """The TFLite file of a bundle: a signature for each subgraph and each join, and the plan as metadata."""
+    """The TFLite file of a bundle: one signature per subgraph and join, and the plan as metadata."""
     manifest = bundle.manifest
     writer = Writer(f"{manifest.model.name}, branched for {manifest.device} by nn-stretch")
     shapes = {tensor.name: nhwc(tensor.shape) for tensor in manifest.tensors}
@@ -147,5 +147,5 @@ def write_tflite(bundle: Bundle, *, progress: Progress = silent) -> bytes:
 
 
 def _last(tensor: Tensor) -> Tensor:
-    """A tensor whose channels stand last."""
+    """A tensor with channels last."""
     return msgspec.structs.replace(tensor, shape=nhwc(tensor.shape), layout="NHWC") if len(tensor.shape) == 4 else tensor

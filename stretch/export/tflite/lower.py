@@ -1,4 +1,4 @@
-"""From operator graphs to TFLite subgraphs: which operator becomes which, in int8 or in reals."""
+"""Lowering of operator graphs to TFLite subgraphs, in int8 or float."""
 
 from collections.abc import Mapping
 
@@ -11,15 +11,15 @@ from stretch.formats.tflite.builder import Builder, Value, to_nhwc
 from stretch.formats.tflite.source import Source
 from stretch.formats.tflite.weights import growth
 from stretch.formats.tflite.writer import Piece, Writer
-from stretch.operators.forms import forms
+from stretch.operators.lowerings import lowerings
 
 
 def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) -> Piece:
     """Lower a subgraph and add it to a file, with a signature of its name.
 
-    Its inputs and outputs are float, NHWC, called like the tensors. An operator
-    whose tensors have scales computes in int8; where two scales meet, and where
-    int8 meets reals, a conversion stands between them.
+    Its inputs and outputs are float, NHWC, and have the tensors' names. An operator
+    whose tensors have scales computes in int8; between two scales, and between
+    int8 and float, a conversion is inserted.
     """
     piece = Piece(writer, name)
     graph = source.graph
@@ -41,14 +41,14 @@ def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) 
         values[op.name] = _lowered(builder, source, op, ins)
         after = _activation(source, op)
         if after is not None:
-            piece.operators[-1]["builtin_options"]["fused_activation_function"] = forms.get(after.kind).activation
+            piece.operators[-1]["builtin_options"]["fused_activation_function"] = lowerings.get(after.kind).activation
             values[op.name].nonnegative = True
             fused[after.name] = op.name
     builder.rounded = False
     results: dict[str, int] = {}
     for name in graph.outputs:
         result = builder.real(values[name])
-        if result in (*results.values(), *map(_index, starts.values())):  # a tensor has one name: what is handed on is copied
+        if result in (*results.values(), *map(_index, starts.values())):  # a tensor has one name, so an output of two names is copied
             copied = builder.apply("RESHAPE", name, [values[name]], extra=[builder.indices(f"{name}.shape", values[name].shape)])
             result = builder.real(copied)
         piece.tensors[result]["name"] = name
@@ -60,17 +60,17 @@ def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) 
 def join_to_tflite(
     writer: Writer, name: str, kind: str, inputs: Mapping[str, tuple[int, ...]], output: tuple[str, tuple[int, ...]]
 ) -> None:
-    """Add a join as a subgraph of its own: reals in, reals out, NHWC."""
+    """Add a join as a separate float subgraph, NHWC."""
     piece = Piece(writer, name)
     builder = Builder(piece, {})
-    values = [builder.input(each, shape) for each, shape in inputs.items()]
-    made, shape = output
+    values = [builder.input(input_name, shape) for input_name, shape in inputs.items()]
+    output_name, shape = output
     operator = meeting_of(kind).operator
-    joined = Op(made, operator, tuple(inputs), shape=_nchw(shape))
-    rule = forms.get(operator).tflite
+    joined = Op(output_name, operator, tuple(inputs), shape=_nchw(shape))
+    rule = lowerings.get(operator).tflite
     assert rule is not None
-    result = rule(builder, Source(OpGraph(name, (joined,), (made,)), {}), joined, values)
-    writer.add(piece, {value.name: _index(value) for value in values}, {made: builder.real(result)})
+    result = rule(builder, Source(OpGraph(name, (joined,), (output_name,)), {}), joined, values)
+    writer.add(piece, {value.name: _index(value) for value in values}, {output_name: builder.real(result)})
 
 
 def _nchw(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -83,45 +83,45 @@ def _index(value: Value) -> int:
 
 
 def _renamed(builder: Builder, value: Value, name: str, source: Source) -> Value:
-    """What an identity gives: the same tensors under another name, or in integers of its own scale where it has another.
+    """The result of an identity: the same tensors under another name, requantised if it has another scale.
 
-    The quantiser leaves an activation that comes first out: an identity whose scale begins at zero is all that is left of it.
+    The quantiser drops an activation at the beginning; an identity whose scale begins at zero remains of it.
     """
-    own = source.scales.get(name)
-    if own is not None and value.quant not in (None, own):
+    quant = source.scales.get(name)
+    if quant is not None and value.quant not in (None, quant):
         return Value(
-            name, value.shape, own, integer=builder.integer(value, own), nonnegative=own.zero_point == -128, flattened=value.flattened
+            name, value.shape, quant, integer=builder.integer(value, quant), nonnegative=quant.zero_point == -128, flattened=value.flattened
         )
-    return Value(name, value.shape, value.quant or own, value.real, value.integer, value.nonnegative, value.flattened)
+    return Value(name, value.shape, value.quant or quant, value.real, value.integer, value.nonnegative, value.flattened)
 
 
 def _lowered(builder: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
-    form = forms.get(op.kind)
-    if form.tflite is None:
-        known = ", ".join(name for name in forms if forms.get(name).tflite is not None)
-        raise StretchError(f"operator `{op.name}` ({op.kind}) has no form in TFLite", f"kinds that have one: {known}")
+    lowering = lowerings.get(op.kind)
+    if lowering.tflite is None:
+        known = ", ".join(name for name in lowerings if lowerings.get(name).tflite is not None)
+        raise StretchError(f"operator `{op.name}` ({op.kind}) has no TFLite lowering", f"supported kinds: {known}")
     scale = source.scales.get(op.name)
-    several = form.pairwise and len(ins) > 2  # parts of the result have no scale of their own
-    builder.rounded = form.int8 and scale is not None and all(value.quant for value in ins) and not several
+    several = lowering.pairwise and len(ins) > 2  # intermediate sums have no scale
+    builder.rounded = lowering.int8 and scale is not None and all(value.quant for value in ins) and not several
     if builder.rounded and not kind_of(op.kind).weightless:
         builder.rounded = growth(source, op, ins[0], scale) <= MAX_FACTORS["weights"]
-    made = form.tflite(builder, source, op, ins)
-    made.name = op.name
-    if builder.rounded and made.quant != scale:
-        made = Value(
-            op.name, made.shape, scale, integer=builder.integer(made, scale), nonnegative=made.nonnegative, flattened=made.flattened
+    result = lowering.tflite(builder, source, op, ins)
+    result.name = op.name
+    if builder.rounded and result.quant != scale:
+        result = Value(
+            op.name, result.shape, scale, integer=builder.integer(result, scale), nonnegative=result.nonnegative, flattened=result.flattened
         )
-    made.quant = scale
-    # What begins at the lowest integer has no number below 0.
-    made.nonnegative = made.nonnegative or (builder.rounded and scale is not None and scale.zero_point == -128)
-    return made
+    result.quant = scale
+    # With the lowest integer as zero point there are no negative numbers.
+    result.nonnegative = result.nonnegative or (builder.rounded and scale is not None and scale.zero_point == -128)
+    return result
 
 
 def _activation(source: Source, op: Op) -> Op | None:
-    """The activation that alone reads an operator's result and that the operator applies itself, in reals."""
+    """The activation that is fused into an operator: its only reader, in float."""
     graph = source.graph
     readers = graph.consumers[op.name]
-    if not forms.get(op.kind).activates or len(readers) != 1 or op.name in graph.outputs or op.name in source.scales:
+    if not lowerings.get(op.kind).activates or len(readers) != 1 or op.name in graph.outputs or op.name in source.scales:
         return None
     reader = graph.by_name[readers[0]]
-    return reader if forms.get(reader.kind).activation is not None else None
+    return reader if lowerings.get(reader.kind).activation is not None else None

@@ -1,4 +1,4 @@
-"""What a subgraph's ONNX file holds, ready to be written in another format: operators, weights, scales."""
+"""Contents of a subgraph's ONNX file for conversion to another format: operators, weights, scales."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,13 +24,13 @@ def read_source(path: Path) -> Source:
     """Read a subgraph that `stretch` wrote, in any precision.
 
     Raises:
-        StretchError: If it cannot be read, or has a node that the exporter does not write.
+        StretchError: If it cannot be read, or has an unknown node.
     """
     try:
         model = onnx.load(str(path))
     except OSError as error:
         raise StretchError(f"cannot read {path}: {error.strerror}") from error
-    # What protobuf raises for a damaged file differs between its versions.
+    # Versions of protobuf raise different errors for a damaged file.
     except Exception as error:
         raise StretchError(f"{path} is not an ONNX model", "write the bundle again with `stretch branch`") from error
     if not any(node.op_type in QUANTISERS for node in model.graph.node):
@@ -48,15 +48,15 @@ def read_source(path: Path) -> Source:
 
 
 def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[str, Quant], dict[str, Rounded]]:
-    """An int8 or fp16 subgraph in reals, the scales it had, and the weights in integers."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    graph = made.graph
+    """Dequantise an int8 or fp16 subgraph; returns the float model, its scales and its integer weights."""
+    reals = onnx.ModelProto()
+    reals.CopyFrom(model)
+    graph = reals.graph
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     scales: dict[str, Quant] = {}
     integers: dict[str, Rounded] = {}
     constants = {name: value.astype(np.float32) if value.dtype == np.float16 else value for name, value in constants.items()}
-    names: dict[str, str] = {}  # of a tensor that a quantiser or a cast wrote: the tensor that it stands for
+    names: dict[str, str] = {}  # source of each quantised or cast tensor
     kept = []
     for node in graph.node:
         if node.op_type == "QuantizeLinear":
@@ -72,7 +72,7 @@ def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[st
             names[node.output[0]] = names.get(node.input[0], node.input[0])
         else:
             kept.append(node)
-    # The tensor that becomes an output has another name before its conversion; here it has the output's.
+    # An output tensor has another name before its conversion; it takes the output's name.
     results = {names.get(value.name, value.name): value.name for value in graph.output}
     for node in kept:
         node.input[:] = [results.get(names.get(name, name), names.get(name, name)) for name in node.input]
@@ -84,7 +84,7 @@ def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[st
     graph.node.extend(nodes)
     del graph.initializer[:]
     graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items() if name in used)
-    return made, scales, integers
+    return reals, scales, integers
 
 
 def _quant(node: onnx.NodeProto, constants: Mapping[str, Array], path: Path) -> Quant:
@@ -100,12 +100,12 @@ def _quant(node: onnx.NodeProto, constants: Mapping[str, Array], path: Path) -> 
         raise StretchError(
             f"`{node.name}` of {path} rounds to {zero.dtype}, a TFLite file has int8", "write the bundle again with `stretch export`"
         )
-    # A tensor that is nearly nothing everywhere may become nothing.
+    # A tensor that is almost zero everywhere may become zero.
     return Quant(max(number, LEAST_SCALE), point - 128 if zero.dtype == np.uint8 else point)
 
 
 def _dequantised(node: onnx.NodeProto, constants: Mapping[str, Array]) -> tuple[Array, Rounded | None]:
-    """A constant in reals, and in integers where they are int8 around zero with output channels first."""
+    """A constant as float, and as integers if it is symmetric int8 with output channels first."""
     values, scale = constants[node.input[0]], constants[node.input[1]]
     zero = constants[node.input[2]] if len(node.input) > 2 else np.zeros_like(scale, values.dtype)
     axis = next((a.i for a in node.attribute if a.name == "axis"), 1)

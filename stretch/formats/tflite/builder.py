@@ -154,6 +154,6 @@ class Builder:
 
     def moved(self, code: str, name: str, value: Value, shape: Shape, extra: Sequence[int] = (), **settings: Any) -> Value:
         """Write an operator that only moves or selects elements, whose result has the scale of what it reads."""
-        made = self.apply(code, name, [value], shape, value.quant, extra, **settings)
-        made.nonnegative = value.nonnegative
-        return made
+        result = self.apply(code, name, [value], shape, value.quant, extra, **settings)
+        result.nonnegative = value.nonnegative
+        return result

@@ -29,8 +29,8 @@ def matrix(
         channels: Axis of the output channels after that.
         image: Height, width and channels of a flattened image that a matrix reads.
     """
-    own = source.weights[op.name]
-    weight = own["weight"]
+    arrays = source.weights[op.name]
+    weight = arrays["weight"]
 
     def arranged(value: Array) -> Array:
         if image is not None:
@@ -38,7 +38,7 @@ def matrix(
             value = value.reshape(-1, c, h, w).transpose(0, 2, 3, 1).reshape(len(value), -1)
         return np.ascontiguousarray(value.transpose(order))
 
-    bias = own.get("bias", np.zeros(len(weight), np.float32))
+    bias = arrays.get("bias", np.zeros(len(weight), np.float32))
     if not b.rounded:
         return [b.real(x), b.weight(f"{op.name}.weight", arranged(weight)), b.piece.constant(f"{op.name}.bias", bias.astype(np.float32))]
     assert x.quant is not None

@@ -61,9 +61,9 @@ def chart(name: str, title: str, words: str, figure: "Figure") -> Chart:
         stream = StringIO()
         # without a date the same numbers give the same page
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    found = re.search(r"<svg.*</svg>", stream.getvalue(), re.DOTALL)
-    assert found is not None
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", found[0], flags=re.DOTALL)
+    match = re.search(r"<svg.*</svg>", stream.getvalue(), re.DOTALL)
+    assert match is not None
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", match[0], flags=re.DOTALL)
     # groups are called figure_1, axes_1 and so on, and nothing refers to them; other names must be this chart's own
     text = re.sub(r'<g id="[A-Za-z]+_[\d_]+"', "<g", text)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{name}-", text)

@@ -1,4 +1,4 @@
-"""What a page is made of, and how it becomes one file."""
+"""Contents of a report page, and its rendering to one file."""
 
 import datetime
 import os
@@ -22,7 +22,7 @@ _PACKAGES = ("nn-stretch", "torch", "onnxruntime", "numpy")
 
 @dataclass(frozen=True)
 class Fact:
-    """A number that is read first."""
+    """A key figure."""
 
     label: str  # What it is.
     value: str  # The number with its unit, or a word.
@@ -74,7 +74,7 @@ class Page:
 
 
 def check_page(path: Path | None) -> None:
-    """Refuse a page that could not be written, before anything is computed.
+    """Check before the computation that a page can be written.
 
     Args:
         path: The file; None where no page is asked for.
@@ -147,12 +147,12 @@ def _umask() -> int:
 
 
 def _made() -> list[tuple[str, str]]:
-    """When and by what a page was made."""
-    found = []
+    """Date and versions of a page."""
+    versions = []
     for name in _PACKAGES:
         try:
-            found.append(f"{name} {version(name)}")
+            versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             continue
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return [("made", now), ("versions", ", ".join([f"Python {platform.python_version()}", *found])), ("computed on", platform.platform())]
+    return [("made", now), ("versions", ", ".join([f"Python {platform.python_version()}", *versions])), ("computed on", platform.platform())]

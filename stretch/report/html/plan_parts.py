@@ -1,4 +1,4 @@
-"""Parts of the report of a plan that tell how good it is: against what else could be run, how certain, at what accuracy."""
+"""Sections of a plan's report on its quality: comparison with controls, uncertainty and accuracy."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -52,7 +52,7 @@ def controls_section(plan: PlanAnswer) -> Section:
 
 
 def certainty_section(plan: PlanAnswer) -> Section:
-    """What the recommendation hangs on."""
+    """Section on the uncertainty of the recommendation."""
     predicted = plan.predicted
     words = [
         f"{predicted.measure_next} is the number that decides most: measure it next."
@@ -67,23 +67,23 @@ def certainty_section(plan: PlanAnswer) -> Section:
         words.append(f"{predicted.far_ahead} is so far ahead that not even a division without loss would be faster.")
     parts: list[Grid | Chart] = []
     groups = list(dict.fromkeys(change.numbers for change in predicted.changes))
-    found = {(change.numbers, change.factor): change for change in predicted.changes}
+    changes = {(change.numbers, change.factor): change for change in predicted.changes}
     rows = []
     for group in groups:
-        half, twice = found.get((group, 0.5)), found.get((group, 2.0))
+        half, twice = changes.get((group, 0.5)), changes.get((group, 2.0))
         if half and twice and half.speedup is not None and twice.speedup is not None:
             rows.append((group, half.speedup, twice.speedup))
     ratios = [rival.ratio for rival in plan.comparisons if rival.name not in predicted.told]
     if rows and ratios:
         turning = [group for group in groups if any(c.numbers == group and c.recommended != plan.recommended for c in predicted.changes)]
-        told = (
+        note = (
             f"Something else would be recommended with other {joined(turning)}." if turning else "None of them changes what is recommended."
         )
         parts.append(
             spread(
                 "changes",
                 "Speed-up over the best control if a number were half or twice what it is",
-                told,
+                note,
                 rows,
                 min(ratios),
                 "times as fast",
@@ -105,7 +105,7 @@ def certainty_section(plan: PlanAnswer) -> Section:
 
 
 def accuracy_section(plan: PlanAnswer) -> Section:
-    """What is known of the accuracy, measured or not."""
+    """Section on the accuracy, measured or predicted."""
     if plan.exact:
         return Section(
             "accuracy",
@@ -130,7 +130,7 @@ def accuracy_section(plan: PlanAnswer) -> Section:
         b = agreement.bundle
         rows.append(
             (
-                f"files in {joined(sorted({p for each in b.precisions.values() for p in each}))}",
+                f"files in {joined(sorted({p for precisions in b.precisions.values() for p in precisions}))}",
                 _share(b.value),
                 _share(b.low),
                 _share(b.high),
@@ -139,8 +139,8 @@ def accuracy_section(plan: PlanAnswer) -> Section:
             )
         )
     rows += [
-        (f"{each.segment} alone", _share(each.value), "", "", "" if each.error is None else f"{each.error:.3f}", str(agreement.images))
-        for each in agreement.segments
+        (f"{segment.segment} alone", _share(segment.value), "", "", "" if segment.error is None else f"{segment.error:.3f}", str(agreement.images))
+        for segment in agreement.segments
     ]
     table = Grid(
         "Agreement with the original, measured on images held back",
@@ -169,9 +169,9 @@ def accuracy_fact(plan: PlanAnswer) -> Fact:
 
 
 def agreement_of(plan: PlanAnswer) -> "Agreement | None":
-    """What was measured of a built network; None of a plan alone."""
-    found: Agreement | None = getattr(plan, "agreement", None)
-    return found
+    """Measured agreement of a built network; None for a plan alone."""
+    agreement: Agreement | None = getattr(plan, "agreement", None)
+    return agreement
 
 
 def _share(value: float | None) -> str:
@@ -179,5 +179,5 @@ def _share(value: float | None) -> str:
 
 
 def joined(words: Sequence[str]) -> str:
-    """Words as people list them."""
+    """Words joined with commas and `and`."""
     return ", ".join(words[:-1]) + f" and {words[-1]}" if len(words) > 1 else "".join(words)

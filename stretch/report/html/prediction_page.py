@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 _KERNELS = 200
 
 
-def prediction_page(found: Prediction, roofline: "tuple[str, Figure] | None" = None, command: str = "") -> Page:
+def prediction_page(prediction: Prediction, roofline: "tuple[str, Figure] | None" = None, command: str = "") -> Page:
     """The page of a prediction.
 
     Args:
         roofline: The kernels on the fastest processor: what the picture shows in words, and the picture.
     """
-    ranked = sorted(found.processors.items(), key=lambda item: item[1].latency_ms)
+    ranked = sorted(prediction.processors.items(), key=lambda item: item[1].latency_ms)
     name, best = ranked[0]
-    rows = [Interval(f"{each}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=each == name) for each, row in ranked]
+    rows = [Interval(f"{processor}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=processor == name) for processor, row in ranked]
     words = "; ".join(f"{row.label} {row.value:.2f} ms" for row in rows) + "."
     sections = [
         Section(
@@ -33,25 +33,25 @@ def prediction_page(found: Prediction, roofline: "tuple[str, Figure] | None" = N
         )
     ]
     if roofline is not None:
-        told, figure = roofline
+        caption, figure = roofline
         sections.append(
-            Section("roofline", "Kernels under the roofline", (), [chart("roofline-chart", f"The kernels on {name}", told, figure)])
+            Section("roofline", "Kernels under the roofline", (), [chart("roofline-chart", f"The kernels on {name}", caption, figure)])
         )
     if any(row.kernels for _, row in ranked):
-        sections.append(Section("kernels", "Kernels", (), [_kernels(each, row) for each, row in ranked if row.kernels]))
+        sections.append(Section("kernels", "Kernels", (), [_kernels(processor, row) for processor, row in ranked if row.kernels]))
     return Page(
-        title=f"{found.model} on {found.device}, predicted",
+        title=f"{prediction.model} on {prediction.device}, predicted",
         lead=[f"On {name} an inference is predicted to take {best.latency_ms:.2f} ms in {best.precision}, from {ORIGINS[best.origin]}."],
         facts=[
             Fact("fastest processor", name, best.precision),
             Fact(
                 "an inference there", f"{best.latency_ms:.2f} ms", f"{best.low_ms:.2f} to {best.high_ms:.2f} ms with a probability of 0.9"
             ),
-            Fact("multiply-accumulates", f"{found.macs / 1e6:,.0f} M", f"{found.params / 1e6:.2f} M parameters"),
+            Fact("multiply-accumulates", f"{prediction.macs / 1e6:,.0f} M", f"{prediction.params / 1e6:.2f} M parameters"),
         ],
         sections=sections,
-        warnings=found.warnings,
-        made_from=[*([("command", command)] if command else []), ("input", "×".join(map(str, found.input)))],
+        warnings=prediction.warnings,
+        made_from=[*([("command", command)] if command else []), ("input", "×".join(map(str, prediction.input)))],
     )
 
 
@@ -72,18 +72,18 @@ def _table(ranked: list[tuple[str, PredictedLatency]]) -> Grid:
 
 
 def _kernels(name: str, row: PredictedLatency) -> Grid:
-    longest = sorted(row.kernels, key=lambda each: -each.ms)[:_KERNELS]
+    longest = sorted(row.kernels, key=lambda kernel: -kernel.ms)[:_KERNELS]
     rows = [
         (
-            each.name,
-            each.kind,
-            str(len(each.ops)),
-            f"{each.macs / 1e6:.2f}",
-            f"{each.ms:.3f}",
-            f"{each.ms / row.latency_ms:.1%}",
-            each.bound,
+            kernel.name,
+            kernel.kind,
+            str(len(kernel.ops)),
+            f"{kernel.macs / 1e6:.2f}",
+            f"{kernel.ms:.3f}",
+            f"{kernel.ms / row.latency_ms:.1%}",
+            kernel.bound,
         )
-        for each in longest
+        for kernel in longest
     ]
     which = f"{len(longest)} longest of {len(row.kernels)} kernels" if len(longest) < len(row.kernels) else f"{len(longest)} kernels"
     return Grid(

@@ -1,4 +1,4 @@
-"""The report of a model that no design was found for: why, what would have to give way, and what it takes as it is."""
+"""The report of a model without a feasible design: reasons, limits to relax, and the latency of the original."""
 
 from collections.abc import Mapping
 
@@ -43,7 +43,7 @@ def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping
             "alone",
             "The original on each processor, predicted, with 90 % intervals",
             f"{name} is the fastest with {best.latency_ms:.2f} ms.",
-            [Interval(f"{each}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=each == name) for each, row in ranked],
+            [Interval(f"{processor}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=processor == name) for processor, row in ranked],
             "ms",
         )
         sections.append(

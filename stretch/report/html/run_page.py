@@ -87,19 +87,19 @@ def _facts(answer: RunAnswer) -> list[Fact]:
 
 
 def _named(answer: RunAnswer) -> list[TimingAnswer]:
-    return [each for each in (answer.sequential, answer.sequential_same_macs, *answer.others) if each is not None]
+    return [timing for timing in (answer.sequential, answer.sequential_same_macs, *answer.others) if timing is not None]
 
 
 def _contestants(answer: RunAnswer) -> Chart:
     rows = [Interval("branched", answer.median_ms, answer.median_ms, answer.p90_ms, strong=True)]
-    rows += [Interval(each.name, each.median_ms, each.median_ms, each.p90_ms) for each in _named(answer)]
+    rows += [Interval(timing.name, timing.median_ms, timing.median_ms, timing.p90_ms) for timing in _named(answer)]
     words = "; ".join(f"{row.label} {row.value:.2f} ms" for row in rows) + "."
     return intervals("contestants", "Median and 90th percentile, measured", words, rows, "ms")
 
 
 def _ratios(answer: RunAnswer) -> Grid:
     rows = [
-        (each.name, f"{each.ratio:.3f}", f"{each.low:.3f}", "" if each.high is None else f"{each.high:.3f}") for each in answer.comparisons
+        (comparison.name, f"{comparison.ratio:.3f}", f"{comparison.low:.3f}", "" if comparison.high is None else f"{comparison.high:.3f}") for comparison in answer.comparisons
     ]
     return Grid(
         "Times of the controls over the branches' (above 1 the branches are faster)",
@@ -118,11 +118,11 @@ def _two(answer: RunAnswer, predicted: Trace | None) -> list[str]:
 
 
 def _timelines(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None) -> list[Chart]:
-    found = []
+    charts = []
     if traces:
         middle = typical(traces)
         busy = ", ".join(f"{name} computes for {ms:.2f} ms" for name, ms in middle.busy_ms().items())
-        found.append(
+        charts.append(
             timeline(
                 "measured",
                 "The inference in the middle of all by its time, measured here",
@@ -133,7 +133,7 @@ def _timelines(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | No
         )
     if predicted is not None:
         busy = ", ".join(f"{name} computes for {ms:.2f} ms" for name, ms in predicted.busy_ms().items())
-        found.append(
+        charts.append(
             timeline(
                 "predicted",
                 f"An inference on {answer.device}, predicted",
@@ -142,7 +142,7 @@ def _timelines(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | No
                 predicted.makespan_ms,
             )
         )
-    return found
+    return charts
 
 
 def _processors(answer: RunAnswer) -> Grid:

@@ -1,4 +1,4 @@
-"""The report of `stretch simulate`: a bundle on its device under a clock that is only a number."""
+"""The report of `stretch simulate`: a bundle simulated on its device."""
 
 from collections.abc import Sequence
 
@@ -104,20 +104,20 @@ def _plans(answer: SimulateAnswer) -> Grid:
 
 
 def _decisions(answer: SimulateAnswer) -> Grid:
-    rows = [(f"{made.inference}", f"{made.at_ms:.1f}", made.kind, made.after, made.reason) for made in answer.decisions]
+    rows = [(f"{decision.inference}", f"{decision.at_ms:.1f}", decision.kind, decision.after, decision.reason) for decision in answer.decisions]
     return Grid("Decisions", ("after inference", "at, ms", "what", "then runs", "why"), rows, right=(1,), folded=len(rows) > 20)
 
 
 def _beside(answer: SimulateAnswer) -> Grid:
     rows = [
         (
-            str(each.bundle),
-            each.arrivals or "as soon as it can",
-            str(each.inferences),
-            f"{each.makespan_ms:.2f}",
-            *("" if ms is None else f"{ms:.2f}" for ms in (each.p50_ms, each.p90_ms, each.p99_ms)),
+            str(bundle.bundle),
+            bundle.arrivals or "as soon as it can",
+            str(bundle.inferences),
+            f"{bundle.makespan_ms:.2f}",
+            *("" if ms is None else f"{ms:.2f}" for ms in (bundle.p50_ms, bundle.p90_ms, bundle.p99_ms)),
         )
-        for each in answer.beside
+        for bundle in answer.beside
     ]
     return Grid(
         "What shared the processors",

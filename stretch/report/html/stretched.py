@@ -1,4 +1,4 @@
-"""The picture of a network before and after: each segment as a chain of blocks, and beside it what becomes of it."""
+"""Diagram of a network before and after branching: each segment as a chain of blocks, with its branches beside it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -114,8 +114,8 @@ def _box(segment: SegmentAnswer, branch: BranchAnswer, place: int, scale: float)
     ):
         if span is None:
             continue
-        others = [getattr(each, what) for each in segment.branches]
-        first, last = min(each[0] for each in others), max(each[1] for each in others)
+        others = [getattr(interval, what) for interval in segment.branches]
+        first, last = min(interval[0] for interval in others), max(interval[1] for interval in others)
         extent = max(1, max(whole, last) - first)
         share = 100.0 * (span[1] - span[0]) / extent
         at = 100.0 * (span[0] - first) / extent

@@ -1,4 +1,4 @@
-"""Start without training: statistics, layers and joins fitted to what the original computes on unlabelled images."""
+"""Calibration without training: statistics, layers and joins are fitted to the original's activations on unlabelled images."""
 
 from stretch.transform.calibrate.run import MIN_IMAGES, SegmentError, calibrate, whole_design
 from stretch.transform.calibrate.segment import Choices

@@ -1,4 +1,4 @@
-"""Which of the original's blocks the branches reproduce, by what the segment's output loses without the others."""
+"""Choice of the original's blocks that the branches reproduce, by the error of the segment's output without the others."""
 
 from collections.abc import Sequence
 
@@ -15,16 +15,16 @@ from stretch.transform.calibrate.regression import Regression
 from stretch.transform.calibrate.walk import Batches
 from stretch.transform.model import Branch
 
-#: Images that the choice looks at, and times that the segment runs over them for each branch, at most or little more.
+#: Number of images for the choice, and approximate maximum number of runs of the segment per branch.
 IMAGES, RUNS = 64, 96
-#: Pixels of the output for each of its channels.
+#: Pixels of the output per channel.
 PIXELS = 32
 
 
 def choose_blocks(
     part: SegmentDesign, segment: Segment, sources: Sequence[OpGraph], whole: Branch, there: Batches, ridge: float
 ) -> list[Matches]:
-    """What each branch's blocks reproduce, so that the segment loses little.
+    """Choose the original's blocks of each branch such that the segment's error is small.
 
     One block after the other is left out of the original, each time the one without which its output is best told from what
     is left, by the linear map that a join is. Branches whose join adds up, or whose trunks the next segment reads together,
@@ -36,20 +36,20 @@ def choose_blocks(
         return [{} for _ in sources]
     images = torch.cat(list(there))
     x = images[torch.arange(min(len(images), IMAGES)) * len(images) // min(len(images), IMAGES)]
-    join, known, found, start = join_of(part.join), [], [], 0
+    join, known, branch_matches, start = join_of(part.join), [], [], 0
     wanted = _rows(whole(x))
     for scale, source, counts in zip(part.branches, sources, left_out, strict=True):
-        own = slice(start, start + scale.partition) if join.divides else slice(None)
+        partition = slice(start, start + scale.partition) if join.divides else slice(None)
         start += scale.partition
-        gone = _choose(segment, whole, x, counts, wanted[:, own], known, ridge)
-        found.append(_matches(segment, source, gone))
+        gone = _choose(segment, whole, x, counts, wanted[:, partition], known, ridge)
+        branch_matches.append(_matches(segment, source, gone))
         if join.adds or join.widens:
             known.append(_rows(output_without(whole, gone, x)))
-    return found
+    return branch_matches
 
 
 def output_without(whole: Branch, gone: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
-    """What a segment computes when some of its blocks pass on what they read."""
+    """Output of a segment with some blocks replaced by identities."""
     instead: dict[str, str] = {}
     for block in gone:
         instead[block.end] = instead.get(block.start, block.start)
@@ -67,7 +67,7 @@ def output_without(whole: Branch, gone: Sequence[Block], x: torch.Tensor) -> tor
 
 
 def _left_out(segment: Segment, source: OpGraph) -> dict[int, int]:
-    """How many blocks of each run a branch leaves out, of those runs in which it could leave out others."""
+    """Number of blocks that a branch leaves out of each run, for runs with a choice."""
     counts: dict[int, int] = {}
     for block in segment.blocks:
         if block.ops[0] not in source.by_name:
@@ -76,7 +76,7 @@ def _left_out(segment: Segment, source: OpGraph) -> dict[int, int]:
 
 
 def _alike(segment: Segment, run: int) -> bool:
-    """Whether the blocks of a run that may be left out are built alike."""
+    """Whether the removable blocks of a run have the same structure."""
     first, *others = (block for block in segment.blocks if block.run == run and block.removable)
     return all(same_structure(segment.graph, first, other) for other in others)
 
@@ -90,10 +90,10 @@ def _choose(
     known: Sequence[torch.Tensor],
     ridge: float,
 ) -> list[Block]:
-    """Blocks without which the output is best told, in their order, so many of each run."""
+    """Blocks whose removal changes the output least, in their order, with the given number per run."""
     still, gone = dict(counts), set()
     candidates = [i for i, block in enumerate(segment.blocks) if block.removable and block.run in still]
-    # greedy while that is cheap; else some at a time
+    # greedy one by one if that is cheap; else several at a time
     at_once = max(1, -(-sum(counts.values()) * len(candidates) // (2 * RUNS)))
     while any(still.values()):
         errors = {}
@@ -127,9 +127,9 @@ def _matches(segment: Segment, source: OpGraph, gone: Sequence[Block]) -> Matche
     matches: Matches = {}
     for run in {block.run for block in gone}:
         blocks = [block for block in segment.blocks if block.run == run]
-        own = [block for block in blocks if block.ops[0] in source.by_name]
+        branch_blocks = [block for block in blocks if block.ops[0] in source.by_name]
         stay = [block for block in blocks if block not in gone]
-        for mine, other in zip(own, stay, strict=True):
+        for mine, other in zip(branch_blocks, stay, strict=True):
             if mine is not other:
                 matches.update(zip(mine.ops, other.ops, strict=True))
     return matches

@@ -1,4 +1,4 @@
-"""Which channels the branches of a segment keep, by what those who read them lose."""
+"""Choice of the channels that a segment's branches keep, by the error of the layers that read them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from stretch.capture import Captured
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import ScaledBranch
 from stretch.planning.network.channels import ChannelGroups
-from stretch.transform.calibrate.elimination import Elimination, given, inverse_of, keep_units
+from stretch.transform.calibrate.elimination import Elimination, conditional_covariance, inverse_of, keep_units
 from stretch.transform.calibrate.layers import tail_of
 from stretch.transform.calibrate.match import Matches
 from stretch.transform.calibrate.pixels import patches, pixels_for, rows_of
@@ -21,7 +21,7 @@ from stretch.transform.calibrate.walk import Batches
 from stretch.transform.model import Branch
 from stretch.transform.width import Heritage
 
-#: Layers with more inputs than this have no say: their covariance would cost more than the choice is worth.
+#: Layers with more inputs are ignored, as their covariance would be too expensive.
 MOST_INPUTS = 4608
 
 #: Smallest penalty of the choice.
@@ -30,16 +30,16 @@ _LEAST_RIDGE = 1e-4
 
 @dataclass(frozen=True)
 class Covariances:
-    """What the choice knows of the original segment."""
+    """Covariances of the original segment."""
 
-    #: Of what its dense layers read, by name, (inputs, inputs) float64, inputs in the order of the layer's weights.
+    #: Of the inputs of its dense layers, by name, (inputs, inputs) float64, inputs in the order of the layer's weights.
     layers: Mapping[str, torch.Tensor]
-    end: torch.Tensor  # Of what it hands on, (channels, channels) float64.
+    end: torch.Tensor  # Of its output, (channels, channels) float64.
 
 
 def find_covariances(whole: Branch, source: OpGraph, there: Batches, images: int) -> Covariances:
-    """Run the original segment, and note what its dense layers read and what it hands on."""
-    found: dict[str, Products] = {}
+    """Run the original segment and accumulate the covariances of its dense layers' inputs and of its output."""
+    products: dict[str, Products] = {}
     handles = []
     for op in source.ops:
         if op.kind == "input" or not kind_of(op.kind).dense(op.attrs):
@@ -47,7 +47,7 @@ def find_covariances(whole: Branch, source: OpGraph, there: Batches, images: int
         layer = whole.get_submodule(op.name)
         inputs = layer.weight[0].numel()
         if inputs <= MOST_INPUTS:
-            found[op.name] = sums = Products(1, inputs, layer.weight.device)
+            products[op.name] = sums = Products(1, inputs, layer.weight.device)
             count = pixels_for(images, inputs)
             handles.append(
                 layer.register_forward_pre_hook(
@@ -62,11 +62,11 @@ def find_covariances(whole: Branch, source: OpGraph, there: Batches, images: int
     finally:
         for handle in handles:
             handle.remove()
-    return Covariances({name: sums.covariance()[0] for name, sums in found.items()}, end.covariance()[0])
+    return Covariances({name: sums.covariance()[0] for name, sums in products.items()}, end.covariance()[0])
 
 
 class ChannelChoice:
-    """Chooses channels for the branches of one segment, on what the original computes.
+    """Chooses channels for the branches of one segment on the original's activations.
 
     From the end of a segment to its beginning, each group of channels loses those whose removal costs the layers that read
     them least after the others were refitted (`Elimination`); of what these layers write only the channels that were kept
@@ -77,13 +77,13 @@ class ChannelChoice:
     Args:
         captured: The original network.
         part: The segment's design.
-        found: Covariances of the original.
+        covariances: Covariances of the original.
         ridge: Relative penalty of the regressions.
     """
 
-    def __init__(self, captured: Captured, part: SegmentDesign, found: Covariances, ridge: float) -> None:
-        # sums of fp32 products leave no smaller eigenvalues
-        self._captured, self._part, self._found, self._ridge = captured, part, found, max(ridge, _LEAST_RIDGE)
+    def __init__(self, captured: Captured, part: SegmentDesign, covariances: Covariances, ridge: float) -> None:
+        # smaller eigenvalues are rounding errors of fp32 products
+        self._captured, self._part, self._covariances, self._ridge = captured, part, covariances, max(ridge, _LEAST_RIDGE)
         # every branch and way begins with the same inverses
         self._inverses: dict[str, torch.Tensor] = {}
 
@@ -108,15 +108,15 @@ class ChannelChoice:
                 if columns is None:
                     continue
                 if name not in layers:
-                    made = self._layer(source, channels, name, {g: c for g, c in chosen.items() if g not in open_groups}, matches)
-                    if made is None:
+                    reader = self._layer(source, channels, name, {g: c for g, c in chosen.items() if g not in open_groups}, matches)
+                    if reader is None:
                         continue
-                    layers[name] = made
+                    layers[name] = reader
                 reading.append((layers[name], columns))
             if join := self._join(index, branch, others, group):
                 reading.append(join)
             if reading:
-                moved = [(layer, columns.to(self._found.end.device)) for layer, columns in reading]
+                moved = [(layer, columns.to(self._covariances.end.device)) for layer, columns in reading]
                 chosen[group] = keep_units(channels.units[group], branch.kept[group], moved).cpu()
             open_groups.discard(group)
         return replace(heritage, chosen=chosen)
@@ -124,11 +124,11 @@ class ChannelChoice:
     def _layer(
         self, source: OpGraph, channels: ChannelGroups, name: str, decided: Mapping[int, torch.Tensor], matches: Matches
     ) -> Elimination | None:
-        """A layer with all its inputs, and with those of its outputs that stay as far as that is decided."""
+        """A layer with all its inputs, and its outputs that are known to stay."""
         original = matches.get(name, name)
-        if original not in self._found.layers:
+        if original not in self._covariances.layers:
             return None
-        covariance = self._found.layers[original]
+        covariance = self._covariances.layers[original]
         weight = self._captured.weights[original]["weight"].detach().flatten(1).double()
         norm = tail_of(source, name).norm
         if norm is not None:
@@ -145,11 +145,11 @@ class ChannelChoice:
     def _join(self, index: int, branch: ScaledBranch, others: Sequence[Heritage], group: int) -> tuple[Elimination, torch.Tensor] | None:
         """The branch's part of the join, as one that reads its trunk; None where the group is not in it."""
         join = join_of(self._part.join)
-        # the trunk has the channels of the segment's end, whichever block comes last
+        # the trunk has the channels of the segment's end for any last block
         columns = _units(branch.channels, branch.source.output, group, 1)
         if not join.convolves or columns is None:
             return None
-        covariance = self._found.end
+        covariance = self._covariances.end
         size = covariance.diagonal()
         wanted = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
         if join.divides:
@@ -158,7 +158,7 @@ class ChannelChoice:
             wanted, size = wanted[rows], size[rows]
         if join.adds:
             known = [other.trunk for other in others]
-            covariance = given(covariance, torch.cat(known).unique().to(covariance.device) if known else columns[:0, 0], self._ridge)
+            covariance = conditional_covariance(covariance, torch.cat(known).unique().to(covariance.device) if known else columns[:0, 0], self._ridge)
         return Elimination(covariance, wanted, self._ridge, float(size.sum())), columns
 
 
@@ -168,7 +168,7 @@ def _readers(source: OpGraph, channels: ChannelGroups) -> list[str]:
 
 
 def _last(source: OpGraph, channels: ChannelGroups, readers: Iterable[str], group: int) -> int:
-    """How far behind a group is read last; the end of the segment is behind everything."""
+    """Position of the last reader of a group; the end of the segment is last."""
     if any(g == group for g, _ in channels.pieces[source.output]):
         return len(source.ops)
     position = {op.name: i for i, op in enumerate(source.ops)}
@@ -191,9 +191,9 @@ def _columns(source: OpGraph, channels: ChannelGroups, name: str, group: int) ->
 def _units(channels: ChannelGroups, tensor: str, group: int, taps: int) -> torch.Tensor | None:
     """Numbers of a tensor's channels, each `taps` inputs, that are one unit of a group each; None if it has none."""
     parts, at = [], 0
-    for own, per in channels.pieces[tensor]:
-        units = channels.units[own]
-        if own == group:
+    for unit_group, per in channels.pieces[tensor]:
+        units = channels.units[unit_group]
+        if unit_group == group:
             parts.append(at * taps + torch.arange(units * per * taps).reshape(units, per * taps))
         at += units * per
     return torch.cat(parts, 1) if parts else None

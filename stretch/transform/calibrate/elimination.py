@@ -1,13 +1,13 @@
-"""Which inputs a layer can do without: least squares on fewer and fewer of them."""
+"""Backward elimination of a linear layer's inputs by least squares."""
 
 import torch
 
-#: Inputs are removed in so many rounds at most.
+#: Maximum number of rounds of removal.
 ROUNDS = 64
 
 
 class Elimination:
-    """A linear layer that loses inputs, the others making up for them each time as well as they can.
+    """A linear layer whose inputs are removed, with the remaining weights refitted each time.
 
     The removal of some inputs costs the squared error that is left after the rest is refitted, which is known without
     refitting: wᵀ [H⁻¹]⁻¹ w, with that part of the inverse of the inputs' covariance H which is theirs (optimal brain surgeon: Hassibi and Stork 1993; for
@@ -38,7 +38,7 @@ class Elimination:
         self._place = torch.full((len(covariance),), -1, device=covariance.device)
 
     def costs(self, units: torch.Tensor) -> torch.Tensor:
-        """What the removal of each unit alone would cost, over the variance of the outputs."""
+        """Error by the removal of each single unit, relative to the variance of the outputs."""
         weight = self._weight[:, units].movedim(0, 2)
         return (weight * torch.linalg.solve(self._blocks_of(units), weight)).sum((1, 2)) / self._size
 
@@ -54,7 +54,7 @@ class Elimination:
         return self._blocks[places]
 
     def remove(self, inputs: torch.Tensor) -> None:
-        """Let the rest make up for these inputs."""
+        """Remove these inputs and refit the rest."""
         rows = self._inverse[inputs] - self._factor[:, inputs].mT @ self._factor
         block = (rows[:, inputs] + rows[:, inputs].mT) / 2
         triangle, failed = torch.linalg.cholesky_ex(block)
@@ -76,7 +76,7 @@ def _products(factor: torch.Tensor, units: torch.Tensor) -> torch.Tensor:
 
 
 def keep_units(count: int, keep: int, readers: list[tuple[Elimination, torch.Tensor]]) -> torch.Tensor:
-    """Units that stay when those whose removal costs all readers together least have gone, one after the other."""
+    """Units that remain after removing one after the other those with the smallest total error of all readers."""
     alive = torch.arange(count, device=readers[0][1].device)
     while len(alive) > keep:
         costs = torch.stack([layer.costs(inputs[alive]) for layer, inputs in readers]).sum(0)
@@ -89,8 +89,8 @@ def keep_units(count: int, keep: int, readers: list[tuple[Elimination, torch.Ten
     return alive
 
 
-def given(covariance: torch.Tensor, known: torch.Tensor, ridge: float) -> torch.Tensor:
-    """What is left of a covariance when some of the variables are known.
+def conditional_covariance(covariance: torch.Tensor, known: torch.Tensor, ridge: float) -> torch.Tensor:
+    """The conditional covariance given some of the variables.
 
     Args:
         covariance: (n, n) float64.
@@ -113,6 +113,6 @@ def inverse_of(covariance: torch.Tensor, ridge: float) -> torch.Tensor:
     )
     if not failed:
         return torch.cholesky_inverse(triangle)
-    # sums of fp32 products may leave variances that are a little less than nothing
+    # rounding of fp32 products may make variances slightly negative
     values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
     return (vectors / (values.clamp_min(0) + penalty)) @ vectors.mT

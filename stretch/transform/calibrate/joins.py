@@ -32,10 +32,10 @@ def fit_join(part: SegmentDesign, segment: BranchedSegment, trunks: Sequence[tor
         sums = Regression(1, prior.shape[1], len(prior), prior.device)
         sums.add(torch.cat([trunks[i] for i in group], 1), target[:, start:stop])
         weight, bias = sums.solve(ridge, prior)
-        for conv, own in zip(convs, weight.split([conv.weight.shape[1] for conv in convs], 1), strict=True):
+        for conv, part_weight in zip(convs, weight.split([conv.weight.shape[1] for conv in convs], 1), strict=True):
             assert isinstance(conv, nn.Conv2d)
             assert conv.bias is not None
-            conv.weight.copy_(own[:, :, None, None])
+            conv.weight.copy_(part_weight[:, :, None, None])
             # A sum adds up the biases of its branches: the first carries it.
             conv.bias.copy_(bias if conv is convs[0] else torch.zeros_like(bias))
         start = 0 if join.whole else stop

@@ -1,4 +1,4 @@
-"""A branch's layers, in order, as regressions of what the original computes on what arrives."""
+"""Regression of a branch's layers, in order, from their inputs to the original's activations."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from stretch.transform.calibrate.walk import Batches, Values, walk
 from stretch.transform.model import Branch
 from stretch.transform.width import Heritage
 
-#: An operator of the original, and how many pixels of every image are looked at.
+#: An operator of the original, and the number of sampled pixels per image.
 Look = tuple[str, int]
 
 
@@ -28,7 +28,7 @@ class Tail:
     end: str  # The last of them; the layer itself if there is none.
     norm: str | None  # The batch-norm among them.
     add: str | None  # The addition that alone reads `end`.
-    skip: str | None  # What else that addition reads.
+    skip: str | None  # The other input of that addition.
 
 
 def tail_of(graph: OpGraph, layer: str) -> Tail:
@@ -95,10 +95,10 @@ class BranchFit:
 
     @property
     def looks(self) -> set[Look]:
-        """What it must be told of the original."""
+        """Activations of the original that it needs."""
         return {goal.look for goal in self._goals.values()}
 
-    def run(self, arriving: Batches, fitted: int, found: Mapping[Look, Batches], ridge: float) -> list[torch.Tensor]:
+    def run(self, arriving: Batches, fitted: int, targets: Mapping[Look, Batches], ridge: float) -> list[torch.Tensor]:
         """Fit the layers, entry included, in place.
 
         Args:
@@ -117,7 +117,7 @@ class BranchFit:
             goal = self._goals[name]
             _, count = goal.look
             channels = self.heritage.kept(source.input.name if goal.name == ENTRY_NORM else goal.name).to(arriving[0].device)
-            wanted = torch.cat([rows[:, channels] for rows in found[goal.look]])
+            wanted = torch.cat([rows[:, channels] for rows in targets[goal.look]])
             if goal.skip:
                 wanted -= torch.cat([rows_of(x, count) for x in values[goal.skip][:fitted]])
             norm = self.branch.get_submodule(goal.norm) if goal.norm else None
@@ -128,18 +128,18 @@ class BranchFit:
 
 
 def look(whole: Branch, there: Batches, fitted: int, looks: Iterable[Look]) -> tuple[list[torch.Tensor], dict[Look, list[torch.Tensor]]]:
-    """Run the original segment once, and note all that fits must be told.
+    """Run the original segment once and record the activations for the fits.
 
     Returns:
         Its outputs, and for each look the rows of those first batches.
     """
-    found: dict[Look, list[torch.Tensor]] = {one: [] for one in looks}
+    rows_by_look: dict[Look, list[torch.Tensor]] = {wanted: [] for wanted in looks}
     handles = [
-        whole.get_submodule(one[0]).register_forward_hook(
-            lambda module, inputs, output, one=one: found[one].append(rows_of(output, one[1]))
+        whole.get_submodule(wanted[0]).register_forward_hook(
+            lambda module, inputs, output, wanted=wanted: rows_by_look[wanted].append(rows_of(output, wanted[1]))
         )
-        for one in found
-        if one[0] not in whole.sources
+        for wanted in rows_by_look
+        if wanted[0] not in whole.sources
     ]
     outputs = []
     try:
@@ -147,14 +147,14 @@ def look(whole: Branch, there: Batches, fitted: int, looks: Iterable[Look]) -> t
             if number == fitted:
                 for handle in handles:
                     handle.remove()
-            for one in found:
-                if one[0] in whole.sources and number < fitted:
-                    found[one].append(rows_of(x, one[1]))
+            for wanted in rows_by_look:
+                if wanted[0] in whole.sources and number < fitted:
+                    rows_by_look[wanted].append(rows_of(x, wanted[1]))
             outputs.append(whole(x))
     finally:
         for handle in handles:
             handle.remove()
-    return outputs, found
+    return outputs, rows_by_look
 
 
 def _fit(layer: nn.Conv2d | nn.Linear, norm: Norm | None, inputs: torch.Tensor, wanted: torch.Tensor, ridge: float) -> None:

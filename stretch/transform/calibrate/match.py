@@ -20,7 +20,7 @@ def candidate_matches(segment: Segment, sources: Sequence[OpGraph]) -> list[list
     late = [_late(segment, source) for source in sources]
     ways: list[list[Matches]] = [[{} for _ in sources]]
     for first in range(len(sources)):
-        way = [{} if i == first else own for i, own in enumerate(late)]
+        way = [{} if i == first else branch_matches for i, branch_matches in enumerate(late)]
         if way not in ways:
             ways.append(way)
     return ways
@@ -32,9 +32,9 @@ def _late(segment: Segment, source: OpGraph) -> Matches:
     for run in dict.fromkeys(block.run for block in segment.blocks):
         blocks = [block for block in segment.blocks if block.run == run]
         kept = [block for block in blocks if block.ops[0] in source.by_name]
-        for own, other in zip(reversed(kept), reversed(blocks), strict=False):
-            if own is not other and same_structure(segment.graph, own, other):
-                matches.update(zip(own.ops, other.ops, strict=True))
+        for kept_block, other in zip(reversed(kept), reversed(blocks), strict=False):
+            if kept_block is not other and same_structure(segment.graph, kept_block, other):
+                matches.update(zip(kept_block.ops, other.ops, strict=True))
     return matches
 
 

@@ -33,13 +33,13 @@ class Products:
         groups, inputs, width = self._products.shape
         chunk = min(_MOST_ROWS, max(_LEAST_ROWS, _NUMBERS // (groups * width)))
         for rows in zip(*(part.split(chunk) for part in parts), strict=True):
-            each = [part.reshape(len(part), groups, -1) for part in rows]
-            own = (torch.cat(each, 2) if len(each) > 1 else each[0]).movedim(1, 0)
+            grouped = [part.reshape(len(part), groups, -1) for part in rows]
+            stacked = (torch.cat(grouped, 2) if len(grouped) > 1 else grouped[0]).movedim(1, 0)
             # Products of fp32 numbers summed over some thousand rows lose nothing that matters; the sum over those is float64.
             for start in range(0, inputs, _BLOCK):
                 stop = min(start + _BLOCK, inputs)
-                self._products[:, start:stop, start:] += own[:, :, start:stop].mT @ own[:, :, start:]
-            self._sums += own.sum(1)
+                self._products[:, start:stop, start:] += stacked[:, :, start:stop].mT @ stacked[:, :, start:]
+            self._sums += stacked.sum(1)
         self.count += len(parts[0])
 
     def mean(self) -> torch.Tensor:

@@ -76,7 +76,7 @@ def calibrate(
     errors = []
     # Bands of rows and branches of channels share their weights: what is fitted is the segment in one piece.
     pieces = undivided(model.design)
-    for given, part, family, segment in zip(
+    for placed, part, family, segment in zip(
         model.design.segments,
         pieces.segments,
         heritages(captured, pieces),
@@ -88,29 +88,29 @@ def calibrate(
             # The original's segment, behind nothing but the original's segments.
             arriving = there = [whole(x) for x in there]
             continue
-        if join_of(given.join).exact and given is part:  # the original's weights, whatever arrives
+        if join_of(placed.join).exact and placed is part:  # the original's weights, whatever arrives
             branched, same = model.get_submodule(part.name), arriving is there
             there = [whole(x) for x in there]
             arriving = there if same else [branched(x) for x in arriving]
             continue
-        piece = _piece(model, given, part, family)
+        piece = _piece(model, placed, part, family)
         job = Job(captured, part, segment, family, piece, whole, arriving, there, split, ridge)
         before, after = job.calibrate(layers, choices)
-        if given is not part:
-            model.segment(given.name).owner.load_state_dict(piece.owner.state_dict())
+        if placed is not part:
+            model.segment(placed.name).owner.load_state_dict(piece.owner.state_dict())
         if len(part.branches) > 1:
             errors.append(SegmentError(part.name, before, after))
         arriving, there = job.outputs, job.targets
     return errors
 
 
-def _piece(model: BranchedModel, given: SegmentDesign, part: SegmentDesign, family: list[Heritage]) -> BranchedSegment:
+def _piece(model: BranchedModel, placed: SegmentDesign, part: SegmentDesign, family: list[Heritage]) -> BranchedSegment:
     """A segment to be fitted: the model's own, or one in one piece with the weights of its parts."""
-    own = model.segment(given.name)
-    if given is part:
-        return own
+    segment = model.segment(placed.name)
+    if placed is part:
+        return segment
     piece = BranchedSegment(part, [heritage.branch for heritage in family]).eval()
-    piece.owner.load_state_dict(own.owner.state_dict())
+    piece.owner.load_state_dict(segment.owner.state_dict())
     return piece.to(next(model.parameters()).device)
 
 
@@ -124,12 +124,12 @@ def _check(captured: Captured, images: Sequence[torch.Tensor], device: torch.dev
     count = sum(len(batch) for batch in images)
     if count < MIN_IMAGES:
         raise StretchError(f"{count} calibration images are too few", f"give at least {MIN_IMAGES}, better some hundreds")
-    each = _HELD * _largest(captured)
+    bytes_per_image = _HELD * _largest(captured)
     memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if count * each > memory:
+    if count * bytes_per_image > memory:
         raise StretchError(
-            f"{count} calibration images would hold about {count * each / 2**30:.0f} GiB, there are {memory / 2**30:.0f} GiB",
-            f"give at most {int(memory / each)} images",
+            f"{count} calibration images would hold about {count * bytes_per_image / 2**30:.0f} GiB, there are {memory / 2**30:.0f} GiB",
+            f"give at most {int(memory / bytes_per_image)} images",
         )
 
 

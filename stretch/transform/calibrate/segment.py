@@ -107,8 +107,8 @@ class Job:
         branches, fitted = self._branches(), self.split.fitted
         ways = self._ways(choices) if layers else []
         options = [_distinct(way[i] for way in ways) for i in range(len(branches))]
-        looks = {one for i, own in enumerate(options) for m in own for one in self._branch_fit(self.family[i], branches[i], m).looks}
-        self.targets, found = look(self.whole, self.there, fitted, looks)
+        looks = {one for i, branch_options in enumerate(options) for m in branch_options for one in self._branch_fit(self.family[i], branches[i], m).looks}
+        self.targets, rows_by_look = look(self.whole, self.there, fitted, looks)
         # A join reads all branches: no regression of it has more inputs.
         joined = sum(h.branch.graph.by_name[_trunk_name(h, branch)].shape[1] for h, branch in zip(self.family, branches, strict=True))
         self._count = pixels_for(self.split.images, joined)
@@ -122,7 +122,7 @@ class Job:
         start = [_state(branch) for branch in branches]
         self._offer(self.family, renewed)
         if ways:
-            self._fit_ways(ways, options, start, found, choices)
+            self._fit_ways(ways, options, start, rows_by_look, choices)
         self.segment.load_state_dict(self._best)
         self.outputs = rebase_statistics(self.segment, self.arriving)
         return before, self._least
@@ -141,37 +141,37 @@ class Job:
         ways: Sequence[list[Matches]],
         options: Sequence[Sequence[Matches]],
         start: Sequence[State],
-        found: Mapping[Look, Batches],
+        rows_by_look: Mapping[Look, Batches],
         choices: Choices,
     ) -> None:
         """Fit all layers in every way, and offer what comes of it."""
-        kept = self._chosen(options) if choices.channels else [[built] * len(own) for built, own in zip(self.family, options, strict=True)]
+        kept = self._chosen(options) if choices.channels else [[built] * len(branch_options) for built, branch_options in zip(self.family, options, strict=True)]
         done = [
-            [self._fit(i, start[i], heritage, matches, found) for heritage, matches in zip(heritages, own, strict=True)]
-            for i, (heritages, own) in enumerate(zip(kept, options, strict=True))
+            [self._fit(i, start[i], heritage, matches, rows_by_look) for heritage, matches in zip(heritages, branch_options, strict=True)]
+            for i, (heritages, branch_options) in enumerate(zip(kept, options, strict=True))
         ]
         best, least = ways[0], float("inf")
         for way in ways:
-            chosen = [own[list(matches).index(m)] for own, matches, m in zip(done, options, way, strict=True)]
+            chosen = [branch_options[list(matches).index(m)] for branch_options, matches, m in zip(done, options, way, strict=True)]
             error = self._offer_fitted(chosen)
             if error < least:
                 best, least = way, error
         # channels by the norm of their weights, where that is something else, for the best way alone
-        if any(h is not built for own, built in zip(kept, self.family, strict=True) for h in own):
-            self._offer_fitted([self._fit(i, start[i], self.family[i], m, found) for i, m in enumerate(best)])
+        if any(h is not built for branch_options, built in zip(kept, self.family, strict=True) for h in branch_options):
+            self._offer_fitted([self._fit(i, start[i], self.family[i], m, rows_by_look) for i, m in enumerate(best)])
 
     def _chosen(self, options: Sequence[Sequence[Matches]]) -> list[list[Heritage]]:
         """What each branch keeps for each of its ways, chosen on activations."""
         narrowed = any(h.branch.kept[g] < units for h in self.family for g, units in h.branch.channels.units.items())
         if not narrowed:
-            return [[built] * len(own) for built, own in zip(self.family, options, strict=True)]
+            return [[built] * len(branch_options) for built, branch_options in zip(self.family, options, strict=True)]
         there = self.there[: self.split.fitted]
         known = find_covariances(self.whole, self.original.graph, there, self.split.images)
         choice = ChannelChoice(self.captured, self.part, known, self.ridge)
         chosen: list[list[Heritage]] = []
-        for i, (built, own) in enumerate(zip(self.family, options, strict=True)):
+        for i, (built, branch_options) in enumerate(zip(self.family, options, strict=True)):
             others = [before[-1] for before in chosen]
-            chosen.append([choice.choose(i, built, matches, others) for matches in own])
+            chosen.append([choice.choose(i, built, matches, others) for matches in branch_options])
         return chosen
 
     def _offer_fitted(self, fitted: Sequence[Fitted]) -> float:
@@ -195,7 +195,7 @@ class Job:
     def _branches(self) -> list[Branch]:
         return [branch for branch in self.segment.children() if isinstance(branch, Branch)]
 
-    def _fit(self, index: int, start: State, heritage: Heritage, matches: Matches, found: Mapping[Look, Batches]) -> Fitted:
+    def _fit(self, index: int, start: State, heritage: Heritage, matches: Matches, rows_by_look: Mapping[Look, Batches]) -> Fitted:
         branch, fitted = self._branches()[index], self.split.fitted
         branch.load_state_dict(start)
         if heritage is not self.family[index]:
@@ -203,7 +203,7 @@ class Job:
             renewed_trunk(branch, self.arriving[:fitted], fitted)
         elif matches:
             fill_branch(branch, self.captured, heritage, self.part.branches[index], matches, only=matches)
-        trunk = self._trunk(self._branch_fit(heritage, branch, matches).run(self.arriving, fitted, found, self.ridge))
+        trunk = self._trunk(self._branch_fit(heritage, branch, matches).run(self.arriving, fitted, rows_by_look, self.ridge))
         return Fitted(matches, heritage, _state(branch), trunk)
 
     def _trunk(self, batches: Batches) -> Trunk:
@@ -243,11 +243,11 @@ def _trunk_name(heritage: Heritage, branch: Branch) -> str:
 
 def _distinct(ways: Iterable[_T]) -> list[_T]:
     """Each once, in order."""
-    found: list[_T] = []
+    distinct: list[_T] = []
     for one in ways:
-        if one not in found:
-            found.append(one)
-    return found
+        if one not in distinct:
+            distinct.append(one)
+    return distinct
 
 
 def _state(module: torch.nn.Module) -> State:

@@ -19,8 +19,8 @@ def norms(module: nn.Module) -> list[Norm]:
 
 def renew_statistics(segment: nn.Module, arriving: Sequence[torch.Tensor]) -> None:
     """Batch-norm statistics as the mean over all batches; weights are not touched."""
-    with _collecting(norms(segment)) as found:
-        for x in arriving if found else ():
+    with _collecting(norms(segment)) as collecting:
+        for x in arriving if collecting else ():
             segment(x)
 
 
@@ -59,14 +59,14 @@ def rebase_statistics(segment: nn.Module, arriving: Batches) -> list[torch.Tenso
     Returns:
         What it computes.
     """
-    found = {norm: Moments() for norm in norms(segment) if norm.affine}
-    handles = [norm.register_forward_pre_hook(lambda norm, inputs: found[norm].add(inputs[0])) for norm in found]
+    moments_by_norm = {norm: Moments() for norm in norms(segment) if norm.affine}
+    handles = [norm.register_forward_pre_hook(lambda norm, inputs: moments_by_norm[norm].add(inputs[0])) for norm in moments_by_norm]
     try:
         outputs = [segment(x) for x in arriving]
     finally:
         for handle in handles:
             handle.remove()
-    for norm, moments in found.items():
+    for norm, moments in moments_by_norm.items():
         mean, variance = moments.take()
         old = norm.weight / (norm.running_var + norm.eps).sqrt()
         norm.bias.add_(old * (mean - norm.running_mean))
@@ -104,15 +104,15 @@ class Moments:
 
 
 @contextmanager
-def _collecting(found: list[Norm]) -> Iterator[list[Norm]]:
-    momenta = [norm.momentum for norm in found]
-    for norm in found:
+def _collecting(segment_norms: list[Norm]) -> Iterator[list[Norm]]:
+    momenta = [norm.momentum for norm in segment_norms]
+    for norm in segment_norms:
         norm.reset_running_stats()
         norm.momentum = None  # a plain mean over what comes now
         norm.train()
     try:
-        yield found
+        yield segment_norms
     finally:
-        for norm, momentum in zip(found, momenta, strict=True):
+        for norm, momentum in zip(segment_norms, momenta, strict=True):
             norm.momentum = momentum
             norm.eval()

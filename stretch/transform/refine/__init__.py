@@ -1,4 +1,4 @@
-"""Weights found by gradients on unlabelled images, towards what the original computes."""
+"""Refinement of weights by gradient descent on unlabelled images, with the original's outputs as targets."""
 
 from stretch.transform.refine.checkpoint import Checkpoint
 from stretch.transform.refine.run import MIN_IMAGES, Refined, Refinement, refine

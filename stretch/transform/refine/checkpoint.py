@@ -1,4 +1,4 @@
-"""What a refinement leaves behind so that it can go on: one file, tensors with how far it is in its header."""
+"""Checkpoint of a refinement: one file of tensors, with the progress in its header."""
 
 import contextlib
 import hashlib
@@ -16,7 +16,7 @@ from stretch.transform.tensors import write_tensors
 
 FILE, VERSION = "refinement.safetensors", 1
 
-#: Seconds between two checkpoints: so much is done again after an interruption, at most.
+#: Seconds between two checkpoints, the maximum loss by an interruption.
 EVERY_S = 30.0
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
@@ -24,12 +24,12 @@ _Amount = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How far a refinement is."""
+    """Progress of a refinement."""
 
     version: int  # Of this format.
     identity: dict[str, str]  # Fingerprints of what is refined, on what and how, by what they are of.
-    phase: _Count  # Number of the phase under way.
-    steps: _Count  # Steps that were made.
+    phase: _Count  # Number of the current phase.
+    steps: _Count  # Completed steps.
     seconds: _Amount  # Wall time that they took.
     looks: _Count  # How often the network was judged.
     least: _Amount  # Error of the best state so far.
@@ -53,7 +53,7 @@ class Checkpoint:
         return time.monotonic() - self._last >= self._every
 
     def write(self, done: Done, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take the place of what was written before.
+        """Replace the previous checkpoint.
 
         Raises:
             StretchError: If the disk is full or the folder cannot be written.
@@ -62,7 +62,7 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def read(self, identity: Mapping[str, str]) -> tuple[Done, dict[str, torch.Tensor]] | None:
-        """What was written last; None if nothing was.
+        """Read the last checkpoint, or None.
 
         Args:
             identity: Fingerprints of the refinement that is to go on.
@@ -77,26 +77,26 @@ class Checkpoint:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
         if done.version != VERSION:
             raise StretchError(f"{self.file} has version {done.version}, this nn-stretch goes on from {VERSION}", self._anew)
-        for what, own in identity.items():
-            if done.identity.get(what) != own:
+        for what, expected in identity.items():
+            if done.identity.get(what) != expected:
                 raise StretchError(f"{self.file} is of a refinement with other {what}", f"go on with the {what} of before, or {self._anew}")
         return done, tensors
 
     @contextlib.contextmanager
     def believed(self) -> Iterator[None]:
-        """What is read, or made of it, in this block is of the file.
+        """Attribute errors in this block to the checkpoint's file.
 
         Raises:
             StretchError: If it is not what it should be.
         """
         try:
             yield
-        # what torch, safetensors and msgspec raise for tensors and text that do not fit
+        # errors of torch, safetensors and msgspec for tensors and text that do not fit
         except (OSError, SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
             raise StretchError(f"{self.file} is no whole checkpoint: {(str(error).splitlines() or [''])[0]}", self._anew) from error
 
     def remove(self) -> None:
-        """Take it away, and its folder if nothing else is in there."""
+        """Remove it, and its folder if empty."""
         with contextlib.suppress(OSError):
             self.file.unlink(missing_ok=True)
             self.file.parent.rmdir()

@@ -1,4 +1,4 @@
-"""A branched network beside its original, segment by segment: how far it is off, and where."""
+"""Comparison of a branched network with its original, segment by segment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Stage:
     """One segment of both networks."""
 
     end: str  # The tensor at its end.
-    own: nn.Module  # The branched network's.
+    branched: nn.Module
     original: nn.Module  # The original's.
 
 
@@ -65,15 +65,15 @@ class Pair:
         original = build(captured, whole_design(captured, model.design)).to(next(model.parameters()).device)
         stages = [Stage(part.end, model.get_submodule(part.name), original.get_submodule(part.name)) for part in model.design.segments]
         same = _same(model, captured)
-        self._own, self._original = model, original
+        self._branched, self._original = model, original
         self._before, self._stages = stages[:same], stages[same:]
-        modules = [*(stage.own for stage in self._stages), *(model.after if self._stages else ())]
+        modules = [*(stage.branched for stage in self._stages), *(model.after if self._stages else ())]
         self.parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
         self._scaled = [not join_of(part.join).shares for part in model.design.segments[same:]]
-        self.norms = [norm for stage, scaled in zip(self._stages, self._scaled, strict=True) if scaled for norm in norms(stage.own)]
+        self.norms = [norm for stage, scaled in zip(self._stages, self._scaled, strict=True) if scaled for norm in norms(stage.branched)]
 
     def errors(self, x: torch.Tensor, apart: bool, generator: torch.Generator) -> Errors:
-        """How far the branched network is off.
+        """Errors of the branched network on a batch.
 
         Args:
             x: What both read, (n, channels, height, width).
@@ -84,41 +84,41 @@ class Pair:
         theirs = self._arriving(x)
         ours = dict(theirs)
         here = there = theirs[TRUNK]
-        found = Errors()
+        measured = Errors()
         for stage in self._stages:
             if apart and here.shape == there.shape:
                 chosen = torch.rand(here.shape, generator=generator, device=here.device) < DROPPED
                 here = torch.where(chosen, there, here.detach())
-            with _Reading(stage.own) as own:
-                here = ours[stage.end] = stage.own(here)
+            with _Reading(stage.branched) as reading:
+                here = ours[stage.end] = stage.branched(here)
             with torch.no_grad(), _Reading(stage.original) as original:
                 there = theirs[stage.end] = stage.original(there)
             if here.shape == there.shape:
-                found.meeting.append(relative_error(here, there))
+                measured.meeting.append(relative_error(here, there))
         if not self._chain:
             with torch.no_grad():
                 wanted = self._results(self._original, theirs)
-            found.meeting.append(mean_error(self._results(self._own, ours), wanted))
-            return found
-        if own.value is not None and original.value is not None and own.value.shape == original.value.shape:
-            found.features = relative_error(own.value, original.value)
-        return found
+            measured.meeting.append(mean_error(self._results(self._branched, ours), wanted))
+            return measured
+        if reading.value is not None and original.value is not None and reading.value.shape == original.value.shape:
+            measured.features = relative_error(reading.value, original.value)
+        return measured
 
     @torch.no_grad()
     def outputs(self, images: torch.Tensor, batch: int, *, original: bool) -> list[torch.Tensor]:
-        """What one of the networks computes, each output (n, …).
+        """Outputs of one of the networks, each (n, …).
 
         Args:
             images: What it reads, (n, channels, height, width).
         """
-        found = []
+        results = []
         for x in images.split(batch):
             values = self._arriving(x)
             value = values[TRUNK]
             for stage in self._stages:
-                value = values[stage.end] = (stage.original if original else stage.own)(value)
-            found.append([value] if self._chain else self._results(self._original if original else self._own, values))
-        return [torch.cat(parts) for parts in zip(*found, strict=True)]
+                value = values[stage.end] = (stage.original if original else stage.branched)(value)
+            results.append([value] if self._chain else self._results(self._original if original else self._branched, values))
+        return [torch.cat(parts) for parts in zip(*results, strict=True)]
 
     @torch.no_grad()
     def renew(self, images: torch.Tensor, batch: int) -> None:
@@ -126,13 +126,13 @@ class Pair:
         arriving = [self._arriving(x)[TRUNK] for x in images.split(batch)]
         for stage, scaled in zip(self._stages, self._scaled, strict=True):
             if scaled:
-                renew_statistics(stage.own, arriving)
-            arriving = [stage.own(x) for x in arriving]
+                renew_statistics(stage.branched, arriving)
+            arriving = [stage.branched(x) for x in arriving]
 
     @property
     def _chain(self) -> bool:
         """Whether the end of the last segment is all that the network returns."""
-        return not self._own.sides and len(self._own.original_outputs) == 1
+        return not self._branched.sides and len(self._branched.original_outputs) == 1
 
     @torch.no_grad()
     def _arriving(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -147,22 +147,22 @@ class Pair:
 
     def _results(self, model: BranchedModel, values: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         """The outputs of one of the networks, from the ends of its segments."""
-        found = model.ending(values)
-        return [found[name] for name in model.original_outputs]
+        tensors = model.ending(values)
+        return [tensors[name] for name in model.original_outputs]
 
 
-def relative_error(own: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+def relative_error(branched: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     """Squared error over square, a scalar."""
-    return (own.float() - original.float()).square().sum() / original.float().square().sum().clamp_min(1e-12)
+    return (branched.float() - original.float()).square().sum() / original.float().square().sum().clamp_min(1e-12)
 
 
-def mean_error(own: Sequence[torch.Tensor], original: Sequence[torch.Tensor]) -> torch.Tensor:
+def mean_error(branched: Sequence[torch.Tensor], original: Sequence[torch.Tensor]) -> torch.Tensor:
     """The mean of the errors of several outputs, each of which counts alike, however large its numbers are."""
-    return torch.stack([relative_error(a, b) for a, b in zip(own, original, strict=True)]).mean()
+    return torch.stack([relative_error(a, b) for a, b in zip(branched, original, strict=True)]).mean()
 
 
 class _Reading:
-    """Notes what the last linear layer of a segment reads: in the last segment the classifier's features.
+    """Records the input of the last linear layer of a segment: in the last segment the classifier's features.
 
     Attributes:
         value: That; None where the segment has no such layer.

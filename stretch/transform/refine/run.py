@@ -1,4 +1,4 @@
-"""Refinement of a whole network by gradients, on unlabelled images: first each segment by itself, then all together."""
+"""Refinement of a network by gradient descent on unlabelled images: first segment by segment, then end to end."""
 
 import hashlib
 import math
@@ -19,7 +19,7 @@ from stretch.transform.refine.pair import Pair, mean_error
 from stretch.transform.refine.views import Views
 from stretch.transform.tensors import load_optimizer, optimizer_tensors, under
 
-#: Fewer images than this leave none to judge by.
+#: Minimum number of images, some of which are held back.
 MIN_IMAGES = 16
 #: Where calibration holds no images back, one of so many is held back, and judged by so many views.
 FEW_EVERY, FEW_VIEWS = 4, 64
@@ -31,7 +31,7 @@ CPU_BYTES, GPU_BYTES = 2**31, 2**34
 
 @dataclass(frozen=True)
 class Refinement:
-    """How a network is refined."""
+    """Settings of a refinement."""
 
     minutes: float | None = None  # Wall time that it may take; None for no bound.
     steps: int | None = None  # Steps at most; None for as many as the time allows.
@@ -51,7 +51,7 @@ class Refined:
     before: float  # As it was.
     after: float  # Of the best state found, the first one among them.
     images: int  # Images held back.
-    steps: int  # Steps that were made.
+    steps: int  # Completed steps.
     seconds: float  # Wall time.
 
 
@@ -214,7 +214,7 @@ class _Run:
         self._model.load_state_dict(self._best)
 
     def _look(self) -> None:
-        """Judge the network as it is, and keep it if it is the best so far."""
+        """Evaluate the network and keep its state if it is the best so far."""
         if self._normalises:
             self._pair.renew(self._plain, self._part)
         error = self._error()
@@ -223,13 +223,13 @@ class _Run:
         self._progress(f"refine, {min(self._done(), 1):.0%} done, error {error:.3f}, best {self._least:.3f}, {self._before:.3f} before")
 
     def _done(self) -> float:
-        """Share of the work that is behind it."""
+        """Completed share of the work."""
         by_steps = self._steps / self._how.steps if self._how.steps else 0.0
         by_time = self._seconds() / (60 * self._how.minutes) if self._how.minutes else 0.0
         return max(by_steps, by_time)
 
     def _seconds(self) -> float:
-        """Wall time so far, that before an interruption included."""
+        """Wall time so far, including that before an interruption."""
         return time.perf_counter() - self._start
 
     def _step(self, optimiser: torch.optim.Optimizer, apart: bool) -> None:
@@ -257,7 +257,7 @@ class _Run:
 
 def _identity(model: BranchedModel, captured: Captured, images: torch.Tensor, how: Refinement) -> dict[str, str]:
     """Fingerprints of all that decides how a refinement goes."""
-    weights = {f"{op}.{key}": tensor for op, own in captured.weights.items() for key, tensor in own.items()}
+    weights = {f"{op}.{key}": tensor for op, tensors in captured.weights.items() for key, tensor in tensors.items()}
     settings = f"{how} on {images.device.type}"
     return {
         "weights": fingerprint(weights | {f"branched.{key}": value for key, value in model.state_dict().items()}),

@@ -1,4 +1,4 @@
-"""Many views of few images, made on the device that refines."""
+"""Augmentation: many views of few images, computed on the training device."""
 
 import torch
 import torch.nn.functional as F

@@ -14,7 +14,7 @@ from stretch.capture.results import differences  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
 from stretch.capture.structure import keyed  # noqa: E402
 from stretch.capture.trace import capture_traced  # noqa: E402
-from stretch.operators.forms import make_module  # noqa: E402
+from stretch.operators.lowerings import make_module  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

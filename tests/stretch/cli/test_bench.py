@@ -6,7 +6,7 @@ import pytest
 
 from predictors.errors import UsageError
 from scheduler.measure.bench.runtimes import unavailable
-from stretch.cli.bench import read_asked
+from stretch.cli.bench import read_shapes
 from tests.scheduler.measure.bench.nets import CHANNELS, FILTERS, conv_onnx
 from tests.stretch.cli.commands import call, spawn
 from tests.stretch.report.html.reading import checked
@@ -90,8 +90,8 @@ def test_files_are_timed_without_torch(tmp_path):
 
 
 def test_sizes_are_by_name_or_one_without():
-    assert read_asked(None) == {}
-    assert read_asked(["3x8x8"]) == {"": (1, 3, 8, 8)}
-    assert read_asked(["x=1x2", "y=3"]) == {"x": (1, 2), "y": (3,)}
+    assert read_shapes(None) == {}
+    assert read_shapes(["3x8x8"]) == {"": (1, 3, 8, 8)}
+    assert read_shapes(["x=1x2", "y=3"]) == {"x": (1, 2), "y": (3,)}
     with pytest.raises(UsageError):
-        read_asked(["3x8x8", "3x9x9"])
+        read_shapes(["3x8x8", "3x9x9"])

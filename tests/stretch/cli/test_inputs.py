@@ -30,5 +30,5 @@ def test_input_that_is_no_shape_is_refused_with_an_example(text):
 
 @pytest.mark.parametrize("texts", [["a=1x3x8x8", "1x3x8x8"], ["a=1x3x8x8", "a=1x3x8x8"]])
 def test_names_are_given_to_all_inputs_or_none_and_once(texts):
-    with pytest.raises(UsageError, match="name of their own each"):
+    with pytest.raises(UsageError, match="need distinct names"):
         read_inputs(texts)

@@ -166,7 +166,7 @@ def test_onnx_file_of_another_exporter_is_predicted(capsys, tmp_path):
             ("--device", "pixel6", "--input", "224"),
             2,
             "--input 224 is not channels, height and width, nor the batch and those",
-            "write channels, height and width as 3x224x224, the batch before them as 4x3x224x224, and of several inputs NAME=1x3x224x224 each",
+            "write channels, height and width as 3x224x224, with the batch as 4x3x224x224, and for several inputs one NAME=1x3x224x224 each",
         ),
     ],
 )

@@ -70,7 +70,7 @@ def test_ctrl_c_keeps_what_was_refined_and_the_same_command_goes_on(bundle):
         out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert (out, "Traceback" in err) == ("", False)
-    assert "the same command goes on from there" in err
+    assert "the same command continues from there" in err
     assert err.rstrip().endswith("error: interrupted")
     assert kept.exists()
     assert not (bundle.parent / "new").exists()

@@ -10,8 +10,8 @@ from torch import nn  # noqa: E402
 from predictors.errors import StretchError  # noqa: E402
 from predictors.graph import Op  # noqa: E402
 from stretch.emit.code import attribute, class_name, code_of, codes, literal  # noqa: E402
-from stretch.operators.forms import forms  # noqa: E402
-from tests.stretch.operators.test_forms import ATTRS, SHAPES  # noqa: E402
+from stretch.operators.lowerings import lowerings  # noqa: E402
+from tests.stretch.operators.test_lowerings import ATTRS, SHAPES  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -58,7 +58,7 @@ def test_kind_without_a_rule_is_what_torch_calls_it():
     assert code_of(Op("op", "prelu", ("x",)), [(1, 4, 8, 8)]).module == "nn.PReLU(num_parameters=4)"
 
 
-@pytest.mark.parametrize("kind", sorted(forms))
+@pytest.mark.parametrize("kind", sorted(lowerings))
 def test_every_kind_has_a_rule_or_a_module_of_torch(kind):
     if kind in codes:
         return
@@ -70,5 +70,5 @@ def test_kind_that_is_computed_by_nothing_of_torch_and_has_no_rule_is_refused(mo
         pass
 
     monkeypatch.setattr("stretch.emit.code.make_module", lambda op, shapes: Own())
-    with pytest.raises(StretchError, match="no form in plain Python code"):
+    with pytest.raises(StretchError, match="cannot be written as plain Python code"):
         code_of(Op("op", "prelu", ("x",)), [(1, 4, 8, 8)])

@@ -155,7 +155,7 @@ def test_partial_sums_stay_in_float_and_the_record_says_why(tmp_path):
 
 def test_partial_sum_on_a_processor_of_integers_is_refused(tmp_path):
     found, bundle = hidden(tmp_path, ("cpu", "dsp"))
-    with pytest.raises(InfeasibleError, match="has no int8 form: it computes a partial sum") as caught:
+    with pytest.raises(InfeasibleError, match="cannot be quantised: it computes a partial sum") as caught:
         in_int8(bundle, images_of(found))
     assert "--fp32-fallback" in caught.value.hint
     made = in_int8(bundle, images_of(found), repair=True)

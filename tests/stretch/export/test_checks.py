@@ -59,7 +59,7 @@ def test_weights_that_blow_roundings_up_are_told_from_a_wrong_file(captured, tmp
     with torch.no_grad():
         # sines of large numbers: two inputs that differ in the last bit give outputs that have nothing in common
         model.register_forward_hook(lambda module, given, output: torch.sin(output * 1e9))
-    with pytest.raises(StretchError, match=r"is off by .* in float64: this network blows roundings up"):
+    with pytest.raises(StretchError, match=r"is off by .* in float64: this network amplifies rounding errors"):
         export_bundle(tmp_path / "b", found, model, None, BundleFacts("pixel6", False, "random"), "0.1.0")
 
 

@@ -16,7 +16,7 @@ from scheduler.formats.onnx import open_onnx  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export import onnx as export_onnx  # noqa: E402
 from stretch.export.onnx import NODE_TAGS, save_onnx, to_numpy, to_onnx  # noqa: E402
-from stretch.operators.forms import make_module  # noqa: E402
+from stretch.operators.lowerings import make_module  # noqa: E402
 from stretch.planning.design.scale import scaled_graph  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.model import op_weights  # noqa: E402

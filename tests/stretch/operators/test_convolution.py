@@ -40,7 +40,7 @@ def test_convolution_with_unequal_padding_pads_each_side_its_own():
     import torch
 
     from stretch.operators.convolution import PaddedConv2d
-    from stretch.operators.forms import make_module
+    from stretch.operators.lowerings import make_module
 
     attrs = {"out_channels": 2, "kernel": (3, 3), "stride": (2, 2), "padding": (0, 0, 1, 1), "dilation": (1, 1), "groups": 1, "bias": False}
     module = make_module(Op("op", "conv", ("x",), attrs), [(1, 2, 8, 8)])

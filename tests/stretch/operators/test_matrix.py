@@ -14,7 +14,7 @@ pytest.importorskip("ai_edge_litert")
 CONV = {"kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "bias": True}
 
 pytest.importorskip("torch")
-from stretch.operators.forms import forms  # noqa: E402 - torch may be missing
+from stretch.operators.lowerings import lowerings  # noqa: E402 - torch may be missing
 
 
 def case(*ops, shape=(1, 6, 5, 4), seed=0):
@@ -48,4 +48,4 @@ def test_matrix_over_the_rows_of_an_image_is_refused():
 
     b = Builder(Piece(Writer("m"), "s"), {})
     with pytest.raises(StretchError, match=r"operator `y` \(linear\) reads 4 axes"):
-        forms.get("linear").tflite(b, Source(graph, weights), graph.by_name["y"], [b.input("x", (1, 5, 4, 6))])
+        lowerings.get("linear").tflite(b, Source(graph, weights), graph.by_name["y"], [b.input("x", (1, 5, 4, 6))])

@@ -13,7 +13,7 @@ from scheduler.formats.onnx.operators import operators  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
 from stretch.export.onnx import to_numpy, to_onnx  # noqa: E402
 from stretch.opaque.calls import Call, Calls, Tensor, calls_of  # noqa: E402
-from stretch.operators.forms import make_module  # noqa: E402
+from stretch.operators.lowerings import make_module  # noqa: E402
 from stretch.operators.opaque import Opaque, Reshape  # noqa: E402
 from tests.stretch.capture.patterns import PATTERNS, SIDE, network  # noqa: E402
 

@@ -11,7 +11,7 @@ from predictors.fits import write_fits
 from predictors.fitting.fit import fit_device
 from predictors.measurements.networks import load_measurements
 from predictors.predictor import LatencyPredictor
-from stretch.phone.measure import Asked, measure
+from stretch.phone.measure import PhoneRequest, measure
 from tests.scheduler.bundles import two_branches
 from tests.stretch.phone.adb import Player, shell
 from tests.stretch.phone.bundles import BENCHMARK, END, START, command, made, ms_of, timed
@@ -36,14 +36,14 @@ def adb(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def asked(tmp_path):
-    return asked_of(tmp_path)
+def phone_request(tmp_path):
+    return request_of(tmp_path)
 
 
-def asked_of(folder):
+def request_of(folder):
     program = folder / "benchmark_model"
     program.write_text("benchmark_model of a release")
-    return Asked(None, program, None, None, folder / "phone.measurements", None, None, None, 50, 5, 60.0, None)
+    return PhoneRequest(None, program, None, None, folder / "phone.measurements", None, None, None, 50, 5, 60.0, None)
 
 
 def x_of(bundle):
@@ -66,7 +66,7 @@ def measured(bundle, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         adb = Player(patch, folder / "adb")
         adb.plays(everything(bundle))
-        answer = measure(bundle, asked_of(folder), x_of(bundle))
+        answer = measure(bundle, request_of(folder), x_of(bundle))
         adb.ended()
     return answer, folder / "phone.measurements"
 
@@ -114,7 +114,7 @@ def profile_path(device):
     return PROFILE_FOLDER / f"{device}.toml"
 
 
-def test_what_does_not_run_as_a_whole_is_told_and_not_kept(adb, asked, tmp_path):
+def test_what_does_not_run_as_a_whole_is_told_and_not_kept(adb, phone_request, tmp_path):
     bundle = made(tmp_path / "small", lambda path: two_branches(path, 1, ("cpu", "gpu")))
     calls = [*START, *BENCHMARK]
     for number, sub in enumerate(bundle.manifest.subgraphs):
@@ -126,59 +126,59 @@ def test_what_does_not_run_as_a_whole_is_told_and_not_kept(adb, asked, tmp_path)
         else:
             calls += timed(sub, GPU, 1, GPU_SPEED, delegate="GPU")
     adb.plays([*calls, *END])
-    rows = measure(bundle, asked, x_of(bundle)).signatures
+    rows = measure(bundle, phone_request, x_of(bundle)).signatures
     adb.ended()
     gpu = [row for row in rows if row.processor.startswith("gpu")]
     assert gpu[0].reason == "benchmark_model failed: ERROR: Failed to apply GPU delegate."
     assert "does not say that all of it ran there" in gpu[1].reason
     assert all(row.ms is None for row in gpu[:2])
-    kept = [row.network for row in load_measurements(asked.measurements).latencies if row.processor == "gpu"]
+    kept = [row.network for row in load_measurements(phone_request.measurements).latencies if row.processor == "gpu"]
     assert len(kept) == len(gpu) - 2
 
 
 @pytest.mark.slow
-def test_cores_runs_and_core_set_reach_the_phone(bundle, adb, asked):
+def test_cores_runs_and_core_set_reach_the_phone(bundle, adb, phone_request):
     one = bundle.manifest.subgraphs[0]
     how = {"runs": 7, "warmup": 1, "mask": ("taskset", "80")}
     gone = {"call": command(one.name, CPU, 1, **how), "err": "adb: error: device offline\n", "code": 1}
     adb.plays([*START, *BENCHMARK, gone, *END])
     with pytest.raises(StretchError, match=f"cannot measure {one.name} on cpu.1large.: the device is gone"):
-        measure(bundle, dataclasses.replace(asked, runs=7, warmup=1, cores="7", core_set="1large"), x_of(bundle))
+        measure(bundle, dataclasses.replace(phone_request, runs=7, warmup=1, cores="7", core_set="1large"), x_of(bundle))
     adb.ended()
 
 
 @pytest.mark.slow
-def test_a_phone_that_goes_away_leaves_whole_measurements_behind(bundle, adb, asked):
+def test_a_phone_that_goes_away_leaves_whole_measurements_behind(bundle, adb, phone_request):
     first, second = bundle.manifest.subgraphs[:2]
     gone = {"err": "adb: error: device 'R5CT' not found\n", "code": 1}
     calls = [*START, *BENCHMARK, *timed(first, CPU, THREADS, CPU_SPEED), *timed(first, GPU, 1, GPU_SPEED, delegate="GPU")]
     adb.plays([*calls, {"call": command(second.name, CPU, THREADS), **gone}, {"call": END[0]["call"], **gone}])
     with pytest.raises(StretchError, match="the device is gone") as caught:
-        measure(bundle, asked, x_of(bundle))
+        measure(bundle, phone_request, x_of(bundle))
     adb.ended()
     assert "may still be on the phone" in caught.value.hint
-    assert [row.network for row in load_measurements(asked.measurements).latencies] == [f"tiny:{first.name}"] * 2
+    assert [row.network for row in load_measurements(phone_request.measurements).latencies] == [f"tiny:{first.name}"] * 2
 
 
 @pytest.mark.parametrize(("transcript", "told"), [("no_space.json", "no space left there"), ("gone.json", "the device is gone")])
-def test_nothing_is_written_here_where_nothing_was_measured(bundle, adb, asked, transcript, told):
+def test_nothing_is_written_here_where_nothing_was_measured(bundle, adb, phone_request, transcript, told):
     adb.plays(transcript)
     with pytest.raises(StretchError, match=told):
-        measure(bundle, asked, x_of(bundle))
+        measure(bundle, phone_request, x_of(bundle))
     adb.ended()
-    assert not asked.measurements.exists()
+    assert not phone_request.measurements.exists()
 
 
 @pytest.mark.slow
-def test_a_phone_is_not_measured_twice_into_one_folder(bundle, measured, adb, asked):
-    shutil.copytree(measured[1], asked.measurements)
+def test_a_phone_is_not_measured_twice_into_one_folder(bundle, measured, adb, phone_request):
+    shutil.copytree(measured[1], phone_request.measurements)
     adb.plays(START[:3])
     with pytest.raises(StretchError, match=r"has a time of tiny:stem on cpu.* already"):
-        measure(bundle, asked, x_of(bundle))
+        measure(bundle, phone_request, x_of(bundle))
     adb.ended()
 
 
-def test_files_are_looked_for_before_the_phone(bundle, adb, asked, tmp_path):
+def test_files_are_looked_for_before_the_phone(bundle, adb, phone_request, tmp_path):
     adb.plays([])
     for change, error, told in (
         ({"benchmark": None}, UsageError, "needs something to run"),
@@ -190,12 +190,12 @@ def test_files_are_looked_for_before_the_phone(bundle, adb, asked, tmp_path):
         ({"serial": "-x"}, UsageError, "no serial"),
     ):
         with pytest.raises(error, match=told):
-            measure(bundle, dataclasses.replace(asked, **change), x_of(bundle))
+            measure(bundle, dataclasses.replace(phone_request, **change), x_of(bundle))
     assert adb.log == []
 
 
 @pytest.mark.slow
-def test_libraries_go_beside_the_program_and_let_an_npu_be_measured(adb, asked, tmp_path):
+def test_libraries_go_beside_the_program_and_let_an_npu_be_measured(adb, phone_request, tmp_path):
     bundle = made(tmp_path / "small", lambda path: two_branches(path, 1, ("cpu", "dsp")), {"dsp": "int8"})
     folder = tmp_path / "libraries"
     folder.mkdir()
@@ -206,14 +206,14 @@ def test_libraries_go_beside_the_program_and_let_an_npu_be_measured(adb, asked, 
         calls += timed(sub, CPU, THREADS, CPU_SPEED)
         calls += timed(sub, npu, 1, GPU_SPEED, delegate="NPU") if sub.precision == "int8" else timed(sub, GPU, 1, GPU_SPEED, delegate="GPU")
     adb.plays([*calls, *END])
-    measure(bundle, dataclasses.replace(asked, libraries=folder), x_of(bundle))
+    measure(bundle, dataclasses.replace(phone_request, libraries=folder), x_of(bundle))
     adb.ended()
-    found = {(row.network, row.processor, row.precision) for row in load_measurements(asked.measurements).latencies}
+    found = {(row.network, row.processor, row.precision) for row in load_measurements(phone_request.measurements).latencies}
     assert ("tiny:s1.dsp", "dsp", "int8") in found
     assert ("tiny:s1.cpu", "dsp", "int8") not in found
 
 
-def test_a_name_that_a_shell_would_obey_is_one_word_on_the_phone(adb, asked, tmp_path):
+def test_a_name_that_a_shell_would_obey_is_one_word_on_the_phone(adb, phone_request, tmp_path):
     evil = "s1;reboot"
 
     def make(path):
@@ -231,7 +231,7 @@ def test_a_name_that_a_shell_would_obey_is_one_word_on_the_phone(adb, asked, tmp
     gone = {"call": command(evil, CPU, THREADS), "err": "adb: error: closed\n", "code": 1}
     adb.plays([*calls, gone, *END])
     with pytest.raises(StretchError, match="the device is gone"):
-        measure(bundle, asked, x_of(bundle))
+        measure(bundle, phone_request, x_of(bundle))
     adb.ended()
     assert "'--signature_to_run_for=s1;reboot'" in adb.log[-2][-1]
 

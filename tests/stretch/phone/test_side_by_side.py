@@ -7,7 +7,7 @@ import pytest
 
 from predictors.errors import StretchError
 from scheduler.runtime.session import Session
-from stretch.phone.measure import Asked, measure
+from stretch.phone.measure import PhoneRequest, measure
 from tests.scheduler.bundles import two_branches
 from tests.stretch.phone.adb import Player, shell
 from tests.stretch.phone.bundles import END, SERIAL, START, made
@@ -42,10 +42,10 @@ def adb(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def asked(tmp_path):
+def phone_request(tmp_path):
     program = tmp_path / "runner"
     program.write_text("runner of a bundle")
-    return Asked(None, None, program, None, tmp_path / "phone.measurements", None, None, "4-6", 50, 5, 60.0, tmp_path / "trace.json")
+    return PhoneRequest(None, None, program, None, tmp_path / "phone.measurements", None, None, "4-6", 50, 5, 60.0, tmp_path / "trace.json")
 
 
 def run_of(*options):
@@ -69,34 +69,34 @@ def calls(files, *options, libraries=(), ended=None):
 
 
 @pytest.mark.slow
-def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(bundle, left, adb, asked):
+def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(bundle, left, adb, phone_request):
     x, files = left
     adb.plays(calls(files))
-    answer = measure(bundle, asked, x)
+    answer = measure(bundle, phone_request, x)
     adb.ended()
     assert answer.signatures == []
     assert answer.measurements is None
     assert (answer.runner.median_ms, answer.runner.runs) == (1.25, 50)
     assert answer.runner.on_cpu == ["s1.gpu"]
     assert answer.runner.max_error < 1e-5
-    assert asked.trace.read_text() == TRACE
-    assert not asked.measurements.exists()
+    assert phone_request.trace.read_text() == TRACE
+    assert not phone_request.measurements.exists()
 
 
-def test_accelerators_are_chosen_by_the_libraries_that_are_there(bundle, left, adb, asked, tmp_path):
+def test_accelerators_are_chosen_by_the_libraries_that_are_there(bundle, left, adb, phone_request, tmp_path):
     folder = tmp_path / "libraries"
     folder.mkdir()
     names = ("libLiteRt.so", "libLiteRtClGlAccelerator.so", "libLiteRtDispatch_Qualcomm.so")
     for name in names:
         (folder / name).write_text("library")
     adb.plays(calls(left[1], "--accelerator=dsp=npu,gpu=gpu", "--dispatch-folder={folder}", libraries=names))
-    measure(bundle, dataclasses.replace(asked, libraries=folder), left[0])
+    measure(bundle, dataclasses.replace(phone_request, libraries=folder), left[0])
     adb.ended()
 
 
-def test_other_numbers_are_told_as_a_difference(bundle, left, adb, asked):
+def test_other_numbers_are_told_as_a_difference(bundle, left, adb, phone_request):
     adb.plays(calls(left[1]))
-    assert measure(bundle, asked, np.ones_like(left[0])).runner.max_error > 1e-3
+    assert measure(bundle, phone_request, np.ones_like(left[0])).runner.max_error > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -109,18 +109,18 @@ def test_other_numbers_are_told_as_a_difference(bundle, left, adb, asked):
         (lambda files: files.update({"output_0.npy": b"no array"}), "output"),
     ],
 )
-def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(bundle, left, adb, asked, change, told):
+def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(bundle, left, adb, phone_request, change, told):
     files = dict(left[1])
     change(files)
     adb.plays(calls(files))
     with pytest.raises(StretchError, match=told):
-        measure(bundle, asked, left[0])
-    assert not asked.trace.exists()
+        measure(bundle, phone_request, left[0])
+    assert not phone_request.trace.exists()
     assert adb.log[-1][-1].startswith("rm -rf ")
 
 
-def test_a_runner_that_fails_is_told_in_its_own_words(bundle, left, adb, asked):
+def test_a_runner_that_fails_is_told_in_its_own_words(bundle, left, adb, phone_request):
     adb.plays(calls(left[1], ended={"err": "error: model.tflite is not the file that this runner was built for\n", "code": 1}))
     with pytest.raises(StretchError, match=r"the runner failed on the phone: model\.tflite is not the file"):
-        measure(bundle, asked, left[0])
+        measure(bundle, phone_request, left[0])
     adb.ended()

@@ -12,7 +12,7 @@ from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.tflite.lower import join_to_tflite, to_tflite
 from stretch.formats.tflite.source import Source
 from stretch.formats.tflite.writer import Quant, Writer
-from stretch.operators.forms import forms
+from stretch.operators.lowerings import lowerings
 from tests.effort import examples
 from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import codes, rounded_source, run, snr_db
@@ -53,7 +53,7 @@ def test_int8_form_of_a_kind_is_near_its_reals_for_many_shapes(tmp_path, kind, d
     agrees_in_int8(tmp_path, kind, data.draw(graphs.graphs(kind)))
 
 
-@pytest.mark.parametrize("kind", [name for name in graphs.TFLITE_KIND_NAMES if forms.get(name).int8])
+@pytest.mark.parametrize("kind", [name for name in graphs.TFLITE_KIND_NAMES if lowerings.get(name).int8])
 @settings(max_examples=examples(2), suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_between_the_conversions_at_the_border_nothing_is_real(tmp_path, kind, data):
@@ -129,8 +129,8 @@ def test_subgraph_that_passes_its_input_on_copies_it(tmp_path):
 
 
 def test_operator_without_a_form_is_named(monkeypatch):
-    monkeypatch.setitem(forms._items, "gelu", replace(forms.get("gelu"), tflite=None))
-    with pytest.raises(StretchError, match=r"operator `y` \(gelu\) has no form in TFLite"):
+    monkeypatch.setitem(lowerings._items, "gelu", replace(lowerings.get("gelu"), tflite=None))
+    with pytest.raises(StretchError, match=r"operator `y` \(gelu\) has no TFLite lowering"):
         to_tflite(Writer("m"), "s", Source(chain(Op("y", "gelu", ("x",), {"approximate": "none"})), {}))
 
 

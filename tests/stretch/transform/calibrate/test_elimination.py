@@ -8,7 +8,7 @@ from hypothesis import given as drawn  # noqa: E402 - torch may be missing
 from hypothesis import settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from stretch.transform.calibrate.elimination import Elimination, given, keep_units  # noqa: E402
+from stretch.transform.calibrate.elimination import Elimination, conditional_covariance, keep_units  # noqa: E402
 from tests.effort import examples  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -82,10 +82,10 @@ def test_choice_is_close_to_the_best_of_all_subsets_for_two_readers(seed):
 def test_what_is_known_explains_itself_and_what_depends_on_it():
     x = rows(5, 1)
     x[:, 3] = x[:, 0] + x[:, 1]
-    rest = given(covariance(x), torch.tensor([0, 1]), 1e-9)
+    rest = conditional_covariance(covariance(x), torch.tensor([0, 1]), 1e-9)
     size = covariance(x).diagonal()
     assert (rest.diagonal()[[0, 1, 3]] < 1e-6 * size[[0, 1, 3]]).all()
     fitted = torch.linalg.lstsq(x[:, [0, 1]], x[:, [2, 4]]).solution
     expected = (x[:, [2, 4]] - x[:, [0, 1]] @ fitted).square().mean(0)
     torch.testing.assert_close(rest.diagonal()[[2, 4]], expected, rtol=1e-3, atol=1e-6)
-    assert torch.equal(given(covariance(x), torch.tensor([], dtype=torch.int64), 1e-9), covariance(x))
+    assert torch.equal(conditional_covariance(covariance(x), torch.tensor([], dtype=torch.int64), 1e-9), covariance(x))

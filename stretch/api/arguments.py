@@ -1,4 +1,4 @@
-"""What a caller hands in, read without touching it."""
+"""Arguments of the Python interface, read without changing what the caller passes."""
 
 import contextlib
 import copy
@@ -32,11 +32,8 @@ def random_state_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def kept_uncollected() -> Iterator[None]:
-    """Keep what there is already from the garbage collector, which would look through torch's modules each time that many objects are made.
-
-    Where the caller keeps objects from it himself, nothing is changed.
-    """
+def garbage_collection_frozen() -> Iterator[None]:
+    """Exclude existing objects from garbage collection, which would otherwise scan all of torch's modules again and again; no effect if the caller froze objects."""
     if gc.get_freeze_count():
         yield
         return
@@ -48,13 +45,13 @@ def kept_uncollected() -> Iterator[None]:
 
 
 def full_shape(shape: InputShapes) -> InputShapes:
-    """The shape of an input with the batch first, of a shape with or without it; shapes of several inputs as they are."""
+    """Add a batch of 1 to the shape of one image; return shapes of several inputs unchanged."""
     if isinstance(shape, Mapping):
         return shape
     try:
         parts = list(shape)
-        if parts and not any(hasattr(each, "__index__") for each in parts):
-            return [tuple(map(operator.index, each)) for each in parts]  # type: ignore[arg-type]
+        if parts and not any(hasattr(part, "__index__") for part in parts):
+            return [tuple(map(operator.index, part)) for part in parts]  # type: ignore[arg-type]
         sizes = tuple(map(operator.index, parts))  # type: ignore[arg-type]
     except TypeError:
         sizes = ()
@@ -68,11 +65,11 @@ def full_shape(shape: InputShapes) -> InputShapes:
     return full
 
 
-def own_copy(module: nn.Module, shape: InputShapes | Inputs) -> nn.Module:
+def copy_module(module: nn.Module, shape: InputShapes | Inputs) -> nn.Module:
     """A copy to work with, on the CPU, in float32, in evaluation mode and without hooks."""
     name = type(module).__name__
     _check_weights(module, name)
-    # what weight-norm and pruning leave on a module was computed, and torch copies nothing that was
+    # weight norm and pruning leave computed tensors on a module, which torch does not deep-copy
     computed = [v for part in module.modules() for v in vars(part).values() if isinstance(v, torch.Tensor) and not v.is_leaf]
     try:
         copied = copy.deepcopy(module, {id(tensor): tensor.detach().clone() for tensor in computed})
@@ -87,18 +84,18 @@ def own_copy(module: nn.Module, shape: InputShapes | Inputs) -> nn.Module:
     return copied
 
 
-def other_numbers(module: nn.Module) -> str | None:
+def other_weight_types(module: nn.Module) -> str | None:
     """The type of a module's weights where it is not float32, such as ``float16``."""
     kinds = {str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.is_floating_point() and p.dtype != torch.float32}
     return ", ".join(sorted(kinds)) or None
 
 
 def _check_weights(module: nn.Module, name: str) -> None:
-    """Refuse weights that are not there or that no branch can have."""
+    """Refuse missing weights and types that branches do not support."""
     for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if nn.parameter.is_lazy(tensor):
             raise StretchError(f"`{name}` has no weights yet: `{key}` waits for a first input", "run the module once before you branch it")
         if tensor.is_meta:
             raise StretchError(f"`{name}` has no weights: `{key}` is on the device `meta`", "load its weights before you branch it")
         if tensor.is_complex():
-            raise StretchError(f"`{name}` has complex weights: `{key}`", "branches compute with real numbers")
+            raise StretchError(f"`{name}` has complex weights: `{key}`", "branches support real weights only")

@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
-from stretch.api.given import full_shape, kept_uncollected, other_numbers, own_copy, random_state_kept  # noqa: E402
+from stretch.api.arguments import copy_module, full_shape, garbage_collection_frozen, other_weight_types, random_state_kept  # noqa: E402
 from tests.effort import examples  # noqa: E402
 from tests.stretch.api import snapshot  # noqa: E402
 
@@ -39,7 +39,7 @@ def test_module_in_any_state_is_copied_and_left_as_it_was(data):
     if data.draw(st.booleans()):
         module[0].register_forward_hook(lambda *call: seen.append(call))
     before = snapshot.of_module(module)
-    copied = own_copy(module, SHAPE)
+    copied = copy_module(module, SHAPE)
     assert snapshot.of_module(module) == before
     assert not any(part.training for part in copied.modules())
     assert {t.dtype for t in copied.state_dict().values() if t.is_floating_point()} == {torch.float32}
@@ -59,7 +59,7 @@ def test_weights_that_a_hook_computes_are_copied_as_they_are(change):
     x = torch.randn(SHAPE)
     before = snapshot.of_module(module)
     with torch.no_grad():
-        assert torch.equal(own_copy(module, SHAPE)(x), module.eval()(x))
+        assert torch.equal(copy_module(module, SHAPE)(x), module.eval()(x))
     module.train()
     assert snapshot.of_module(module) == before
 
@@ -69,7 +69,7 @@ def test_hook_that_changes_the_output_is_refused(place):
     module = small()
     place(module).register_forward_hook(lambda part, inputs, output: output + 1)
     with pytest.raises(StretchError, match="a hook of `Sequential` changes its output"):
-        own_copy(module, SHAPE)
+        copy_module(module, SHAPE)
 
 
 @pytest.mark.parametrize(
@@ -83,19 +83,19 @@ def test_hook_that_changes_the_output_is_refused(place):
 )
 def test_weights_that_cannot_be_branched_are_named(module, says):
     with pytest.raises(StretchError, match=says):
-        own_copy(module(), SHAPE)
+        copy_module(module(), SHAPE)
 
 
 def test_module_that_cannot_be_copied_is_refused_in_one_sentence():
     module = small()
     module.stream = open(__file__)  # noqa: SIM115 - a file cannot be copied
     with module.stream, pytest.raises(StretchError, match="`Sequential` cannot be copied: TypeError"):
-        own_copy(module, SHAPE)
+        copy_module(module, SHAPE)
 
 
 @pytest.mark.parametrize(("dtype", "said"), [(torch.float32, None), (torch.float16, "float16"), (torch.float64, "float64")])
 def test_other_numbers_than_float32_are_named(dtype, said):
-    assert other_numbers(small().to(dtype)) == said
+    assert other_weight_types(small().to(dtype)) == said
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 48), [3, 32, 48], (1, 3, 32, 48), torch.Size((1, 3, 32, 48)), np.array([3, 32, 48])])
@@ -137,13 +137,13 @@ def test_random_state_is_what_it_was_even_after_an_error(error):
 
 def test_objects_are_kept_from_the_garbage_collector_as_long_as_it_is_asked_for_and_no_caller_does_so_himself():
     assert not gc.get_freeze_count()
-    with kept_uncollected():
+    with garbage_collection_frozen():
         assert gc.get_freeze_count()
     assert not gc.get_freeze_count()
     gc.freeze()
     try:
         before = gc.get_freeze_count()
-        with kept_uncollected():
+        with garbage_collection_frozen():
             pass
         assert gc.get_freeze_count() == before
     finally:

@@ -6,7 +6,7 @@ from torch import nn  # noqa: E402 - torch may be missing
 from predictors.graph import Op  # noqa: E402
 from predictors.operators import kind_of, kinds  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.operators.forms import forms, make_module  # noqa: E402
+from stretch.operators.lowerings import lowerings, make_module  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -68,16 +68,16 @@ def test_module_of_every_kind_traces_back_to_its_operator(kind, attrs):
 
 
 def test_every_kind_that_computes_something_has_a_form():
-    assert set(forms) == {*COMPUTED, "opaque", "view"}
+    assert set(lowerings) == {*COMPUTED, "opaque", "view"}
 
 
 def test_only_identities_have_no_form_in_files():
-    missing = {name for name in forms if forms.get(name).onnx is None}
-    assert missing == {name for name in forms if forms.get(name).tflite is None} == {name for name in kinds if kind_of(name).identity}
+    missing = {name for name in lowerings if lowerings.get(name).onnx is None}
+    assert missing == {name for name in lowerings if lowerings.get(name).tflite is None} == {name for name in kinds if kind_of(name).identity}
 
 
 @pytest.mark.parametrize("kind", COMPUTED)
 def test_weights_that_a_form_stores_are_those_of_its_kind(kind):
     """A batch norm without factors is stored with ones, so only what a kind has must be stored."""
     shape = SHAPES.get(kind, (1, 4, 9, 9))
-    assert tuple(kind_of(kind).weights([shape] * max(1, kind_of(kind).min_inputs), ATTRS.get(kind, {}))) == forms.get(kind).stored
+    assert tuple(kind_of(kind).weights([shape] * max(1, kind_of(kind).min_inputs), ATTRS.get(kind, {}))) == lowerings.get(kind).stored
