@@ -72,7 +72,9 @@ def commands():
 
 
 def test_verbs_in_blocks_that_are_only_shown_exist():
-    named = {(str(page), words[1]) for page, words in commands() if words and words[0].endswith("stretch") and len(words) > 1}
+    # the reference is generated from the verbs' own help, whose sentences may begin a line with the program's name
+    shown = [(page, words) for page, words in commands() if str(page) != "docs/reference/cli.md" and len(words) > 1]
+    named = {(str(page), words[1]) for page, words in shown if words[0].endswith("stretch")}
     assert named
     flags = {flag for param in typer.main.get_command(app).params for flag in param.opts}
     assert {verb for _, verb in named} <= {*VERBS, *flags}

@@ -183,7 +183,7 @@ def test_input_that_is_no_npy_file_is_one_sentence(stretch, bundle_dir, tmp_path
         (["--map", "gpu"], 2, "is no mapping"),
         (["--map", "dsp=cpu0"], 2, "the bundle uses cpu, gpu"),
         (["--map", "gpu=cpu4095"], 2, "core 4095"),
-        (["--processors", "npu"], 2, "does not use it"),
+        (["--processors", "npu"], 2, "does not use processor"),
         (["--repeat", "0"], 2, "repeat"),
         (["--trace", "/nonexistent/t.json", "--repeat", "1", "--warmup", "0"], 1, "cannot write the trace"),
     ],
