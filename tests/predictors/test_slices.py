@@ -107,7 +107,9 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
         with torch.inference_mode():
             got = module(*[torch.from_numpy(np.ascontiguousarray(each)) for each in parts]).numpy()
     got = got[:, wanted.start - part.computes.start :][:, : len(wanted)]
-    np.testing.assert_allclose(got, values["y"][:, wanted.start : wanted.stop], rtol=1e-5, atol=1e-5)
+    expected = values["y"][:, wanted.start : wanted.stop]
+    # sums in another order differ relative to their largest terms, which may cancel
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * max(1, np.abs(values["y"]).max()))
 
 
 @pytest.mark.representatives(14)
