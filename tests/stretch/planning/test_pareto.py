@@ -220,8 +220,11 @@ def beats(one, other):
     return all(a <= b * (1 + 1e-9) for a, b in pairs) and any(a < b * (1 - 1e-6) for a, b in pairs)
 
 
-def agree(blocks, size, config):
-    """Whether the front of a network has the best design of the same request, and none that the request's other designs beat."""
+def agree(blocks, size, config, proved=True):
+    """Whether the front of a network has the best design of the same request, and none that the request's other designs beat.
+
+    Where few scales are worked out, a design may be not `proved`: then only those that are called optimal are held to it.
+    """
     graph = small_resnet(size, blocks=blocks, mids=(64, 128, 256)[: len(blocks)])
     try:
         others = several(graph, FITTED, config, 4, 1.1)
@@ -231,10 +234,13 @@ def agree(blocks, size, config):
         return
     found = front(graph, FITTED, config, ("latency", "macs"), 4)
     points, rivals = ([(e.ms, timeline(graph, e.design, found.asked.costs).macs) for e in some.designs] for some in (found, others))
-    assert others.optimal
-    assert all(each.optimal for each in found.designs)
-    assert points[-1][0] == pytest.approx(rivals[0][0])
-    assert not [(one, other) for one in (*rivals, *points) for other in points if beats(one, other)]
+    optimal = [point for point, each in zip(points, found.designs, strict=True) if each.optimal]
+    if proved:
+        assert others.optimal
+        assert optimal == points
+    if others.optimal and found.designs[-1].optimal:
+        assert points[-1][0] == pytest.approx(rivals[0][0])
+    assert not [(one, other) for one in (*rivals, *points) for other in optimal if beats(one, other)]
 
 
 @pytest.mark.parametrize("merge", ["auto", "always"])
@@ -256,7 +262,7 @@ def test_front_ends_at_the_best_design_of_the_same_request(merge):
 def test_no_design_of_a_front_is_beaten_by_a_plan_of_the_same_request(most, blocks, size, processors, alpha, merge, kinds):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(design_space, "MOST_COMBINATIONS", most)
-        agree(blocks, size, PlanConfig(processors=processors, alpha=alpha, merge=merge, kinds=kinds))
+        agree(blocks, size, PlanConfig(processors=processors, alpha=alpha, merge=merge, kinds=kinds), proved=most > 0)
 
 
 @pytest.mark.parametrize("most", [0, 400_000], ids=["few scales worked out", "all scales worked out"])
