@@ -206,8 +206,8 @@ def defects_of_record(path: Path, record: Record) -> Iterator[str]:
     if record.experiment != path.parts[-3]:
         yield f"it says that it belongs to {record.experiment}"
     if record.source != "paper":
-        programs = [word.replace(".", "/") + ".py" for word in record.command.split() if word.startswith("experiments.")]
-        yield from (f"{program} does not exist" for program in programs if not (ROOT / program).is_file())
+        files = [word.replace(".", "/") + ".py" for word in record.command.split() if word.startswith("experiments.")]
+        yield from (f"{file} does not exist" for file in files if not (ROOT / file).is_file())
     commits = [commit for commit in (record.commit and record.commit.hash, record.recorded_in) if commit]
     if len(commits) != 1 or len(commits[0]) != 40:
         yield "it needs one commit: that of the run, or that in which it was recorded"

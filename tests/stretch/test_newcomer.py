@@ -79,10 +79,10 @@ def test_own_model_becomes_branches_then_int8_that_agree_with_it(user, branched)
     assert (read["mean"], read["std"], read["crop"], read["interpolation"]) == ([0.5] * 3, [0.25] * 3, 1.0, "bicubic")
     check_share(worth["top1"], 24, 0)
     check_share(worth["original"]["top1"], 24, 0)
-    # where the original answers nearly always the same class, agreement would say nothing and is not given
-    assert worth["original_classes"] >= 1
-    if worth["agreement"] is not None:
-        check_share(worth["agreement"], 24, 0.8)
+    # the original answers nearly always the same class, so agreement would say nothing; how far the outputs are apart does
+    assert worth["agreement"] is None
+    assert 1 <= worth["original_classes"] <= 3
+    assert 0 < worth["error"] < 0.3
     check_run(user.ask("run", "own_int8", *QUICK), 0.3)
     explained = user.ask("explain", "own_int8")
     ran = {entry["name"] for entry in explained["subgraphs"]}
