@@ -180,9 +180,8 @@ def _tflite(path: Path) -> ForeignModel:
         shapes = [tuple(None if axis in t.opened else size for axis, size in enumerate(t.shape)) for t in (*reads, *writes)]
         ops.append(
             ForeignOp(
-                name=f"{operator.code.removeprefix('custom ')}_{i}",
-                # runtimes call a custom operator by its own name
-                op=operator.code.removeprefix("custom "),
+                name=f"{operator.name}_{i}",
+                op=operator.name,
                 domain="",
                 # Tensors of a TFLite file may share a name: their numbers are what is theirs alone.
                 inputs=tuple(str(t) for t in operator.inputs if t is not None),

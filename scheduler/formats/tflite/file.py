@@ -39,6 +39,9 @@ ROUNDED = ("int4", "int8", "uint8", "int16", "int32", "int64")
 
 _AGAIN = "convert it again"
 
+#: Stands before the name of a custom operator, which may be that of one of the schema.
+_CUSTOM = "custom"
+
 
 @dataclass(frozen=True)
 class Quantisation:
@@ -81,6 +84,16 @@ class Operator:
     settings: Mapping[str, Any]  # Its settings by name; those that are left out are zero.
     inputs: tuple[int | None, ...]  # Numbers of the tensors that it reads; None for one that is left out.
     outputs: tuple[int, ...]  # Numbers of those that it writes.
+
+    @property
+    def custom(self) -> bool:
+        """Whether it is computed by code outside of the file and of TFLite."""
+        return self.code.startswith(_CUSTOM)
+
+    @property
+    def name(self) -> str:
+        """What runtimes call it: a custom operator by its own name."""
+        return self.code.removeprefix(f"{_CUSTOM} ")
 
 
 @dataclass(frozen=True)
@@ -145,7 +158,7 @@ def _code(code: Mapping[str, Any]) -> str:
     """An operator's name, ``custom`` before that of a custom one; files of old have its number in another field."""
     number = max(int(code.get("builtin_code", 0)), int(code.get("deprecated_builtin_code", 0)))
     name = NAMES.get(number, f"operator {number}")
-    return f"custom {str(code.get('custom_code', ''))[:60]}".strip() if name == "CUSTOM" else name
+    return f"{_CUSTOM} {str(code.get('custom_code', ''))[:60]}".strip() if name == "CUSTOM" else name
 
 
 def _indices(indices: Any, tensors: int, what: str) -> tuple[int, ...]:

@@ -99,7 +99,7 @@ class _Lowering:
 
     def _made(self, operator: Operator, reads: list[Value], tensors: list[Tensor]) -> list[Value]:
         rule = RULES.get(operator.code)
-        if rule is None and operator.code.startswith("custom"):
+        if rule is None and operator.custom:
             raise StretchError(
                 "it is a custom operator, which is computed by code outside the file",
                 "convert the network with TFLite's own operators alone",
