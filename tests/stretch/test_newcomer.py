@@ -166,7 +166,10 @@ def test_wheel_without_torch_runs_bundles_and_names_what_it_lacks(user, branched
     # pictures need Pillow, and the hint brings it
     words = ("evaluate", "own", "--images", user.home / "pictures" / "val", "--no-labels")
     follow(base.ask(*words, code=5)["hint"], program)
-    check_share(base.ask(*words)["agreement"], 24, 0.5)
+    # the untrained original answers nearly always the same class: its agreement is not given, its error is
+    worth = base.ask(*words)
+    assert worth["agreement"] is None
+    assert 0 < worth["error"] < 0.3
 
     words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--alpha", 5, "--out", "tiny")
     follow(base.ask(*words, code=5)["hint"], program)
