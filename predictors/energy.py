@@ -39,9 +39,6 @@ class EnergyModel:
 
         Args:
             processor: Name, with or without core set.
-
-        Raises:
-            UnknownNameError: If the device has no such processor.
         """
         power = self._device.processor(processor).cores.power_w
         return None if power is None else power.value * ms
@@ -54,9 +51,6 @@ class EnergyModel:
 
         Returns:
             None if the profile states no power of one that computes.
-
-        Raises:
-            UnknownNameError: If the device lacks one of them.
         """
         parts = self.parts(busy, makespan_ms)
         if any(part.mj is None for part in parts if part.state == "busy"):
@@ -68,9 +62,6 @@ class EnergyModel:
 
         Args:
             busy: As of `plan_mj`.
-
-        Raises:
-            UnknownNameError: If the device lacks one of them.
         """
         return tuple(self._parts(busy, makespan_ms))
 

@@ -32,10 +32,6 @@ def open_regular(path: Path) -> BufferedReader:
 
     Opening a pipe waits for a writer, and a device may never end; both are
     refused before a byte is read.
-
-    Raises:
-        OSError: If it cannot be opened, or is a folder, pipe, socket or device;
-            `strerror` says which.
     """
     _check_kind(os.stat(path).st_mode, path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -53,9 +49,6 @@ def read_bytes(path: Path, what: str, limit: int, hint: str | None = None) -> by
 
     Args:
         what: What it should be, for messages, such as ``design``.
-
-    Raises:
-        StretchError: If it cannot be read, is not regular, or larger than `limit`.
     """
     try:
         with open_regular(path) as stream:
@@ -74,9 +67,6 @@ def write_whole(path: Path, content: bytes, what: str) -> None:
 
     Args:
         what: What it is, for messages, such as ``trace``.
-
-    Raises:
-        StretchError: If it cannot be written; nothing is left behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -93,11 +83,6 @@ def read_toml(path: Path, what: str, hint: str | None = None) -> dict[str, Any]:
 
     Args:
         what: What it should be, for messages, such as ``design``.
-
-    Raises:
-        StretchError: If it cannot be read, is larger than `MAX_TOML_BYTES`, or
-            is no TOML; if it is nested deeper than `MAX_TOML_DEPTH`, or has a
-            number that is not finite or too large; the key is named.
     """
     content = read_bytes(path, what, MAX_TOML_BYTES, hint)
     try:
@@ -110,11 +95,7 @@ def read_toml(path: Path, what: str, hint: str | None = None) -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """TOML as a dictionary, checked as `read_toml` does.
-
-    Raises:
-        ValueError: If it is no TOML, or holds what `read_toml` refuses.
-    """
+    """TOML as a dictionary, checked as `read_toml` does."""
     for number, line in enumerate(text.split("\n"), start=1):
         if line.count(".") > MAX_TOML_DOTS:
             raise ValueError(f"line {number} has more than {MAX_TOML_DOTS} dots")

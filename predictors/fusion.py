@@ -129,12 +129,7 @@ class Kernel:
 
 @cache
 def load_rules(backend: str) -> FusionRules:
-    """The fusion rules of a backend.
-
-    Raises:
-        UnknownNameError: If there is no such backend.
-        StretchError: If its file is not a set of rules.
-    """
+    """The fusion rules of a backend."""
     known = [path.stem for path in RULE_FOLDER.glob("*.toml")]
     if backend not in known:
         raise UnknownNameError.among("backend", backend, known)
@@ -248,11 +243,7 @@ class Fuser:
 
 
 def fuse(graph: OpGraph, backend: str) -> list[Kernel]:
-    """Kernels that `backend` launches for `graph`.
-
-    Raises:
-        UnknownNameError: If there is no such backend.
-    """
+    """Kernels that `backend` launches for `graph`."""
     return Fuser(load_rules(backend)).fuse(graph)
 
 

@@ -125,22 +125,14 @@ class OpGraph:
 
     @property
     def input(self) -> Op:
-        """The one input operator, for those who need it to be one.
-
-        Raises:
-            StretchError: If there are several.
-        """
+        """The one input operator, for those who need it to be one."""
         if len(self.inputs) != 1:
             raise StretchError(f"`{self.name}` has {len(self.inputs)} inputs, and only one is supported here")
         return self.inputs[0]
 
     @property
     def output(self) -> str:
-        """Name of the one output, for those who need it to be one.
-
-        Raises:
-            StretchError: If there are several.
-        """
+        """Name of the one output, for those who need it to be one."""
         if len(self.outputs) != 1:
             raise StretchError(f"`{self.name}` has {len(self.outputs)} outputs, and only one is supported here")
         return self.outputs[0]
@@ -176,22 +168,14 @@ class OpGraph:
         return {}
 
     def op_rows(self, op: Op, start: int, stop: int) -> Band:
-        """What computes rows `start` up to `stop` of one operator's output: the rows it reads of each input, and how.
-
-        Raises:
-            StretchError: If its output has no such rows.
-        """
+        """What computes rows `start` up to `stop` of one operator's output: the rows it reads of each input, and how."""
         has = height(op.shape)
         if not 0 <= start < stop <= has:
             raise StretchError(f"operator `{op.name}` has {has} rows, not rows {start} to {stop}")
         return kind_of(op.kind).rows(self.input_shapes(op), op.attrs, Rows(start, stop))
 
     def op_slice(self, op: Op, channels: Channels) -> Slice:
-        """What computes some channels of one operator's output: the channels it reads of each input, and how.
-
-        Raises:
-            StretchError: If its output has no such channels.
-        """
+        """What computes some channels of one operator's output: the channels it reads of each input, and how."""
         if not 0 <= channels.start < channels.stop <= width(op.shape):
             raise StretchError(f"operator `{op.name}` has {width(op.shape)} channels, not channels {channels.start} to {channels.stop}")
         return kind_of(op.kind).slices(Seen(self.input_shapes(op), op.attrs, op.shape), channels)
@@ -217,11 +201,7 @@ class OpGraph:
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "OpGraph":
-        """The graph written by `to_json`, checked.
-
-        Raises:
-            StretchError: If the text is no such graph.
-        """
+        """The graph written by `to_json`, checked."""
         try:
             raw = msgspec.json.decode(text, type=OpGraph)
         except msgspec.MsgspecError as error:

@@ -46,7 +46,9 @@ def recognise(graph: OpGraph, idioms: Collection[str]) -> Recognised:
             ops.append(replace(op, kind=kind, inputs=recognised[op.name][0].inputs, attrs={}))
         elif op.name not in inside:
             ops.append(op)
-    return Recognised(OpGraph(graph.name, tuple(ops), graph.outputs), {name: tuple(op.name for op in ops) for name, ops in recognised.items()})
+    return Recognised(
+        OpGraph(graph.name, tuple(ops), graph.outputs), {name: tuple(op.name for op in ops) for name, ops in recognised.items()}
+    )
 
 
 def _idiom(graph: OpGraph, start: Op, idioms: Collection[str]) -> tuple[Op, ...]:

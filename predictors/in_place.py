@@ -53,7 +53,9 @@ def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[
     others = [op for op in graph.ops if op.kind not in placed and op.kind not in unwritten]
     written = {op.name for op in others if op.inputs and op.name not in graph.outputs}
     placed_parts = places(wholes.items(), channels, written, lanes)
-    return {whole: [name for name in parts if name not in placed_parts or placed_parts[name].whole != whole] for whole, parts in wholes.items()}
+    return {
+        whole: [name for name in parts if name not in placed_parts or placed_parts[name].whole != whole] for whole, parts in wholes.items()
+    }
 
 
 def is_view(op: Op, viewed: Collection[str], lanes: int) -> bool:

@@ -88,10 +88,6 @@ class LatencyPredictor:
         Args:
             processor: Such as ``gpu`` or ``cpu[1large]``.
             precision: None for the processor's default.
-
-        Raises:
-            UnknownNameError: If the device has no such processor.
-            UsageError: If the processor does not run the precision.
         """
         model, on = self._model(processor, precision), self.device.processor(processor)
         at = on.check_precision(precision)

@@ -23,11 +23,7 @@ class Registry(Generic[T]):
         self._items: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator that registers its object under `name`.
-
-        Raises:
-            StretchError: If the name is taken by another object.
-        """
+        """Decorator that registers its object under `name`."""
 
         def add(item: T) -> T:
             if self._items.get(name, item) is not item:
@@ -38,11 +34,7 @@ class Registry(Generic[T]):
         return add
 
     def get(self, name: str) -> T:
-        """The object called `name`.
-
-        Raises:
-            UnknownNameError: If there is none; its hint has the closest name.
-        """
+        """The object called `name`."""
         if name not in self._items:
             raise UnknownNameError.among(self.what, name, self._items)
         return self._items[name]

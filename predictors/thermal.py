@@ -56,11 +56,7 @@ class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_thermal(path: Path) -> Thermal:
-    """Read a TOML file with the keys of `Thermal`.
-
-    Raises:
-        StretchError: If it cannot be read or says something else.
-    """
+    """Read a TOML file with the keys of `Thermal`."""
     raw = read_toml(path, "description of heat")
     try:
         thermal = msgspec.convert(raw, Thermal)

@@ -126,11 +126,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_run_answer(content: object) -> RunAnswer:
-    """What a run on a board told, as JSON has it.
-
-    Raises:
-        StretchError: If it is no such answer.
-    """
+    """What a run on a board told, as JSON has it."""
     try:
         return msgspec.convert(content, RunAnswer, dec_hook=lambda kind, value: kind(value))
     except (msgspec.ValidationError, TypeError) as error:
@@ -276,7 +272,12 @@ class VerifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def verify_answer(path: Path, verification: Verification) -> VerifyAnswer:
     """What a check of the bundle in the folder `path` found, summed up."""
     return VerifyAnswer(
-        bundle=path, ok=verification.ok, problems=verification.problems, max_error=verification.max_error, tolerance=verification.tolerance, signer=verification.signer
+        bundle=path,
+        ok=verification.ok,
+        problems=verification.problems,
+        max_error=verification.max_error,
+        tolerance=verification.tolerance,
+        signer=verification.signer,
     )
 
 

@@ -37,9 +37,6 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
     """Zeros that `describe` can tell other processes of.
 
     The memory lives as long as an array that is a view of it, or a process that has mapped it; the descriptor, as long as the array.
-
-    Raises:
-        OSError: If there is no memory for them, or no descriptor.
     """
     file = os.memfd_create("nn-stretch")
     try:
@@ -56,11 +53,7 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
 
 
 def shared_like(arrays: Sequence[Array]) -> list[Array]:
-    """Arrays of the shapes and types of others, in one piece of shared memory.
-
-    Raises:
-        OSError: As `shared_bytes`.
-    """
+    """Arrays of the shapes and types of others, in one piece of shared memory."""
     if not arrays:
         return []
     starts, end = [], 0

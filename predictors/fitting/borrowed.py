@@ -66,5 +66,7 @@ def _pool_of(name: str) -> tuple[Pool, dict[Place, Vector]]:
     borrowed = next(entry for entry in BORROWED_FITS.values() if entry.measurements == name)
     measured = load_measurements(name)
     networks = Networks(measured.graphs, measured.families, borrowed.backend)
-    pool = Pool(networks, load_formula(borrowed.backend), measured.latencies, family_folds(measured.families, networks.kinds), borrowed.slices)
+    pool = Pool(
+        networks, load_formula(borrowed.backend), measured.latencies, family_folds(measured.families, networks.kinds), borrowed.slices
+    )
     return pool, {place: np.asarray(sizes) for place, sizes in pool.sizes().items()}

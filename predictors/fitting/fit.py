@@ -105,10 +105,6 @@ def fit_device(
             of the same chip may stand for it.
         step: Called after each processor and precision.
         tell: Told why a processor and precision is left out, where others have enough measurements for a fit.
-
-    Raises:
-        UnknownNameError: If the tables do not have the device.
-        StretchError: If there are too few networks of everything, or none of the profile's core sets was measured.
     """
     measured_on = measured_on or device.id
     measured_rows = [row for row in measurements.latencies if row.device == measured_on]

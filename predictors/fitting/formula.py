@@ -70,11 +70,7 @@ class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def load_formula(backend: str) -> Formula:
-    """The formula of a backend, or of the one that it is based on.
-
-    Raises:
-        StretchError: If there is none, or it names a term or a scaling that there is not.
-    """
+    """The formula of a backend, or of the one that it is based on."""
     path = FORMULA_FOLDER / f"{backend}.toml"
     if not path.exists():
         base = load_rules(backend).base

@@ -60,11 +60,7 @@ def fit_priors(
     measurements: Sequence[Measurements],
     step: Callable[[], object] = lambda: None,
 ) -> list[Prior]:
-    """Priors of all core sets and precisions of a device that have no fit and enough relatives.
-
-    Raises:
-        StretchError: If none of its processors has enough relatives.
-    """
+    """Priors of all core sets and precisions of a device that have no fit and enough relatives."""
     pool = _Pool([profile for profile in profiles if profile.id != device.id], measurements)
     priors = []
     for family, profile in device.processors.items():

@@ -37,7 +37,9 @@ def fit_kernels(rows: Sequence[Timed], formula: Formula, grain: Grain) -> dict[s
         group = group_of(row.cost, tuple(formula.kernels))
         if group is not None:
             inside.setdefault(group, []).append(row)
-    groups = {name: _group(inside[name], formula.kernels[name], grain) for name in formula.kernels if len(inside.get(name, ())) >= MIN_GROUP}
+    groups = {
+        name: _group(inside[name], formula.kernels[name], grain) for name in formula.kernels if len(inside.get(name, ())) >= MIN_GROUP
+    }
     for kind, like in formula.like.items():
         if like in groups:
             groups[kind] = _unmeasured(groups[like])

@@ -34,11 +34,6 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
     Args:
         input_shape: Of its first input, batch first, or of several in their order or by their names; what the file states
             where none is given, with a batch of 1 where it leaves that open.
-
-    Raises:
-        UsageError: If there is a shape for an input that it does not have.
-        StretchError: If the file cannot be read, is no ONNX model, leaves its input's size open and none is
-            given, or states shapes that do not fit each other.
     """
     path = Path(path)
     model = decode(path)
@@ -53,11 +48,7 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
 
 
 def decode(path: Path) -> Any:
-    """The `onnx.ModelProto` of a file of any exporter; weights in other files stay there.
-
-    Raises:
-        StretchError: If it is too large, cannot be read or decoded, or computes nothing.
-    """
+    """The `onnx.ModelProto` of a file of any exporter; weights in other files stay there."""
     import onnx
 
     content = read_bytes(path, "model", MAX_BYTES)

@@ -47,11 +47,7 @@ class Bench:
 
 
 def read_benchncnn(path: Path) -> tuple[list[Bench], dict[str, int]]:
-    """Networks and settings such as ``num_threads``; other lines are passed over.
-
-    Raises:
-        StretchError: If the file cannot be read or has no such line, a network is there twice or a time is none; names the line.
-    """
+    """Networks and settings such as ``num_threads``; other lines are passed over."""
     try:
         text = read_bytes(path, "output of benchncnn", MAX_BYTES, _HINT).decode()
     except UnicodeDecodeError as error:

@@ -30,11 +30,7 @@ class Operator:
 
 
 def read_op_profile(path: Path) -> list[Operator]:
-    """Operators of one network in the order in which they ran, those of preparation left out.
-
-    Raises:
-        StretchError: If the file cannot be read or is no such table, or a time is none; names the line.
-    """
+    """Operators of one network in the order in which they ran, those of preparation left out."""
     content = read_bytes(path, "table of operators", MAX_BYTES, _HINT)
     try:
         lines = content.decode().splitlines()

@@ -75,10 +75,6 @@ def load_measurements(folder: str | Path) -> Measurements:
     Args:
         folder: Name of measurements that ship with nn-stretch, or path of a folder with
             `SOURCE`, `NETWORKS`, `LATENCIES` and, where kernels were measured, `KERNELS` or the same packed as ``.gz``.
-
-    Raises:
-        UnknownNameError: If it is neither.
-        StretchError: If a file is missing or damaged, or a table names a network that there is not.
     """
     path = Path(folder)
     if not path.is_dir():

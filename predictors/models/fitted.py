@@ -47,10 +47,6 @@ class FittedModel:
     Args:
         fit: The fit.
         processor: The processor with its core set.
-
-    Raises:
-        StretchError: If the fit was made by other fusion rules than the processor's.
-        UnknownNameError: If it names a term or a feature that there is not.
     """
 
     def __init__(self, fit: Fit, processor: Processor) -> None:

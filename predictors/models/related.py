@@ -58,11 +58,7 @@ class RelatedModel:
 
     @classmethod
     def of(cls, prior: Prior, processor: Processor, load: Callable[[str], DeviceProfile]) -> "RelatedModel":
-        """The model of a processor from its prior.
-
-        Raises:
-            StretchError: If a relative's profile or fit is gone.
-        """
+        """The model of a processor from its prior."""
         relatives: list[tuple[FittedModel, Ratios]] = []
         for reference in prior.relatives:
             relative = load(reference.device).processor(f"{reference.processor}[{reference.core_set}]")

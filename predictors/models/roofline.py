@@ -32,9 +32,6 @@ class RooflinePredictor:
     Args:
         processor: The processor with its core set.
         precision: One that the processor runs; None for its default.
-
-    Raises:
-        UsageError: If the processor does not run the precision.
     """
 
     def __init__(self, processor: Processor, precision: str | None = None) -> None:

@@ -48,9 +48,6 @@ class TreeModel:
 
     Args:
         trees: The trees.
-
-    Raises:
-        UnknownNameError: If one of their features is not known.
     """
 
     def __init__(self, trees: Trees) -> None:

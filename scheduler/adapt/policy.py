@@ -37,11 +37,7 @@ _RECENT = 3
 
 @dataclass(frozen=True)
 class Rules:
-    """Parameters of the policy.
-
-    Raises:
-        UsageError: If a number is out of its range.
-    """
+    """Parameters of the policy."""
 
     contended: float = 1.5  # Factor on the expected time from which a processor is contended.
     free: float = 1.2  # Factor up to which it is free again; below `contended`.
@@ -71,7 +67,9 @@ class Rules:
         if (self.deadline_ms is None) == (self.prefer == "deadline"):
             raise UsageError("deadline_ms belongs to the objective `deadline`", 'write prefer="deadline" and deadline_ms=50')
         if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
-            raise UsageError(f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take")
+            raise UsageError(
+                f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take"
+            )
 
 
 @dataclass(frozen=True)
@@ -143,9 +141,6 @@ class Policy:
 
     Args:
         alternatives: At least one; the first wins ties.
-
-    Raises:
-        UsageError: If two have one name, or energy is preferred and the power of a processor is not known.
     """
 
     def __init__(self, alternatives: Sequence[Alternative], rules: Rules | None = None) -> None:
@@ -153,7 +148,9 @@ class Policy:
         if not alternatives or len(self.alternatives) < len(alternatives):
             raise UsageError("two alternatives have the same name", "alternatives are different plans of a network")
         self.rules = rules or Rules()
-        missing = [name for alternative in alternatives for name, ms in alternative.computing_ms.items() if ms and name not in alternative.watts]
+        missing = [
+            name for alternative in alternatives for name, ms in alternative.computing_ms.items() if ms and name not in alternative.watts
+        ]
         if missing and self.rules.prefer == "energy":
             raise UsageError(
                 f"the power of {missing[0]} is unknown, so energy cannot be compared",

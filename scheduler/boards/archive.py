@@ -35,9 +35,6 @@ class Archive:
         Args:
             stream: Written to, never read.
             step: Told how many bytes of the files are done after each of them.
-
-        Raises:
-            OSError: If a file cannot be read.
         """
         if self.compress:
             with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, mtime=0) as packed:

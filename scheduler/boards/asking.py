@@ -20,9 +20,6 @@ def ask_for_file(path: Path, question: str) -> None:
 
     Args:
         question: What is to be in it, as both ends understand it.
-
-    Raises:
-        StretchError: If it cannot be made, or nobody answers any more.
     """
     questions, answers = map(int, os.environ[ASKS].split(","))
     line = json.dumps({"file": str(path.absolute()), "question": question}).encode() + b"\n"

@@ -104,9 +104,6 @@ class Board:
         Args:
             extras: Of ours, beside the base install.
             wheels: Folder with wheels; None: the index that pip uses here.
-
-        Raises:
-            StretchError: If that fails; nothing half-copied stays there.
         """
         stated = requirements(extras, self.facts)
         name, ours = package_name(stated, self.facts, wheels), our_archive()
@@ -125,9 +122,6 @@ class Board:
 
         Returns:
             Its folder there.
-
-        Raises:
-            StretchError: If that fails; nothing half-copied stays there.
         """
         files = {name: bundle.file(name) for name in (MANIFEST, *bundle.manifest.files)}
         digests = {name: entry.sha256 for name, entry in bundle.manifest.files.items()}
@@ -135,7 +129,9 @@ class Board:
         if signature.is_file():
             files[SIGNATURE] = signature
         archive = Archive(
-            f"bundles/{digest_of(files[file_name].read_bytes().hex() for file_name in (MANIFEST, SIGNATURE) if file_name in files)}", files, compress=False
+            f"bundles/{digest_of(files[file_name].read_bytes().hex() for file_name in (MANIFEST, SIGNATURE) if file_name in files)}",
+            files,
+            compress=False,
         )
         self._copied["bundle"] = 0
         if self._keeps(archive.name, digests):
@@ -145,21 +141,13 @@ class Board:
         return f"{self._root}/{archive.name}"
 
     def copy_file(self, folder: str, content: Path) -> str:
-        """Copy a file below `folder`, a name that `scratch` gave; returns its path there.
-
-        Raises:
-            StretchError: If that fails.
-        """
+        """Copy a file below `folder`, a name that `scratch` gave; returns its path there."""
         name = f"{folder}/{digest_of([str(content)])}"
         self._put(Archive(name, {"file": content}), str(content))
         return f"{self._root}/{name}/file"
 
     def copy_folder(self, name: str, files: Mapping[str, Path]) -> None:
-        """Copy files as the folder `name`; of none, make it.
-
-        Raises:
-            StretchError: If that fails; nothing half-copied stays there.
-        """
+        """Copy files as the folder `name`; of none, make it."""
         if files:
             self._put(Archive(name, files), name.rpartition("/")[2], replace=True)
         else:
@@ -189,9 +177,6 @@ class Board:
 
         Returns:
             The object that it prints.
-
-        Raises:
-            StretchError: What the verb fails with there; if it is ended, or the line is lost.
         """
         self._doing = f"`stretch {words[0]}` was running there"
         request = {"words": [*_START, *words, "--json"], "imports": self._imports, "folder": folder}
@@ -214,9 +199,6 @@ class Board:
 
         Args:
             name: Below the board's folder.
-
-        Raises:
-            StretchError: If there is none, or the line is lost.
         """
         self._doing = f"{name.rpartition('/')[2]} was fetched"
         content: bytes = self._asked(functools.partial(self._line.receive, name, most))
@@ -264,13 +246,7 @@ class Board:
 
 @contextmanager
 def open_board(where: Where, teller: Teller) -> Iterator[Board]:
-    """A board with nn-stretch on it, for as long as the block lasts; whatever still runs there ends with it.
-
-    Raises:
-        UsageError: If the name of the host is none.
-        MissingBackendError: If ssh, pip, Python or packages are missing.
-        StretchError: If the board does not answer, or copying fails.
-    """
+    """A board with nn-stretch on it, for as long as the block lasts; whatever still runs there ends with it."""
     host = check_host(where.host)
     with teller.progress(f"connecting to {host}"):
         line = connect(host, where.config)

@@ -13,9 +13,6 @@ def check_host(text: str) -> str:
 
     Args:
         text: As it was written; also a name of the user's ssh configuration, or an address.
-
-    Raises:
-        UsageError: If it is empty, begins with `-`, or holds what no name of a host does.
     """
     if text.startswith("-"):
         raise UsageError(f"--on {text} begins with a dash, as an option of ssh does", "name the board as --on user@host")

@@ -78,10 +78,6 @@ class Line:
 
     Args:
         command: Starts a shell's `boot`, with its stdin and stdout.
-
-    Raises:
-        LostError: If no agent answers.
-        OSError: If the program cannot be started.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -128,10 +124,6 @@ class Line:
         Args:
             said: Told each line that a program there writes on stderr.
             make: Makes the files that a program there asks for, from its question; raises StretchError where it cannot.
-
-        Raises:
-            LostError: If the program ends.
-            RefusedError: If it cannot be done.
         """
         self._write(json.dumps({"do": do, **words}).encode() + b"\n")
         while "asks" in (answer := self._answer(said)):
@@ -139,12 +131,7 @@ class Line:
         return answer
 
     def send(self, do: str, write: Callable[["Sending"], None], **words: Any) -> dict[str, Any]:
-        """Ask for something with content behind it.
-
-        Raises:
-            LostError: If the program ends.
-            RefusedError: If it cannot be done.
-        """
+        """Ask for something with content behind it."""
         self._write(json.dumps({"do": do, **words}).encode() + b"\n")
         content = Sending(self._write)
         write(content)

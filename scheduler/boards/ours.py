@@ -17,11 +17,7 @@ _SKIPPED = ("__pycache__", ".mypy_cache")
 
 
 def distribution() -> metadata.Distribution:
-    """What is known of the installed distribution.
-
-    Raises:
-        MissingBackendError: If nn-stretch is imported from a folder that was never installed.
-    """
+    """What is known of the installed distribution."""
     try:
         return metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError as error:

@@ -33,10 +33,6 @@ def requirements(extras: Sequence[str], facts: Facts) -> list[Requirement]:
 
     Args:
         extras: Of ours, beside the base install.
-
-    Raises:
-        UnknownNameError: If an extra is none that a board has use for.
-        MissingBackendError: If nn-stretch is not installed here.
     """
     for extra in extras:
         if extra not in EXTRAS:
@@ -81,7 +77,10 @@ def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name
         limits.write_text("".join(f"{pin}\n" for pin in ([] if wheels else pins(stated, facts))))
         command = [*installer(facts), "--target", str(target), "--constraint", str(limits)]
         command += ["--no-index", "--find-links", str(wheels)] if wheels else []
-        wanted = [f"{requirement.name}{'[' + ','.join(sorted(requirement.extras)) + ']' if requirement.extras else ''}{requirement.specifier}" for requirement in stated]
+        wanted = [
+            f"{requirement.name}{'[' + ','.join(sorted(requirement.extras)) + ']' if requirement.extras else ''}{requirement.specifier}"
+            for requirement in stated
+        ]
         done = subprocess.run([*command, *wanted], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
             raise MissingBackendError(f"the packages for {host} ({facts}) cannot be had: {_reason(done.stderr)}", _mend(wheels))

@@ -65,10 +65,6 @@ def connect(host: str, config: Path | None = None) -> Line:
     Args:
         host: As `check_host` gave it.
         config: File to take instead of the user's ssh configuration.
-
-    Raises:
-        MissingBackendError: If there is no ssh here, or no Python there.
-        StretchError: If ssh does not connect, or what it starts is no agent.
     """
     if shutil.which("ssh") is None:
         raise MissingBackendError("there is no `ssh` here", "install OpenSSH's client, such as Debian's openssh-client")

@@ -25,10 +25,6 @@ class Held:
 
     Args:
         path: The folder.
-
-    Raises:
-        OSError: If it cannot be opened or is no folder.
-        StretchError: If it is being removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,9 +57,6 @@ def in_use(path: Path) -> Iterator[int]:
 
     Yields:
         The folder's inode number, by which it is known under any name.
-
-    Raises:
-        OSError: If it cannot be opened.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -88,10 +88,6 @@ def read_bundle(path: Path, keys: Sequence[bytes] = ()) -> Bundle:
 
     Args:
         keys: Public keys, 32 bytes each, with one of which the description has to be signed; none: with any or not at all.
-
-    Raises:
-        StretchError: If it is missing, damaged, too large, of another schema or not signed as it has to be.
-        MissingBackendError: If the package that checks signatures is missing.
     """
     try:
         held = Held(path)
@@ -135,11 +131,7 @@ def _no_bundle(path: Path) -> StretchError:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The description in a folder, without holding the folder.
-
-    Raises:
-        StretchError: As `read_bundle`.
-    """
+    """The description in a folder, without holding the folder."""
     return _decoded(path, _description(path))
 
 
@@ -177,10 +169,6 @@ def sign_bundle(path: str | Path, key: Path) -> str:
 
     Returns:
         Fingerprint of its public key.
-
-    Raises:
-        StretchError: As `load_bundle`, whose hashes are compared; if the key is none, or the folder cannot be written to.
-        MissingBackendError: If the package that makes signatures is missing.
     """
     bundle = load_bundle(path, check_hashes=True)
     folder = Path(path) if bundle.held is None else bundle.held.root

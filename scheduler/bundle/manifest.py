@@ -63,20 +63,12 @@ class SubgraphEntry(_Part, frozen=True):
 
     @property
     def input(self) -> str:
-        """The one tensor it reads, for those who need it to be one.
-
-        Raises:
-            StretchError: If it reads several.
-        """
+        """The one tensor it reads, for those who need it to be one."""
         return _only(self.inputs, f"subgraph `{self.name}` reads")
 
     @property
     def output(self) -> str:
-        """The one tensor it writes, for those who need it to be one.
-
-        Raises:
-            StretchError: If it writes several.
-        """
+        """The one tensor it writes, for those who need it to be one."""
         return _only(self.outputs, f"subgraph `{self.name}` writes")
 
 
@@ -158,20 +150,12 @@ class Manifest(_Part, frozen=True):
 
     @property
     def input(self) -> str:
-        """The model's one input, for those who need it to be one.
-
-        Raises:
-            StretchError: If it has several.
-        """
+        """The model's one input, for those who need it to be one."""
         return _only(self.inputs, "the model reads")
 
     @property
     def output(self) -> str:
-        """The model's one output, for those who need it to be one.
-
-        Raises:
-            StretchError: If it has several.
-        """
+        """The model's one output, for those who need it to be one."""
         return _only(self.outputs, "the model writes")
 
 

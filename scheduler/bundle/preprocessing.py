@@ -32,11 +32,7 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     range: Literal[1, 255] = 1  # What the brightest pixel is before the mean is taken off.
 
     def scaled(self, width: int, height: int, to: tuple[int, int]) -> tuple[int, int]:
-        """Size of a picture of `width` × `height` after the resize, never smaller than `to`, the crop.
-
-        Raises:
-            StretchError: If `size` leaves less than the crop, or the picture would be too large to hold.
-        """
+        """Size of a picture of `width` × `height` after the resize, never smaller than `to`, the crop."""
         wide, high = to
         if self.squash and self.size is None:
             size = round(wide / self.crop), round(high / self.crop)
@@ -64,9 +60,6 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Args:
             values: By name; what is not named stays as it is, but for a `size` that a `crop` takes the place of.
-
-        Raises:
-            ValidationError: msgspec's, if there is no such value, or it is out of range.
         """
         fields: dict[str, Any] = msgspec.to_builtins(self)
         if values.get("crop") is not None:
@@ -91,15 +84,14 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 IMAGENET = Preprocessing()
 
 
-def requested_preprocessing(stated: Preprocessing, requested: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int]) -> Preprocessing:
+def requested_preprocessing(
+    stated: Preprocessing, requested: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int]
+) -> Preprocessing:
     """What a caller asks for in the place of what a model states.
 
     Args:
         requested: A complete preprocessing, or the values to change; None for the stated one.
         shape: Of the model's input, batch first.
-
-    Raises:
-        UsageError: If a value is unknown or out of range, or the model reads no pictures of such a kind or size.
     """
     if requested is None:
         return stated

@@ -50,11 +50,7 @@ def read_by(subgraph: Reader, tensors: Mapping[str, Array]) -> list[Array]:
 
 
 def read_alone(subgraph: Reader, tensors: Mapping[str, Array]) -> Array:
-    """As `read_by`, of a subgraph that reads one tensor.
-
-    Raises:
-        StretchError: If it reads several.
-    """
+    """As `read_by`, of a subgraph that reads one tensor."""
     if len(subgraph.inputs) != 1:
         raise StretchError(
             f"a subgraph reads {len(subgraph.inputs)} tensors ({', '.join(subgraph.inputs)}), and only one is supported here",

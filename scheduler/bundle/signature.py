@@ -47,12 +47,7 @@ def fingerprint(key: bytes) -> str:
 
 
 def public_key(path: Path) -> bytes:
-    """The 32 bytes of the Ed25519 public key in a PEM file.
-
-    Raises:
-        StretchError: If the file cannot be read or holds another thing.
-        MissingBackendError: If the package `cryptography` is missing.
-    """
+    """The 32 bytes of the Ed25519 public key in a PEM file."""
     serialization, ed25519 = (_package(f"cryptography.hazmat.primitives.{name}") for name in ("serialization", "asymmetric.ed25519"))
     public = _read(path, "public key", serialization.load_pem_public_key)
     if not isinstance(public, ed25519.Ed25519PublicKey):
@@ -70,10 +65,6 @@ def sign(folder: Path, description: bytes, key: Path) -> bytes:
 
     Returns:
         The public key, 32 bytes.
-
-    Raises:
-        StretchError: If the key cannot be read or is another thing, or the folder cannot be written to.
-        MissingBackendError: If the package `cryptography` is missing.
     """
     serialization, ed25519 = (_package(f"cryptography.hazmat.primitives.{name}") for name in ("serialization", "asymmetric.ed25519"))
     private = _read(key, "private key", lambda content: serialization.load_pem_private_key(content, None))

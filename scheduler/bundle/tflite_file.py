@@ -47,16 +47,11 @@ class TfliteFile:
     plan: TflitePlan  # Its plan.
 
     def ends(self, signature: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-        """Names and shapes (NHWC) of a signature's inputs and outputs.
-
-        Raises:
-            StretchError: If there is no such signature.
-        """
+        """Names and shapes (NHWC) of a signature's inputs and outputs."""
         definition = self._definition(signature)
         tensors = self.model["subgraphs"][definition["subgraph_index"]]["tensors"]
         inputs, outputs = (
-            {end["name"]: tuple(tensors[end["tensor_index"]]["shape"].tolist()) for end in definition[key]}
-            for key in ("inputs", "outputs")
+            {end["name"]: tuple(tensors[end["tensor_index"]]["shape"].tolist()) for end in definition[key]} for key in ("inputs", "outputs")
         )
         return inputs, outputs
 
@@ -94,21 +89,12 @@ class TfliteFile:
 
 
 def load_tflite(path: Path) -> TfliteFile:
-    """Read a TFLite file and check it.
-
-    Raises:
-        StretchError: If it cannot be read, is damaged, has no plan of
-            nn-stretch's, or holds something that nn-stretch does not write.
-    """
+    """Read a TFLite file and check it."""
     return parse_tflite(read_bytes(path, "TFLite file", MAX_BYTES, _AGAIN), path)
 
 
 def parse_tflite(data: bytes, path: Path) -> TfliteFile:
-    """Check the content of a TFLite file.
-
-    Raises:
-        StretchError: As `load_tflite`.
-    """
+    """Check the content of a TFLite file."""
     try:
         model = TFLITE.decode(data)
         check_model(model)

@@ -36,12 +36,7 @@ class Judgement:
 
 
 def judge(session: Session, x: Values) -> Judgement:
-    """Run a session once and compare every tensor that crosses subgraphs, and the output.
-
-    Raises:
-        UsageError: If the input does not fit the bundle.
-        StretchError: If a result is not right; names the subgraph and what computed it.
-    """
+    """Run a session once and compare every tensor that crosses subgraphs, and the output."""
     manifest = session.bundle.manifest
     checks = manifest.checks
     tensors = session.tensors(x)
@@ -68,11 +63,7 @@ def judge(session: Session, x: Values) -> Judgement:
 
 
 def check_output(session: Session, output: Values, expected: Values) -> None:
-    """Compare a later output with the one that was judged.
-
-    Raises:
-        StretchError: If it is not right.
-    """
+    """Compare a later output with the one that was judged."""
     manifest = session.bundle.manifest
     precision = max((sub.precision for sub in manifest.subgraphs), key=_PRECISIONS.index)
     names = manifest.results or manifest.outputs
@@ -103,7 +94,9 @@ def _check_whole(session: Session, reference: Reference, x: Values, results: Map
     return True
 
 
-def _blame(session: Session, sub: SubgraphEntry, tensor: str, tensors: Mapping[str, Array], difference: str, precision: str) -> StretchError:
+def _blame(
+    session: Session, sub: SubgraphEntry, tensor: str, tensors: Mapping[str, Array], difference: str, precision: str
+) -> StretchError:
     """The error that says whose fault it is: the delegate's, if the subgraph's own file gives something else, or the file's."""
     bundle = session.bundle
     place = session.places[sub.name]

@@ -18,10 +18,6 @@ class Reference:
 
     Args:
         bundle: The bundle.
-
-    Raises:
-        StretchError: If ONNX Runtime cannot load the model.
-        MissingBackendError: If ONNX Runtime is missing.
     """
 
     def __init__(self, bundle: Bundle) -> None:
@@ -40,11 +36,7 @@ class Reference:
         self._session = _session(source, file)
 
     def run(self, x: Values) -> dict[str, Array]:
-        """Value of each tensor of `names` for an input, or for inputs by name.
-
-        Raises:
-            StretchError: If the model cannot be run on it.
-        """
+        """Value of each tensor of `names` for an input, or for inputs by name."""
         return dict(zip(self.names, _run(self._session, x), strict=True))
 
 

@@ -58,10 +58,6 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
     Args:
         trust: Files with public keys, with one of which it has to be signed; empty: whoever made it.
         progress: Called with a few words for each of its `STEPS`.
-
-    Raises:
-        StretchError: If a file of `trust` holds no key.
-        MissingBackendError: If ONNX Runtime is missing, or what checks signatures.
     """
     keys = [public_key(key) for key in trust]
     progress("its files")

@@ -71,11 +71,7 @@ class CpuDelegate(CoreDelegate):
 
 
 def load_runtime() -> ModuleType:
-    """The package `onnxruntime`.
-
-    Raises:
-        MissingBackendError: If it is not installed.
-    """
+    """The package `onnxruntime`."""
     try:
         import onnxruntime
     except ImportError as error:

@@ -38,9 +38,6 @@ class DspDelegate(Delegate):
         chip: Run the code that a bundle brings for this chip (a key of
             `scheduler.delegates.qnn_context.CHIPS`) instead of compiling its
             subgraphs: whoever asks for it trusts who made the bundle.
-
-    Raises:
-        UnknownNameError: If the chip is not known.
     """
 
     summary = "int8 on a Hexagon DSP, or its simulator on x86-64 (QNN)"
@@ -65,12 +62,7 @@ class DspDelegate(Delegate):
         return is_simulated()
 
     def compile(self, model: Path) -> SessionCompiled:
-        """Compile an int8 subgraph for the DSP, or load it compiled.
-
-        Raises:
-            MissingBackendError: If `onnxruntime-qnn` or a library of it is missing or does not load.
-            StretchError: If the subgraph is float, was compiled elsewhere, or has an operator that the DSP does not run.
-        """
+        """Compile an int8 subgraph for the DSP, or load it compiled."""
         library = load_library()
         opened = open_onnx(model)
         name = subgraph_name(opened.proto, model)
@@ -83,11 +75,7 @@ class DspDelegate(Delegate):
         return SessionCompiled(session, inputs, outputs)
 
     def compile_from(self, bundle: Bundle, name: str) -> SessionCompiled:
-        """Compile a bundle's subgraph, or load the code that the bundle brings for the chip asked for.
-
-        Raises:
-            StretchError: As `compile`, or if the bundle has no code for that chip.
-        """
+        """Compile a bundle's subgraph, or load the code that the bundle brings for the chip asked for."""
         subgraph = bundle.subgraph(name)
         if self._chip is None:
             return self.compile(bundle.file(subgraph.file))

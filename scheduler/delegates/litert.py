@@ -119,21 +119,12 @@ class LiteRtDelegate(CoreDelegate):
 
     @staticmethod
     def version() -> str:
-        """The runtime's package and its version.
-
-        Raises:
-            MissingBackendError: If LiteRT is not installed.
-        """
+        """The runtime's package and its version."""
         package = _package()
         return f"{package} {getattr(importlib.import_module(package), '__version__', 'of unknown version')}"
 
     def compile(self, model: Path) -> LiteRtCompiled:
-        """Make a TFLite file of one signature ready to run; see `compile_from` for a bundle's.
-
-        Raises:
-            StretchError: If it is no TFLite file of nn-stretch's, or has several signatures.
-            MissingBackendError: If LiteRT is not installed.
-        """
+        """Make a TFLite file of one signature ready to run; see `compile_from` for a bundle's."""
         file = load_tflite(model)
         names = [entry.name for entry in file.plan.subgraphs] + [entry.name for entry in file.plan.joins]
         if len(names) != 1:
@@ -141,12 +132,7 @@ class LiteRtDelegate(CoreDelegate):
         return self._compiled(file, names[0])
 
     def compile_from(self, bundle: "Bundle", name: str) -> LiteRtCompiled:
-        """Make the signature called `name` ready to run: a subgraph or a join.
-
-        Raises:
-            StretchError: If the bundle has no TFLite file, or it is damaged or of another bundle.
-            MissingBackendError: If LiteRT is not installed.
-        """
+        """Make the signature called `name` ready to run: a subgraph or a join."""
         return self._compiled(self._file(bundle), name)
 
     def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
@@ -241,10 +227,6 @@ def open_interpreter(content: bytes, threads: int, what: str, shapes: Mapping[in
     Args:
         content: The file, whose structure was checked: runtimes follow it without a second look.
         shapes: Shapes of inputs, by their tensors' numbers, where they are not the file's.
-
-    Raises:
-        StretchError: If LiteRT cannot load it.
-        MissingBackendError: If LiteRT is not installed, or does not work here.
     """
     make = _interpreter()
     try:

@@ -117,7 +117,9 @@ class OpenVinoDelegate(CoreDelegate):
             status = str(entry.status).rpartition(".")[2]
             executed = status == "EXECUTED"
             reason = f"{STATUS.get(status, status)}{f' ({entry.exec_type})' if executed else ''}"
-            node_places.append(NodePlace(entry.node_name, known.pop(entry.node_name, entry.node_type), reason, _ms(entry) if executed else None))
+            node_places.append(
+                NodePlace(entry.node_name, known.pop(entry.node_name, entry.node_type), reason, _ms(entry) if executed else None)
+            )
         return [*node_places, *(NodePlace(name, op, STATUS["OPTIMIZED_OUT"]) for name, op in known.items())]
 
     def _compiled(self, model: Path, **settings: Any) -> Any:

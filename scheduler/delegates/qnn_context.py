@@ -39,11 +39,7 @@ CHIPS = {
 
 
 def find_chip(name: str) -> Chip:
-    """The chip called `name`.
-
-    Raises:
-        UnknownNameError: If there is none; its hint has the closest name.
-    """
+    """The chip called `name`."""
     if name not in CHIPS:
         raise UnknownNameError.among("chip", name, list(CHIPS))
     return CHIPS[name]
@@ -59,10 +55,6 @@ def compile_context(model: Path, chip: str, out: Path, x: Array) -> Array:
 
     Returns:
         What the compiled code computes from `x`.
-
-    Raises:
-        MissingBackendError: If `onnxruntime-qnn` is missing.
-        StretchError: If QNN cannot compile it or run the code; names the file.
     """
     find_chip(chip)
     load_library()
@@ -84,11 +76,7 @@ def compile_context(model: Path, chip: str, out: Path, x: Array) -> Array:
 
 
 def open_context(file: Path, chip: str) -> Any:
-    """An ONNX Runtime session of code that was compiled for a chip; nothing is left to the CPU.
-
-    Raises:
-        StretchError: If the code is damaged or not for this machine.
-    """
+    """An ONNX Runtime session of code that was compiled for a chip; nothing is left to the CPU."""
     return _session(file, find_chip(chip), {})
 
 

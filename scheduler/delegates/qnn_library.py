@@ -44,11 +44,7 @@ def missing() -> str | None:
 
 
 def load_library() -> QnnLibrary:
-    """Load the libraries and register the provider with ONNX Runtime.
-
-    Raises:
-        MissingBackendError: If the package or a library is missing or cannot be loaded.
-    """
+    """Load the libraries and register the provider with ONNX Runtime."""
     problem = missing()
     if problem:
         raise MissingBackendError(f"the `dsp` delegate cannot run: {problem}", INSTALL)

@@ -32,9 +32,6 @@ def largest_difference(before: Path, after: Path) -> float:
     Args:
         before: ONNX file of the original.
         after: ONNX file with inputs and outputs of the same names.
-
-    Raises:
-        StretchError: If one cannot be run, or they differ in what they take or give.
     """
     first, second = _runner(before), _session(after)
     names = [[value.name for value in values] for values in (first.get_outputs(), second.get_outputs())]

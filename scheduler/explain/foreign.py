@@ -79,7 +79,10 @@ def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplan
 def _operator(model: ForeignModel, i: int, verdict: Verdict, on: set[int]) -> RuntimeOperator:
     op, where = model.ops[i], verdict.taken.get(i)
     if verdict.refused is not None:
-        taken, reason = False, "the runtime rejects the file because of this operator" if i == verdict.at else "the runtime rejects the whole file"
+        taken, reason = (
+            False,
+            "the runtime rejects the file because of this operator" if i == verdict.at else "the runtime rejects the whole file",
+        )
     elif i in on:
         taken, reason = True, f"taken by {verdict.target}"
     elif i in verdict.gone:

@@ -17,10 +17,6 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
 
     Args:
         device: ``cpu`` or None.
-
-    Raises:
-        UnknownNameError: If the device is not the CPU, the only one of this package.
-        MissingBackendError: If LiteRT does not load.
     """
     if device not in (None, "cpu"):
         raise UnknownNameError.among("device of litert", device or "", ["cpu"])

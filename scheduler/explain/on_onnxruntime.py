@@ -43,9 +43,6 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
 
     Args:
         device: A provider in small letters without its last words, such as ``cuda``; the first one beside the CPU's if None.
-
-    Raises:
-        UnknownNameError: If this build of ONNX Runtime lacks the provider.
     """
     onnxruntime = load_runtime()
     there = {name.removesuffix(_SUFFIX).lower(): name for name in onnxruntime.get_available_providers()}

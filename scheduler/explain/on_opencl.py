@@ -15,10 +15,6 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
 
     Args:
         device: Part of the device's name, or None for the delegate's choice.
-
-    Raises:
-        UnknownNameError: If the device that the delegate drives here is another.
-        MissingBackendError: If there is no OpenCL device.
     """
     from importlib.metadata import version
 

@@ -18,9 +18,6 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
 
     Args:
         device: A plug-in in small letters, such as ``gpu``; the best one here if None.
-
-    Raises:
-        UnknownNameError: If no such plug-in finds its processor here.
     """
     import openvino
 

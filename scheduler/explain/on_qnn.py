@@ -21,10 +21,6 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
 
     Args:
         device: ``htp`` or None.
-
-    Raises:
-        UnknownNameError: If the device is unknown.
-        MissingBackendError: If the provider or a library of it does not load.
     """
     import onnxruntime
 

@@ -95,9 +95,7 @@ class FaultPolicy:
         if self.trial < 1:
             raise UsageError(f"a trial of {self.trial} inferences is none", "give 1 or more")
         if self.spot_every < 0:
-            raise UsageError(
-                f"spot_every {self.spot_every} is negative", "give 0 for no spot checks, or after how many runs there is one"
-            )
+            raise UsageError(f"spot_every {self.spot_every} is negative", "give 0 for no spot checks, or after how many runs there is one")
 
 
 @dataclass

@@ -59,11 +59,7 @@ class Recovery:
                 self._come_back(decision.site, runners)
 
     def without(self, site: Site, reason: str, places: Mapping[str, Placement]) -> dict[str, Placement]:
-        """Where each subgraph runs when a site is left.
-
-        Raises:
-            StretchError: If nothing else can run one of them.
-        """
+        """Where each subgraph runs when a site is left."""
         remaining = dict(places)
         for name, place in places.items():
             if Site.of(place) == site:

@@ -17,13 +17,7 @@ class Edge:
 
 
 def edges(model: Any) -> tuple[dict[str, Edge], dict[str, Edge]]:
-    """Scales with which an int8 subgraph quantises what it reads and dequantises what it writes, by tensor.
-
-    Raises:
-        StretchError: If it reads or writes a tensor without a scale of its own, or
-            in another scale than the integers beside it have: its branch would
-            not be re-quantised at a join.
-    """
+    """Scales with which an int8 subgraph quantises what it reads and dequantises what it writes, by tensor."""
     import onnx.numpy_helper
 
     def edge(node: Any) -> Edge:

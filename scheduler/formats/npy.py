@@ -25,10 +25,6 @@ def read_npy(path: Path, what: str) -> Array:
 
     Args:
         what: What it should be, for messages, such as ``input``.
-
-    Raises:
-        StretchError: If the file cannot be read, is no regular file, too large,
-            or holds no plain array of numbers that is as large as its header says.
     """
     content = read_bytes(path, what, MAX_BYTES)
     if content.startswith(b"PK\x03\x04"):

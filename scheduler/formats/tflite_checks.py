@@ -42,9 +42,6 @@ def check_model(model: Mapping[str, Any]) -> None:
 
     Args:
         model: The tables of a file, as `scheduler.formats.tflite_schema.TFLITE` reads them.
-
-    Raises:
-        StretchError: If one leads nowhere, or the file holds what nn-stretch does not write.
     """
     _need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
     for key in ("operator_codes", "subgraphs", "buffers", "signature_defs"):

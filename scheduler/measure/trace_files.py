@@ -60,20 +60,12 @@ def perfetto(tracks: Mapping[str, Sequence[Trace]], depths: Mapping[str, Sequenc
 
 
 def write_perfetto(path: Path, tracks: Mapping[str, Sequence[Trace]], depths: Mapping[str, Sequence[QueueDepth]] | None = None) -> None:
-    """Write traces as a file that ui.perfetto.dev and chrome://tracing open.
-
-    Raises:
-        StretchError: If the file cannot be written; nothing is left behind.
-    """
+    """Write traces as a file that ui.perfetto.dev and chrome://tracing open."""
     write_whole(path, msgspec.json.encode(perfetto(tracks, depths)), "trace")
 
 
 def write_csv(path: Path, tracks: Mapping[str, Sequence[Trace]]) -> None:
-    """Write a row for each span, times in milliseconds from the start of its inference.
-
-    Raises:
-        StretchError: If the file cannot be written; nothing is left behind.
-    """
+    """Write a row for each span, times in milliseconds from the start of its inference."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COLUMNS)

@@ -14,9 +14,6 @@ def plan_offset(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
 
     Args:
         alignment: Offsets are multiples of this many bytes.
-
-    Raises:
-        ValueError: If the alignment is not above zero.
     """
     if alignment < 1:
         raise ValueError(f"an alignment of {alignment} bytes is not above zero")

@@ -20,11 +20,7 @@ _TARGET = re.compile(r"(?P<delegate>[A-Za-z][A-Za-z_]*?)(?P<cores>\d+(?:\+\d+)*)
 
 
 def parse_mapping(entries: Sequence[str]) -> dict[str, str]:
-    """The mapping written as ``gpu=cpu1`` or ``gpu=cpu1,dsp=cpu1``.
-
-    Raises:
-        UsageError: If an entry is not of that form or a processor is named twice.
-    """
+    """The mapping written as ``gpu=cpu1`` or ``gpu=cpu1,dsp=cpu1``."""
     mapping: dict[str, str] = {}
     for entry in (part.strip() for text in entries for part in text.split(",")):
         processor, equals, target = (part.strip() for part in entry.partition("="))
@@ -57,10 +53,6 @@ def place_processors(
             delegate's name, followed by cores as ``0`` or ``0+1`` or by nothing.
         cores: Cores to use, those of this process if None.
         precisions: Precisions of each processor's subgraphs; fp32 if not named.
-
-    Raises:
-        UsageError: If a processor is not in the bundle, or a core not on this machine.
-        UnknownNameError: If there is no such delegate.
     """
     cores = tuple(available_cores() if cores is None else cores)
     mapping = dict(mapping or {})
@@ -85,11 +77,6 @@ def target_placement(processor: str, target: str, queues: Mapping[str, Dispatch]
 
     Args:
         target: As in a mapping: a delegate and its cores.
-
-    Raises:
-        UsageError: If it is no target, or a core not on this machine.
-        UnknownNameError: If there is no such delegate.
-        MissingBackendError: If the delegate cannot run here.
     """
     place = _placement(processor, *_target(processor, target, available_cores()), f"mapped to {target}")
     return replace(place, dispatch=queues.get(place.queue, place.dispatch))
@@ -214,9 +201,6 @@ def mapping_of_used(
     Args:
         manifest: The bundle's description, as it was designed.
         processors: Those that may be used; None for all.
-
-    Raises:
-        UsageError: If one was left out by the same caller who mapped it.
     """
     designed = {entry.processor for entry in manifest.subgraphs}
     idle = [name for name in mapping if name in designed and name not in used]

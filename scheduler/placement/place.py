@@ -32,11 +32,7 @@ class Placement:
 
 
 def place_subgraphs(entries: Iterable[SubgraphEntry], placements: Mapping[str, Placement]) -> dict[str, Placement]:
-    """The placement of each subgraph: that of its processor.
-
-    Raises:
-        StretchError: If a processor has no placement, or the placements do not go together (see `queues_of`).
-    """
+    """The placement of each subgraph: that of its processor."""
     by_subgraph: dict[str, Placement] = {}
     for entry in entries:
         if entry.processor not in placements:
@@ -47,11 +43,7 @@ def place_subgraphs(entries: Iterable[SubgraphEntry], placements: Mapping[str, P
 
 
 def queues_of(placements: Iterable[Placement]) -> dict[str, Dispatch]:
-    """Dispatch of each queue.
-
-    Raises:
-        StretchError: If a queue has two ways of dispatch, or two queues are inline.
-    """
+    """Dispatch of each queue."""
     queues: dict[str, Dispatch] = {}
     for place in placements:
         if queues.setdefault(place.queue, place.dispatch) != place.dispatch:
@@ -68,7 +60,9 @@ def own_cores(placements: Iterable[Placement]) -> frozenset[str]:
     for place in placements:
         cores.setdefault(place.queue, set()).update(place.cores, place.thread_cores)
     return frozenset(
-        queue for queue, core_set in cores.items() if core_set and all(core_set.isdisjoint(other) for name, other in cores.items() if name != queue)
+        queue
+        for queue, core_set in cores.items()
+        if core_set and all(core_set.isdisjoint(other) for name, other in cores.items() if name != queue)
     )
 
 

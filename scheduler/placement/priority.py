@@ -30,10 +30,6 @@ def choose_processors(manifest: Manifest, allowed: Sequence[str] | None = None, 
     Args:
         allowed: Processors that may be used; None for all.
         priority: What matters most; None for the design.
-
-    Raises:
-        UsageError: If a processor is not of the bundle, or the bundle does not
-            carry the predictions that the priority needs.
     """
     used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
     for name in allowed or ():

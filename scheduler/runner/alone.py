@@ -25,9 +25,6 @@ def patches(content: bytes, file: TfliteFile, signature: str) -> list[Patch]:
 
     Args:
         content: The file; `file` is what it was parsed to.
-
-    Raises:
-        StretchError: If the file has no such signature.
     """
     file.ends(signature)
     definitions = file.model["signature_defs"]

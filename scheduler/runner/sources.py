@@ -18,7 +18,9 @@ PLAN, MODEL = "plan.h", "model.tflite"
 
 def source_names() -> list[str]:
     """Files of the runner that are the same for every bundle."""
-    return sorted(source.name for source in files("scheduler.runner").joinpath("cpp").iterdir() if source.name.endswith((".h", ".cpp", ".txt")))
+    return sorted(
+        source.name for source in files("scheduler.runner").joinpath("cpp").iterdir() if source.name.endswith((".h", ".cpp", ".txt"))
+    )
 
 
 def write_runner(bundle: Bundle, out: Path) -> list[str]:
@@ -29,9 +31,6 @@ def write_runner(bundle: Bundle, out: Path) -> list[str]:
 
     Returns:
         Names of the files in it.
-
-    Raises:
-        StretchError: If the bundle has no TFLite file, or it is damaged, or the folder cannot be written.
     """
     if out.exists():
         raise StretchError(f"{out} exists already", "choose a new folder with --out")
@@ -55,11 +54,7 @@ def write_runner(bundle: Bundle, out: Path) -> list[str]:
 
 
 def tflite_content(bundle: Bundle) -> bytes:
-    """The bundle's TFLite file, checked.
-
-    Raises:
-        StretchError: If there is none, or it is damaged or of another bundle.
-    """
+    """The bundle's TFLite file, checked."""
     name = bundle.manifest.tflite
     if name is None:
         raise StretchError(

@@ -43,9 +43,6 @@ class Buffers:
         tensors: Shape and type of each tensor.
         planner: Gives tensors their memory.
         shared: Whether other processes are to map it.
-
-    Raises:
-        StretchError: If there is not enough memory.
     """
 
     def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], planner: Planner = plan_offset, *, shared: bool = False) -> None:

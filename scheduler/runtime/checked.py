@@ -25,11 +25,7 @@ class Check:
     runs: int = 0
 
     def __call__(self) -> None:
-        """Look.
-
-        Raises:
-            UnableError: If another delegate comes to something else.
-        """
+        """Look."""
         self.runs += 1
         spot = self.policy.spot_every > 0 and self.runs % self.policy.spot_every == 0
         if not spot and (not self.policy.finite or all(map(_finite, self.outputs))):

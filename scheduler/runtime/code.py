@@ -44,12 +44,7 @@ class Code:
         self._lock = threading.RLock()
 
     def get(self, name: str, place: Placement) -> Compiled:
-        """A subgraph, compiled for a placement.
-
-        Raises:
-            StretchError: If the delegate refuses it, or a plug-in breaks off; an `UnableError` where another placement may run it.
-            MissingBackendError: If the delegate's library is missing.
-        """
+        """A subgraph, compiled for a placement."""
         key = (name, place.delegate, place.cores)
         with self._lock:
             if key not in self._compiled:
@@ -64,9 +59,6 @@ class Code:
 
         Returns:
             Where it can run.
-
-        Raises:
-            StretchError: As `get`.
         """
         try:
             self.get(name, place)
@@ -93,11 +85,7 @@ class Code:
         return instead
 
     def stand_in(self, name: str, place: Placement, error: Exception, queues: Mapping[str, Dispatch]) -> Placement:
-        """Compile a subgraph for the first delegate that any machine has, can run it and has not failed itself.
-
-        Raises:
-            Exception: The same `error` if there is none.
-        """
+        """Compile a subgraph for the first delegate that any machine has, can run it and has not failed itself."""
         for onto in STAND_INS:
             instead = fallback_placement(place, onto, str(error), queues)
             if onto == place.delegate or (self.keeper is not None and self.keeper.retired(instead)):

@@ -64,9 +64,6 @@ class Executor(Driver[Lane]):
         code: The subgraphs, compiled for their placements.
         limit_s: Seconds that one call of a delegate may take.
         recorder: Writes down what the state machine is told and answers; None for nobody.
-
-    Raises:
-        StretchError: If a subgraph does not fit its tensors.
     """
 
     def __init__(

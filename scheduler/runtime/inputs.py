@@ -19,9 +19,6 @@ def as_arrays(x: Any, names: Sequence[str]) -> dict[str, Array]:
 
     Args:
         x: One input as `as_array` takes it, or a mapping from the name of each input to it.
-
-    Raises:
-        UsageError: If an input is missing, there is one that the model does not have, or it is not one that `as_array` takes.
     """
     if not isinstance(x, Mapping):
         if len(names) != 1:
@@ -63,9 +60,6 @@ def check_input(x: Array, like: Array, name: str | None = None) -> None:
     Args:
         like: An array of the shape and type that it must have.
         name: Its name, for messages, where the model has several.
-
-    Raises:
-        UsageError: If it has another shape or type, or is not finite.
     """
     what = "the input" if name is None else f"the input `{name}`"
     if x.shape != like.shape:

@@ -89,10 +89,6 @@ class Machine:
         lanes: How many inferences there may be at once, at least 1.
         caller: Whether the thread that reports events works, too: it runs inline subgraphs and all joins.
         movable: Delegates whose subgraphs any queue of such a delegate on as many cores may run, when its own has none.
-
-    Raises:
-        ValueError: If there is no lane, a subgraph is placed nowhere, or a placement is inline without a calling thread.
-        StretchError: If placements do not go together (`scheduler.placement.place.queues_of`).
     """
 
     def __init__(
@@ -144,9 +140,6 @@ class Machine:
         Returns:
             What to do now. With a calling thread, at most the last instruction
             occupies it; those before it only hand work to others.
-
-        Raises:
-            ValueError: If the event cannot follow what went before.
         """
         match event:
             case StepDone(lane, step, queue):

@@ -86,9 +86,6 @@ class Mailbox(Generic[T]):
         Args:
             after: What came before the wait; waits after the same take about the same time.
             timeout: Seconds to wait at most, those aside in which it is due; None for any time.
-
-        Raises:
-            Empty: If there was none in that time.
         """
         items = self._items
         if not self.spins:

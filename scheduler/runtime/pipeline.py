@@ -80,9 +80,6 @@ class Pipeline(Driver[PipelineLane]):
         recorder: Writes down what the state machine is told and answers; None for nobody.
         named: Gives the outputs, by the names of their tensors, the names that callers know.
         changed: Guards what the state machine knows, and tells of its changes; None for one of its own.
-
-    Raises:
-        StretchError: If a subgraph does not fit its tensors.
     """
 
     def __init__(

@@ -62,9 +62,6 @@ def make_plan(manifest: Manifest) -> ExecutionPlan:
 
     Args:
         manifest: The bundle's description; its steps may stand in any order.
-
-    Raises:
-        StretchError: If the steps depend on each other in a circle.
     """
     return plan_of(
         manifest.inputs,
@@ -77,11 +74,7 @@ def make_plan(manifest: Manifest) -> ExecutionPlan:
 def plan_of(
     inputs: Iterable[str], outputs: Iterable[str], subgraphs: Iterable[PlannedSubgraph], joins: Iterable[PlannedJoin]
 ) -> ExecutionPlan:
-    """The plan of subgraphs and joins in any order.
-
-    Raises:
-        StretchError: If they depend on each other in a circle.
-    """
+    """The plan of subgraphs and joins in any order."""
     inputs = tuple(inputs)
     named, meeting = {s.name: s for s in subgraphs}, {j.name: j for j in joins}
     steps: dict[str, PlannedSubgraph | PlannedJoin] = {**named, **meeting}

@@ -102,9 +102,6 @@ class Queues:
 
         Args:
             after: What ended before the wait; waits after the same take about the same time.
-
-        Raises:
-            StretchError: If it hangs.
         """
         found = self._completion(after) if not self._enqueued else self._wait_for_any()
         if found[1] is not None and self._hang is not None:  # what else its thread was given will never run
@@ -116,9 +113,6 @@ class Queues:
 
         Args:
             calls: Gives everything that may be in a command queue.
-
-        Raises:
-            StretchError: If something hangs, or does not come to rest.
         """
         self.raise_hang()
         if self.disturbed and not self.settle(self._limit_s, calls):

@@ -44,12 +44,7 @@ class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     movable: tuple[str, ...] = ()  # Delegates whose subgraphs any queue of as many cores may run.
 
     def make(self) -> Machine:
-        """The machine, with nothing in flight.
-
-        Raises:
-            StretchError: If its parts do not fit together.
-            ValueError: Likewise.
-        """
+        """The machine, with nothing in flight."""
         plan = plan_of(self.inputs, self.outputs, self.subgraphs, self.joins)
         return Machine(plan, self.placements, self.lanes, caller=self.caller, movable=self.movable)
 
@@ -67,9 +62,6 @@ class Recorder:
 
     Args:
         path: The file, which is replaced.
-
-    Raises:
-        StretchError: If it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -116,11 +108,7 @@ class Recorder:
         self._write(Line(machine, event, list(instructions)))
 
     def close(self) -> None:
-        """Have all of it on disk; may be called twice.
-
-        Raises:
-            StretchError: If something of it could not be written.
-        """
+        """Have all of it on disk; may be called twice."""
         with self._lock:
             try:
                 self._file.close()
@@ -155,11 +143,7 @@ class Replay:
 
 
 def replay(path: Path) -> Replay:
-    """Feed the events of a record to fresh machines, and compare what they answer.
-
-    Raises:
-        StretchError: If the record cannot be read, is damaged, or holds another answer than the machine gives; names the line.
-    """
+    """Feed the events of a record to fresh machines, and compare what they answer."""
     machines: dict[int, Machine] = {}
     events = finished = 0
     for number, line in _lines(path):

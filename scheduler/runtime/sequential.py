@@ -23,10 +23,6 @@ class Sequential:
     Args:
         model: The file.
         cores: Cores it may use, one thread each; empty for one thread anywhere.
-
-    Raises:
-        StretchError: If the file cannot be loaded.
-        MissingBackendError: If ONNX Runtime is missing.
     """
 
     def __init__(self, model: Path, cores: tuple[int, ...] = ()) -> None:
@@ -37,12 +33,7 @@ class Sequential:
         self._call = compiled.bind(list(self._inputs.values()), list(self._outputs.values()))
 
     def run(self, x: Values) -> Values:
-        """Its output for `x`: by name each, where it has several inputs or outputs.
-
-        Raises:
-            UsageError: If an input is missing, or is not one of the model.
-            StretchError: If an input has another shape than the model takes.
-        """
+        """Its output for `x`: by name each, where it has several inputs or outputs."""
         for name, given in as_arrays(x, list(self._inputs)).items():
             buffer = self._inputs[name]
             if given.shape != buffer.shape:

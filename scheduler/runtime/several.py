@@ -96,10 +96,6 @@ class Several:
     Args:
         users: By name.
         patience_ms: As of `scheduler.runtime.turns.Turns`.
-
-    Raises:
-        UsageError: If a weight is no number above 0.
-        ValueError: If a user has no lane, or a subgraph of its plan is placed nowhere.
     """
 
     def __init__(self, users: Mapping[str, User], patience_ms: float = PATIENCE_MS) -> None:
@@ -114,12 +110,7 @@ class Several:
             self.add(name, user)
 
     def add(self, name: str, user: User) -> None:
-        """Have one more user, or another plan for one of whom nothing is in flight.
-
-        Raises:
-            UsageError: If its weight is no number above 0.
-            ValueError: If it has no lane, a subgraph of its plan is placed nowhere, or an inference of it is in flight.
-        """
+        """Have one more user, or another plan for one of whom nothing is in flight."""
         if name in self._patterns and self.in_flight(name):
             raise ValueError(f"inferences of `{name}` are in flight")
         pattern = _pattern(user)
@@ -144,9 +135,6 @@ class Several:
 
         Returns:
             What to do now, in this order.
-
-        Raises:
-            ValueError: If the event cannot follow what went before.
         """
         match event:
             case Begins(user, lane, at_ms, deadline_ms, priority):

@@ -41,9 +41,6 @@ class SharedQueues:
     Args:
         patience_ms: How long an inference without a deadline waits, at most, before it is the most urgent.
         now: The clock of deadlines, ms.
-
-    Raises:
-        UsageError: If the patience is no number above 0.
     """
 
     def __init__(self, patience_ms: float = PATIENCE_MS, now: Callable[[], float] = now_ms) -> None:
@@ -154,10 +151,6 @@ class SharedPipeline(Pipeline):
         weight: Of this user.
         limit_s: Seconds that one call of a delegate may take.
         named: As of `Pipeline`.
-
-    Raises:
-        StretchError: If a subgraph does not fit its tensors.
-        UsageError: If the weight is no number above 0.
     """
 
     def __init__(

@@ -57,9 +57,6 @@ class Turns:
 
     Args:
         patience_ms: How long an inference without a deadline waits, at most, before it is the most urgent.
-
-    Raises:
-        UsageError: If the patience is no number above 0.
     """
 
     def __init__(self, patience_ms: float = PATIENCE_MS) -> None:
@@ -78,9 +75,6 @@ class Turns:
 
         Args:
             weight: With twice the weight of another it is given twice as much of a queue that both want.
-
-        Raises:
-            UsageError: If the weight is no number above 0.
         """
         if not (isfinite(weight) and weight > 0):
             raise UsageError(f"`{user}` cannot have a weight of {weight:g}", "a weight is a number above 0")
@@ -91,9 +85,6 @@ class Turns:
 
         Args:
             deadline_ms: When it has to be over, by the same clock; infinite for never.
-
-        Raises:
-            ValueError: If it has begun, or its user is not known.
         """
         if inference in self._inferences or inference[0] not in self._weights:
             raise ValueError(f"an inference of `{inference[0]}` cannot begin in lane {inference[1]}")
@@ -101,11 +92,7 @@ class Turns:
         self._began += 1
 
     def ask(self, inference: Inference, step: str, queue: str) -> None:
-        """A step of an inference may run on a queue from now on.
-
-        Raises:
-            ValueError: If the inference has not begun.
-        """
+        """A step of an inference may run on a queue from now on."""
         if inference not in self._inferences:
             raise ValueError(f"`{step}` is of an inference that has not begun")
         found = self._queues.setdefault(queue, _Queue([], None, {}))
@@ -127,11 +114,7 @@ class Turns:
         return turn
 
     def leave(self, queue: str, at_ms: float) -> Turn:
-        """What held a queue is over.
-
-        Raises:
-            ValueError: If nothing holds it.
-        """
+        """What held a queue is over."""
         found = self._queues.get(queue)
         if found is None or found.holder is None:
             raise ValueError(f"nothing runs on `{queue}`")

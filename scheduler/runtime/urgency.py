@@ -9,11 +9,7 @@ MOST_PRIORITY = 100
 
 
 def checked_priority(priority: int) -> int:
-    """A priority.
-
-    Raises:
-        UsageError: If it is none.
-    """
+    """A priority."""
     if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
         raise UsageError(f"{priority} is no priority", f"it is from {-MOST_PRIORITY} to {MOST_PRIORITY}, the highest goes first")
     return priority
@@ -24,9 +20,6 @@ def deadline_at(now_s: float, deadline_ms: float | None) -> float:
 
     Args:
         deadline_ms: How long it may take, ms; None for any time.
-
-    Raises:
-        UsageError: If it would be over already.
     """
     if deadline_ms is None:
         return inf

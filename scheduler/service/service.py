@@ -131,7 +131,11 @@ class Service:
         ]
         admission = admit(networks, weighed, min((session.in_flight for session in sessions.values()), default=1))
         if not admission.holds:
-            hint = f"{admission.factor:.2f} times these rates are held" if admission.factor else "give deadlines more time, or use fewer models"
+            hint = (
+                f"{admission.factor:.2f} times these rates are held"
+                if admission.factor
+                else "give deadlines more time, or use fewer models"
+            )
             raise OverloadedError(f"these rates cannot be held: {admission.reason}", hint)
         return admission
 

@@ -54,7 +54,9 @@ class Demand:
         if not (isfinite(self.per_second) and 1e-6 <= self.per_second <= 1e6):
             raise UsageError(f"{self.per_second:g} requests a second are no rate", "a rate is from 1e-06 to 1e+06")
         if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
-            raise UsageError(f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take")
+            raise UsageError(
+                f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take"
+            )
         checked_priority(self.priority)
 
     def times(self, factor: float) -> "Demand":
@@ -89,9 +91,6 @@ def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int
     Args:
         networks: One for each bundle, with different names.
         jitter: As of `scheduler.simulate.scene.Scene`.
-
-    Raises:
-        UsageError: If there is nothing to admit, two have one name, or a number makes no sense.
     """
     names = [network.name for network in networks]
     if not names or len(set(names)) < len(names):

@@ -40,11 +40,7 @@ from scheduler.simulate.sharing import Sharing
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Parameters of a simulation beyond its scene.
-
-    Raises:
-        UsageError: If the deadline is invalid, or alternatives are combined with turns.
-    """
+    """Parameters of a simulation beyond its scene."""
 
     arrivals: str | None = None  # How arrivals were written.
     deadline_ms: float | None = None  # Latency allowed; None for any.
@@ -59,7 +55,9 @@ class Request:
     def __post_init__(self) -> None:
         """Check the combination."""
         if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
-            raise UsageError(f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take")
+            raise UsageError(
+                f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take"
+            )
         if self.alternatives and (self.shared or self.admit):
             raise UsageError("alternatives of a bundle do not take turns with other bundles", "simulate the one or the other")
         if self.prefer != "latency" and not self.alternatives:
@@ -81,11 +79,6 @@ def simulate(
         device: The device it was planned for, or another one: then times are those of its files by that profile.
         warn: Adds a warning to them; the list's own method if None.
         progress: Called after each `PROGRESS_EVERY` inferences.
-
-    Raises:
-        UnknownNameError: If the device lacks a processor of the bundle, or a load is on one that the bundle does not use.
-        UsageError: If loads take more than all of a processor at once, or bundles do not belong together.
-        StretchError: If nothing of a bundle takes time, or a subgraph without a planned time cannot be predicted.
     """
     warn = warn or warnings.append
     if device.id == bundle.manifest.device:
@@ -95,7 +88,9 @@ def simulate(
     if request.admit:
         _check_rates(bundle, scene, request)
     company = scene.in_flight > 1 or bool(request.workloads)
-    networks = [prepare(other.bundle, device, company, warn, other.name) for other in (Other(str(bundle.path), bundle), *request.alternatives)]
+    networks = [
+        prepare(other.bundle, device, company, warn, other.name) for other in (Other(str(bundle.path), bundle), *request.alternatives)
+    ]
     concurrent = [prepare(workload.bundle, device, True, warn) for workload in request.workloads]
     alone = [_makespan_ms(network) for network in (*networks, *concurrent)]
     theirs = [
@@ -116,7 +111,12 @@ def simulate(
         heat = Heat(request.thermal, powers(device, request.thermal, used))
     own_scene = replace(scene, deadline_ms=request.deadline_ms)
     simulated = Clock(
-        networks, own_scene, list(zip(concurrent, theirs, strict=True)), rules=_rules(request), heat=heat, sharing=Sharing() if shared else None
+        networks,
+        own_scene,
+        list(zip(concurrent, theirs, strict=True)),
+        rules=_rules(request),
+        heat=heat,
+        sharing=Sharing() if shared else None,
     ).run(progress)
     for load in scene.loads:
         if load.start_ms >= simulated.elapsed_ms:
@@ -169,7 +169,9 @@ def _admission(networks: Sequence[Network], scene: Scene, request: Request) -> A
                 worst_ms=None if kept is None else kept.worst_ms,
             )
         )
-    return AdmissionAnswer(holds=admission.holds, reason=admission.reason, factor=admission.factor, busy=dict(admission.busy), demands=tuple(demand_answers))
+    return AdmissionAnswer(
+        holds=admission.holds, reason=admission.reason, factor=admission.factor, busy=dict(admission.busy), demands=tuple(demand_answers)
+    )
 
 
 def _heat(thermal: Thermal, heat: Heat, simulated: Simulated) -> HeatAnswer:
@@ -236,11 +238,13 @@ def _answer(
         ideal_fraction=None if ideal is None else ideal / p50,
         efficiency=None if efficiency is None or planned is None else efficiency * planned / p50,
         plans=tuple(
-            PlanAnswer(bundle=name, makespan_ms=ms, inferences=count) for (name, count), ms in zip(first_user.ran.items(), alone, strict=False)
+            PlanAnswer(bundle=name, makespan_ms=ms, inferences=count)
+            for (name, count), ms in zip(first_user.ran.items(), alone, strict=False)
         ),
         decisions=tuple(_decision(decided) for decided in first_user.decided),
         beside=tuple(
-            _workload(workload, ms, served) for workload, ms, served in zip(request.workloads, alone[len(first_user.ran) :], simulated.users[1:], strict=True)
+            _workload(workload, ms, served)
+            for workload, ms, served in zip(request.workloads, alone[len(first_user.ran) :], simulated.users[1:], strict=True)
         ),
         shared=request.shared or request.admit,
         admission=None,
@@ -300,7 +304,10 @@ def tracks(answer: SimulateAnswer, simulated: Simulated) -> dict[str, tuple[Trac
     # decisions are few, and made after the inferences that are traced as well
     over = max(last, round(answer.elapsed_ms * 1e6))
     began = [0.0, *(decision.at_ms for decision in answer.decisions), answer.elapsed_ms]
-    names = [answer.decisions[0].before if answer.decisions else "", *(f"{decision.after}: {decision.reason}" for decision in answer.decisions)]
+    names = [
+        answer.decisions[0].before if answer.decisions else "",
+        *(f"{decision.after}: {decision.reason}" for decision in answer.decisions),
+    ]
     plans = [
         span for name, (start, end) in zip(names, pairwise(began), strict=True) for span in within(name, "plan", "plan", start, end, over)
     ]

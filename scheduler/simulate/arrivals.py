@@ -41,11 +41,7 @@ class Arrivals:
 
 
 def parse_arrivals(text: str) -> Arrivals:
-    """Arrivals as they are written on the command line: ``periodic:MS`` or ``poisson:RATE``, the rate in requests a second.
-
-    Raises:
-        UsageError: If they are not written so, or the number makes no sense.
-    """
+    """Arrivals as they are written on the command line: ``periodic:MS`` or ``poisson:RATE``, the rate in requests a second."""
     form = re.fullmatch(r"(periodic|poisson):(.+)", text.strip())
     if form is None:
         raise UsageError(f"`{text}` says nothing of arrivals", _EXAMPLE)

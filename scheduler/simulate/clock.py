@@ -66,10 +66,6 @@ class Clock:
         rules: Rules of the policy among alternatives.
         heat: Thermal model that throttles all processors; None for none.
         sharing: Policy by which users share processors; None for first come, first served.
-
-    Raises:
-        UnknownNameError: If a load is on a processor that no network uses.
-        UsageError: If loads take more than all of a processor at once, two alternatives have one name, or alternatives would take turns.
     """
 
     def __init__(

@@ -26,11 +26,7 @@ class Power:
 
 
 def thermal_of(device: DeviceProfile) -> Thermal:
-    """What the device's profile states of heat.
-
-    Raises:
-        UsageError: If it states nothing.
-    """
+    """What the device's profile states of heat."""
     if device.thermal is None:
         raise UsageError(
             f"the profile of {device.id} says nothing of heat",
@@ -40,12 +36,7 @@ def thermal_of(device: DeviceProfile) -> Thermal:
 
 
 def powers(device: DeviceProfile, thermal: Thermal, processors: Collection[str]) -> dict[str, Power]:
-    """What each processor draws: as the profile states, else as the description of heat does.
-
-    Raises:
-        UnknownNameError: If the device lacks a processor.
-        StretchError: If neither states it.
-    """
+    """What each processor draws: as the profile states, else as the description of heat does."""
     by_processor = {}
     for name in processors:
         processor = device.processor(name)

@@ -25,11 +25,7 @@ _FORM = re.compile(r"(?P<processor>[^=]+)=(?P<number>[^@=]+)@(?P<start>[^:@]+):(
 
 @dataclass(frozen=True)
 class Load:
-    """A share of a processor that is taken for a while.
-
-    Raises:
-        UsageError: If a number is none of these.
-    """
+    """A share of a processor that is taken for a while."""
 
     processor: str  # Processor of the device.
     share: float  # What is taken, from 0 to 1.
@@ -45,11 +41,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Frequency:
-    """Another speed of a processor for a while, as dynamic voltage and frequency scaling sets it.
-
-    Raises:
-        UsageError: If a number is none of these.
-    """
+    """Another speed of a processor for a while, as dynamic voltage and frequency scaling sets it."""
 
     processor: str  # Processor of the device.
     speed: float  # Factor on the speed that the profile's times are of.
@@ -67,20 +59,12 @@ class Frequency:
 
 
 def parse_loads(texts: Iterable[str]) -> tuple[Load, ...]:
-    """Loads as they are written on the command line, such as ``gpu=0.9@50:155``, several separated by commas.
-
-    Raises:
-        UsageError: If one is not written so, or its numbers make no sense.
-    """
+    """Loads as they are written on the command line, such as ``gpu=0.9@50:155``, several separated by commas."""
     return tuple(Load(*parts) for parts in _windows(texts, "load", _EXAMPLE))
 
 
 def parse_frequencies(texts: Iterable[str]) -> tuple[Frequency, ...]:
-    """Speeds as they are written on the command line, such as ``gpu=0.5@100:500``, several separated by commas.
-
-    Raises:
-        UsageError: If one is not written so, or its numbers make no sense.
-    """
+    """Speeds as they are written on the command line, such as ``gpu=0.5@100:500``, several separated by commas."""
     return tuple(Frequency(*parts) for parts in _windows(texts, "speed", _SPEED_EXAMPLE))
 
 
@@ -112,10 +96,6 @@ class Free:
         loads: Any number, of one processor too.
         processors: Those there are.
         frequencies: Any number, of one processor one at a time.
-
-    Raises:
-        UnknownNameError: If a load or a speed is of another processor.
-        UsageError: If loads take more than all of a processor at once, or a processor would have two speeds.
     """
 
     def __init__(self, loads: Sequence[Load], processors: Collection[str], frequencies: Sequence[Frequency] = ()) -> None:

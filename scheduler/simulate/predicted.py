@@ -18,9 +18,6 @@ def predicted_trace(manifest: Manifest, device: DeviceProfile) -> Trace | None:
 
     Returns:
         The trace, its clock starting at zero; None if a subgraph has no predicted time.
-
-    Raises:
-        UnknownNameError: If the device lacks a processor of the bundle.
     """
     if any(entry.predicted_ms is None for entry in manifest.subgraphs):
         return None

@@ -43,9 +43,6 @@ def parse_other(text: str, bundle: Bundle) -> Other:
 
     Args:
         text: Processors of the bundle, separated by commas, to which its subgraphs move; else the folder of another bundle.
-
-    Raises:
-        StretchError: If there is no such bundle.
     """
     names = [word.strip() for word in text.split(",")]
     if set(names) <= {entry.processor for entry in bundle.manifest.subgraphs}:
@@ -58,9 +55,6 @@ def parse_workload(text: str) -> tuple[Path, Arrivals | None, str | None, float 
 
     Returns:
         The folder, the arrivals, how they were written, and the latency allowed, ms.
-
-    Raises:
-        UsageError: If the arrivals or the deadline make no sense.
     """
     form = re.fullmatch(r"(.+?)@((?:periodic|poisson):[^@]*)(?:@(.*))?", text)
     if form is None:
@@ -86,10 +80,6 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable
         company: Whether other inferences run at the same time, of this bundle or others.
         warn: Told what times were not in the plan.
         name: Of the network; the bundle's folder if None.
-
-    Raises:
-        UnknownNameError: If the device lacks a processor of the bundle.
-        StretchError: If a subgraph without a planned time cannot be predicted.
     """
     elsewhere = device.id != bundle.manifest.device
     manifest = with_times(bundle, device, anew=elsewhere)

@@ -26,11 +26,7 @@ _CHUNK = 256
 
 @dataclass(frozen=True)
 class Scene:
-    """What is run, and what disturbs it.
-
-    Raises:
-        UsageError: If a number is out of its range.
-    """
+    """What is run, and what disturbs it."""
 
     runs: int = 1  # Inferences.
     in_flight: int = 1  # How many of them there may be at once.
@@ -50,11 +46,15 @@ class Scene:
         if not 1 <= self.in_flight <= MOST_IN_FLIGHT:
             raise UsageError(f"{self.in_flight} inferences cannot be in flight", f"from 1 to {MOST_IN_FLIGHT} can")
         if not (isfinite(self.jitter) and 0 <= self.jitter <= MOST_JITTER):
-            raise UsageError(f"a jitter of {self.jitter:g} is out of range", f"it is from 0 to {MOST_JITTER:g}; 0.05 is about 5 % of a time")
+            raise UsageError(
+                f"a jitter of {self.jitter:g} is out of range", f"it is from 0 to {MOST_JITTER:g}; 0.05 is about 5 % of a time"
+            )
         if self.seed < 0:
             raise UsageError(f"{self.seed} is no seed", "a seed is 0 or a positive whole number")
         if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
-            raise UsageError(f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take")
+            raise UsageError(
+                f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take"
+            )
         checked_priority(self.priority)
 
     def factors(self, subgraphs: int, user: int = 0) -> Iterator[list[float] | None]:

@@ -30,9 +30,6 @@ class Shared:
     Args:
         sharing: How they take turns.
         now: The simulation's clock, ms.
-
-    Raises:
-        UsageError: If the patience is no number above 0.
     """
 
     def __init__(self, sharing: Sharing, now: Callable[[], float]) -> None:
@@ -47,9 +44,6 @@ class Shared:
 
         Args:
             scene: How many of them at once, and until when they have to be over.
-
-        Raises:
-            UsageError: If the user's weight is no number above 0.
         """
         weight = self._weights[number] if number < len(self._weights) else 1.0
         self._several.add(str(number), User(network.plan, network.placements, scene.in_flight, weight))

@@ -31,11 +31,7 @@ class StepTime:
 
 
 def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Placement]:
-    """Where each subgraph runs on the device: a queue for each processor.
-
-    Raises:
-        UnknownNameError: If the device lacks a processor of the bundle.
-    """
+    """Where each subgraph runs on the device: a queue for each processor."""
     used = dict.fromkeys(entry.processor for entry in manifest.subgraphs)
     return place_subgraphs(manifest.subgraphs, {processor: _on_device(processor, device) for processor in used})
 

@@ -125,11 +125,7 @@ def read_entries(path: Path, device: str, driver: str) -> list[Entry]:
 
 
 def write_entries(path: Path, device: str, driver: str, entries: Iterable[Entry]) -> None:
-    """Write a file of entries whole or not at all.
-
-    Raises:
-        OSError: If it cannot be written; nothing is left behind then.
-    """
+    """Write a file of entries whole or not at all."""
     content = _File(SCHEMA, device, driver, sorted(entries, key=lambda entry: entry.key))
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -11,9 +11,6 @@ def interruption_waits() -> Iterator[None]:
     """Let Ctrl-C take effect at the end of the block, whether it ends well or not.
 
     Only where Ctrl-C raises `KeyboardInterrupt`: in the main thread of a program without a handler of its own.
-
-    Raises:
-        KeyboardInterrupt: At the end, if Ctrl-C was pressed within.
     """
     usual = signal.getsignal(signal.SIGINT)
     if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():

@@ -42,9 +42,6 @@ def quickest(
         measure: Milliseconds of a candidate, of the default if given None; None if the device refuses the candidate.
         margin: Part of the default's time that a candidate must gain.
         spent: Asked before each measurement of a candidate: whether to stop and take the best of what is known.
-
-    Raises:
-        StretchError: If the default cannot be measured.
     """
     contenders = [partial(measure, candidate) for candidate in (None, *candidates)]
     times, count = race(contenders, repeats, HOPELESS, spent=spent)

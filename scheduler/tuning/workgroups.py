@@ -25,11 +25,7 @@ class Limits:
 
 
 def three(grid: tuple[int, ...]) -> Size3:
-    """A grid of one to three dimensions as one of three.
-
-    Raises:
-        ValueError: If it has more, or a dimension without work-items.
-    """
+    """A grid of one to three dimensions as one of three."""
     if not 1 <= len(grid) <= 3 or min(grid) < 1:
         raise ValueError(f"{grid} is no grid of one to three dimensions")
     return (grid[0], grid[1] if len(grid) > 1 else 1, grid[2] if len(grid) > 2 else 1)
@@ -50,9 +46,6 @@ def fast(grid: tuple[int, ...], limits: Limits) -> Size3:
 
     Args:
         grid: Work-items in each dimension.
-
-    Raises:
-        ValueError: If it is no grid.
     """
     gx, gy, gz = three(grid)
     z = greatest_even_divisor(gz, min(8, limits.items))
@@ -68,9 +61,6 @@ def fast_convolution(grid: tuple[int, ...], limits: Limits, most_z: int = 16) ->
         grid: Work-items in each dimension.
         limits: What the device and the kernel allow.
         most_z: Most in the last dimension: 16, on Adreno but the 3xx series 64.
-
-    Raises:
-        ValueError: If it is no grid.
     """
     gx, gy, gz = three(grid)
     z = greatest_divisor(gz, min(most_z, limits.sizes[2], limits.items))
@@ -91,10 +81,6 @@ def exhaustive(grid: tuple[int, ...], limits: Limits, loose: bool = False) -> li
     Args:
         limits: What the device and the kernel allow.
         loose: Also take divisors of a dimension's next five numbers.
-
-    Raises:
-        StretchError: If not even one work-item is allowed.
-        ValueError: If it is no grid.
     """
     dimensions = three(grid)
     choices = [_divisors(g, 5 if loose else 0) for g in dimensions]

@@ -104,7 +104,11 @@ def _worst(result: Branched) -> list[str]:
     assert result.agreement is not None
     known = [segment_agreement for segment_agreement in result.agreement.segments if segment_agreement.value is not None]
     # of equal counts the one that changes the outputs more; those that fit nowhere alone come last
-    worst = min(known, key=lambda segment_agreement: (segment_agreement.value, -(segment_agreement.error or 0.0)), default=next(iter(result.agreement.segments), None))
+    worst = min(
+        known,
+        key=lambda segment_agreement: (segment_agreement.value, -(segment_agreement.error or 0.0)),
+        default=next(iter(result.agreement.segments), None),
+    )
     if worst is None:
         return []
     segment = next(row.segment for row in result.plan.run.segments if row.segment.name == worst.segment)

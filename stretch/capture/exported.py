@@ -29,10 +29,6 @@ def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 
     Args:
         module: A network of tensors; it is left in the mode it was in, and its weights are not looked at.
         input_shape: As of `stretch.capture.capture`.
-
-    Raises:
-        UsageError: If the network rejects inputs of these shapes.
-        StretchError: If torch cannot export it, or its shapes depend on values.
     """
     name, given = name or type(module).__name__, Inputs.of(input_shape, module)
     with evaluating(module):
@@ -59,12 +55,7 @@ def returned_nodes(program: torch.export.ExportedProgram) -> list[str | None]:
 
 
 def export(module: nn.Module, given: Inputs, name: str) -> torch.export.ExportedProgram:
-    """A network in evaluation mode as ATen operators that change nothing in place through views.
-
-    Raises:
-        UsageError: If the network rejects inputs of these shapes.
-        StretchError: If torch cannot export it.
-    """
+    """A network in evaluation mode as ATen operators that change nothing in place through views."""
     first = next(iter(module.parameters()), None)
     device = first.device if first is not None else "cpu"
     args, kwargs = given.arguments([torch.zeros(shape, device=device) for shape in given.shapes.values()])

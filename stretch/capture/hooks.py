@@ -24,9 +24,6 @@ def check_hooks(module: nn.Module, shapes: InputShapes | Inputs, name: str) -> N
 
     Args:
         module: In evaluation mode; its hooks are called once, and stay.
-
-    Raises:
-        StretchError: If the output is another one without them.
     """
     hooked = [(hooks, dict(hooks)) for hooks in hooks_of(module)]
     if not hooked:

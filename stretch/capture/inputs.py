@@ -29,11 +29,7 @@ class Inputs:
 
     @classmethod
     def of(cls, given: "InputShapes | Inputs", module: nn.Module) -> "Inputs":
-        """The inputs of a network.
-
-        Raises:
-            UsageError: If there is a shape for no argument of the forward, an argument without one, or something that is no shape.
-        """
+        """The inputs of a network."""
         if isinstance(given, Inputs):
             return given
         if is_shape(given):
@@ -99,11 +95,7 @@ def whole_numbers(name: str, where: str) -> UsageError:
 
 
 def checked_shape(name: str, given: Any) -> Shape:
-    """The shape of an input.
-
-    Raises:
-        UsageError: If it is none.
-    """
+    """The shape of an input."""
     try:
         shape = tuple(operator.index(size) for size in given)
     except TypeError:

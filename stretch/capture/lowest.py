@@ -14,9 +14,6 @@ def folded(ops: Sequence[Op]) -> list[Op]:
 
     Args:
         ops: Operators in topological order, their shapes not known yet.
-
-    Raises:
-        Refusal: If something else than such pooling reads it.
     """
     pads = {op.name: op for op in ops if LOWEST in op.attrs}
     found = []

@@ -30,11 +30,7 @@ _PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "generat
 
 
 def computed(call: AtenCall) -> Made:
-    """What computes a call: a chain of operators, the tensor itself in another shape, or its pieces.
-
-    Raises:
-        Refusal: If torch cannot be asked to compute it either.
-    """
+    """What computes a call: a chain of operators, the tensor itself in another shape, or its pieces."""
     drops = call.operator in _DROPOUTS and call.given.get("train")
     if drops or call.given.get("dropout_p"):
         raise Refusal("it drops at random in evaluation too")

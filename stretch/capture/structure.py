@@ -57,11 +57,7 @@ class Returned:
 
 
 def leaves(structure: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """What a structure holds, each with the keys and positions that lead to it, in order.
-
-    Raises:
-        StretchError: If it is nested too deep, as one that holds itself is.
-    """
+    """What a structure holds, each with the keys and positions that lead to it, in order."""
     if len(path) > _DEEPEST:
         raise StretchError(f"what the network returns is nested more than {_DEEPEST} deep", "let it return its tensors in one dictionary")
     held = _held(structure)

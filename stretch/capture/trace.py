@@ -28,12 +28,6 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
         module: A network of tensors; it and every module within it are left in the mode they were in.
         input_shape: As of `stretch.capture.capture`.
         name: Name of the network; its class by default.
-
-    Raises:
-        UsageError: If the network rejects inputs of these shapes.
-        StretchError: If the network cannot be traced, has an operator that is not
-            supported (names its line, or the node and the reason), or a hook that
-            changes its output.
     """
     name = name or type(module).__name__
     with evaluating(module):
@@ -99,11 +93,7 @@ def _trace(module: nn.Module, given: Inputs, name: str) -> fx.GraphModule:
 
 
 def check_input(module: nn.Module, given: Inputs, name: str, device: torch.device | str = "cpu") -> None:
-    """Tell inputs that the network itself rejects from a network that cannot be captured.
-
-    Raises:
-        UsageError: If it rejects them.
-    """
+    """Tell inputs that the network itself rejects from a network that cannot be captured."""
     try:
         with torch.no_grad():
             given.call(module, given.random(device=device))

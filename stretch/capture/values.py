@@ -100,11 +100,7 @@ class Values(fx.Interpreter):
         return value
 
     def writer(self, tensor: torch.Tensor) -> fx.Node:
-        """The node whose result a tensor of the output is.
-
-        Raises:
-            Refusal: If it was changed through a view of it, or is one of several results that no node takes.
-        """
+        """The node whose result a tensor of the output is."""
         writer, version = self._latest[id(tensor)]
         if version != tensor._version:
             raise Refusal(f"it returns `{writer.name}`, which was changed in place through a view of it")
@@ -116,9 +112,6 @@ class Values(fx.Interpreter):
         """The node whose result `reader` sees where it reads `read`.
 
         Another one where the tensor was changed in place in between.
-
-        Raises:
-            Refusal: If it was changed through a view of it.
         """
         found = self._moved.get((reader, read), read)
         if found is None:

@@ -32,11 +32,7 @@ class View:
     detail: tuple[Any, ...] = ()  # Groups, ranges or channel.
 
     def plain(self) -> str:
-        """The operator's name.
-
-        Raises:
-            Refusal: If the tensor is seen in another order.
-        """
+        """The operator's name."""
         if self.form != "plain":
             raise Refusal(f"it reads a tensor that was {_WORDS[self.form]}, which is not supported here")
         return self.op
@@ -184,9 +180,6 @@ def see(target: str, view: View, before: Shape, out: Any, args: Sequence[Any], k
     Args:
         before: Shape of the traced tensor it reads.
         out: Shape of its result, or the result itself where that is a tuple.
-
-    Raises:
-        Refusal: If the result is not supported.
     """
     rule = _RULES.get(target)
     return None if rule is None else rule(view, before, out, *args, **kwargs)

@@ -34,9 +34,14 @@ def bench(
         int | None, typer.Option(help="Number of cores for each contender, one thread per core. Default: all cores of this process.", min=1)
     ] = None,
     rounds: Annotated[int, typer.Option(help="Measured rounds per start.", min=1, max=100_000)] = 20,
-    starts: Annotated[int, typer.Option(help="Number of starts, each of which loads all files again; with a width, the maximum.", min=1, max=8)] = 5,
+    starts: Annotated[
+        int, typer.Option(help="Number of starts, each of which loads all files again; with a width, the maximum.", min=1, max=8)
+    ] = 5,
     width: Annotated[
-        float | None, typer.Option(help="After at least 3 starts, stop when the interval of every median is narrower than this share of it, such as 0.02.")
+        float | None,
+        typer.Option(
+            help="After at least 3 starts, stop when the interval of every median is narrower than this share of it, such as 0.02."
+        ),
     ] = None,
     warmup: Annotated[
         int, typer.Option(help="Maximum number of warm-up rounds; they end when the times are stable.", min=0, max=100_000)
@@ -45,7 +50,10 @@ def bench(
     inputs: InputSizes = None,
     check: Annotated[
         Path | None,
-        typer.Option("--verify", help="Instead of measuring, verify a record: recompute its results from its times and compare the hashes of its files."),
+        typer.Option(
+            "--verify",
+            help="Instead of measuring, verify a record: recompute its results from its times and compare the hashes of its files.",
+        ),
     ] = None,
     html: Html = None,
 ) -> None:
@@ -80,13 +88,17 @@ def read_shapes(texts: "Sequence[str] | None") -> "Asked":
     raise UsageError("several sizes without names were given", "write NAME=1x3x224x224 each: files need not have the same order")
 
 
-def _request(what: "Sequence[str]", runtimes: "Sequence[str]", cores: int | None, shapes: "Asked", effort: "Effort", seed: int) -> "Request":
+def _request(
+    what: "Sequence[str]", runtimes: "Sequence[str]", cores: int | None, shapes: "Asked", effort: "Effort", seed: int
+) -> "Request":
     import platform
 
     from scheduler.measure.bench.compare import Request
     from stretch.environment import OTHERS, processor_name, version
 
-    versions = {"python": platform.python_version()} | {name: package_version for name in ("nn-stretch", *OTHERS) if (package_version := version(name))}
+    versions = {"python": platform.python_version()} | {
+        name: package_version for name in ("nn-stretch", *OTHERS) if (package_version := version(name))
+    }
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     return Request(what, runtimes, cores, shapes, effort, seed, processor_name(), system, versions)
 

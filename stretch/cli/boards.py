@@ -10,16 +10,22 @@ from predictors.errors import UsageError
 if TYPE_CHECKING:
     from scheduler.boards.board import Where
 
-On = Annotated[str | None, typer.Option("--on", help="Run on this machine, user@host, through ssh; nn-stretch and all files it needs are copied there.")]
+On = Annotated[
+    str | None,
+    typer.Option("--on", help="Run on this machine, user@host, through ssh; nn-stretch and all files it needs are copied there."),
+]
 There = Annotated[
     str | None,
     typer.Option("--there", help="With --on: folder on the board for copied files. Default: nn-stretch/board in the user's cache."),
 ]
 Wheels = Annotated[
-    Path | None, typer.Option("--wheels", help="With --on: install the board's packages from this folder of wheels instead of the package index.")
+    Path | None,
+    typer.Option("--wheels", help="With --on: install the board's packages from this folder of wheels instead of the package index."),
 ]
 Extras = Annotated[str | None, typer.Option("--extras", help="With --on: extras to install as well, such as opencl,litert.")]
-SshConfig = Annotated[Path | None, typer.Option("--ssh-config", help="With --on: ssh configuration file to use instead of your default one.")]
+SshConfig = Annotated[
+    Path | None, typer.Option("--ssh-config", help="With --on: ssh configuration file to use instead of your default one.")
+]
 
 
 def where(
@@ -34,9 +40,6 @@ def where(
         extras: Of `--extras`.
         config: Of `--ssh-config`.
         more: Extras that the verb needs.
-
-    Raises:
-        UsageError: If the host is invalid, or flags of a board are used without `--on`.
     """
     from scheduler.boards.board import Where
     from scheduler.boards.host import check_host

@@ -67,7 +67,10 @@ def branch(
     ] = 64,
     mapping: Annotated[
         list[str] | None,
-        typer.Option("--map", help="Delegate that stands in for a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
+        typer.Option(
+            "--map",
+            help="Delegate that stands in for a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU.",
+        ),
     ] = None,
     repair: Annotated[
         bool,
@@ -80,7 +83,9 @@ def branch(
         typer.Option(help="Minutes for measuring the loss of single segments, which --min-agreement plans with.", min=0.05, max=1e4),
     ] = 5.0,
     pictures: PictureRequest,
-    controls: Annotated[bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle, which it is compared with.")] = True,
+    controls: Annotated[
+        bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle, which it is compared with.")
+    ] = True,
     export: Annotated[bool, typer.Option("--export/--no-export", help="Write the bundle.")] = True,
     anyway: Annotated[
         bool,

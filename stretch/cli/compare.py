@@ -22,9 +22,7 @@ def compare(
     *,
     what: Annotated[
         list[str],
-        typer.Argument(
-            help="Bundle folders, JSON output of `branch`, `search` or `run`, or models, which are planned for each device."
-        ),
+        typer.Argument(help="Bundle folders, JSON output of `branch`, `search` or `run`, or models, which are planned for each device."),
     ],
     device: Annotated[
         list[str] | None, typer.Option(help="Id or path of a device profile that models are planned for; repeatable.")

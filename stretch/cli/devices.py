@@ -24,7 +24,9 @@ class ListedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     width_slice: int  # Preferred multiple of channel counts.
     origin: Origin  # Source of its predicted times by default: ``fit``, ``sibling``, ``relatives`` or ``roofline``.
     cores: dict[str, str]  # Description of each core set.
-    measurements: dict[str, str]  # Measurements that its times are fitted to, by core set and precision, such as ``1large fp32``; empty without a fit.
+    measurements: dict[
+        str, str
+    ]  # Measurements that its times are fitted to, by core set and precision, such as ``1large fp32``; empty without a fit.
 
 
 class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):

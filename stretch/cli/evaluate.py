@@ -33,9 +33,12 @@ def evaluate(
     labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether folder names are class labels.")] = True,
     image_count: Annotated[int | None, typer.Option(help="Maximum number of images, spread evenly over all.", min=1)] = None,
     mapping: Annotated[
-        list[str] | None, typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas.")
+        list[str] | None,
+        typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas."),
     ] = None,
-    processors: Annotated[str | None, typer.Option(help="Processors to use, such as cpu,gpu; subgraphs of the others move to them.")] = None,
+    processors: Annotated[
+        str | None, typer.Option(help="Processors to use, such as cpu,gpu; subgraphs of the others move to them.")
+    ] = None,
     pictures: PictureRequest,
 ) -> None:
     """Measure a bundle's accuracy on images, and its agreement with the original."""

@@ -21,11 +21,14 @@ def explain(
     device: Annotated[
         str | None,
         typer.Option(
-            "--device", "-d", help="Predict for this device (see `stretch devices`) instead of measuring here; with --runtime, a device of the runtime."
+            "--device",
+            "-d",
+            help="Predict for this device (see `stretch devices`) instead of measuring here; with --runtime, a device of the runtime.",
         ),
     ] = None,
     mapping: Annotated[
-        list[str] | None, typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas.")
+        list[str] | None,
+        typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas."),
     ] = None,
     foreign_runtime: Annotated[
         str | None, typer.Option("--runtime", help="Show how this runtime places a file: onnxruntime, qnn, openvino, litert or opencl.")

@@ -40,7 +40,8 @@ def export(
     out: Output,
     *,
     bundle: Annotated[
-        Path, typer.Argument(help="Folder of an fp32 bundle; any bundle with --format tflite, one with int8 dsp subgraphs with --format qnn.")
+        Path,
+        typer.Argument(help="Folder of an fp32 bundle; any bundle with --format tflite, one with int8 dsp subgraphs with --format qnn."),
     ],
     folder: Annotated[Path, typer.Option("--out", help="Folder of the new bundle.")],
     file_format: Annotated[
@@ -57,14 +58,20 @@ def export(
         ),
     ] = None,
     images: Annotated[
-        Path | None, typer.Option(help="Folder of calibration images (pictures, .npy, .npz). Default for random weights and fp16: synthetic images.")
+        Path | None,
+        typer.Option(help="Folder of calibration images (pictures, .npy, .npz). Default for random weights and fp16: synthetic images."),
     ] = None,
     limit: Annotated[int, typer.Option("--image-count", help="Maximum number of images; the first 64 calibrate.", min=8, max=100_000)] = 64,
     pictures: PictureRequest,
     min_cosine: Annotated[
-        float, typer.Option(help="Minimum cosine similarity to fp32 of the output of each int8 or fp16 subgraph and of the model.", min=0.0, max=1.0)
+        float,
+        typer.Option(
+            help="Minimum cosine similarity to fp32 of the output of each int8 or fp16 subgraph and of the model.", min=0.0, max=1.0
+        ),
     ] = 0.99,
-    fp32_fallback: Annotated[bool, typer.Option("--fp32-fallback", help="Keep subgraphs below --min-cosine in fp32 instead of failing.")] = False,
+    fp32_fallback: Annotated[
+        bool, typer.Option("--fp32-fallback", help="Keep subgraphs below --min-cosine in fp32 instead of failing.")
+    ] = False,
     chips: Annotated[str, typer.Option(help="With --format qnn: chips to compile for, separated by commas.")] = "sm8350,sm8450,sm8550",
     aot: Annotated[
         str | None,

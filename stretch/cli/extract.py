@@ -28,7 +28,9 @@ def extract(
     ] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="Folder of the result. Default: RUN/extracted.")] = None,
     export: Annotated[bool, typer.Option("--export/--no-export", help="Write a bundle, too.")] = True,
-    controls: Annotated[bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle, which it is compared with.")] = True,
+    controls: Annotated[
+        bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle, which it is compared with.")
+    ] = True,
     rank: Annotated[
         int,
         typer.Option(

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 #: The flag, for every verb that reads a model.
 InputSizes = Annotated[
     list[str] | None,
-    typer.Option("--input", help="Input shape, such as 3x224x224 or, with the batch, 4x3x224x224; for several inputs one NAME=1x3x224x224 each."),
+    typer.Option(
+        "--input", help="Input shape, such as 3x224x224 or, with the batch, 4x3x224x224; for several inputs one NAME=1x3x224x224 each."
+    ),
 ]
 
-_EXAMPLE = (
-    "write channels, height and width as 3x224x224, with the batch as 4x3x224x224, and for several inputs one NAME=1x3x224x224 each"
-)
+_EXAMPLE = "write channels, height and width as 3x224x224, with the batch as 4x3x224x224, and for several inputs one NAME=1x3x224x224 each"
 
 
 def read_inputs(texts: Sequence[str] | None) -> "InputShapes | None":

@@ -53,7 +53,9 @@ def models(
     ] = "*",
     details: Annotated[
         bool,
-        typer.Option("--details", help="Capture each model and show which of its stages can be scaled, divided exactly or only placed, and why."),
+        typer.Option(
+            "--details", help="Capture each model and show which of its stages can be scaled, divided exactly or only placed, and why."
+        ),
     ] = False,
     input_size: InputSizes = None,
 ) -> None:
@@ -96,9 +98,7 @@ def _listed(pattern: str) -> list[ListedModel]:
 def _detailed(out: Output, items: Sequence[ListedModel], pattern: str, shape: "InputShapes | None") -> list[DetailedModel]:
     """Capture models with random weights, or files with theirs."""
     if len(items) > MOST_DETAILED:
-        raise UsageError(
-            f"{len(items)} models match `{pattern}`, and --details shows up to {MOST_DETAILED}", "give a narrower pattern"
-        )
+        raise UsageError(f"{len(items)} models match `{pattern}`, and --details shows up to {MOST_DETAILED}", "give a narrower pattern")
     detailed = []
     with out.progress("models", total=len(items)) as step:
         for number, item in enumerate(items):

@@ -22,7 +22,8 @@ BenchmarkModel = Annotated[
     Path | None, typer.Option("--benchmark-model", help="With --adb: LiteRT's benchmark_model for Android, which times every signature.")
 ]
 PhoneRunner = Annotated[
-    Path | None, typer.Option("--runner", help="With --adb: Android build of the program that `stretch runner` writes, which runs all branches.")
+    Path | None,
+    typer.Option("--runner", help="With --adb: Android build of the program that `stretch runner` writes, which runs all branches."),
 ]
 Libraries = Annotated[
     Path | None, typer.Option("--libraries", help="With --adb: folder of LiteRT's libraries for Android, accelerators included.")

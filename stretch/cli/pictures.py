@@ -22,7 +22,8 @@ Mean = Annotated[
 Std = Annotated[str | None, typer.Option(help="Standard deviation of red, green and blue. Default: that of the model.")]
 Size = Annotated[int | None, typer.Option(help="Size of the shorter side that images are resized to before the crop.", min=1)]
 Crop = Annotated[
-    float | None, typer.Option(help="Instead of --size: share of the shorter side that the crop keeps. Default: that of the model.", max=1.0)
+    float | None,
+    typer.Option(help="Instead of --size: share of the shorter side that the crop keeps. Default: that of the model.", max=1.0),
 ]
 
 

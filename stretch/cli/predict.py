@@ -43,7 +43,10 @@ def predict(
     html: Html = None,
     input_size: InputSizes = None,
     weights: Annotated[
-        str, typer.Option(help="A weights file, which is checked against the model; default and none read no weights, as latency does not depend on them.")
+        str,
+        typer.Option(
+            help="A weights file, which is checked against the model; default and none read no weights, as latency does not depend on them."
+        ),
     ] = "none",
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
 ) -> None:
@@ -187,15 +190,15 @@ def _warn(out: Output, prediction: "Prediction") -> None:
         out.warn(guessed)
     for name, row in prediction.processors.items():
         if row.calibrated and row.by_roofline:
-            out.warn(
-                f"{row.by_roofline} of {row.kernel_count} kernels on {name} resemble no measured kernel and are timed by the roofline"
-            )
+            out.warn(f"{row.by_roofline} of {row.kernel_count} kernels on {name} resemble no measured kernel and are timed by the roofline")
 
 
 def _show(console: "Console", prediction: "Prediction", kernels: bool) -> None:
     from rich.table import Table
 
-    console.print(f"{prediction.model} on {prediction.device}: {prediction.macs / 1e6:.1f} M multiply-accumulates, {prediction.params / 1e6:.2f} M parameters")
+    console.print(
+        f"{prediction.model} on {prediction.device}: {prediction.macs / 1e6:.1f} M multiply-accumulates, {prediction.params / 1e6:.2f} M parameters"
+    )
     console.print()
     table = Table(box=None, pad_edge=False)
     for title in ("processor", "precision", "predicted ms", "low", "high"):

@@ -33,17 +33,20 @@ def refine(
         float | None, typer.Option(help="Minutes of refinement, on a GPU if there is one. Default: 5 without --steps.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Maximum number of steps, with a batch of 64 views each.", min=1)] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the new bundle. Default: replace the bundle.")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder of the new bundle. Default: replace the bundle.")] = None,
     image_count: Annotated[int, typer.Option(help="Maximum number of training images; others are held back.", min=16)] = 256,
     run_images: Annotated[
         int,
-        typer.Option(help="Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none.", min=0),
+        typer.Option(
+            help="Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none.", min=0
+        ),
     ] = 64,
     mapping: Annotated[
         list[str] | None,
-        typer.Option("--map", help="Delegate that stands in for a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
+        typer.Option(
+            "--map",
+            help="Delegate that stands in for a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU.",
+        ),
     ] = None,
     checkpoint: Annotated[
         Path | None,

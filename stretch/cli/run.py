@@ -58,9 +58,12 @@ def run(
     out: Output,
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
     mapping: Annotated[
-        list[str] | None, typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas.")
+        list[str] | None,
+        typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas."),
     ] = None,
-    processors: Annotated[str | None, typer.Option(help="Processors to use, such as cpu,gpu; subgraphs of the others move to them.")] = None,
+    processors: Annotated[
+        str | None, typer.Option(help="Processors to use, such as cpu,gpu; subgraphs of the others move to them.")
+    ] = None,
     priority: Annotated[
         str | None, typer.Option(help="Choose processors by predicted latency or energy on the device. Default: those of the design.")
     ] = None,
@@ -88,9 +91,7 @@ def run(
         list[Path] | None,
         typer.Option(help="Public key (Ed25519 in PEM) that must have signed the bundle; repeat to allow several."),
     ] = None,
-    input_file: Annotated[
-        Path | None, typer.Option("--input", help="Input as a .npy file. Default: normally distributed numbers.")
-    ] = None,
+    input_file: Annotated[Path | None, typer.Option("--input", help="Input as a .npy file. Default: normally distributed numbers.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a measured and a predicted timeline for ui.perfetto.dev to this file.")] = None,
     table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None,
     html: Html = None,

@@ -76,14 +76,14 @@ def search(
         Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) for measuring the loss of single segments.")
     ] = None,
     image_count: Annotated[int, typer.Option(help="Maximum number of calibration images.", min=16)] = 96,
-    budget: Annotated[float, typer.Option(help="Minutes for measurements; a measurement in progress is completed.", min=0.05, max=1e4)] = 5.0,
+    budget: Annotated[
+        float, typer.Option(help="Minutes for measurements; a measurement in progress is completed.", min=0.05, max=1e4)
+    ] = 5.0,
     pictures: PictureRequest,
     input_size: InputSizes = None,
     weights: Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")] = "default",
     seed: Annotated[int, typer.Option(help="Seed of random weights.")] = 0,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="New folder for the design files and the measurements.")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="New folder for the design files and the measurements.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Plot the front into this .svg or .png file.")] = None,
     html: Html = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,

@@ -30,9 +30,7 @@ def simulate(
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
     device: Annotated[
         str | None,
-        typer.Option(
-            help="Device to simulate: id or path of a profile. Default: the device that the bundle was planned for."
-        ),
+        typer.Option(help="Device to simulate: id or path of a profile. Default: the device that the bundle was planned for."),
     ] = None,
     alternatives: Annotated[
         list[str] | None,
@@ -64,37 +62,29 @@ def simulate(
     ] = None,
     frequency: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Speed factor of a processor and its interval in ms, such as gpu=0.5@100:500; repeat or separate by commas."
-        ),
+        typer.Option(help="Speed factor of a processor and its interval in ms, such as gpu=0.5@100:500; repeat or separate by commas."),
     ] = None,
     heat: Annotated[
         str | None,
-        typer.Option(
-            help="Simulate heating and throttling: `profile` for the model in the device's profile, or a TOML file."
-        ),
+        typer.Option(help="Simulate heating and throttling: `profile` for the model in the device's profile, or a TOML file."),
     ] = None,
     jitter: Annotated[float, typer.Option(help="Jitter of computing times: the standard deviation of their logarithm.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Random seed of jitter and arrivals.", min=0)] = 0,
     arrivals: Annotated[
         str | None,
-        typer.Option(
-            help="Arrivals of requests: periodic:MS, or poisson:RATE in requests per second. Default: as soon as a lane is free."
-        ),
+        typer.Option(help="Arrivals of requests: periodic:MS, or poisson:RATE in requests per second. Default: as soon as a lane is free."),
     ] = None,
     in_flight: Annotated[int, typer.Option(help="Inferences at once.", min=1, max=64)] = 1,
-    deadline: Annotated[float | None, typer.Option(help="Milliseconds from request to output; reports how many inferences miss it.")] = None,
+    deadline: Annotated[
+        float | None, typer.Option(help="Milliseconds from request to output; reports how many inferences miss it.")
+    ] = None,
     shared: Annotated[
         bool,
-        typer.Option(
-            "--shared", help="Schedule the bundles' steps by deadlines and fair shares, as a Scheduler in Python does."
-        ),
+        typer.Option("--shared", help="Schedule the bundles' steps by deadlines and fair shares, as a Scheduler in Python does."),
     ] = False,
     admit: Annotated[
         bool,
-        typer.Option(
-            "--admit", help="Report whether all requests can be answered in time at their rates, with this scheduling."
-        ),
+        typer.Option("--admit", help="Report whether all requests can be answered in time at their rates, with this scheduling."),
     ] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a timeline of the first inferences for ui.perfetto.dev to this file.")] = None,
     html: Html = None,
@@ -137,7 +127,9 @@ def simulate(
         prefer=prefer,
         alternatives=tuple(parse_other(text, loaded) for text in alternatives or []),
         thermal=None if heat is None else thermal_of(profile) if heat == "profile" else read_thermal(Path(heat)),
-        workloads=tuple(ConcurrentWorkload(load_bundle(path, check_hashes=True), when, written, within) for path, when, written, within in parsed),
+        workloads=tuple(
+            ConcurrentWorkload(load_bundle(path, check_hashes=True), when, written, within) for path, when, written, within in parsed
+        ),
     )
     with out.progress("simulating", total=inferences // PROGRESS_EVERY) as step:
         answer, simulated = simulate_bundle(loaded, profile, scene, request, out.warnings, out.warn, step)
@@ -193,7 +185,11 @@ def _others(answer: "SimulateAnswer") -> "Iterator[str]":
             break
         yield f"after inference {decision.inference} at {decision.at_ms:.1f} ms, {decision.kind}: {decision.after} ({decision.reason})"
     for workload in answer.beside:
-        times = "none ended" if workload.p50_ms is None else f"median {workload.p50_ms:.2f} ms, p90 {workload.p90_ms:.2f}, p99 {workload.p99_ms:.2f}"
+        times = (
+            "none ended"
+            if workload.p50_ms is None
+            else f"median {workload.p50_ms:.2f} ms, p90 {workload.p90_ms:.2f}, p99 {workload.p99_ms:.2f}"
+        )
         missed = "" if workload.deadline_ms is None else f"; {workload.missed} miss the deadline of {workload.deadline_ms:g} ms"
         yield f"beside, {workload.bundle}: {workload.inferences} inferences, {times}; undisturbed {workload.makespan_ms:.2f} ms{missed}"
 

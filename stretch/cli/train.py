@@ -35,9 +35,13 @@ def train(
     folder: Annotated[Path | None, typer.Option("--out", help="Folder of the run. Default: runs/RECIPE.")] = None,
     change: Annotated[list[str] | None, typer.Option("--set", help="Override a value of the recipe, such as train.epochs=5.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest complete checkpoint of the run.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Build everything and train one step on synthetic images, without writing anything.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build everything and train one step on synthetic images, without writing anything.")
+    ] = False,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Execute Python code that the recipe names as its model.")] = False,
-    gpus: Annotated[int, typer.Option(help="Number of processes, with one GPU each; more than one are started by torchrun.", min=1, max=64)] = 1,
+    gpus: Annotated[
+        int, typer.Option(help="Number of processes, with one GPU each; more than one are started by torchrun.", min=1, max=64)
+    ] = 1,
 ) -> None:
     """Train a branched network, or a supernet of many designs, from a recipe."""
     from stretch.train.recipe import find_recipe, load_recipe

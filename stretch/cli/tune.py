@@ -38,7 +38,8 @@ def tune(
         ),
     ] = 2.0,
     mapping: Annotated[
-        list[str] | None, typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=opencl1; repeat or separate by commas.")
+        list[str] | None,
+        typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=opencl1; repeat or separate by commas."),
     ] = None,
 ) -> None:
     """Tune the kernels of a bundle, on delegates that support it, and keep the results for this device and driver."""

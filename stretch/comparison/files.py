@@ -100,11 +100,7 @@ class _Run(msgspec.Struct):
 
 
 def rows_of_file(path: Path) -> Sequence[ComparedRow]:
-    """The rows of a file with what `stretch branch`, `search` or `run` printed with `--json`.
-
-    Raises:
-        StretchError: If it cannot be read, or is something else.
-    """
+    """The rows of a file with what `stretch branch`, `search` or `run` printed with `--json`."""
     hint = "give a file with what `stretch branch`, `search` or `run` prints with --json, a bundle's folder, or a model with --device"
     try:
         if path.stat().st_size > _LARGEST:

@@ -55,11 +55,7 @@ def code_of(op: Op, shapes: list[Shape]) -> Code:
 
 
 def literal(value: Any) -> str:
-    """A number, truth value, word or tuple of them as Python code; what a file states becomes nothing else.
-
-    Raises:
-        StretchError: If it is anything else.
-    """
+    """A number, truth value, word or tuple of them as Python code; what a file states becomes nothing else."""
     if isinstance(value, bool | int) or value is None or (isinstance(value, str) and _WORD.fullmatch(value)):
         return repr(value)
     if isinstance(value, float):

@@ -41,11 +41,7 @@ class Sources:
 
 
 def captured_sources(captured: Captured) -> Sources:
-    """A network as it is, as one class.
-
-    Raises:
-        StretchError: If an operator cannot be written as Python code.
-    """
+    """A network as it is, as one class."""
     graph = captured.graph
     sources = Sources(class_name(graph.name), inputs=tuple(op.shape for op in graph.inputs))
     written = write_class(sources.name, graph, f"The network {_plain(graph.name)}.", captured.returned)
@@ -56,11 +52,7 @@ def captured_sources(captured: Captured) -> Sources:
 
 
 def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
-    """A branched network: a module a segment, a class a branch.
-
-    Raises:
-        StretchError: If an operator cannot be written as Python code.
-    """
+    """A branched network: a module a segment, a class a branch."""
     sources = Sources(class_name(original.name), inputs=tuple(op.shape for op in model.graph.inputs))
     every: list[Written] = []
     bands = False

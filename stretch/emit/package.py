@@ -54,11 +54,7 @@ torch.export.save(torch.export.export(model, example), "{package}.pt2")
 
 
 def check_folder(out: Path) -> None:
-    """Refuse a folder that the package cannot be written to, before any work is done.
-
-    Raises:
-        UsageError: If its name is none that Python imports, or something lies there.
-    """
+    """Refuse a folder that the package cannot be written to, before any work is done."""
     if not out.name.isidentifier():
         raise UsageError(f"`{out.name}` is no name of a Python package", "name the folder by letters, digits and underscores")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -75,9 +71,6 @@ def write_package(out: Path, sources: Sources, model: nn.Module, docstring: str)
 
     Returns:
         Names of the files, and the largest difference from the network's outputs as a share of their largest.
-
-    Raises:
-        StretchError: If it computes something else, or cannot be written.
     """
     out = out.absolute()
     try:

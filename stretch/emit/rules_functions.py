@@ -39,7 +39,9 @@ codes.register("identity")(lambda op, shapes: Code(passes=True))
 
 def _applied(function: str, *arguments: Any, **settings: Any) -> Code:
     """A function of the one tensor that it reads, with literal settings; those that are None are left out."""
-    texts = [literal(argument) for argument in arguments] + [f"{key}={literal(value)}" for key, value in settings.items() if value is not None]
+    texts = [literal(argument) for argument in arguments] + [
+        f"{key}={literal(value)}" for key, value in settings.items() if value is not None
+    ]
     return Code(f"{function}({', '.join(['{0}', *texts])})")
 
 

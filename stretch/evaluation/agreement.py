@@ -72,9 +72,6 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
 
     Args:
         images: Batches of what the network reads, (n, channels, height, width), at least one image.
-
-    Raises:
-        StretchError: If an output holds NaN or infinity.
     """
     device = next(model.parameters()).device
     original = build(captured, whole_design(captured, model.design)).to(device).eval()

@@ -61,10 +61,6 @@ def measure_files(
         mapping: Where processors run here, such as ``{"dsp": "dsp"}`` for the DSP's simulator.
         seconds: Time after which no further image is begun; one is always measured.
         progress: Called with the next subgraph.
-
-    Raises:
-        UsageError: If the mapping does not fit the bundle or this machine, or a delegate of it computes nothing.
-        StretchError: If a delegate fails, or an output holds NaN or infinity.
     """
     manifest = bundle.manifest
     kept: dict[str, str] = {}

@@ -50,9 +50,6 @@ def find_images(path: Path, outputs: int, names: Path | None = None, *, labelled
         path: A folder whose folders are classes, or hold no images below it; or a .csv or .tsv of file and label.
         names: A file with the name of each output's class, one a line, in order.
         labelled: False to take all images of a folder, whatever folders they are in, without labels.
-
-    Raises:
-        StretchError: If there are no images, or the classes are not those of the network.
     """
     if path.suffix.lower() in _TABLES and path.is_file():
         rows = _table(path)

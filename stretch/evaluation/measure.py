@@ -120,9 +120,6 @@ def evaluate(
     Args:
         original: What it is compared with; None if there is nothing.
         images: Name, input and label of each image; labels may be None.
-
-    Raises:
-        StretchError: If an output holds NaN or infinity; names the image.
     """
     evaluation = Evaluation(outputs, original is not None)
     for name, x, label in images:

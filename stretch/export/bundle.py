@@ -70,10 +70,6 @@ def export_bundle(
         facts: Metadata for the manifest.
         agreeing: Measures the agreement with the original on the complete files, before they are put in place; that of `facts` if None.
         progress: Called with the name of each file before it is written.
-
-    Raises:
-        StretchError: If the folder cannot be written, or a file's results
-            differ from torch's.
     """
     with staged(out) as folder:
         written = _write_graphs(folder, original, model, sequential if controls else None, facts, controls=controls, progress=progress)

@@ -74,9 +74,6 @@ def check_export(
         max|a - b| / max|b|; ``rounding``, torch's rounding error by tensor, where it exceeds
         `TOLERANCE` (`scheduler.runtime.distance.allowed`); and ``sample``, torch's result
         for one input (`scheduler.checks.sample`).
-
-    Raises:
-        StretchError: If an error is larger than rounding explains or not a number; names the file.
     """
     drawn = random_input(Bundle(folder, manifest), SEED)
     inputs = [torch.from_numpy(array) for array in as_arrays(drawn, manifest.inputs).values()]
@@ -93,7 +90,11 @@ def check_export(
         rounding = {}
         if max(errors.values()) * MARGIN > TOLERANCE:
             own_errors = _own_errors(lambda net, x: list(_run(net, manifest, x).values()), model, inputs)
-            rounding = {name: own_error for name, own_error in zip(_run(model, manifest, inputs), own_errors, strict=True) if own_error * MARGIN > TOLERANCE}
+            rounding = {
+                name: own_error
+                for name, own_error in zip(_run(model, manifest, inputs), own_errors, strict=True)
+                if own_error * MARGIN > TOLERANCE
+            }
     return {
         "tolerance": tolerance,
         "max_error": max(errors.values()),

@@ -20,9 +20,6 @@ def exchange(one: Path, other: Path) -> bool:
 
     Returns:
         Whether it succeeded; False if the system does not support it.
-
-    Raises:
-        OSError: If one of them is missing or may not be renamed.
     """
     return _renameat2(one, other, _EXCHANGE)
 
@@ -32,9 +29,6 @@ def place(folder: Path, name: Path) -> bool:
 
     Returns:
         Whether it succeeded; False if the name is taken.
-
-    Raises:
-        OSError: If it may not be renamed.
     """
     try:
         if not _renameat2(folder, name, _NOREPLACE):

@@ -90,8 +90,12 @@ class Lowering:
         precision = self.chosen[sub.name]
         lowered = to_half(model) if precision != "int8" else self._int8(sub, model, reads)
         run = runner(lowered)
-        inputs = [tuple(np.ascontiguousarray(cut(x, sub.rows.get(name))) for name, x in zip(sub.inputs, sample, strict=True)) for sample in reads]
-        lost = loss(pair for sample, expected in zip(inputs, writes, strict=True) for pair in zip(expected, several(run(*sample)), strict=True))
+        inputs = [
+            tuple(np.ascontiguousarray(cut(x, sub.rows.get(name))) for name, x in zip(sub.inputs, sample, strict=True)) for sample in reads
+        ]
+        lost = loss(
+            pair for sample, expected in zip(inputs, writes, strict=True) for pair in zip(expected, several(run(*sample)), strict=True)
+        )
         known = edges(lowered) if precision == "int8" else None
         return Lowered(precision, lowered, known, lost, layer_losses(model, lowered, inputs[:LAYER_IMAGES]) if layers else {})
 

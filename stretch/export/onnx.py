@@ -148,11 +148,7 @@ def passed_on(graph: OpGraph) -> dict[str, str]:
 
 
 def read_passed_on(model: onnx.ModelProto) -> dict[str, str]:
-    """Operators without a node in a file, with the tensor that each passes on.
-
-    Raises:
-        StretchError: If the property is malformed.
-    """
+    """Operators without a node in a file, with the tensor that each passes on."""
     text = next((entry.value for entry in model.metadata_props if entry.key == PASSED_ON), "{}")
     try:
         return msgspec.json.decode(text, type=dict[str, str])

@@ -62,11 +62,6 @@ def export_precision(
         min_cosine: Minimum cosine with fp32 of the outputs of each changed subgraph and of the model.
         repair: Keep subgraphs below it in fp32 instead of failing.
         progress: Called with the next subgraph.
-
-    Raises:
-        UsageError: If a processor or precision is unknown or not available, or `out` is the bundle itself.
-        InfeasibleError: If a subgraph or the output loses more than allowed; names the subgraph.
-        StretchError: If a subgraph is quantised already or cannot be, or the folder cannot be written.
     """
     manifest = bundle.manifest
     chosen = _chosen(manifest, precision)
@@ -176,7 +171,9 @@ def _losses(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[s
             losses.append(loss([(expected[name], got[name])]))
         outputs.append((expected[manifest.output], got[manifest.output]))
     # Only the worst image's loss is kept, not its tensors.
-    record: dict[str, Any] = {name: Loss(min(one.cosine for one in losses), min(one.snr_db for one in losses)) for name, losses in pairs.items()}
+    record: dict[str, Any] = {
+        name: Loss(min(one.cosine for one in losses), min(one.snr_db for one in losses)) for name, losses in pairs.items()
+    }
     record["output"] = loss(outputs)
     record["top1"] = top1_agreement(outputs) if len(manifest.model.output_shape) == 2 else None
     return record

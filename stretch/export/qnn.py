@@ -37,13 +37,6 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
         out: Folder of the new one; an earlier bundle there is replaced.
         chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
         progress: Called with the next file.
-
-    Raises:
-        UsageError: If there is nothing to compile, or `out` is the bundle itself.
-        UnknownNameError: If a chip is not known.
-        MissingBackendError: If `onnxruntime-qnn` is missing.
-        InfeasibleError: If compiled code differs from its subgraph.
-        StretchError: If QNN cannot compile a subgraph.
     """
     manifest = bundle.manifest
     for chip in chips:
@@ -77,7 +70,10 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
                 losses.setdefault(chip, {})[sub.name] = code_loss
                 contexts.setdefault(chip, {})[sub.name] = name
                 files[name] = file_entry(path)
-        record = {chip: {name: subgraph_loss.to_json() for name, subgraph_loss in subgraph_losses.items()} for chip, subgraph_losses in losses.items()}
+        record = {
+            chip: {name: subgraph_loss.to_json() for name, subgraph_loss in subgraph_losses.items()}
+            for chip, subgraph_losses in losses.items()
+        }
         new_manifest = msgspec.structs.replace(
             manifest,
             files=files,

@@ -44,9 +44,6 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
 
     Args:
         manifest: Manifest whose subgraphs have the precisions of their files.
-
-    Raises:
-        StretchError: If a file has an unknown operator.
     """
     try:
         device = load_device(manifest.device)

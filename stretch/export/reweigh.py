@@ -48,9 +48,6 @@ def export_reweighed(
         calibrated_on: Fingerprints of the images that the new weights were fitted to.
         agreeing: Measures the agreement with the original on the complete files, before they are put in place.
         progress: Called with a description of the next step.
-
-    Raises:
-        StretchError: If a file differs from torch, or the folder cannot be written.
     """
     manifest = bundle.manifest
     arrays = to_numpy(op_weights(model))

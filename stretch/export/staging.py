@@ -27,12 +27,7 @@ _TRIES = 100
 
 
 def check_target(out: Path) -> None:
-    """Check early that a target can become a bundle.
-
-    Raises:
-        StretchError: If it is a file, a folder with anything but the
-            files of a bundle (the first other file is named), or its parent is not writable.
-    """
+    """Check early that a target can become a bundle."""
     out = Path(os.path.abspath(out))
     try:
         _check_replaceable(out)
@@ -132,7 +127,8 @@ def _check_replaceable(out: Path) -> None:
         raise StretchError(f"{refused}: the folder holds something else: {error.message}", "choose a new folder with --out") from error
     if unknown_file := stranger(out, manifest):
         raise StretchError(
-            f"{refused}: beside the bundle there, the folder holds `{unknown_file}`", "move that elsewhere, or choose a new folder with --out"
+            f"{refused}: beside the bundle there, the folder holds `{unknown_file}`",
+            "move that elsewhere, or choose a new folder with --out",
         )
 
 

@@ -43,11 +43,7 @@ class Builder:
         return next(iter(self.inputs.values()))
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
-        """A call of a function of torch.
-
-        Raises:
-            StretchError: If it does not fit what it reads, or makes too much.
-        """
+        """A call of a function of torch."""
         return self._record(self._graph.call_function(function, args, kwargs), lambda *a, **k: function(*a, **k))
 
     def method(self, name: str, x: fx.Node, *args: Any) -> fx.Node:
@@ -168,11 +164,7 @@ def turned(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
 
 
 def filled(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
-    """The module with these parameters and statistics, by name; None for one that it has not.
-
-    Raises:
-        StretchError: If they are of another shape than its own.
-    """
+    """The module with these parameters and statistics, by name; None for one that it has not."""
     for name, given in numbers.items():
         own = getattr(module, name)
         if given is not None and tuple(own.shape) != given.shape:

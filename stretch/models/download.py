@@ -28,9 +28,6 @@ def check_host(host: str) -> None:
     """Return if a host name resolves.
 
     The resolver knows no timeout of its own, so it is asked in a thread.
-
-    Raises:
-        OSError: If it does not resolve, or not in `PATIENCE` seconds.
     """
     if urllib.request.getproxies().get("https"):
         return

@@ -103,10 +103,6 @@ def settled(path: Path, ends: Sequence[End], asked: InputShapes | None) -> dict[
     Args:
         asked: Shapes, batch first: of its one input, or of several in their order or by their names, those of the file or
             of the arguments; where some or all are left out, what the file states.
-
-    Raises:
-        UsageError: If a size is open and not asked for, or what is asked for does not fit the file.
-        StretchError: If a shape is none that a network reads.
     """
     given = _asked(path, ends, asked)
     known: dict[str, tuple[str, int]] = {}
@@ -147,9 +143,6 @@ def finished(path: Path, builder: Builder, ends: Sequence[End], returned: Any, w
 
     Args:
         returned: What it returns: calls of the network, and what the file states itself, within tuples, lists and dictionaries.
-
-    Raises:
-        StretchError: If it returns nothing that it computes.
     """
     found = [leaf for _, leaf in leaves(returned) if isinstance(leaf, fx.Node)]
     if all(node.op in ("placeholder", "get_attr") for node in found):

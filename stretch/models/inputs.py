@@ -23,11 +23,7 @@ class Inputs(Generic[Seen]):
         return self.inputs[i] if i < len(self.inputs) else None
 
     def known(self, i: int, what: str) -> np.ndarray:
-        """Input `i`, which the file must store.
-
-        Raises:
-            StretchError: If the network computes it, or it is left out.
-        """
+        """Input `i`, which the file must store."""
         found = self.value(i)
         if not isinstance(found, np.ndarray):
             raise StretchError(f"its {what} depends on what the network reads, or is left out")

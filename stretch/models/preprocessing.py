@@ -15,9 +15,6 @@ def stated_preprocessing(module: Any, name: str) -> Preprocessing:
 
     Args:
         module: A model; ``preprocessing`` is a `Preprocessing`, or a table of its values.
-
-    Raises:
-        StretchError: If ``preprocessing`` is something else, or a value is out of range.
     """
     stated = getattr(module, "preprocessing", None)
     if stated is None:

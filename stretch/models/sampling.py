@@ -12,11 +12,7 @@ MAX_SIDE = 1 << 12
 
 
 def between(at: np.ndarray, old: int) -> np.ndarray:
-    """How much of each old pixel is in a new one that lies among them; rows are new.
-
-    Raises:
-        StretchError: If they are too many.
-    """
+    """How much of each old pixel is in a new one that lies among them; rows are new."""
     if max(len(at), old) > MAX_SIDE:
         raise StretchError(f"it resizes {old} to {len(at)} pixels with coordinates that torch has not")
     at = np.clip(at, 0, old - 1)

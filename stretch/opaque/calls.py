@@ -103,9 +103,6 @@ class Replay:
     Args:
         calls: The calls.
         shape: Of the result, as it is stated.
-
-    Raises:
-        StretchError: If a call is none that may be made, or the result has another shape.
     """
 
     def __init__(self, calls: Calls, shape: Shape) -> None:
@@ -142,22 +139,14 @@ class Replay:
 
 
 def calls_of(attrs: Attrs) -> Calls:
-    """The calls that an opaque operator states.
-
-    Raises:
-        StretchError: If it states none.
-    """
+    """The calls that an opaque operator states."""
     if CALLS not in attrs:
         raise StretchError("an opaque operator was captured for predictions, and states no calls that compute it")
     return read_calls(str(attrs[CALLS]))
 
 
 def read_calls(text: str) -> Calls:
-    """The calls of a text.
-
-    Raises:
-        StretchError: If it is no such text.
-    """
+    """The calls of a text."""
     try:
         return msgspec.json.decode(text, type=Calls)
     except msgspec.MsgspecError as error:
@@ -165,11 +154,7 @@ def read_calls(text: str) -> Calls:
 
 
 def find_operator(name: str) -> OpOverload:
-    """An operator that may be called.
-
-    Raises:
-        StretchError: If torch has none of this name, or it does more than compute tensors from tensors.
-    """
+    """An operator that may be called."""
     if not _NAME.fullmatch(name):
         raise StretchError(f"`{name}` is no name of an operator of torch")
     packet, _, overload = name.partition(".")
@@ -199,9 +184,6 @@ def plain(value: Any, tensor: Callable[[Any], dict[str, int] | None]) -> Any:
 
     Args:
         tensor: Tells of what stands for a tensor which one it is; None of anything else.
-
-    Raises:
-        ValueError: If it is nothing that a call may have.
     """
     reference = tensor(value)
     if reference is not None:
@@ -218,11 +200,7 @@ def plain(value: Any, tensor: Callable[[Any], dict[str, int] | None]) -> Any:
 
 
 def type_of(name: str) -> torch.dtype:
-    """A type of torch by its name.
-
-    Raises:
-        StretchError: If there is none.
-    """
+    """A type of torch by its name."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise StretchError(f"`{name}` is no type of torch")

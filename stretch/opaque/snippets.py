@@ -39,12 +39,7 @@ _KNOWN: dict[str, Snippet] = {}
 
 
 def prepare(wanted: Iterable[tuple[Calls, Shape]]) -> None:
-    """Export what is not known yet, all of it at once.
-
-    Raises:
-        StretchError: If torch's exporter cannot write one of them; names its operators.
-        MissingBackendError: If the exporter is not installed.
-    """
+    """Export what is not known yet, all of it at once."""
     new = {calls.text(): (calls, shape) for calls, shape in wanted if calls.text() not in _KNOWN}
     if not new:
         return

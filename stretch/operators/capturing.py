@@ -91,11 +91,7 @@ def plain_function(kind: str) -> FunctionRule:
 
 
 def constant(value: Any, what: str) -> torch.Tensor:
-    """A parameter that a function reads.
-
-    Raises:
-        Refusal: If it depends on the input.
-    """
+    """A parameter that a function reads."""
     if not isinstance(value, torch.Tensor):
         raise Refusal(f"its {what} depends on the input")
     return value
@@ -128,9 +124,6 @@ def lower_module(module: nn.Module, shape: Shape, channels_last: bool = False) -
     Args:
         shape: N×C×H×W or N×C.
         channels_last: Whether the module sees the tensor as N×H×W×C.
-
-    Raises:
-        Refusal: If the module or a setting of it is not supported.
     """
     name = _class_name(module)
     if name is None:

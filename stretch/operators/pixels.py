@@ -149,4 +149,6 @@ lowerings.register("rearrange")(
     Lowering(lambda ins, a: Rearrange(ints(a, "split"), ints(a, "order"), ints(a, "pixels")), _rearrange_onnx, no_tflite)
 )
 lowerings.register("roll")(Lowering(lambda ins, a: Roll(ints(a, "shift")), _roll_onnx, no_tflite))
-lowerings.register("subsample")(Lowering(lambda ins, a: Subsample(ints(a, "start"), ints(a, "stop"), ints(a, "step")), _subsample_onnx, no_tflite))
+lowerings.register("subsample")(
+    Lowering(lambda ins, a: Subsample(ints(a, "start"), ints(a, "stop"), ints(a, "step")), _subsample_onnx, no_tflite)
+)

@@ -135,11 +135,7 @@ def _mean(
 
 
 def adaptive_pool(how: str, shape: Shape, size: Any) -> tuple[str, dict[str, Attr]]:
-    """Adaptive pooling as plain pooling, where the windows are equal.
-
-    Raises:
-        Refusal: If the output size does not divide the input size.
-    """
+    """Adaptive pooling as plain pooling, where the windows are equal."""
     wanted = (size, size) if isinstance(size, int) or size is None else tuple(size)
     h, w = (n if want is None else int(want) for n, want in zip(shape[2:], wanted, strict=True))
     if (h, w) == (1, 1):

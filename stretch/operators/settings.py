@@ -30,9 +30,6 @@ def pooling_window(shape: Shape, kernel_size: Any, stride: Any, padding: Any, ce
         shape: Of the input, rows and columns last.
         stride: None or empty for the kernel's size.
         ceil_mode: Whether sizes are rounded up.
-
-    Raises:
-        Refusal: If such a window is dilated and ends between two of its steps.
     """
     kernel, steps, pads = pair(kernel_size), pair(dilation), window_padding(padding)
     rooms = [size + 2 * pad - 1 for size, pad in zip(shape[-2:], pads[:2], strict=True)]

@@ -91,18 +91,11 @@ class Phone:
         Args:
             command: Its words; the device's shell sees each as one word, whatever is in it.
             limit: Seconds; those of the phone if None.
-
-        Raises:
-            StretchError: If it fails, or the device is gone.
         """
         return self._adb(["shell", shlex.join(command)], f"run {command[0]} on the phone", limit).out
 
     def attempt(self, command: Sequence[str], what: str) -> "Ended":
-        """Run a command that may fail on the device; `what` names it in messages.
-
-        Raises:
-            StretchError: If the device is gone, or it takes too long.
-        """
+        """Run a command that may fail on the device; `what` names it in messages."""
         return self._adb(["shell", shlex.join(command)], what, checked=False)
 
     def _adb(self, words: Sequence[str], what: str, limit: float | None = None, *, checked: bool = True) -> "Ended":
@@ -127,7 +120,8 @@ def find_phone(serial: str | None, limit: float) -> Phone:
     state = states[chosen]
     if state != "device":
         problem, hint = next(
-            (explanation for known, explanation in _STATES.items() if state.startswith(known)), (f"is in the state `{state}`", "look at `adb devices`")
+            (explanation for known, explanation in _STATES.items() if state.startswith(known)),
+            (f"is in the state `{state}`", "look at `adb devices`"),
         )
         raise StretchError(f"the device `{chosen}` {problem}", hint)
     return Phone(program, chosen, limit)
@@ -135,11 +129,7 @@ def find_phone(serial: str | None, limit: float) -> Phone:
 
 @contextlib.contextmanager
 def workspace(phone: Phone) -> Iterator[Phone]:
-    """A temporary folder on the device, which is always removed at the end of the block.
-
-    Raises:
-        StretchError: If it cannot be created, or the block raises; the message says if the folder could not be removed.
-    """
+    """A temporary folder on the device, which is always removed at the end of the block."""
     phone.shell(["mkdir", phone.folder], limit=ASKING_S)
     try:
         yield phone
@@ -169,9 +159,6 @@ def call(program: str, words: Sequence[str], what: str, limit: float, *, checked
     Args:
         limit: Seconds after which it is ended.
         checked: Whether an exit code other than 0 is an error; that the device is gone always is.
-
-    Raises:
-        StretchError: If it fails, in one sentence.
     """
     try:
         ran = subprocess.run([program, *words], capture_output=True, timeout=limit, check=False, stdin=subprocess.DEVNULL)

@@ -56,11 +56,6 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
     Args:
         x: What the branches read when all of them run.
         step: Called with the name of the next step.
-
-    Raises:
-        UsageError: If there is nothing to run, or an option does not fit the profile of the bundle's device.
-        MissingBackendError: If there is no `adb`.
-        StretchError: If the phone cannot be reached, or a file is missing or none of ours.
     """
     if request.benchmark is None and request.runner is None:
         raise UsageError("--adb needs something to run on the phone", "give --benchmark-model FILE, --runner FILE or both")
@@ -96,7 +91,13 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
             threads = next((place.threads for place in where if place.target == "cpu"), 1)
             options = (f"--repeat={request.runs}", f"--warmup={request.warmup}", f"--time-limit={request.limit:g}")
             beside = run_side_by_side(
-                bundle, phone, request.runner, [path.name for path in libraries], x, (*options, *_pinned(bundle, mask, threads)), request.trace
+                bundle,
+                phone,
+                request.runner,
+                [path.name for path in libraries],
+                x,
+                (*options, *_pinned(bundle, mask, threads)),
+                request.trace,
             )
     return PhoneAnswer(
         serial=phone.serial,

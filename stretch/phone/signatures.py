@@ -53,9 +53,6 @@ def places(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[Plac
 
     Args:
         core_set: Of its CPU; its default if None.
-
-    Raises:
-        UsageError: If the CPU has no such core set.
     """
     measured_places: list[Place] = []
     for family, processor in profile.processors.items():
@@ -75,9 +72,6 @@ def works(bundle: Bundle, where: Sequence[Place]) -> list[Work]:
     """Every signature of a subgraph on every processor that takes its precision.
 
     Joins are left out: the profile has their time as that of a link.
-
-    Raises:
-        StretchError: If there is none.
     """
     model = bundle.manifest.model.name
     signature_works = [

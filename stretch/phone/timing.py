@@ -63,9 +63,6 @@ def open_table(folder: Path, device: str, benchmark: Path, works: list[Work]) ->
 
     Args:
         benchmark: The `benchmark_model` that is run: its content tells its version.
-
-    Raises:
-        StretchError: If they are of something else, or one of `works` is there already.
     """
     digest = hashlib.sha256(read_bytes(benchmark, "program", MAX_BYTES)).hexdigest()[:12]
     table = PhoneTable(Table.open(folder, brought_in(device), resume=True), device, f"benchmark_model {digest}")
@@ -101,9 +98,6 @@ class Timing:
         """Measure a signature and keep its time.
 
         It runs twice: alone, and with the times of its operators, which take time themselves.
-
-        Raises:
-            StretchError: If the phone is gone, or a file cannot be read or written.
         """
         request = replace(self._request, signature=work.signature, target=work.place.target, threads=work.place.threads)
         what = f"measure {work.signature} on {work.place.name}"

@@ -71,10 +71,6 @@ def choose(
 
     Args:
         explain: Whether to look for the tightest rule where there is no design, which takes several searches.
-
-    Raises:
-        InfeasibleError: If there is none; names the tightest rule.
-        UsageError: If the request cannot be planned for.
     """
     _check(config, accuracy_source)
     goal = _goal(config, costs)

@@ -85,9 +85,6 @@ class Option:
 
         Args:
             word: As the command line's parser gives it; None where the flag was not given.
-
-        Raises:
-            UsageError: If it is not written as it should be, or out of range.
         """
         if word is None:
             return self.default
@@ -98,11 +95,7 @@ class Option:
         return self.checked(value)
 
     def checked(self, value: Any) -> Any:
-        """The value, of its kind and within its bounds.
-
-        Raises:
-            UsageError: If it is not.
-        """
+        """The value, of its kind and within its bounds."""
         try:
             return msgspec.convert(value, self.kind)
         except msgspec.ValidationError as error:

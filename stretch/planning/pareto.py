@@ -77,10 +77,6 @@ def front(
         weighed: Two or three of `WEIGHED`.
         count: Designs, at most; None for every design of a front of two things.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
-
-    Raises:
-        UsageError: If the request makes no sense, nothing predicts the accuracy, or the profile states no power.
-        InfeasibleError: If no design meets the constraints.
     """
     names = check_weighed(weighed)
     asked = Asked.of(graph, device, config, accuracy_source)
@@ -110,12 +106,7 @@ def front(
 
 
 def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
-    """What is to be weighed, checked.
-
-    Raises:
-        UsageError: If it is not two or three different things.
-        UnknownNameError: If there is no such thing to weigh.
-    """
+    """What is to be weighed, checked."""
     for name in names:
         if name not in WEIGHED:
             raise UnknownNameError.among("objective", name, WEIGHED)

@@ -42,12 +42,6 @@ def plan(
     Args:
         config: What is asked for; defaults if None.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
-
-    Raises:
-        UsageError: If the request makes no sense.
-        InfeasibleError: If no design meets the constraints; names the tightest
-            rule and the nearest value with a design.
-        UnknownNameError: If a processor or meeting point does not exist.
     """
     request = config or PlanConfig()
     asked = Asked.of(graph, device, request, accuracy_source)
@@ -137,10 +131,6 @@ def evaluate(
     Args:
         config: Precisions, floors and ranges for the controls; defaults if None.
         accuracy_source: As of `plan`.
-
-    Raises:
-        StretchError: If the design does not fit the network.
-        UnknownNameError: If the device lacks one of its processors.
     """
     request = config or PlanConfig()
     if not request.processors:
@@ -180,12 +170,7 @@ class Asked:
 
     @classmethod
     def of(cls, graph: OpGraph, device: DeviceProfile, config: PlanConfig, accuracy_source: AccuracySource | None = None) -> "Asked":
-        """A request, checked.
-
-        Raises:
-            UsageError: If it makes no sense.
-            StretchError: If a file that it names cannot be read.
-        """
+        """A request, checked."""
         checked = config.checked(device)
         if accuracy_source is None and checked.accuracy:
             accuracy_source = load_accuracy(Path(checked.accuracy), graph.name)

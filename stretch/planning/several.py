@@ -38,10 +38,6 @@ def several(
     Args:
         within: How many times the best one's value the others may have, at most.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
-
-    Raises:
-        UsageError: If the request makes no sense, or is about what does not add up over segments.
-        InfeasibleError: If no design meets the constraints.
     """
     if not 1 <= within < float("inf"):
         raise UsageError(Sentence("{} {} is not a factor from 1 up", Mention("within"), f"{within:g}"), "write it as 1.2")

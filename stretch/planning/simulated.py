@@ -40,11 +40,7 @@ class _Steps:
 
 
 def network_of(name: str, run: Timeline, costs: Costs) -> Network:
-    """A predicted run as a network: a subgraph for each branch of each segment, and for each segment that stays whole.
-
-    Raises:
-        UsageError: If parts of it run beside the trunk.
-    """
+    """A predicted run as a network: a subgraph for each branch of each segment, and for each segment that stays whole."""
     if run.sides:
         raise UsageError(f"{name} has several inputs or outputs, which are not planned together with another network", "plan it alone")
     steps, arriving = _Steps(), ("x",)

@@ -107,9 +107,6 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
         config: What is asked for; its processors are those that may be used.
         top: Designs of each set of processors, at most.
         within: How many times the best one's time the others may take.
-
-    Raises:
-        UsageError: If the request makes no sense, or the network has several inputs or outputs.
     """
     asked = Asked.of(graph, device, config)
     processors, precision = asked.config.processors, asked.config.precision
@@ -148,9 +145,6 @@ def together(
     Args:
         first: Of one network, the whole one on single processors among them.
         goal: What is to be best: when both are over, the weighted mean of both latencies, or how many of each a second.
-
-    Raises:
-        UsageError: If there is no such goal, or a weight is not above 0.
     """
     if goal not in GOALS:
         raise UsageError(f"`{goal}` is nothing that a pair can be best in", f"one of {', '.join(GOALS)}")

@@ -140,7 +140,9 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     elif result.recommended != BRANCHED:
         rival = next(rival for rival in result.recommendation.rivals if rival.name == result.recommended)
         if rival.ratio < 1:
-            said = f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {chance(1 - rival.probability)}"
+            said = (
+                f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {chance(1 - rival.probability)}"
+            )
         else:
             gain = f"less than the {LEAST_GAIN - 1:.0%} that branches are to gain"
             said = f"use `{rival.name}`: the branched model is predicted to be {rival.ratio:.3f} times as fast, {gain}"

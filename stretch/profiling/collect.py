@@ -196,7 +196,9 @@ class Collector:
         place = self.place
         key = (self._device, graph.name, place.family, place.core_set, "fp32", place.runtime)
         rows = [
-            KernelLatency(*key, kernel.name, "", *kernel.cost, ms) for kernel, ms in zip(launched, kernel_times, strict=True) if ms is not None
+            KernelLatency(*key, kernel.name, "", *kernel.cost, ms)
+            for kernel, ms in zip(launched, kernel_times, strict=True)
+            if ms is not None
         ]
         self.table.add(graph, family_of(graph.name), Latency(*key, time.ms, time.std_ms), rows)
         self._result.measured += 1

@@ -27,9 +27,6 @@ def write_network(graph: OpGraph, path: Path) -> Path:
     """Write a graph with random weights; returns the path.
 
     On a board, which has no torch, the connected machine creates the file.
-
-    Raises:
-        StretchError: If it cannot be written.
     """
     if can_ask():
         ask_for_file(path, graph.to_json().decode())

@@ -32,11 +32,7 @@ class Where:
     runtime: str  # Runtime and version; empty for the tool's own.
 
     def row(self, network: str, tool: str, precision: str, ms: float) -> Latency:
-        """A time of a network.
-
-        Raises:
-            UsageError: If the device, processor or precision is invalid.
-        """
+        """A time of a network."""
         if not valid_id(self.device):
             raise UsageError(f"`{self.device}` cannot be the name of a device", "use letters, digits, `_`, `.` and `-`")
         match = _PROCESSOR.fullmatch(self.processor)
@@ -58,9 +54,6 @@ def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capt
 
     Returns:
         The rows that were added.
-
-    Raises:
-        StretchError: If the file has another format or no known network, or a time of the same network exists already.
     """
     profiled = ORDER.encode() in read_bytes(file, "measurements", MAX_BYTES)
     if profiled and model is None:

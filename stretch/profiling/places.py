@@ -67,11 +67,6 @@ def find_places(processors: Sequence[str] = ()) -> list[Place]:
 
     Args:
         processors: Such as ``cpu``, ``gpu``, ``cpu[1core]`` or ``cpu=openvino``; empty for all with an available delegate.
-
-    Raises:
-        UsageError: If one is named twice, or the CPU is missing, which profiles need.
-        UnknownNameError: If no delegate drives a processor, it has no such core set, or a delegate cannot be measured.
-        MissingBackendError: If the package of a delegate is not installed.
     """
     places_by_family: dict[str, list[Place]] = {}
     for entry in processors or _present():
@@ -86,7 +81,9 @@ def find_places(processors: Sequence[str] = ()) -> list[Place]:
                 raise UnknownNameError.among("core set", name, [place.name for place in places_by_family[family]])
             places_by_family[family] = [known[core_set.removesuffix("]")]]
     if HOST not in places_by_family:
-        raise UsageError("a profile needs the processor `cpu`, which joins branches", f"add it: --processors {HOST},{','.join(places_by_family)}")
+        raise UsageError(
+            "a profile needs the processor `cpu`, which joins branches", f"add it: --processors {HOST},{','.join(places_by_family)}"
+        )
     return [place for family in sorted(places_by_family, key=lambda name: name != HOST) for place in places_by_family[family]]
 
 

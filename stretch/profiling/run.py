@@ -45,24 +45,14 @@ class Profiled:
 
 
 def open_table(name: str, out: Path, places: Sequence[Place], resume: bool) -> Table:
-    """The folder of measurements of a profile.
-
-    Raises:
-        UsageError: If the name is invalid for a profile.
-        StretchError: If measurements would be lost or are of another machine, or the folder cannot be written.
-    """
+    """The folder of measurements of a profile."""
     check_target(name, out)
     source = Source(f"random networks on {machine()}, measured by `stretch profile`", "", "", "CC0-1.0", _notes(places))
     return Table.open(out / f"{name}.measurements", source, resume)
 
 
 def check_target(name: str, out: Path) -> None:
-    """Check the name and the folder of a profile.
-
-    Raises:
-        UsageError: If the name is invalid for a profile.
-        StretchError: If there is no such folder, or it cannot be written.
-    """
+    """Check the name and the folder of a profile."""
     if not valid_id(name):
         raise UsageError(f"`{name}` cannot be the name of a profile", "use letters, digits, `_`, `.` and `-`")
     if not out.is_dir():
@@ -89,9 +79,6 @@ def profile_machine(
 
     Args:
         most: Maximum number of networks per processor; None for as many as the time allows.
-
-    Raises:
-        StretchError: If the machine is too noisy, or there was time for too few networks.
     """
     crossings = {}
     end, others = monotonic() + seconds, [place for place in places if place.family != HOST]
@@ -130,7 +117,9 @@ def write_profile(name: str, places: Sequence[Place], table: Table, crossings: M
         draft.write_text(text)
         with one_thread():
             judged = fit_device(table.loaded(), load_device(draft))
-        write_fits(fit_path(draft), name, f"stretch fit {table.folder.name} --device {path.name}", [judged_fit.fit for judged_fit in judged])
+        write_fits(
+            fit_path(draft), name, f"stretch fit {table.folder.name} --device {path.name}", [judged_fit.fit for judged_fit in judged]
+        )
         with interruption_waits():
             # A profile without fits is valid, one with fits of another profile is not.
             fit_path(path).unlink(missing_ok=True)

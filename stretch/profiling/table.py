@@ -29,11 +29,7 @@ class Table:
 
     @classmethod
     def open(cls, folder: Path, source: Source, resume: bool) -> "Table":
-        """An empty table, or that of an earlier run.
-
-        Raises:
-            StretchError: If measurements would be lost, or those to resume are of another machine.
-        """
+        """An empty table, or that of an earlier run."""
         if not folder.exists():
             return cls(folder, source)
         if not resume:

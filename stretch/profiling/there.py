@@ -21,12 +21,7 @@ _MOST = 256 << 20
 
 
 def check_here(name: str, out: Path, resume: bool) -> None:
-    """Check before connecting to a board that the profile can be written here.
-
-    Raises:
-        UsageError: If the name is invalid for a profile.
-        StretchError: If measurements would be lost, or the folder cannot be written.
-    """
+    """Check before connecting to a board that the profile can be written here."""
     check_target(name, out)
     folder = out / f"{name}.measurements"
     if folder.exists() and not resume:
@@ -44,9 +39,6 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
 
     Returns:
         The verb's answer, with local paths.
-
-    Raises:
-        StretchError: As of the verb, or if the result is no valid profile.
     """
     there, measurements = f"profiles/{name}", f"{name}.measurements"
     known = {path.name: path for path in (out / measurements).iterdir() if path.is_file()} if (out / measurements).is_dir() else {}
@@ -62,7 +54,11 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
     with tempfile.TemporaryDirectory(dir=out, prefix=f".{name}.") as folder:
         draft = Path(folder) / f"{name}.toml"
         (draft.parent / measurements).mkdir()
-        for file in (draft.name, fit_path(draft).name, *(f"{measurements}/{name_of_file}" for name_of_file in (SOURCE, NETWORKS, LATENCIES, KERNELS))):
+        for file in (
+            draft.name,
+            fit_path(draft).name,
+            *(f"{measurements}/{name_of_file}" for name_of_file in (SOURCE, NETWORKS, LATENCIES, KERNELS)),
+        ):
             (draft.parent / file).write_bytes(board.fetch(f"{there}/{file}", _MOST))
         load_device(draft)
         load_measurements(draft.parent / measurements)

@@ -60,7 +60,9 @@ def make_profile(
         "name": machine,
         "soc": machine,
         "sources": sources,
-        "processors": {family: _processor(family, places, kernels, crossings) for family in dict.fromkeys(place.family for place in places)},
+        "processors": {
+            family: _processor(family, places, kernels, crossings) for family in dict.fromkeys(place.family for place in places)
+        },
         "links": {family: _link(place) for family, place in crossings.items()},
     }
 
@@ -71,7 +73,9 @@ def _is(value: float, source: str) -> dict[str, Any]:
 
 def _processor(family: str, places: Sequence[Place], kernels: Sequence[KernelLatency], crossings: Mapping[str, Crossing]) -> dict[str, Any]:
     family_places = [place for place in places if place.family == family]
-    rows = {place.core_set: [row for row in kernels if (row.processor, row.core_set) == (family, place.core_set)] for place in family_places}
+    rows = {
+        place.core_set: [row for row in kernels if (row.processor, row.core_set) == (family, place.core_set)] for place in family_places
+    }
     first = family_places[0]
     peaks = {place.core_set: _peak_gops(rows[place.core_set]) for place in family_places}
     computing, moving = _contention(family, crossings)

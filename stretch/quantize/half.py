@@ -20,9 +20,6 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
     Batch norms are folded first, since their variances leave the range of fp16
     sooner than the weights they scale. Input and output stay float32 and are
     converted by the first and the last node, so that joins add real numbers.
-
-    Raises:
-        StretchError: If a weight is too large for half precision; names it.
     """
     half = fold_batch_norms(model)
     graph = half.graph

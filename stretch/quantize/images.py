@@ -39,10 +39,6 @@ def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: P
 
     Returns:
         Arrays of `shape`.
-
-    Raises:
-        StretchError: If there are fewer than `FEWEST` images, or one cannot be read or has another shape.
-        MissingBackendError: If there are pictures and Pillow is not installed.
     """
     if not folder.is_dir():
         raise StretchError(f"there is no folder {folder} with calibration images", "give a folder of pictures or .npy arrays with --images")
@@ -65,10 +61,6 @@ def read_images(file: Path, shape: Sequence[int], preprocessing: Preprocessing =
 
     Args:
         shape: The model's input shape, batch (1) first.
-
-    Raises:
-        StretchError: If it cannot be read or has another shape.
-        MissingBackendError: If it is a picture and Pillow is not installed.
     """
     return _arrays(file, shape) if file.suffix.lower() in ARRAYS else [_picture(file, shape, preprocessing)]
 

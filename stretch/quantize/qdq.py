@@ -47,9 +47,6 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
     Args:
         samples: What it reads for typical images: an array, or one for each input.
         scales: Scale and zero point of tensors and weights that are known already, by name; others are found.
-
-    Raises:
-        StretchError: If the quantiser fails or leaves an edge without a scale.
     """
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config

@@ -19,7 +19,9 @@ def agreement_lines(agreement: Agreement) -> Iterator[str]:
             f"error of the scores {agreement.error:.3f} of the original's"
         )
     if (ran := agreement.bundle) is not None:
-        where = ", ".join(f"{'/'.join(precisions)} on {name} (run here by {ran.delegates[name]})" for name, precisions in ran.precisions.items())
+        where = ", ".join(
+            f"{'/'.join(precisions)} on {name} (run here by {ran.delegates[name]})" for name, precisions in ran.precisions.items()
+        )
         share = "" if ran.value is None else f"the original's class in {ran.value:.1%} ({ran.low:.1%} to {ran.high:.1%}), "
         yield f"measured with the bundle's files on {ran.images} of them, {where}: {share}error {ran.error:.3f}"
     for segment in agreement.segments:

@@ -81,7 +81,9 @@ def print_check(console: "Console", checked: "CheckedBench") -> None:
     for problem in checked.problems:
         console.print(f"problem: {problem}")
     if checked.ok:
-        console.print(f"{checked.file} says what its {checked.rounds} times of {checked.contenders} contenders say, and its files are those here")
+        console.print(
+            f"{checked.file} says what its {checked.rounds} times of {checked.contenders} contenders say, and its files are those here"
+        )
     else:
         console.print(f"{checked.file} cannot be relied on")
 

@@ -121,9 +121,6 @@ def draw_front(answer: FrontAnswer, out: Path) -> None:
 
     Args:
         out: ``.svg`` or ``.png`` file.
-
-    Raises:
-        StretchError: If matplotlib is missing or the file cannot be written.
     """
     figure = front_figure(answer)
     import matplotlib as mpl

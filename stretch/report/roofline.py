@@ -25,9 +25,6 @@ def draw_roofline(graph: OpGraph, device: DeviceProfile, processor: str, precisi
     Args:
         precision: At what precision; the processor's default if None.
         out: ``.svg`` or ``.png`` file.
-
-    Raises:
-        StretchError: If matplotlib is missing or the file cannot be written.
     """
     estimate = LatencyPredictor(device).predict(graph, processor, precision)
     _, figure = roofline_figure(graph.name, estimate, device, processor)
@@ -43,9 +40,6 @@ def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, proces
 
     The roof is the peak of the profile and the bandwidth of its memory; the area of a
     dot is the kernel's share of the time.
-
-    Raises:
-        StretchError: If matplotlib is missing.
     """
     try:
         from matplotlib.figure import Figure

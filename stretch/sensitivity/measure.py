@@ -64,10 +64,6 @@ def measure(
         held_back: Batches of others to compare on, at least one image.
         budget_s: Seconds after which nothing more is begun.
         progress: Called with a few words for what comes next.
-
-    Raises:
-        UsageError: If the network's outputs are no class scores, nothing of it can be stretched, or the time is far too short.
-        StretchError: If calibration refuses the images.
     """
     start = time.monotonic()
     planned = trials(space, each)
@@ -102,10 +98,6 @@ def measure_design(captured: Captured, design: BranchDesign, fitted: Batches, he
     Args:
         fitted: Batches to calibrate with, where computing is to be done.
         space: The designs of the network's stages.
-
-    Raises:
-        UsageError: If the network's outputs are no class scores.
-        StretchError: If calibration refuses the images.
     """
     model = build(captured, design).to(fitted[0].device)
     calibrate(model, captured, fitted)

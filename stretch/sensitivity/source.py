@@ -52,10 +52,6 @@ def sensitivity_of(
         fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width).
         budget_s: Seconds of measuring; what has begun is finished.
         progress: Called with a few words for what comes next.
-
-    Raises:
-        UsageError: If the outputs are no class scores, nothing may be stretched, or the request makes no sense.
-        StretchError: If there are too few images.
     """
     if len(captured.graph.inputs) > 1 or len(captured.graph.outputs) > 1:
         raise UsageError(

@@ -72,10 +72,6 @@ def divide_images(
 
     Args:
         preprocessing: What a picture goes through before the model reads it; ImageNet's if None.
-
-    Raises:
-        UsageError: If the network has several inputs, or reads several images at once.
-        StretchError: If there are no images, too few different ones, or they do not fit.
     """
     if captured.graph.inputs[0].shape[0] > 1:
         raise UsageError(

@@ -42,9 +42,6 @@ def write_bundle(
         ranges: Scale and zero point, by subgraph and tensor, that the network was trained with and that int8 is to have.
         calibrated_on: Fingerprints of the images that weights were fitted to.
         progress: Called with a few words for what comes next.
-
-    Raises:
-        StretchError: If a file differs from torch, or the folder cannot be written.
     """
     facts = replace(
         bundle_facts(planned, planned.device, *weights, preprocessing),

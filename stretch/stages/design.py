@@ -18,10 +18,6 @@ def read_design(design: Path | DesignDraft, graph: OpGraph, profile: DeviceProfi
 
     Args:
         profile: Of the device; its first processor runs what the design does not mention.
-
-    Raises:
-        StretchError: If the file cannot be read, or the design does not fit the network.
-        UnknownNameError: If a segment, cut point or processor does not exist.
     """
     draft = load_draft(design) if isinstance(design, Path) else design
     align = aligns(profile, (*profile.processors, *profile.variants))
@@ -41,10 +37,6 @@ def decide_design(
         config: Constraints of the search; with a design, precisions and floors of the controls.
         design: A design to take instead of searching for one.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
-
-    Raises:
-        InfeasibleError: If no design meets the constraints.
-        StretchError: Or one of its kinds, as `read_design` and `plan` raise them.
     """
     if design is None:
         return plan(graph, profile, config, accuracy_source)

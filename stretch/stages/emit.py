@@ -36,10 +36,6 @@ def emit(
         out: Folder of the package, which does not exist or is empty; its name is that of the package.
         shape: Of a model's input, batch first; its usual one if None.
         weights: Of a model: ``default``, ``none`` or a file.
-
-    Raises:
-        UsageError: If the folder cannot take a package, or options of a model are given for a bundle.
-        StretchError: Or one of its kinds: no such model or bundle, an operator that cannot be written as Python code.
     """
     folder = Path(out)
     check_folder(folder)

@@ -72,10 +72,6 @@ def explain_here(bundle: Bundle, mapping: list[str], progress: Progress, warning
     Args:
         mapping: Where processors run, as ``gpu=cpu1``.
         progress: Called after each subgraph.
-
-    Raises:
-        UsageError: If the mapping does not fit the bundle or this machine.
-        UnknownNameError: If a delegate does not exist.
     """
     manifest = bundle.manifest
     used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
@@ -99,9 +95,6 @@ def explain_on(
     Args:
         progress: Called after each subgraph.
         warn: Adds a warning to them; the list's own method if None.
-
-    Raises:
-        UnknownNameError: If the device lacks a processor of the bundle.
     """
     predictor = LatencyPredictor(profile)
     origins: list[tuple[str, Origin]] = []

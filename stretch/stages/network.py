@@ -48,9 +48,6 @@ def read_network(
         weights: ``default``, ``none`` or a file.
         trust_code: Whether Python code may be executed.
         portable: Whether a model that is a file is called by its name without its folder, which may be another tomorrow.
-
-    Raises:
-        StretchError: Or one of its kinds: names that do not exist, networks that cannot be captured.
     """
     with phase("load"):
         input_shape = None if callable(shape) else shape
@@ -99,9 +96,6 @@ def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "
         shape: Of the input, batch first, or of several inputs; the model's usual one if None.
         weights: A file that the network must take; no other weights are read, for no time depends on them.
         trust_code: Whether Python code may be executed.
-
-    Raises:
-        StretchError: Or one of its kinds: names that do not exist, networks that torch cannot export either.
     """
     if model.endswith(".param"):
         from predictors.formats import read_ncnn

@@ -80,10 +80,6 @@ def predict_latency(
     Args:
         processors: Such as ``gpu`` or ``cpu[1large]``.
         precision: None for each processor's default.
-
-    Raises:
-        UnknownNameError: If the device has no such processor.
-        UsageError: If a processor does not run the precision.
     """
     predictor = LatencyPredictor(profile)
     return Prediction(

@@ -40,11 +40,7 @@ class Reopened:
 
 
 def reopen(bundle: Bundle) -> Reopened:
-    """Make the networks of a float bundle anew, and see that they compute what its files compute.
-
-    Raises:
-        StretchError: If it has subgraphs in other precisions, no original among its controls, or files that are not as nn-stretch writes them.
-    """
+    """Make the networks of a float bundle anew, and see that they compute what its files compute."""
     manifest = bundle.manifest
     other = next((sub for sub in manifest.subgraphs if sub.precision != "fp32"), None)
     if other is not None:

@@ -32,9 +32,6 @@ def pair_of(
         within: How many times the best one's time the others may take.
         shape: Of the first network's input; the usual one if None.
         trust_code: Whether Python code of the models may be executed.
-
-    Raises:
-        StretchError: Or one of its kinds: as of a plan of each, and where a network has several inputs or outputs.
     """
     seconds: dict[str, float] = {}
     graphs = []

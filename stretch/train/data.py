@@ -30,12 +30,7 @@ class ImageSet:
 
     @classmethod
     def of(cls, images: torch.Tensor, labels: torch.Tensor, classes: int) -> "ImageSet":
-        """Create a validated set.
-
-        Raises:
-            StretchError: If shapes or types differ from what a set holds, or a
-                label is not below `classes`.
-        """
+        """Create a validated set."""
         if images.dim() != 4 or images.shape[1] != 3 or images.dtype != torch.uint8:
             raise StretchError(f"images are {images.dtype} of shape {tuple(images.shape)}, needed are uint8 of n×3×height×width")
         if labels.shape != images.shape[:1] or labels.dtype != torch.int64:
@@ -113,9 +108,6 @@ def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
     Args:
         path: With ``train_images``, ``train_labels``, ``test_images``,
             ``test_labels``; images (n, height, width, 3) uint8.
-
-    Raises:
-        StretchError: If the file is missing, damaged or holds something else.
     """
     parts = _read(path, ("train_images", "train_labels", "test_images", "test_labels"))
 
@@ -141,11 +133,7 @@ def load_unlabelled(path: Path, share: float) -> tuple[ImageSet, ImageSet]:
 
 
 def divided(items: Sequence[_T], share: float, where: Path) -> tuple[list[_T], list[_T]]:
-    """Divide items into training and held-back ones, which are spread evenly.
-
-    Raises:
-        StretchError: If there are fewer than two.
-    """
+    """Divide items into training and held-back ones, which are spread evenly."""
     if len(items) < 2:
         raise StretchError(
             f"{where} has {len(items) or 'no'} image{'s' * (len(items) != 1)}: training on some and holding others back takes at least two",
@@ -187,9 +175,6 @@ def synthetic(classes: int, size: int, count: int, seed: int = 0) -> tuple[Image
 
     Args:
         count: Number of training images; the test set has a quarter of it.
-
-    Raises:
-        StretchError: If the images together would not fit into memory.
     """
     elements = (count + max(classes, count // 4)) * 3 * size * size
     if elements > MAX_SYNTHETIC:

@@ -44,10 +44,6 @@ def join_world(device: str = "auto") -> Iterator[World]:
 
     Args:
         device: ``auto`` (a GPU if available), ``cpu`` or ``cuda``.
-
-    Raises:
-        StretchError: If a GPU is requested and there is none, or the
-            processes cannot find each other.
     """
     size, rank, local = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")))
     on_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"

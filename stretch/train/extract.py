@@ -63,10 +63,6 @@ def extract(
         out: Folder for ``model.safetensors``, ``design.toml`` and ``bundle``.
         design: A design file in the supernet's pool or within its range; None for that of the run.
         trust_code: As of `open_run`.
-
-    Raises:
-        StretchError: If the run has no weights yet, its model or images changed,
-            the design is outside the supernet, or a file cannot be written.
     """
     run = open_run(folder, trust_code=trust_code)
     ready, weights = run.ready, run.weights

@@ -109,9 +109,6 @@ class Log:
     Args:
         folder: Of the run.
         tensorboard: Whether to write events.
-
-    Raises:
-        MissingBackendError: If events are requested and TensorBoard is not installed.
     """
 
     COLUMNS = ("epoch", "loss", "accuracy", "seconds", "images_per_second", "memory_mib", "rate", "agreement")
@@ -142,11 +139,7 @@ class Log:
         partial.replace(self.path)
 
     def add(self, row: Epoch, **more: float) -> None:
-        """Write one epoch.
-
-        Raises:
-            StretchError: If the disk is full or the folder is gone.
-        """
+        """Write one epoch."""
         values = {"epoch": row.epoch, "loss": row.loss, "accuracy": row.accuracy, "seconds": row.seconds, "agreement": row.agreement} | more
         new = not self.path.exists()
         with _telling(self.path):

@@ -86,9 +86,6 @@ class Run:
         epoch: Completed epochs.
         done: Completed steps of the current epoch.
         history: The log.
-
-    Raises:
-        StretchError: If the set has less than one batch, or a batch cannot be shared.
     """
 
     def __init__(
@@ -156,11 +153,7 @@ class Run:
         return crop_and_flip(x, 4 if self.config.augment == "crop" else 0, generator, (self.world.rank, self.world.size))
 
     def steps(self) -> Iterator[Epoch | None]:
-        """Train to the end, yielding after every step: the epoch's row after its last one, else None.
-
-        Raises:
-            Diverged: If the loss is no longer a number; names epoch and step.
-        """
+        """Train to the end, yielding after every step: the epoch's row after its last one, else None."""
         c, share = self.config, (self.world.rank, self.world.size)
         warmup, total = round(c.warmup_epochs * self.per_epoch), c.epochs * self.per_epoch
         while self.epoch < c.epochs:
@@ -186,11 +179,7 @@ class Run:
             yield self.history.epochs[-1]
 
     def check(self) -> None:
-        """Check the losses of this epoch.
-
-        Raises:
-            Diverged: If one is no number.
-        """
+        """Check the losses of this epoch."""
         values = self.losses[: self.done].tolist()
         bad = next((i for i, value in enumerate(values) if not math.isfinite(value)), None)
         if bad is not None:
@@ -234,10 +223,6 @@ def train(
     Args:
         teacher: Source of soft labels if `config.distill` is above zero.
         evaluate_every: Epochs between evaluations.
-
-    Raises:
-        StretchError: If the set has less than one batch, or the loss is no
-            longer a number; names the step.
     """
     run = Run(model, train_set, test_set, config, teacher=teacher, evaluate_every=evaluate_every)
     for row in run.steps():

@@ -41,9 +41,6 @@ def random_designs(
 
     Args:
         macs: Range of multiply-accumulates over the original's.
-
-    Raises:
-        InfeasibleError: If too few designs are within the range.
     """
     processors = processors or tuple(profile.processors)
     align = aligns(profile, processors)
@@ -94,9 +91,6 @@ def fastest_designs(
     The fastest designs of the whole range differ in a few channels; one per slice
     gives a pool whose members are worth choosing between. All meet at the same points
     over the same processors, as a supernet's designs must.
-
-    Raises:
-        InfeasibleError: If the planner finds too few.
     """
     makespans: dict[BranchDesign, float] = {}
     step = (macs[1] - macs[0]) / (_SLICES * count)

@@ -140,12 +140,6 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
 
     Args:
         trust_code: Whether Python code that the recipe names as its model may be executed.
-
-    Raises:
-        UsageError: If the model is Python code and there is no trust in it, the recipe asks for what needs labels and has none, or
-            the network has several inputs or outputs.
-        StretchError: Or one of its kinds: unknown names, networks that cannot be
-            captured, designs that do not fit.
     """
     check_unlabelled(recipe)
     check_rounding(recipe)
@@ -227,9 +221,6 @@ def load_trained(model: BranchedModel, file: Path) -> BranchedModel:
 
     Args:
         file: A safetensors file, such as `stretch extract` writes.
-
-    Raises:
-        StretchError: If it cannot be read or holds the weights of another design.
     """
     try:
         model.load_state_dict(load_file(file))

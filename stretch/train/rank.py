@@ -43,11 +43,7 @@ class Ranked:
 
 
 def check_rank(folder: Path, count: int) -> None:
-    """Refuse what cannot be ranked, before anything is computed.
-
-    Raises:
-        StretchError: If there is no run, it trained no supernet, or `count` is too small.
-    """
+    """Refuse what cannot be ranked, before anything is computed."""
     if count < LEAST:
         raise StretchError(f"{count} designs are too few to rank", f"ask for {LEAST} or more")
     if RunFolder(folder).recipe().supernet is None:
@@ -61,10 +57,6 @@ def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: b
         count: Designs to evaluate: those of the pool and others between them.
         progress: Called before each design.
         trust_code: As of `open_run`.
-
-    Raises:
-        StretchError: If the run trained no supernet, or `count` is too small.
-        InfeasibleError: If there are not that many designs.
     """
     check_rank(folder, count)
     run = open_run(folder, trust_code=trust_code)
@@ -103,10 +95,6 @@ def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[fl
 
     Returns:
         The predictor, and the held-out prediction of each design.
-
-    Raises:
-        StretchError: If all accuracies are the same.
-        MissingBackendError: If SciPy is not installed.
     """
     try:
         from scipy.stats import spearmanr

@@ -112,9 +112,6 @@ def find_recipe(name: str) -> Path:
 
     Args:
         name: A path, or the name of a recipe that came with the installation.
-
-    Raises:
-        UnknownNameError: If there is no such file or name.
     """
     path = Path(name)
     if path.is_file():
@@ -134,11 +131,6 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     Args:
         changes: ``key=value`` pairs that replace what it says, such as ``train.epochs=5``;
             values are TOML, and words may stand without quotes.
-
-    Raises:
-        StretchError: If the file cannot be read or is no recipe.
-        UsageError: If a key is unknown (the closest one is named) or a value out of range.
-        UnknownNameError: If there is no such image set.
     """
     raw = read_toml(path, "recipe")
     if "segments" in raw:

@@ -49,10 +49,6 @@ class RoundedModel(nn.Module):
         images: Batches of what the network reads, which ranges are taken from.
         tensors: What int8 rounds, by subgraph, as `ranges` of an equal network tells it: then the least and largest values that it
             takes are observed here, where there need be no ONNX Runtime. The exporter's quantiser is asked if None.
-
-    Raises:
-        StretchError: If a branch is a band of rows, has some channels or is a portion, or a rounded one has weights of layers
-            that are neither convolutions nor linear nor batch norms; names it.
     """
 
     scales: torch.Tensor

@@ -55,10 +55,6 @@ def train_recipe(
         dry_run: Build everything, train one step on synthetic images, write nothing.
         trust_code: Whether Python code that the recipe names as its model may be executed.
         world: This process among those of the run.
-
-    Raises:
-        StretchError: Or one of its kinds: data that is missing or does not fit, a loss that
-            is no number (the last checkpoint is kept), a checkpoint of another run, a full disk.
     """
     world, listener = world or World(), listener or Listener()
     _set_up(recipe, world)

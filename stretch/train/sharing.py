@@ -53,10 +53,6 @@ class Sharing:
 
     Attributes:
         offsets: In the flat vector.
-
-    Raises:
-        StretchError: If segments differ, a branch is wider than the original, or a join
-            cannot be shared; names the segment.
     """
 
     def __init__(self, captured: Captured, designs: Sequence[BranchDesign]) -> None:
@@ -70,11 +66,7 @@ class Sharing:
         self._closed = True
 
     def positions(self, design: BranchDesign) -> dict[str, torch.Tensor]:
-        """Positions in the flat vector by parameter name of a `BranchedModel` of this design, in the parameter's shape.
-
-        Raises:
-            StretchError: If the design uses weights that none of the set has.
-        """
+        """Positions in the flat vector by parameter name of a `BranchedModel` of this design, in the parameter's shape."""
         positions_by_name: dict[str, torch.Tensor] = {}
         for part, branches in zip(design.segments, scaled_branches(self.captured.graph, design), strict=True):
             start = 0

@@ -84,9 +84,6 @@ class Supernet(nn.Module):
         flat: The shared weights, the only parameter.
         subnets: Largest, smallest, then one for each design of the pool.
         active: What `forward` runs.
-
-    Raises:
-        StretchError: If the designs cannot share weights.
     """
 
     def __init__(
@@ -135,9 +132,6 @@ class Supernet(nn.Module):
         Args:
             design: Of the pool, or any whose branches lie within those of the pool.
             batches: Images as the network reads them, without labels.
-
-        Raises:
-            StretchError: If the design is outside the supernet, or there are no images.
         """
         if not batches:
             raise StretchError("a subnet needs images for its batch-norm statistics, none were given", "give some hundred training images")
@@ -173,11 +167,7 @@ class Supernet(nn.Module):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Take what `state_dict` returned; the pool must be the same.
-
-        Raises:
-            StretchError: If it is another pool's.
-        """
+        """Take what `state_dict` returned; the pool must be the same."""
         current_state = self.state_dict()
         if current_state.keys() != state_dict.keys() or any(current_state[name].shape != state_dict[name].shape for name in current_state):
             raise StretchError("these are the weights of another supernet", "its designs must be the ones it was trained with")

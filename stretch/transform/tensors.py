@@ -25,9 +25,6 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
 
     Args:
         tensors: By name; on any device, in any memory format.
-
-    Raises:
-        StretchError: If the disk is full or the folder cannot be written; the old file is kept.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

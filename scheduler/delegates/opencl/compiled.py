@@ -37,10 +37,6 @@ class OpenCLCompiled(Compiled):
         outputs: Name and shape of each output.
         half: Whether blocked tensors and weights are stored in half precision.
         planner: Gives intermediate tensors their memory.
-
-    Raises:
-        BuildError: If the driver does not compile a kernel.
-        DeviceError: If the device's memory does not suffice, or it refuses a kernel.
     """
 
     def __init__(

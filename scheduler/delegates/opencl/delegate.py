@@ -217,10 +217,14 @@ class OpenCLDelegate(Delegate):
             chosen = {(group.launch.kernel, group_key(group.launch)): group.local for group in groups if group.local is not None}
             if chosen:
                 with interruption_waits():
-                    launches = [replace(launch, local=chosen.get((launch.kernel, group_key(launch)), launch.local)) for launch in compiled.launches]
+                    launches = [
+                        replace(launch, local=chosen.get((launch.kernel, group_key(launch)), launch.local)) for launch in compiled.launches
+                    ]
                     # By itself a kernel finds other data in the caches than in the subgraph.
                     nodes = faster_nodes(compiled, self._compiled(graph, launches))
-                    groups = [group if group.launch.node in nodes else replace(group, local=None, after_ms=group.before_ms) for group in groups]
+                    groups = [
+                        group if group.launch.node in nodes else replace(group, local=None, after_ms=group.before_ms) for group in groups
+                    ]
                     open_cache(device, self._half).save(group_entries(groups))
         return groups
 

@@ -173,10 +173,6 @@ def open_device(cores: tuple[int, ...]) -> OpenDevice:
     Args:
         cores: Cores that a CPU device uses; empty for the last one this process
             may use, which leaves the first to the scheduler's own thread.
-
-    Raises:
-        MissingBackendError: If there is no device.
-        StretchError: If the driver refuses a context.
     """
     if not device_traits(find_device()).cpu:
         return _open(())

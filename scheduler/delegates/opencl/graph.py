@@ -72,11 +72,7 @@ class Graph:
 
 
 def read_graph(model: Path) -> Graph:
-    """The graph in an ONNX file.
-
-    Raises:
-        StretchError: If the file cannot be read, has another opset, or a tensor has no fixed shape.
-    """
+    """The graph in an ONNX file."""
     from onnx import external_data_helper, helper, numpy_helper
 
     opened = open_onnx(model)

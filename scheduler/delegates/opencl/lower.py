@@ -15,11 +15,7 @@ from scheduler.delegates.opencl.tensors import Blocking, plain
 
 
 def lower(graph: Graph, blocking: Blocking, traits: Traits, options: Options, schedules: Schedules) -> list[Launch]:
-    """The launches that compute a simplified and fused graph, in order.
-
-    Raises:
-        UnsupportedError: Names the first node that no kernel computes, and why.
-    """
+    """The launches that compute a simplified and fused graph, in order."""
     state = Lowering(graph, blocking, traits, options, schedules, move_launch)
     for node in graph.nodes:
         template = template_of(node)

@@ -51,11 +51,7 @@ class Programs:
         self._lock = threading.Lock()
 
     def kernel(self, name: str, defines: Defines) -> Any:
-        """A `pyopencl.Kernel` of its own, so that its arguments stay set.
-
-        Raises:
-            BuildError: If the driver does not compile it.
-        """
+        """A `pyopencl.Kernel` of its own, so that its arguments stay set."""
         import pyopencl
 
         with self._lock:

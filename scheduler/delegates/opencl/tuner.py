@@ -185,9 +185,6 @@ class ScheduleTuner:
             graph: One convolution, as `alone` makes it.
             key: Kernel and shape that the candidates are for.
             candidates: Parameters, what they replace first; that one is measured in every round.
-
-        Raises:
-            StretchError: If the driver compiles none of them.
         """
         trials: list[tuple[Parameters, OpenCLCompiled]] = []
         for candidate in candidates:

@@ -97,7 +97,9 @@ def measure_in_turns(before: OpenCLCompiled, after: OpenCLCompiled) -> tuple[lis
     profiles: list[list[Any]] = [before.profile(1), after.profile(1)]
     for _ in range(TURNS):
         for i, compiled in enumerate((before, after)):
-            profiles[i] = [min(one, other, key=lambda launch: launch.ms) for one, other in zip(profiles[i], compiled.profile(1), strict=True)]
+            profiles[i] = [
+                min(one, other, key=lambda launch: launch.ms) for one, other in zip(profiles[i], compiled.profile(1), strict=True)
+            ]
     return profiles[0], profiles[1]
 
 

@@ -135,12 +135,7 @@ class Line:
         return number
 
     def answer(self, number: int) -> dict[str, Any]:
-        """The answer to a command.
-
-        Raises:
-            GoneError: If the process has ended.
-            StretchError: If the command failed.
-        """
+        """The answer to a command."""
         with self._reading:
             while number not in self._answers:
                 assert self._process.stdout is not None
@@ -162,9 +157,6 @@ class Line:
 
         Returns:
             The key that it is known by, and the answer.
-
-        Raises:
-            StretchError: If it refuses or the process has ended.
         """
         assert command["do"] in _MAKING
         command["key"] = next(self._keys)

@@ -82,8 +82,13 @@ def _check(proto: Any, model: Path) -> Demand:
     for value in graph.output:
         need(value.name in known, f"nothing writes its output `{value.name}`")
         stated, computed_type = _stated(value), computed[value.name]
-        need(computed_type.shape == stated.shape, f"it states {list(stated.shape)} for `{value.name}` and makes {list(computed_type.shape)}")
-        need(computed_type.type == stated.type, f"it states {TYPE_NAMES[stated.type]} for `{value.name}` and makes {TYPE_NAMES[computed_type.type]}")
+        need(
+            computed_type.shape == stated.shape, f"it states {list(stated.shape)} for `{value.name}` and makes {list(computed_type.shape)}"
+        )
+        need(
+            computed_type.type == stated.type,
+            f"it states {TYPE_NAMES[stated.type]} for `{value.name}` and makes {TYPE_NAMES[computed_type.type]}",
+        )
     _check_statistics(graph)
     work, alive = sum(cost.work for cost in costs), _most_alive(graph, known)
     need(work <= MAX_WORK, f"it takes {work:.1e} multiply-accumulates, {MAX_WORK:.1e} are allowed")

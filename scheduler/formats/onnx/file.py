@@ -11,11 +11,7 @@ MAX_BYTES = (1 << 31) - 1
 
 
 def load_onnx(model: Path) -> Any:
-    """The `onnx.ModelProto` in a file, without its external data.
-
-    Raises:
-        StretchError: If the file is missing or no ONNX model.
-    """
+    """The `onnx.ModelProto` in a file, without its external data."""
     import onnx
 
     content = read_bytes(model, "ONNX model", MAX_BYTES)

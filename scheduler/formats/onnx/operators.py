@@ -74,9 +74,6 @@ def graph_of(proto: Any, path: Path) -> OpGraph:
 
     Args:
         proto: The `onnx.ModelProto`.
-
-    Raises:
-        StretchError: If what its nodes state is not what they are.
     """
     inputs, outputs = graph_shapes(proto, path)
     shapes = tensor_shapes(proto, path)
@@ -95,9 +92,6 @@ def operators(proto: Any) -> Iterator[Parts]:
     """Every operator of a model in the order of its last node.
 
     An operator is called like the tensor that it writes, or an output if that tensor is only converted to it.
-
-    Raises:
-        StretchError: If a node belongs to no operator.
     """
     weights = {tensor.name for tensor in proto.graph.initializer}
     producers = {name: node for node in proto.graph.node if not _quantises(node) for name in node.output if name}

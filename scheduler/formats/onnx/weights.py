@@ -28,9 +28,6 @@ def stored_tensor(tensor: Any, model: Path) -> Tensor:
 
     Args:
         tensor: The `onnx.TensorProto`.
-
-    Raises:
-        StretchError: If it has another element type, or fewer or more bytes than its shape needs.
     """
     need(tensor.data_type in TYPES, f"weight `{tensor.name}` has element type {tensor.data_type}, which nn-stretch does not write")
     need(all(n >= 0 for n in tensor.dims), f"weight `{tensor.name}` has the shape {list(tensor.dims)}")

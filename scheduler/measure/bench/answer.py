@@ -105,7 +105,9 @@ def verdict(contenders: Sequence[BenchContender]) -> str:
     said = f"{best.name} takes {best.summary.median_ms:.3g} ms"
     if len(contenders) == 1:
         return f"{said}; nothing was compared with it"
-    against: list[tuple[BenchContender, Known]] = [(contender, known(paired(contender.ns, best.ns))) for contender in contenders if contender is not best]
+    against: list[tuple[BenchContender, Known]] = [
+        (contender, known(paired(contender.ns, best.ns))) for contender in contenders if contender is not best
+    ]
     even = [rival.name for rival, ratio in against if ratio.side <= 0]
     if even:
         return f"no clear winner: {said}, but the rounds cannot tell it from {', '.join(even)}"

@@ -57,11 +57,6 @@ def compare(request: Request, warn: Callable[[str], None], step: Callable[[], No
     Args:
         warn: Called with each warning.
         step: Called after each round.
-
-    Raises:
-        UsageError: If the request is invalid, or the size of an input is dynamic.
-        StretchError: If a file cannot be read or run.
-        MissingBackendError: If a library is missing.
     """
     warnings: list[str] = []
 
@@ -91,7 +86,10 @@ def compare(request: Request, warn: Callable[[str], None], step: Callable[[], No
         *(f"the times of {contender.name} never became stable" for contender in contenders if contender.name not in measured.steady),
     ):
         tell(warning)
-    rows = [_row(contender, contenders[0], measured, errors[contender.name], len(used_cores(contender.runtime, cores))) for contender in contenders]
+    rows = [
+        _row(contender, contenders[0], measured, errors[contender.name], len(used_cores(contender.runtime, cores)))
+        for contender in contenders
+    ]
     return BenchAnswer(
         verdict=verdict(rows),
         date=began,
@@ -226,7 +224,9 @@ def _file(name: str, subject: Subject) -> BenchFile:
     )
 
 
-def _row(contender: _Contender, first: _Contender, measured: Measured, error: tuple[float | None, str | None], threads: int) -> BenchContender:
+def _row(
+    contender: _Contender, first: _Contender, measured: Measured, error: tuple[float | None, str | None], threads: int
+) -> BenchContender:
     macs, other = contender.subject.macs, first.subject.macs
     return BenchContender(
         name=contender.name,

@@ -44,7 +44,9 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         """What of it makes times doubtful, one sentence each."""
         messages = []
         if self.load_before is not None and self.load_before > BUSY * len(self.process_cores):
-            messages.append(f"{self.load_before:.1f} processes were busy in the minute before: on a machine that works for others times vary")
+            messages.append(
+                f"{self.load_before:.1f} processes were busy in the minute before: on a machine that works for others times vary"
+            )
         slow = sorted({name for name in self.governors.values() if name != "performance"})
         if slow:
             messages.append(f"the cores' frequency is set by `{', '.join(slow)}`, not `performance`: it depends on what ran before")

@@ -32,11 +32,7 @@ class Effort:
     width: float | None = None
 
     def __post_init__(self) -> None:
-        """Reject parameters that give no interval.
-
-        Raises:
-            UsageError: If there are no rounds, too many starts, or the width is no share.
-        """
+        """Reject parameters that give no interval."""
         if self.rounds < 1 or not 1 <= self.starts <= MOST_STARTS or self.warmup < 0:
             raise UsageError(
                 f"{self.rounds} rounds of {self.starts} starts are not a measurement", f"1 to {MOST_STARTS} starts are possible"

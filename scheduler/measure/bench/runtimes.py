@@ -92,10 +92,6 @@ def prepare(subject: Subject, runtime: str, cores: tuple[int, ...]) -> Ready:
 
     Args:
         runtime: `SCHEDULER`, or one of `RUNTIMES` that takes its kind.
-
-    Raises:
-        StretchError: If the runtime cannot run it.
-        MissingBackendError: If its library is missing.
     """
     # threads that a runtime starts inherit the cores of the one that starts them
     with pinned(cores):

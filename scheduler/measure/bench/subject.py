@@ -78,9 +78,6 @@ def digest(kind: Kind, path: Path, beside: Iterable[str] = ()) -> tuple[str, int
     Args:
         kind: What it is; a bundle's files are checked against its manifest, whose hash it is.
         beside: Names of files with weights, relative to its folder.
-
-    Raises:
-        StretchError: If something cannot be read, or a bundle is not whole.
     """
     if kind == "bundle":
         bundle = load_bundle(path, check_hashes=True)
@@ -108,10 +105,6 @@ def settled(path: Path, ends: Sequence[End], requested: InputShapes) -> dict[str
 
     Args:
         requested: Value of `--input`: by name, or under `UNNAMED` for the only input that is open, or the only one.
-
-    Raises:
-        UsageError: If an axis stays open, or what is asked contradicts the file.
-        StretchError: If it has no inputs, too many, or one too large.
     """
     if not 0 < len(ends) <= MAX_ENDS:
         raise StretchError(f"{path} has {len(ends)} inputs; between 1 and {MAX_ENDS} can be given numbers", "export the part that has some")
@@ -136,11 +129,7 @@ def settled(path: Path, ends: Sequence[End], requested: InputShapes) -> dict[str
 
 
 def checked(path: Path, name: str, shape: Shape) -> Shape:
-    """A shape of a sensible size.
-
-    Raises:
-        StretchError: If it is too large or has an axis of nothing.
-    """
+    """A shape of a sensible size."""
     if len(shape) > 8 or min((*shape, 1)) < 1 or math.prod(shape) > MAX_ELEMENTS:
         raise StretchError(f"`{name[:100]}` of {path} has the shape {str(list(shape))[:200]}", f"up to {MAX_ELEMENTS} elements are taken")
     return shape

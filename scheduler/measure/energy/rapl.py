@@ -16,9 +16,6 @@ class Rapl:
 
     Args:
         root: Folder such as ``/sys/class``, in which ``powercap`` lies.
-
-    Raises:
-        CounterError: If a counter cannot be used.
     """
 
     def __init__(self, root: Path) -> None:

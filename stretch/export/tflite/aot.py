@@ -58,13 +58,6 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progre
         out: Folder of the new one; an earlier bundle there is replaced.
         chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
         progress: Called with the next file.
-
-    Raises:
-        UsageError: If there is nothing to compile, or `out` is the bundle itself.
-        UnknownNameError: If a chip is not known.
-        MissingBackendError: If LiteRT's compiler or Qualcomm's libraries are missing.
-        InfeasibleError: If a signature is not compiled completely, or its code computes something else.
-        StretchError: If the compiler fails or the folder cannot be written.
     """
     chosen = _chosen(bundle, out, chips)
     manifest = bundle.manifest

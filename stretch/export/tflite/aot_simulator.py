@@ -35,12 +35,7 @@ class Case:
 
 
 def simulate(cases: Mapping[str, Case], chip: str) -> dict[str, Array]:
-    """Outputs of compiled code, each run once.
-
-    Raises:
-        MissingBackendError: If `onnxruntime-qnn` is missing.
-        StretchError: If the simulator cannot load or run the code.
-    """
+    """Outputs of compiled code, each run once."""
     load_library()
     with tempfile.TemporaryDirectory(prefix="nn-stretch-aot.") as folder:
         for number, case in enumerate(cases.values()):

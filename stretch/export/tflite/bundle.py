@@ -67,12 +67,6 @@ def export_tflite(
         min_cosine: Minimum cosine with fp32, see `stretch.export.precision.export_precision`.
         repair: Keep subgraphs below it in fp32 instead of failing.
         progress: Called with the next signature.
-
-    Raises:
-        UsageError: If `out` is the bundle itself, or a processor or precision is unknown.
-        InfeasibleError: If a signature differs from its ONNX file; names it.
-        StretchError: If TFLite cannot express an operator, or the folder cannot be written.
-        MissingBackendError: If LiteRT is not installed.
     """
     if problem := LiteRtDelegate.unavailable():
         raise MissingBackendError(f"a TFLite file is compared with its ONNX files when it is written, and {problem}", INSTALL)

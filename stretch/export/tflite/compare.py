@@ -70,12 +70,7 @@ class Comparison:
 
 
 def compare(bundle: Bundle, images: Sequence[Array]) -> Comparison:
-    """Compare every signature of a bundle's TFLite file with its ONNX file.
-
-    Raises:
-        StretchError: If LiteRT cannot load a signature.
-        MissingBackendError: If LiteRT is not installed.
-    """
+    """Compare every signature of a bundle's TFLite file with its ONNX file."""
     manifest = bundle.manifest
     steps = [*manifest.subgraphs, *manifest.joins]
     delegate = LiteRtDelegate()

@@ -21,11 +21,7 @@ Array = NDArray[Any]
 
 
 def read_source(path: Path) -> Source:
-    """Read a subgraph that `stretch` wrote, in any precision.
-
-    Raises:
-        StretchError: If it cannot be read, or has an unknown node.
-    """
+    """Read a subgraph that `stretch` wrote, in any precision."""
     try:
         model = onnx.load(str(path))
     except OSError as error:

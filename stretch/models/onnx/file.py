@@ -53,10 +53,6 @@ def read_source(path: Path, input_shape: InputShapes | None = None) -> Source:
         path: The file; weights beside it are read where they lie in its folder.
         input_shape: Of its input or of several, as `stretch.models.ends.settled` takes them, images as N×C×H×W; what the
             file states if None, with a batch of 1 where it leaves that open.
-
-    Raises:
-        UsageError: If the file leaves the size of an input open and none is given, or one is given that does not fit it.
-        StretchError: If it cannot be read, is no ONNX model, or holds what no network does.
     """
     model = decode(path)
     graph = model.graph
@@ -143,11 +139,7 @@ def _beside(path: Path, tensor: Any) -> int:
 
 
 def array(path: Path, tensor: Any) -> np.ndarray:
-    """The numbers of a stored tensor; half precision as reals.
-
-    Raises:
-        StretchError: If it is not what it says, or of a type that no network computes with.
-    """
+    """The numbers of a stored tensor; half precision as reals."""
     try:
         stored_tensor(tensor, path)
         found = numpy_helper.to_array(tensor, base_dir=str(path.parent))

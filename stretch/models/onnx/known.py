@@ -37,9 +37,6 @@ def computed(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]
         node: The `onnx.NodeProto`.
         reads: Its inputs; None for one that is left out.
         attrs: Its attributes; tensors among them as arrays.
-
-    Raises:
-        StretchError: If nothing is known of such a node, or its results would be too large.
     """
     from onnx.reference import ReferenceEvaluator
 

@@ -70,11 +70,7 @@ class _Lowering:
         self._rounded = 0
 
     def network(self) -> fx.GraphModule:
-        """The network.
-
-        Raises:
-            StretchError: If a node has no meaning in torch; names it and the reason.
-        """
+        """The network."""
         for i, node in enumerate(self._source.nodes):
             try:
                 self._lower(node)

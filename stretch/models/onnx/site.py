@@ -35,11 +35,7 @@ class Site(Inputs[fx.Node]):
         return self.tensor(0)
 
     def tensor(self, i: int) -> fx.Node:
-        """Input `i` as a tensor of the network, a stored one among its parameters.
-
-        Raises:
-            StretchError: If it is left out.
-        """
+        """Input `i` as a tensor of the network, a stored one among its parameters."""
         found = self.value(i)
         if found is None:
             raise StretchError(f"it has no input {i}")
@@ -61,11 +57,7 @@ class Site(Inputs[fx.Node]):
         return shape_of(self.x)
 
     def pair(self, name: str, usual: int = 1) -> list[int]:
-        """A number for each axis of a window.
-
-        Raises:
-            StretchError: If they are more or fewer.
-        """
+        """A number for each axis of a window."""
         axes = len(self.shape) - 2
         found = [int(n) for n in self.attrs.get(name, [usual] * axes)]
         if len(found) != axes:

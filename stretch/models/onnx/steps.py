@@ -39,11 +39,7 @@ class Steps:
         return np.array_equal(self.scale.ravel(), other.scale.ravel()) and np.array_equal(self.zero.ravel(), other.zero.ravel())
 
     def reals(self, stored: np.ndarray, axis: int = 0) -> np.ndarray:
-        """What stored bytes stand for; `axis` is the one along which scales differ.
-
-        Raises:
-            StretchError: If there are as many scales as no axis has places.
-        """
+        """What stored bytes stand for; `axis` is the one along which scales differ."""
         zero, scale = self._along(self.zero, stored, axis), self._along(self.scale, stored, axis)
         return np.asarray((stored.astype(np.float32) - zero) * scale, np.float32)
 
@@ -80,11 +76,7 @@ def reread(builder: Builder, x: fx.Node, old: Steps, new: Steps) -> fx.Node:
 
 
 def common(op: str, steps: Sequence[Steps | None]) -> Steps | None:
-    """The steps of what an operator makes that knows nothing of them; None if it reads no bytes.
-
-    Raises:
-        StretchError: If it computes with bytes, or with those of several steps.
-    """
+    """The steps of what an operator makes that knows nothing of them; None if it reads no bytes."""
     found = [each for each in steps if each is not None]
     if not found:
         return None

@@ -24,9 +24,6 @@ class Archive:
 
     Args:
         path: The file.
-
-    Raises:
-        StretchError: If it cannot be read, is no archive of torch.export, or holds more than it can.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,11 +58,7 @@ class Archive:
         return list(self._entries)
 
     def read(self, name: str) -> bytes:
-        """The content of a record.
-
-        Raises:
-            StretchError: If there is none of this name, or it is damaged.
-        """
+        """The content of a record."""
         entry = self._entries.get(name)
         if entry is None:
             raise StretchError(f"{self._path} has no record `{name[:80]}`", _AGAIN)

@@ -56,10 +56,6 @@ def read_source(path: Path, input_shape: InputShapes | None = None) -> Source:
     Args:
         input_shape: Of its input or of several, as `stretch.models.ends.settled` takes them; what the archive states if
             None, with a batch of 1 where it leaves that open.
-
-    Raises:
-        UsageError: If another size is given where the archive fixes it.
-        StretchError: If it cannot be read, is no archive of torch.export, or holds what no network does.
     """
     archive = Archive(path)
     model = _model(path, archive.names)

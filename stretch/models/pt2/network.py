@@ -81,11 +81,7 @@ class _Lowering:
         self._writes: dict[str, int] = {}
 
     def network(self) -> fx.GraphModule:
-        """The network.
-
-        Raises:
-            StretchError: If a call has no meaning here; names it and the reason.
-        """
+        """The network."""
         path = self._source.path
         for number, node in enumerate(self._source.nodes):
             try:

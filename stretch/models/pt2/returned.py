@@ -25,9 +25,6 @@ def rebuilt(spec: str, fields: Mapping[str, Sequence[str]], values: Sequence[Any
 
     Args:
         spec: The structure, as `torch.utils._pytree.treespec_dumps` writes it; empty for one value, or a tuple of several.
-
-    Raises:
-        StretchError: If it describes none, or holds more or fewer values.
     """
     if not spec:
         return (values[0] if len(values) == 1 else tuple(values)), []

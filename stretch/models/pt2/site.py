@@ -38,11 +38,7 @@ class Site:
         return self.tensor(next(iter(self.given)))
 
     def tensor(self, name: str) -> fx.Node:
-        """An argument as a tensor of the network, a stored one among its parameters.
-
-        Raises:
-            StretchError: If it is none.
-        """
+        """An argument as a tensor of the network, a stored one among its parameters."""
         found = self.written(self.given.get(name))
         if not isinstance(found, fx.Node):
             raise StretchError(f"its argument `{name}` is no tensor")
@@ -78,11 +74,7 @@ rule = RULES.add
 
 
 def bound(operator: OpOverload, node: Node, value: Callable[[Tagged], Value]) -> dict[str, Value]:
-    """Arguments of a call by name, in the order of torch's own, with the defaults of those that are left out.
-
-    Raises:
-        StretchError: If the operator has no such argument, or one that it needs is not there.
-    """
+    """Arguments of a call by name, in the order of torch's own, with the defaults of those that are left out."""
     schema = operator._schema
     stated = {each.name: value(each.arg) for each in node.inputs}
     first = schema.arguments[0].name

@@ -75,11 +75,7 @@ def _tensor(name: str, meta: TensorMeta, record: bytes) -> torch.Tensor:
 
 
 def fixed(size: Tagged) -> int:
-    """A size that is a number.
-
-    Raises:
-        StretchError: If it is none.
-    """
+    """A size that is a number."""
     number = size.get("as_int")
     if not isinstance(number, int) or isinstance(number, bool) or abs(number) > 1 << 40:
         raise StretchError(f"it has the size {str(size)[:80]}, which is no number")

@@ -55,11 +55,7 @@ class _Lowering:
         return [f"{self._network.path} rounds {rounded} activations to int8: they are reals here, and `stretch export` finds new scales"]
 
     def network(self) -> fx.GraphModule:
-        """The network.
-
-        Raises:
-            StretchError: If an operator has no meaning in torch; names it and the reason.
-        """
+        """The network."""
         path = self._network.path
         for operator in self._network.operators:
             try:

@@ -55,11 +55,7 @@ class Site(Inputs[Seen]):
     kinds: Sequence[str] = field(default_factory=list)  # Element types of what it writes, by numpy's names.
 
     def seen(self, i: int) -> Seen:
-        """Input `i` as a tensor of the network, a stored one among its parameters.
-
-        Raises:
-            StretchError: If it is left out.
-        """
+        """Input `i` as a tensor of the network, a stored one among its parameters."""
         found = self.value(i)
         if found is None:
             raise StretchError(f"it has no input {i}")
@@ -75,11 +71,7 @@ class Site(Inputs[Seen]):
         return plain(self.builder, self.seen(i))
 
     def image(self, i: int = 0) -> fx.Node:
-        """Input `i`, N×H×W×C in the file, as N×C×H×W.
-
-        Raises:
-            StretchError: If it has no four axes.
-        """
+        """Input `i`, N×H×W×C in the file, as N×C×H×W."""
         found = self.value(i)
         if isinstance(found, np.ndarray) and found.ndim == 4:
             return self.builder.stored(found.transpose(0, 3, 1, 2), f"{self.name}_{i}")

@@ -121,28 +121,16 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         )
 
     def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
-        """Top-1 of a design as plain data.
-
-        Raises:
-            UsageError: As `predict`.
-        """
+        """Top-1 of a design as plain data."""
         return self.told(self.base - self.predict(graph, design))
 
     def predict(self, graph: OpGraph, design: BranchDesign) -> float:
-        """Top-1 of a design.
-
-        Raises:
-            UsageError: If it branches a segment that the predictor does not know.
-        """
+        """Top-1 of a design."""
         rows = segment_features(graph, design)
         return self.base + sum(float(np.dot(self._of(name), row)) for name, row in rows.items())
 
     def losses(self, options: Ways) -> Floats:
-        """What each option takes from the accuracy; zero for a segment that stays whole or is divided exactly.
-
-        Raises:
-            UsageError: If the predictor does not know the segment.
-        """
+        """What each option takes from the accuracy; zero for a segment that stays whole or is divided exactly."""
         if not options.branched or options.exact:
             return np.zeros(len(options.macs))
         found: Floats = -way_features(options, FEATURES) @ self._of(options.segment.name)

@@ -25,11 +25,7 @@ class _Kind(msgspec.Struct):
 
 
 def save_accuracy(path: Path, predictor: AccuracyPredictor | Sensitivity) -> None:
-    """Write a predictor as JSON, whole or not at all.
-
-    Raises:
-        StretchError: If it cannot be written.
-    """
+    """Write a predictor as JSON, whole or not at all."""
     partial = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,9 +41,6 @@ def load_accuracy(path: Path, model: str) -> AccuracyPredictor | Sensitivity:
 
     Args:
         model: Name of the network it must be about.
-
-    Raises:
-        StretchError: If it cannot be read, is none, or is about another network.
     """
     content = read_bytes(path, "accuracy predictor", MAX_BYTES, _HINT)
     try:

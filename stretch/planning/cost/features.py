@@ -65,9 +65,6 @@ def changed_segments(graph: OpGraph, design: BranchDesign, names: Sequence[str])
 
     Args:
         names: Of `FEATURES`.
-
-    Raises:
-        StretchError: If the design does not fit the network.
     """
     found = []
     for part, segment, scaled in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):

@@ -34,12 +34,7 @@ from stretch.planning.network.trunk import trunk_of
 
 
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
-    """Predict the run of a design from the very operators it consists of.
-
-    Raises:
-        StretchError: If the design does not fit the network.
-        UnknownNameError: If the device lacks one of its processors.
-    """
+    """Predict the run of a design from the very operators it consists of."""
     trunk = trunk_of(graph)
     if not trunk.sides and len(graph.outputs) == 1:
         rows, holders = trunk_times(graph, design, costs, costs.host)

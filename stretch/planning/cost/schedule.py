@@ -37,11 +37,7 @@ class Schedule:
 
 
 def schedule(jobs: Sequence[Job]) -> Schedule:
-    """The schedule of some jobs, each on its processor.
-
-    Raises:
-        ValueError: If jobs wait for each other in a circle.
-    """
+    """The schedule of some jobs, each on its processor."""
     readers, missing = waiting([job.reads for job in jobs])
     places = sorted({job.processor for job in jobs})
     starts, ends, before = run([places.index(job.processor) for job in jobs], [job.ms for job in jobs], readers, missing, len(places))
@@ -71,9 +67,6 @@ def run(
     Args:
         readers: As `waiting` gives them.
         missing: As `waiting` gives them.
-
-    Raises:
-        ValueError: If jobs wait for each other in a circle.
     """
     left = list(missing)
     ready: list[list[int]] = [[] for _ in range(processors)]

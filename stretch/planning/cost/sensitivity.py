@@ -136,11 +136,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return float(np.exp(-self.recovery * (len(self.stages) - 1 - last) / len(self.stages)))
 
     def losses(self, options: Ways) -> Floats:
-        """What each option adds to the loss of a design; zero for a segment that stays whole or is divided exactly.
-
-        Raises:
-            UsageError: If the segment does not begin and end where stages do, or meets by another join.
-        """
+        """What each option adds to the loss of a design; zero for a segment that stays whole or is divided exactly."""
         if not options.branched or options.exact:
             return np.zeros(len(options.macs))
         self._check_join(options.join)
@@ -148,11 +144,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return self.counts(stages) * self.loss_of(stages, way_features(options, SEEN))
 
     def loss(self, graph: OpGraph, design: BranchDesign) -> float:
-        """The loss of a design.
-
-        Raises:
-            UsageError: As `losses`.
-        """
+        """The loss of a design."""
         for part in design.segments:
             if not part.whole and not join_of(part.join).exact:
                 self._check_join(part.join)
@@ -182,11 +174,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return float(np.exp((self.curve[0] - np.log(value / (1 - value))) / self.curve[1]))
 
     def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
-        """Agreement of a design as plain data, with its 95 % interval.
-
-        Raises:
-            UsageError: As `losses`.
-        """
+        """Agreement of a design as plain data, with its 95 % interval."""
         return self.told(self.loss(graph, design))
 
     def told(self, loss: float) -> PredictedAccuracy:

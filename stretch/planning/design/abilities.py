@@ -37,11 +37,7 @@ class StageAbilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def abilities(graph: OpGraph) -> list[StageAbilities]:
-    """What can be done to each stage of a network, and to what lies beside them where it has several inputs or outputs.
-
-    Raises:
-        StretchError: If it has several inputs and no chain.
-    """
+    """What can be done to each stage of a network, and to what lies beside them where it has several inputs or outputs."""
     found = trunk_of(graph)
     return [*(_of(found.graph, stage) for stage in split_segments(found.graph)), *map(_beside, found.sides)]
 

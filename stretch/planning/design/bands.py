@@ -30,9 +30,6 @@ def needed_rows(graph: OpGraph, start: int, stop: int) -> dict[str, Rows]:
 
     Args:
         graph: Operators that end in a feature map.
-
-    Raises:
-        StretchError: If the output has no such rows, or they lie so far in the padding that an operator reads no row for them.
     """
     return bands_of(graph, start, stop)[0]
 

@@ -168,11 +168,7 @@ class DesignDraft(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load_draft(path: Path) -> DesignDraft:
-    """Read a design file.
-
-    Raises:
-        StretchError: If the file cannot be read or is no design.
-    """
+    """Read a design file."""
     raw = read_toml(path, "design", _EXAMPLE)
     try:
         draft = msgspec.convert(raw, DesignDraft)

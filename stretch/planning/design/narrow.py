@@ -30,9 +30,5 @@ def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[
 
 
 def narrowed_graph(graph: OpGraph, channels: ChannelGroups, kept: Mapping[int, int]) -> OpGraph:
-    """A graph whose channel groups keep some of their units.
-
-    Raises:
-        StretchError: If operators do not fit each other then.
-    """
+    """A graph whose channel groups keep some of their units."""
     return OpGraph.build(graph.name, narrowed_ops(graph, channels, kept), graph.outputs)

@@ -32,10 +32,6 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
 
     Args:
         align: Width rounding by processor; its keys are the processors that exist.
-
-    Raises:
-        UnknownNameError: If a segment, cut point or processor does not exist.
-        StretchError: If the design does not fit the network; names the segment.
     """
     if draft.model is not None and draft.model != graph.name:
         raise StretchError(

@@ -44,9 +44,6 @@ def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale
 
     Args:
         channels: Channel groups of `source`.
-
-    Raises:
-        StretchError: If width or entry do not fit the segment.
     """
     where = f"branch `{segment.name}.{scale.processor}`"
     full = source.by_name[source.output].shape[1]
@@ -197,11 +194,7 @@ def join_width(segment: Segment, design: SegmentDesign) -> int:
 
 
 def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
-    """The original segments a design speaks of.
-
-    Raises:
-        StretchError: If they do not cover the network from input to output.
-    """
+    """The original segments a design speaks of."""
     graph = trunk_of(graph).graph
     at = graph.input.name
     segments = []
@@ -219,11 +212,7 @@ def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
 
 
 def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBranch]]:
-    """Every branch of every segment, in order.
-
-    Raises:
-        StretchError: If the design does not fit the network.
-    """
+    """Every branch of every segment, in order."""
     result: list[list[ScaledBranch]] = []
     channels = trunk_of(graph).graph.input.shape[1]
     for segment, part in zip(design_segments(graph, design), design.segments, strict=True):
@@ -243,9 +232,6 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
     Operators are called ``<segment>_<processor>_<original name>``, joins
     ``<segment>_join``. Tags say `origin`, `segment`, `processor`, `subgraph`
     and `meeting_point` (``true`` on the operator that ends a meeting).
-
-    Raises:
-        StretchError: If the design does not fit the network.
     """
     trunk = trunk_of(graph)
     placed = dict(zip((side.name for side in trunk.sides), check_sides(trunk, design), strict=True))

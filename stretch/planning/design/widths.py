@@ -69,9 +69,6 @@ def partitions(width: int, widths: Sequence[int], align: int) -> list[int]:
 
     Args:
         align: Step; 1 is used where `width` is not a multiple of it or too small.
-
-    Raises:
-        StretchError: If there are more branches than channels.
     """
     found: list[int] = each_partitions(width, np.array(widths)[:, None], align)[:, 0].tolist()
     return found

@@ -128,10 +128,6 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
     Args:
         meeting: Meeting points, any of the cut points, in order; by default
             those of `find_meeting_points`. Taps are meeting points in any case.
-
-    Raises:
-        UnknownNameError: If a meeting point is no cut point.
-        StretchError: If the meeting points are not in the order of the graph.
     """
     trunk = trunk_of(graph)
     graph, cuts = trunk.graph, cut_points(trunk.graph)
@@ -155,12 +151,7 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
 
 
 def cut_segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
-    """The segment between two cut points.
-
-    Raises:
-        UnknownNameError: If one of them is no cut point.
-        StretchError: If `end` does not come after `start`.
-    """
+    """The segment between two cut points."""
     cuts = cut_points(graph)
     for point in (start, end):
         if point not in cuts:

@@ -64,9 +64,6 @@ def trunk_of(graph: OpGraph) -> Trunk:
 
     Args:
         graph: Each of its operators leads to an output.
-
-    Raises:
-        StretchError: If every operator reads several of its inputs, so that there is no chain.
     """
     if not _several(graph):
         return Trunk(graph)

@@ -299,9 +299,6 @@ def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> 
     Args:
         config: The request, checked. Meeting points that it names are the only ones; stages that must not merge have
             bands of their own.
-
-    Raises:
-        InfeasibleError: If exact kinds are all that is asked for, and there is nothing to split.
     """
     banded = BandedSpace(
         graph,

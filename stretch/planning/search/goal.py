@@ -24,11 +24,7 @@ class Goal:
 
     @classmethod
     def of(cls, objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> "Goal":
-        """The goal of a request; latency where its objective does not add up.
-
-        Raises:
-            UsageError: If it is about energy, and the profile does not state the power of one of these.
-        """
+        """The goal of a request; latency where its objective does not add up."""
         if not objective.adds or objective.only_latency:
             return cls()
         return cls(objective.latency, objective.energy, Power.of(device, processors) if objective.energy else None)

@@ -81,11 +81,7 @@ class Power:
 
     @classmethod
     def of(cls, device: DeviceProfile, processors: Sequence[str]) -> "Power":
-        """As the model of energy tells it.
-
-        Raises:
-            UsageError: If the profile does not state the power of one.
-        """
+        """As the model of energy tells it."""
         model = EnergyModel(device)
         computing, waiting = {}, {}
         for name in processors:

@@ -25,9 +25,6 @@ def search(strategy: str, space: DesignSpace, low: int, high: int, n_meet: int) 
 
     Returns:
         The design, or None if there is none in the range.
-
-    Raises:
-        UsageError: If there is no such strategy.
     """
     if strategy not in STRATEGIES:
         raise UsageError(f"unknown strategy `{strategy}`", f"choose from {', '.join(STRATEGIES)}")

@@ -78,10 +78,6 @@ def check_page(path: Path | None) -> None:
 
     Args:
         path: The file; None where no page is asked for.
-
-    Raises:
-        UsageError: If it does not end in ``.html``, is a folder, or its folder is not there.
-        StretchError: If a package that draws it is missing.
     """
     if path is None:
         return
@@ -119,11 +115,7 @@ def render(page: Page) -> str:
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write a page in one step: the file is whole or not there.
-
-    Raises:
-        StretchError: If the file cannot be written.
-    """
+    """Write a page in one step: the file is whole or not there."""
     text = render(page)
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -155,4 +147,8 @@ def _made() -> list[tuple[str, str]]:
         except PackageNotFoundError:
             continue
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return [("made", now), ("versions", ", ".join([f"Python {platform.python_version()}", *versions])), ("computed on", platform.platform())]
+    return [
+        ("made", now),
+        ("versions", ", ".join([f"Python {platform.python_version()}", *versions])),
+        ("computed on", platform.platform()),
+    ]

@@ -139,7 +139,14 @@ def accuracy_section(plan: PlanAnswer) -> Section:
             )
         )
     rows += [
-        (f"{segment.segment} alone", _share(segment.value), "", "", "" if segment.error is None else f"{segment.error:.3f}", str(agreement.images))
+        (
+            f"{segment.segment} alone",
+            _share(segment.value),
+            "",
+            "",
+            "" if segment.error is None else f"{segment.error:.3f}",
+            str(agreement.images),
+        )
         for segment in agreement.segments
     ]
     table = Grid(

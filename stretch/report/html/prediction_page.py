@@ -22,7 +22,10 @@ def prediction_page(prediction: Prediction, roofline: "tuple[str, Figure] | None
     """
     ranked = sorted(prediction.processors.items(), key=lambda item: item[1].latency_ms)
     name, best = ranked[0]
-    rows = [Interval(f"{processor}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=processor == name) for processor, row in ranked]
+    rows = [
+        Interval(f"{processor}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=processor == name)
+        for processor, row in ranked
+    ]
     words = "; ".join(f"{row.label} {row.value:.2f} ms" for row in rows) + "."
     sections = [
         Section(

@@ -43,7 +43,10 @@ def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping
             "alone",
             "The original on each processor, predicted, with 90 % intervals",
             f"{name} is the fastest with {best.latency_ms:.2f} ms.",
-            [Interval(f"{processor}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=processor == name) for processor, row in ranked],
+            [
+                Interval(f"{processor}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=processor == name)
+                for processor, row in ranked
+            ],
             "ms",
         )
         sections.append(

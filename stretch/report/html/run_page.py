@@ -99,7 +99,8 @@ def _contestants(answer: RunAnswer) -> Chart:
 
 def _ratios(answer: RunAnswer) -> Grid:
     rows = [
-        (comparison.name, f"{comparison.ratio:.3f}", f"{comparison.low:.3f}", "" if comparison.high is None else f"{comparison.high:.3f}") for comparison in answer.comparisons
+        (comparison.name, f"{comparison.ratio:.3f}", f"{comparison.low:.3f}", "" if comparison.high is None else f"{comparison.high:.3f}")
+        for comparison in answer.comparisons
     ]
     return Grid(
         "Times of the controls over the branches' (above 1 the branches are faster)",

@@ -104,7 +104,9 @@ def _plans(answer: SimulateAnswer) -> Grid:
 
 
 def _decisions(answer: SimulateAnswer) -> Grid:
-    rows = [(f"{decision.inference}", f"{decision.at_ms:.1f}", decision.kind, decision.after, decision.reason) for decision in answer.decisions]
+    rows = [
+        (f"{decision.inference}", f"{decision.at_ms:.1f}", decision.kind, decision.after, decision.reason) for decision in answer.decisions
+    ]
     return Grid("Decisions", ("after inference", "at, ms", "what", "then runs", "why"), rows, right=(1,), folded=len(rows) > 20)
 
 

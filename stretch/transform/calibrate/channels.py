@@ -158,7 +158,9 @@ class ChannelChoice:
             wanted, size = wanted[rows], size[rows]
         if join.adds:
             known = [other.trunk for other in others]
-            covariance = conditional_covariance(covariance, torch.cat(known).unique().to(covariance.device) if known else columns[:0, 0], self._ridge)
+            covariance = conditional_covariance(
+                covariance, torch.cat(known).unique().to(covariance.device) if known else columns[:0, 0], self._ridge
+            )
         return Elimination(covariance, wanted, self._ridge, float(size.sum())), columns
 
 

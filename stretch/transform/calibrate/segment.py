@@ -107,7 +107,12 @@ class Job:
         branches, fitted = self._branches(), self.split.fitted
         ways = self._ways(choices) if layers else []
         options = [_distinct(way[i] for way in ways) for i in range(len(branches))]
-        looks = {one for i, branch_options in enumerate(options) for m in branch_options for one in self._branch_fit(self.family[i], branches[i], m).looks}
+        looks = {
+            one
+            for i, branch_options in enumerate(options)
+            for m in branch_options
+            for one in self._branch_fit(self.family[i], branches[i], m).looks
+        }
         self.targets, rows_by_look = look(self.whole, self.there, fitted, looks)
         # A join reads all branches: no regression of it has more inputs.
         joined = sum(h.branch.graph.by_name[_trunk_name(h, branch)].shape[1] for h, branch in zip(self.family, branches, strict=True))
@@ -145,7 +150,11 @@ class Job:
         choices: Choices,
     ) -> None:
         """Fit all layers in every way, and offer what comes of it."""
-        kept = self._chosen(options) if choices.channels else [[built] * len(branch_options) for built, branch_options in zip(self.family, options, strict=True)]
+        kept = (
+            self._chosen(options)
+            if choices.channels
+            else [[built] * len(branch_options) for built, branch_options in zip(self.family, options, strict=True)]
+        )
         done = [
             [self._fit(i, start[i], heritage, matches, rows_by_look) for heritage, matches in zip(heritages, branch_options, strict=True)]
             for i, (heritages, branch_options) in enumerate(zip(kept, options, strict=True))

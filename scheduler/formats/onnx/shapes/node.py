@@ -172,11 +172,7 @@ def moved(tensor: Tensor, shape: Sequence[int]) -> Cost:
 
 
 def counted(axis: int, rank: int, name: str = "axis") -> int:
-    """An axis counted from the first, where it may be counted from the last.
-
-    Raises:
-        StretchError: If there is no such axis.
-    """
+    """An axis counted from the first, where it may be counted from the last."""
     need(-rank <= axis < rank, f"its {name} is {axis}, there are {rank} axes")
     return axis % rank
 
@@ -189,11 +185,7 @@ def distinct(axes: Iterable[int], rank: int) -> list[int]:
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """The shape that tensors of several shapes have together, as numpy has it.
-
-    Raises:
-        StretchError: If two of them do not go together.
-    """
+    """The shape that tensors of several shapes have together, as numpy has it."""
     result: list[int] = []
     need(bool(shapes), "it has no inputs")
     for i in range(1, max(map(len, shapes)) + 1):
