@@ -145,8 +145,12 @@ class DeviceProfile:
     @cached_property
     def calibrated(self) -> bool:
         """Whether every processor, with its default core set and precision, was fitted to measurements on the device."""
-        fits = [self.processor(name).fits.get(self.processor(name).default_precision) for name in self.processors]
-        return all(fit is not None and fit.sibling is None for fit in fits)
+
+        def measured(processor: Processor) -> bool:
+            fit, prior = processor.fits.get(processor.default_precision), processor.priors.get(processor.default_precision)
+            return fit.sibling is None if fit is not None else prior is not None and prior.calibration is not None
+
+        return all(measured(self.processor(name)) for name in self.processors)
 
     @cached_property
     def variants(self) -> tuple[str, ...]:

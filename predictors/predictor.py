@@ -17,7 +17,7 @@ from predictors.graph import OpGraph
 from predictors.host import HOST, is_host
 from predictors.joins import meeting_of
 from predictors.kinds import kinds
-from predictors.models.base import ORIGINS, KernelModel, KernelTime, Origin
+from predictors.models.base import MEASURED, ORIGINS, KernelModel, KernelTime, Origin
 from predictors.models.roofline import RooflinePredictor
 from predictors.rewrites.grouped import GROUPED
 
@@ -53,7 +53,7 @@ class Estimate:
     @property
     def calibrated(self) -> bool:
         """Whether the times of this processor, core set and precision were fitted to measurements on the device."""
-        return self.origin == "fit"
+        return self.origin in MEASURED
 
 
 class KernelsTime(NamedTuple):
@@ -206,7 +206,9 @@ def origin_of(processor: Processor, precision: str) -> Origin:
     """Which model the times of a processor at a precision are from."""
     if (fit := processor.fits.get(precision)) is not None:
         return "fit" if fit.sibling is None else "sibling"
-    return "relatives" if precision in processor.priors else "roofline"
+    if (prior := processor.priors.get(precision)) is None:
+        return "roofline"
+    return "relatives" if prior.calibration is None else "networks"
 
 
 @cache
@@ -221,7 +223,7 @@ def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | No
     Args:
         origins: A processor, or what of it was predicted, and which model its times are from.
     """
-    guessed = [f"{what} (from {ORIGINS[origin]})" for what, origin in dict.fromkeys(origins) if origin != "fit"]
+    guessed = [f"{what} (from {ORIGINS[origin]})" for what, origin in dict.fromkeys(origins) if origin not in MEASURED]
     if not guessed:
         return None
     return f"of {device}, the times of {', '.join(guessed)} were not fitted to measurements on it: treat predicted times as estimates"

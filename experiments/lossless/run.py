@@ -45,7 +45,9 @@ Row = dict[str, Value]
 
 
 def profile(which: str, device: str) -> DeviceProfile:
-    """The profile of a device as version 0.1.0 had it, or as it is now."""
+    """The profile of a device as version 0.1.0 had it, as it is now, or calibrated by the NN-Stretch release."""
+    if which == "release":
+        return load_device(f"{device}-release")
     return load_device(str(ROOT / "tests" / "predictors" / "profiles" / f"{device}.toml") if which == "0.1.0" else device)
 
 

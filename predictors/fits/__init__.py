@@ -1,10 +1,11 @@
 """Fits: kernel models whose numbers were found from measurements on a device, as data beside its profile."""
 
 from predictors.fits.fit import Correction, Fit, HeldOut, Interval, KernelGroup, Trees
-from predictors.fits.prior import LeftOut, Prior, Relative
+from predictors.fits.prior import Calibration, LeftOut, MeasuredNetwork, Prior, Relative
 from predictors.fits.store import FitFile, PriorFile, fit_path, prior_path, read_fits, read_priors, write_fits, write_priors
 
 __all__ = [
+    "Calibration",
     "Correction",
     "Fit",
     "FitFile",
@@ -12,6 +13,7 @@ __all__ = [
     "Interval",
     "KernelGroup",
     "LeftOut",
+    "MeasuredNetwork",
     "Prior",
     "PriorFile",
     "Relative",

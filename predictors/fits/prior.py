@@ -1,6 +1,6 @@
-"""Priors of unmeasured processors: fits of related processors, scaled by the specifications in their profiles."""
+"""Priors: times of a processor from fits of related processors, scaled by specifications, and calibrated by times of whole networks."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -33,14 +33,41 @@ class LeftOut(_Part, frozen=True):
     coverage: Annotated[float, msgspec.Meta(ge=0, le=1)]  # Share within the interval that was made without the relative.
 
 
-class Prior(_Part, frozen=True):
-    """Times of a processor from those of its relatives."""
+class MeasuredNetwork(_Part, frozen=True):
+    """A network whose time calibrated a processor."""
+
+    name: _Text  # As the table names it.
+    measured_ms: Annotated[float, msgspec.Meta(gt=0, le=1e7)]  # Its time on the processor.
+    predicted_ms: Annotated[float, msgspec.Meta(gt=0, le=1e7)]  # By the calibration.
+    left_out_ms: Annotated[float, msgspec.Meta(gt=0, le=1e7)]  # By one that was made without it.
+
+
+class Calibration(_Part, frozen=True):
+    """What times of whole networks say of a processor: a kernel takes ``factor of its family · ms of the relatives + per_kernel_ms``."""
+
+    factors: dict[Literal["dense", "depthwise", "other"], Annotated[float, msgspec.Meta(gt=0, le=1e4)]]  # By family of kernels.
+    per_kernel_ms: Annotated[float, msgspec.Meta(ge=0, le=1e3)]  # What a kernel takes beside its own time.
+    networks: Annotated[tuple[MeasuredNetwork, ...], msgspec.Meta(min_length=1)]  # What it was made from.
+    source: _Text  # Where the times come from, and what was measured: the least, the mean or the median of runs.
+    pipeline_ms: Annotated[float, msgspec.Meta(ge=0, le=1e4)] = 0.0  # What a pipeline takes beside its network; no network's time has it.
+
+
+class Prior(_Part, frozen=True, omit_defaults=True):
+    """Times of a processor from those of its relatives; from its own roofline where it has none."""
 
     processor: _Text  # Family name.
     core_set: _Text  # Its core set.
     precision: _Text  # Its precision.
-    relatives: Annotated[tuple[Relative, ...], msgspec.Meta(min_length=1)]  # Whose scaled times are averaged.
+    relatives: tuple[Relative, ...]  # Whose scaled times are averaged.
     #: Factor on the average, which makes it right in the middle of the relatives left out.
     scale: Annotated[float, msgspec.Meta(gt=0, le=1e3)]
     interval: Interval  # Around a network's time: by the spread of the relatives around each other.
     left_out: LeftOut  # How good it is.
+    calibration: Calibration | None = None  # By networks that were measured on it.
+
+    def __post_init__(self) -> None:
+        """Refuse one that says nothing, and one that lacks a family."""
+        if not self.relatives and self.calibration is None:
+            raise ValueError("it has neither relatives nor a calibration")
+        if self.calibration is not None and len(self.calibration.factors) != 3:
+            raise ValueError("its calibration lacks a factor of `dense`, `depthwise` or `other`")

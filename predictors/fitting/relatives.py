@@ -9,6 +9,7 @@ measured lies off; a normal distribution over chips (Student's t, as they are fe
 networks within a chip gives the interval.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
@@ -62,6 +63,7 @@ def fit_priors(
 ) -> list[Prior]:
     """Priors of all core sets and precisions of a device that have no fit and enough relatives."""
     pool = _Pool([profile for profile in profiles if profile.id != device.id], measurements)
+    at_home = _Pool([device], measurements)
     priors = []
     for family, profile in device.processors.items():
         for core_set, cores in profile.core_sets.items():
@@ -69,9 +71,11 @@ def fit_priors(
             for precision in cores.peak_gops:
                 if precision in processor.fits:
                     continue
-                chips = pool.relatives(device, processor, precision)
-                if len(chips) >= MIN_RELATIVES:
-                    priors.append(_prior(processor, precision, chips))
+                prior = _of_fewer_cores(at_home, device, processor, precision)
+                if prior is None and len(chips := pool.relatives(device, processor, precision)) >= MIN_RELATIVES:
+                    prior = _prior(processor, precision, chips)
+                if prior is not None:
+                    priors.append(prior)
                     step()
     if not priors:
         raise StretchError(
@@ -126,6 +130,52 @@ def _prior(processor: Processor, precision: str, chips: Sequence[Chip]) -> Prior
     )
 
 
+def _of_fewer_cores(pool: "_Pool", device: DeviceProfile, processor: Processor, precision: str) -> Prior | None:
+    """From the fit of some of the same cores, the largest such set; None where none was fitted.
+
+    So a core more never makes a prediction slower. How well a set predicts one that contains it is seen on sets that were both fitted.
+    """
+
+    def best(whole: Processor) -> Chip | None:
+        chips = [
+            chip
+            for chip in pool.own(device, precision)
+            if chip.name.processor == whole.family and _within(chip.name.core_set, whole.core_set)
+        ]
+        return max(chips, key=lambda chip: _cores(chip.name.core_set) or 0, default=None)
+
+    part = best(processor)
+    if part is None:
+        return None
+    pairs = [(chip, inner) for chip in pool.own(device, precision) if chip.measured and (inner := best(chip.processor))]
+    errors = []
+    for chip, inner in pairs:
+        predicted = inner.on(chip.processor, precision)
+        errors.append({name: log(ms / predicted[name]) for name, ms in chip.measured.items()})
+    if len(errors) < MIN_RELATIVES:
+        return None
+    middle, width = spread(errors)
+    ratios = Ratios.between(part.processor, processor, precision)
+    scale = min(exp(middle), 1 / max(ratios.compute, ratios.memory))
+    off = np.array([exp(log(scale) - error) - 1 for ratio in errors for error in ratio.values()])
+    inside = [abs(error - middle) <= width for ratio in errors for error in ratio.values()]
+    judged = LeftOut(
+        len(errors),
+        len(off),
+        rounded(float(np.mean(np.abs(off) <= 0.2))),
+        rounded(float(np.mean(np.abs(off)))),
+        rounded(float(np.mean(inside))),
+    )
+    interval = Interval(COVERAGE, rounded(exp(-width)), rounded(exp(width)), METHOD)
+    return Prior(processor.family, processor.core_set, precision, (part.name,), rounded(scale), interval, judged)
+
+
+def _within(part: str, whole: str) -> bool:
+    """Whether a core set such as ``3med`` is a proper part of another such as ``1large3med``."""
+    counts = [{kind: int(count) for count, kind in re.findall(r"(\d+)([A-Za-z]+)", name)} for name in (part, whole)]
+    return part != whole and bool(counts[0]) and all(count <= counts[1].get(kind, 0) for kind, count in counts[0].items())
+
+
 class _Pool:
     """Every fitted processor of some profiles, evaluated once.
 
@@ -150,6 +200,11 @@ class _Pool:
                     name = Relative(profile.id, relative.family, relative.core_set, precision)
                     chips[key] = self._chip(name, relative, fit)
         return [chip for chip in chips.values() if chip.measured]
+
+    def own(self, device: DeviceProfile, precision: str) -> list[Chip]:
+        """The fitted processors of one of the profiles."""
+        fitted = _fitted(device, precision)
+        return [self._chip(Relative(device.id, one.family, one.core_set, precision), one, one.fits[precision]) for one in fitted]
 
     def _chip(self, name: Relative, relative: Processor, fit: Fit) -> Chip:
         """A relative with what was measured on it, all networks as kernels of its own runtime."""

@@ -8,7 +8,7 @@ A table whose name ends in ``.gz`` is packed.
 import csv
 import gzip
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -78,14 +78,14 @@ class KernelLatency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return KernelCost(*(getattr(self, name) for name in KernelCost._fields))
 
 
-Row = TypeVar("Row", Latency, KernelLatency)
+Row = TypeVar("Row", bound=msgspec.Struct)
 
 
 def read_table(path: Path, kind: type[Row]) -> list[Row]:
     """A table, checked."""
     rows: list[Row] = []
     seen: dict[tuple[object, ...], int] = {}
-    for line, raw in _lines(path, [field.name for field in msgspec.structs.fields(kind)]):
+    for line, raw in _lines(path, msgspec.structs.fields(kind)):
         row = _row(path, line, raw, kind)
         key = tuple(getattr(row, field.name) for field in msgspec.structs.fields(kind) if field.name not in ("ms", "std_ms"))
         if key in seen:
@@ -111,8 +111,9 @@ def write_table(path: Path, rows: list[Row]) -> None:
     path.write_bytes(gzip.compress(text, 9, mtime=0) if path.suffix == ".gz" else text)
 
 
-def _lines(path: Path, fields: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def _lines(path: Path, columns: Sequence[msgspec.structs.FieldInfo]) -> Iterator[tuple[int, dict[str, str]]]:
     """Rows with their line, once the header is known to be right."""
+    fields = [column.name for column in columns]
     try:
         with open_regular(path) as binary:
             content = gzip.GzipFile(fileobj=binary).read(MAX_BYTES + 1) if path.suffix == ".gz" else binary.read(MAX_BYTES + 1)
@@ -128,8 +129,8 @@ def _lines(path: Path, fields: list[str]) -> Iterator[tuple[int, dict[str, str]]
             raise StretchError(
                 f"{path}, line 1: `{name}` is no column of such a table", nearest(name, fields) or f"it has {','.join(fields)}"
             )
-    if missing := [name for name in fields if name not in header]:
-        raise StretchError(f"{path}, line 1: the column `{missing[0]}` is missing", f"the header is {','.join(fields)}")
+    if missing := [column.name for column in columns if column.required and column.name not in header]:
+        raise StretchError(f"{path}, line 1: the column `{missing[0]}` is missing", f"the columns are {','.join(fields)}")
     if len(set(header)) != len(header):
         raise StretchError(f"{path}, line 1: a column is there twice", f"the header is {','.join(fields)}")
     for count, values in enumerate(reader, start=1):

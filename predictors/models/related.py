@@ -1,13 +1,15 @@
-"""Kernel times of an unmeasured processor, from fits of related processors.
+"""Kernel times of a processor from fits of related processors.
 
 A relative's time is scaled part by part: arithmetic by the ratio of the two peaks,
 memory by that of the two bandwidths, starting a kernel not at all. The scaled times of
 all relatives are averaged, so that the time of a network is the average of the
-relatives' times of it.
+relatives' times of it. Where whole networks were measured on the processor, they
+give a factor for each family of kernels, and what each kernel takes besides.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from predictors.fits.prior import Prior
 from predictors.fusion import KernelCost
 from predictors.models.base import KernelTime, Times
 from predictors.models.fitted import FittedModel
+from predictors.models.roofline import RooflinePredictor
 
 
 @dataclass(frozen=True)
@@ -43,15 +46,24 @@ class Ratios:
         return Times(times.launch_ms + (times.ms - times.launch_ms) * factor, times.launch_ms, compute, memory)
 
 
+#: Kinds of kernels whose times a calibration scales alike, beside `depthwise`; what is neither is `other`.
+_DENSE = ("conv", "conv1x1", "grouped", "linear", "matmul")
+
+
+def family_of(cost: KernelCost) -> Literal["dense", "depthwise", "other"]:
+    """Family of kernels that a calibration has one factor for."""
+    return "dense" if cost.kind in _DENSE else "depthwise" if cost.kind == "depthwise" else "other"
+
+
 class RelatedModel:
-    """Kernel times from relatives.
+    """Kernel times from relatives, or from the processor's own roofline, and by networks that were measured on it.
 
     Args:
         prior: The prior.
-        relatives: Fit of each relative, and how the processor compares with it.
+        relatives: Model of each relative, and how the processor compares with it.
     """
 
-    def __init__(self, prior: Prior, relatives: Sequence[tuple[FittedModel, Ratios]]) -> None:
+    def __init__(self, prior: Prior, relatives: Sequence[tuple[FittedModel | RooflinePredictor, Ratios]]) -> None:
         self.prior = prior
         self._relatives = relatives
         self._times: dict[KernelCost, KernelTime] = {}
@@ -59,7 +71,7 @@ class RelatedModel:
     @classmethod
     def of(cls, prior: Prior, processor: Processor, load: Callable[[str], DeviceProfile]) -> "RelatedModel":
         """The model of a processor from its prior."""
-        relatives: list[tuple[FittedModel, Ratios]] = []
+        relatives: list[tuple[FittedModel | RooflinePredictor, Ratios]] = []
         for reference in prior.relatives:
             relative = load(reference.device).processor(f"{reference.processor}[{reference.core_set}]")
             fit = relative.fits.get(reference.precision)
@@ -67,15 +79,16 @@ class RelatedModel:
                 raise StretchError(
                     f"the times of {processor.name} come from {reference.processor}[{reference.core_set}] of {reference.device} in {reference.precision}, "
                     "which has no fit any more",
-                    "make them anew with `stretch fit relatives`",
+                    "make them anew with `stretch fit`",
                 )
             relatives.append((FittedModel(fit, relative), Ratios.between(relative, processor, prior.precision)))
-        return cls(prior, relatives)
+        return cls(prior, relatives or [(RooflinePredictor(processor, prior.precision), Ratios(1.0, 1.0))])
 
     @property
     def fixed_ms(self) -> float:
         """What an inference takes beside its kernels, ms."""
-        return self.prior.scale * sum(model.fixed_ms for model, _ in self._relatives) / len(self._relatives)
+        mean = self.prior.scale * sum(model.fixed_ms for model, _ in self._relatives) / len(self._relatives)
+        return mean if self.prior.calibration is None else self.prior.calibration.factors["other"] * mean
 
     def interval(self) -> tuple[float, float]:
         """Ends of the interval around a network's time, as factors on it."""
@@ -86,7 +99,19 @@ class RelatedModel:
         new = list(dict.fromkeys(cost for cost in costs if cost not in self._times))
         if new:
             factor = self.prior.scale / len(self._relatives)
-            scaled = [ratios.of(model.columns(new)) for model, ratios in self._relatives]
+            scaled = [ratios.of(_columns(model, new)) for model, ratios in self._relatives]
             mean = Times(*(factor * sum(column) for column in zip(*scaled, strict=True)))
-            self._times.update(zip(new, mean.kernels("relatives"), strict=True))
+            if (calibration := self.prior.calibration) is None:
+                kernels = mean.kernels("relatives")
+            else:
+                factors = np.array([calibration.factors[family_of(cost)] for cost in new])
+                more = calibration.per_kernel_ms
+                kernels = Times(
+                    factors * mean.ms + more, factors * mean.launch_ms + more, factors * mean.compute_ms, factors * mean.memory_ms
+                ).kernels("networks")
+            self._times.update(zip(new, kernels, strict=True))
         return [self._times[cost] for cost in costs]
+
+
+def _columns(model: FittedModel | RooflinePredictor, costs: Sequence[KernelCost]) -> Times:
+    return model.columns(costs) if isinstance(model, FittedModel) else Times.of(model.times(costs))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from predictors.models.base import ORIGINS, Origin
+from predictors.models.base import MEASURED, ORIGINS, Origin
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _print_list(console: "Console", items: list[ListedDevice]) -> None:
         table.add_column(title)
     for item in items:
         processors = ", ".join(f"{name} ({p.default_precision})" for name, p in item.processors.items())
-        measured = ", ".join(name for name, p in item.processors.items() if p.origin == "fit")
+        measured = ", ".join(name for name, p in item.processors.items() if p.origin in MEASURED)
         table.add_row(item.id, item.name, processors, measured or "none")
     console.print(table)
     console.print("`stretch devices ID` shows one in detail; `--device` also accepts names of devices and chips, such as sm8750")

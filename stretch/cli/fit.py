@@ -1,8 +1,8 @@
-"""`stretch fit`: fit kernel models of a device to measurements, or derive them from fits of similar devices."""
+"""`stretch fit`: fit kernel models of a device to measurements, calibrate it by whole networks, or derive it from similar devices."""
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.devices import DeviceProfile
+    from predictors.graph import OpGraph
 
 #: Argument for deriving priors from the fits of other profiles.
 RELATIVES = "relatives"
@@ -30,6 +31,7 @@ class FitRow(msgspec.Struct, frozen=True, kw_only=True):
     coverage: float  # Share of networks inside the predicted interval.
     low: float  # Lower end of the 90 % interval ÷ prediction.
     high: float  # Upper end ÷ prediction.
+    measure_next: str | None = None  # Network whose time would narrow the interval most; a calibration by networks has it.
 
 
 class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +39,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     profile: str  # Id of the profile.
     file: str  # The written file.
-    measured_on: str | None  # Measured device; None for `RELATIVES`.
+    measured_on: str | None  # Measured device; None for `RELATIVES` and for a table of networks.
     held_out: dict[str, FitRow]  # Each fit by processor, core set and precision.
     warnings: list[str]  # What a person should know.
 
@@ -48,19 +50,43 @@ def fit(
     measurements: Annotated[
         str,
         typer.Argument(
-            help="Name of measurements that ship with nn-stretch, a folder, or `relatives` for processors without measurements."
+            help="NETWORKS.csv with times of a few whole networks, name of measurements that ship with nn-stretch, a folder, or `relatives` for processors without measurements."
         ),
     ],
     device: Annotated[str, typer.Option("--device", "-d", help="Profile id (see `stretch devices`) or TOML file that the fits are for.")],
     measured_on: Annotated[
         str | None, typer.Option("--measured-on", help="Device in the tables, if it is another one with the same chip as the profile's.")
     ] = None,
-    file: Annotated[Path | None, typer.Option("--out", help="File to write. Default: beside the profile.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--out", help="File to write. Default: beside the profile. With NETWORKS.csv: the new profile, such as `mine`."),
+    ] = None,
+    statistic: Annotated[
+        Literal["least", "median", "mean"], typer.Option(help="What of several runs the times of NETWORKS.csv are.")
+    ] = "median",
+    size: Annotated[
+        str, typer.Option("--input", help="Input shape of the networks of NETWORKS.csv that state none, such as 3x224x224.")
+    ] = "",
+    rewrite: Annotated[
+        list[str] | None,
+        typer.Option(help="What networks of NETWORKS.csv had in place of some operators on every processor, such as grouped_conv=parts."),
+    ] = None,
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="Execute the Python files that NETWORKS.csv names.")] = False,
 ) -> None:
-    """Fit kernel models of a device to measurements and cross-validate them over families of networks."""
+    """Fit kernel models of a device to measurements and cross-validate them, or calibrate a profile by times of a few whole networks."""
     from predictors.devices import PROFILE_FOLDER, list_devices, load_device
     from predictors.fits import fit_path, prior_path
 
+    if measurements.endswith(".csv"):
+        if file is None or measured_on:
+            raise UsageError(
+                "a calibration by networks writes a profile of its own", "name it with `--out mine`; --measured-on is for tables"
+            )
+        target = file.with_name(f"{file.name.removesuffix('.toml')}.toml")
+        rows = _from_networks(out, measurements, device, target, statistic, size, rewrite or [], trust_code)
+        answer = FitAnswer(profile=target.stem, file=str(target), measured_on=None, held_out=rows, warnings=out.warnings)
+        out.emit(answer, lambda console: _show(console, answer))
+        return
     profile = load_device(device)
     related = measurements == RELATIVES
     if related and measured_on:
@@ -102,6 +128,36 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
     }
 
 
+def _from_networks(
+    out: Output, table: str, device: str, target: Path, statistic: str, size: str, rewrites: list[str], trust_code: bool
+) -> dict[str, FitRow]:
+    """Calibrate a profile by times of whole networks, and write it; returns how well each network is predicted by the others."""
+    from stretch.cli.inputs import read_inputs
+    from stretch.stages.calibrate import calibrate_profile
+    from stretch.stages.network import read_graph
+
+    def read(model: str, text: str) -> "OpGraph":
+        side = f"3x{text}x{text}" if text.isdigit() else text
+        return read_graph(model, read_inputs([side] if side else None), trust_code=trust_code).graph
+
+    with out.progress("reading networks") as step:
+        news = calibrate_profile(Path(table), device, target, read, statistic=statistic, size=size, rewrites=tuple(rewrites), step=step)
+    return {
+        name: FitRow(
+            networks=new.prior.left_out.networks,
+            groups=new.prior.left_out.chips,
+            within_10=None,
+            within_20=new.prior.left_out.within_20,
+            mape=new.prior.left_out.mape,
+            coverage=new.prior.left_out.coverage,
+            low=new.prior.interval.low,
+            high=new.prior.interval.high,
+            measure_next=new.next_network,
+        )
+        for name, new in news.items()
+    }
+
+
 def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict[str, FitRow]:
     """Derive and write priors from the shipped profiles; returns their cross-validation."""
     from predictors.devices import list_devices, load_device
@@ -133,7 +189,8 @@ def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict
 def _show(console: "Console", answer: FitAnswer) -> None:
     from rich.table import Table
 
-    what = "chips" if answer.measured_on is None else "families"
+    calibrated = any(row.measure_next for row in answer.held_out.values())
+    what = "networks" if calibrated else "chips" if answer.measured_on is None else "families"
     table = Table(box=None, pad_edge=False)
     for title in (f"on {what} left out", what, "networks", "within ±10 %", "±20 %", "mean error", "in the 90 % interval", "interval"):
         table.add_column(title, justify="left" if title.startswith("on") else "right")
@@ -142,4 +199,7 @@ def _show(console: "Console", answer: FitAnswer) -> None:
         numbers = (str(row.groups), str(row.networks), within, f"{row.within_20:.0%}", f"{row.mape:.1%}", f"{row.coverage:.0%}")
         table.add_row(name, *numbers, f"{row.low:.2f} to {row.high:.2f}")
     console.print(table)
+    for name, row in answer.held_out.items():
+        if row.measure_next:
+            console.print(f"{name}: the interval would narrow most with the time of {row.measure_next}", soft_wrap=True)
     console.print(f"written: {answer.file}", soft_wrap=True)

@@ -11,7 +11,7 @@ from predictors.energy import EnergyModel, EnergyPart
 from predictors.graph import OpGraph
 from predictors.host import HOST, host_among
 from predictors.joins import JoinKind, join_of
-from predictors.models.base import Origin
+from predictors.models.base import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import changing
 from stretch.planning.answer import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SegmentAnswer, SegmentKind, SideAnswer
@@ -111,7 +111,7 @@ class PlanResult:
     @property
     def calibrated(self) -> bool:
         """Whether the times of every processor that was planned with were fitted to measurements on the device."""
-        return all(origin == "fit" for origin in self.origins.values())
+        return all(origin in MEASURED for origin in self.origins.values())
 
     @property
     def origins(self) -> dict[tuple[str, str], Origin]:
