@@ -23,7 +23,7 @@ def truth(processor="gpu", precision="fp16"):
     """A Mi 9 whose processor differs from the profile by known factors, and the times of all networks on it."""
     base = load_device("mi9")
     rows = [NetworkTime(model=name, processor=processor, precision=precision, ms=1.0) for name in list(NETWORKS)[:1]]
-    priors, news = calibrate(base, "mi9", rows, lambda row: NETWORKS[row.model], {}, "truth")
+    _, news = calibrate(base, "mi9", rows, lambda row: NETWORKS[row.model], {}, "truth")
     [new] = news.values()
     calibration = Calibration(TRUE, 0.02, new.prior.calibration.networks, "truth")
     key = (new.prior.processor, new.prior.core_set, new.prior.precision)
@@ -33,7 +33,7 @@ def truth(processor="gpu", precision="fp16"):
 
 
 def calibrated(base, rows):
-    priors, news = calibrate(base, "mi9", rows, lambda row: NETWORKS[row.model], NETWORKS, "least of 50 runs")
+    _, news = calibrate(base, "mi9", rows, lambda row: NETWORKS[row.model], NETWORKS, "least of 50 runs")
     [new] = news.values()
     key = (new.prior.processor, new.prior.core_set, new.prior.precision)
     return LatencyPredictor(replace(base, fits={}, priors={key: new.prior})), new
@@ -86,7 +86,7 @@ def test_constant_of_pipelines_is_no_part_of_a_networks_time():
 def test_row_of_another_unit_or_network_is_named():
     base, times = truth()
     rows = [NetworkTime(model=name, processor="gpu", ms=times[name]) for name in ("resnet10", "mobilenetv2_w3d4", "regnetx006")]
-    with pytest.raises(StretchError, match="regnetx006 on .* times less than the other rows"):
+    with pytest.raises(StretchError, match=r"regnetx006 on .* times less than the other rows"):
         calibrated(base, [*rows[:2], msgspec.structs.replace(rows[2], ms=rows[2].ms / 1000)])
     with pytest.raises(StretchError, match="not the network measured"):
         calibrated(base, [msgspec.structs.replace(rows[0], macs=100.0)])
