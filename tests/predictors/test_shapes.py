@@ -5,11 +5,7 @@ from predictors.shapes import integer, ints, number, rank4
 
 @pytest.mark.parametrize(
     ("read", "attrs", "message"),
-    [
-        (ints, {"a": 3}, "not a list of numbers"),
-        (integer, {"a": (3,)}, "not a whole number"),
-        (number, {"a": "x"}, "not a number"),
-    ],
+    [(ints, {"a": 3}, "not a list of numbers"), (integer, {"a": (3,)}, "not a whole number"), (number, {"a": "x"}, "not a number")],
 )
 def test_attribute_of_the_wrong_type_is_refused(read, attrs, message):
     with pytest.raises(TypeError, match=message):

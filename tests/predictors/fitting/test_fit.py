@@ -40,10 +40,7 @@ def test_held_out_figures_are_those_of_the_predictions(judged):
 def test_family_that_is_left_out_has_no_part_in_its_predictions():
     """Times of one family made three times as long change the predictions of others, and its own not at all."""
     world = whole_world()
-    spoilt = replace(
-        world,
-        latencies=[replace_ms(row, 3.0) if world.families[row.network] == "mobile" else row for row in world.latencies],
-    )
+    spoilt = replace(world, latencies=[replace_ms(row, 3.0) if world.families[row.network] == "mobile" else row for row in world.latencies])
     plain, other = (fit_device(each, load_device(DEVICE)) for each in (world, spoilt))
     for one, two in zip(plain, other, strict=True):
         own = [name for name in one.predicted if world.families[name] == "mobile"]

@@ -47,9 +47,6 @@ def test_factor_that_something_else_reads_stays(read):
 
 def test_product_of_an_image_with_itself_and_gate_without_a_mean_stay():
     head = ops()[:2]
-    for more in (
-        [Op("square", "mul", ("conv", "conv"))],
-        [Op("gate", "sigmoid", ("conv",)), Op("swish", "mul", ("conv", "gate"))],
-    ):
+    for more in ([Op("square", "mul", ("conv", "conv"))], [Op("gate", "sigmoid", ("conv",)), Op("swish", "mul", ("conv", "gate"))]):
         graph = OpGraph.build("net", [*head, *more], more[-1].name)
         assert rewritten(graph, [NAME]) == (graph, ())

@@ -51,11 +51,7 @@ def test_site_that_fails_on_trial_is_left_alone_for_twice_as_long_up_to_the_long
 def test_site_that_was_restored_begins_with_the_first_back_off_again():
     policy = FaultPolicy(back_off=1, trial=1)
     found = told(policy, [failed(), Ended(), failed(), Ended(), Ended(), Ended(), failed()])
-    assert [each for each in found if each[2] == "retired"] == [
-        (0, GPU, "retired", 1),
-        (2, GPU, "retired", 2),
-        (6, GPU, "retired", 1),
-    ]
+    assert [each for each in found if each[2] == "retired"] == [(0, GPU, "retired", 1), (2, GPU, "retired", 2), (6, GPU, "retired", 1)]
 
 
 def test_of_several_that_fail_at_once_the_first_tells():

@@ -90,7 +90,20 @@ def test_several_inputs_and_outputs_keep_their_order(built, tmp_path):
 
 
 def test_bands_read_their_rows(built, tmp_path):
-    asked = ("branch", "tiny_resnet", "--device", "mi9", "--processors", "cpu,gpu", "--weights", "none", "--lossless", "--precision", "cpu=int8", "--anyway")
+    asked = (
+        "branch",
+        "tiny_resnet",
+        "--device",
+        "mi9",
+        "--processors",
+        "cpu,gpu",
+        "--weights",
+        "none",
+        "--lossless",
+        "--precision",
+        "cpu=int8",
+        "--anyway",
+    )
     assert spawn("", *asked, "--out", tmp_path / "floats").code == 0
     assert spawn("", "export", tmp_path / "floats", "--format", "tflite", "--out", tmp_path / "bundle").code == 0
     bundle = load_bundle(tmp_path / "bundle")

@@ -67,10 +67,7 @@ def test_subgraphs_of_one_queue_run_one_after_the_other_in_topological_order():
 
 
 def test_processors_start_on_the_next_segment_without_waiting_for_a_processor_they_do_not_need():
-    machine = machine_of(
-        [("a.gpu", "gpu", "x", "a"), ("a.dsp", "dsp", "x", "b"), ("b.gpu", "gpu", "a", "c")],
-        [("join", ("c", "b"), "y")],
-    )
+    machine = machine_of([("a.gpu", "gpu", "x", "a"), ("a.dsp", "dsp", "x", "b"), ("b.gpu", "gpu", "a", "c")], [("join", ("c", "b"), "y")])
     first = [Enqueue(0, "a.gpu", "gpu"), Submit(0, "a.dsp", "cpu1"), Wait({"gpu": "a.gpu", "cpu1": "a.dsp"})]
     assert machine.handle(InputReady(0)) == first
     assert machine.handle(StepDone(0, "a.gpu", "gpu")) == [Enqueue(0, "b.gpu", "gpu"), Wait({"cpu1": "a.dsp", "gpu": "b.gpu"})]

@@ -143,10 +143,7 @@ def test_interrupt_while_a_call_hangs_leaves_the_session_without_waiting_for_it(
     stuck = Stuck({"s1.gpu"})
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    with (
-        pytest.raises(KeyboardInterrupt),
-        Session(bundle_dir, {"gpu": "null"}, delegates={"null": stuck}, time_limit=1000) as session,
-    ):
+    with pytest.raises(KeyboardInterrupt), Session(bundle_dir, {"gpu": "null"}, delegates={"null": stuck}, time_limit=1000) as session:
         session(X)
     assert not stuck.free.is_set()
     stuck.free.set()

@@ -26,12 +26,7 @@ def order(requests, used=(), room=ROOM):
 
 
 def test_priority_goes_before_deadline_and_deadline_before_arrival():
-    requests = [
-        request(arrived=0),
-        request(arrived=1, deadline=9),
-        request(arrived=2, deadline=5),
-        request(arrived=3, priority=1),
-    ]
+    requests = [request(arrived=0), request(arrived=1, deadline=9), request(arrived=2, deadline=5), request(arrived=3, priority=1)]
     assert order(requests) == [3, 2, 1, 0]
 
 

@@ -5,15 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.tuning.workgroups import (
-    Limits,
-    exhaustive,
-    fast,
-    fast_convolution,
-    greatest_divisor,
-    greatest_even_divisor,
-    three,
-)
+from scheduler.tuning.workgroups import Limits, exhaustive, fast, fast_convolution, greatest_divisor, greatest_even_divisor, three
 
 WIDE = Limits(256, (1024, 1024, 64))
 

@@ -28,11 +28,7 @@ def test_batch_norm_elsewhere_becomes_scale_and_shift(tmp_path):
 @pytest.mark.slow
 def test_batch_norm_stays_apart_from_a_convolution_that_others_read(tmp_path):
     norm = {key: np.abs(networks.numbers(4, seed=i)) + 0.5 for i, key in enumerate("sbmv")}
-    nodes = [
-        networks.conv("x", "c", "w", kernel_shape=[1, 1]),
-        ("BatchNormalization", ["c", *norm], "n", {}),
-        ("Add", ["c", "n"], "y", {}),
-    ]
+    nodes = [networks.conv("x", "c", "w", kernel_shape=[1, 1]), ("BatchNormalization", ["c", *norm], "n", {}), ("Add", ["c", "n"], "y", {})]
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 4, 4)}, ["y"], {"w": networks.numbers(4, 3, 1, 1), **norm})
     assert [node.op for node in simplified(path).nodes] == ["Conv", "ScaleShift", "Add"]
     assert networks.error(path) <= 1e-5
@@ -70,12 +66,7 @@ def test_pad_with_another_value_and_before_a_maximum_stays(tmp_path):
 
 
 def test_identities_go_and_constants_are_computed_once(tmp_path):
-    nodes = [
-        ("Identity", ["x"], "i", {}),
-        ("Add", ["one", "one"], "two", {}),
-        ("Mul", ["i", "two"], "m", {}),
-        ("Identity", ["m"], "y", {}),
-    ]
+    nodes = [("Identity", ["x"], "i", {}), ("Add", ["one", "one"], "two", {}), ("Mul", ["i", "two"], "m", {}), ("Identity", ["m"], "y", {})]
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3)}, ["y"], {"one": np.ones(3, np.float32)})
     graph = simplified(path)
     assert [node.op for node in graph.nodes] == ["Mul", "Identity"]
