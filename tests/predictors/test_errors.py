@@ -19,15 +19,5 @@ def test_unknown_name_hints_at_the_closest_one():
     assert error.hint == "did you mean `pixel6`?"
 
 
-def test_unknown_name_far_from_all_lists_them_sorted():
-    assert UnknownNameError.among("device", "zzz", ["pixel6", "mi9"]).hint == "known: mi9, pixel6"
-
-
-def test_long_lists_are_cut_with_an_ellipsis():
-    names = [f"model{i:02}" for i in range(20)]
-    hint = UnknownNameError.among("model", "zzz", names).hint
-    assert hint == "known: " + ", ".join(names[:12]) + ", …"
-
-
 def test_empty_list_says_that_nothing_is_registered():
     assert UnknownNameError.among("delegate", "cpu", []).hint == "no delegate is registered"

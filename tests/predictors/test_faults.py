@@ -5,9 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.devices import PROFILE_FOLDER, load_device
-from predictors.errors import StretchError
-from predictors.faults import find_fault, nearest
+from predictors.faults import find_fault
 
 
 class Leaf(msgspec.Struct, forbid_unknown_fields=True):
@@ -82,37 +80,3 @@ def test_there_is_a_fault_exactly_where_the_schema_refuses(raw):
     except msgspec.ValidationError:
         refused = True
     assert (find_fault(raw, Tree) is not None) == refused
-
-
-def test_nearest_name_is_a_question_and_a_far_one_is_none():
-    assert nearest("gpuu", ["cpu", "gpu"], "links.") == "did you mean `links.gpu`?"
-    assert nearest("zzz", ["cpu", "gpu"]) is None
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "where", "hint"),
-    [
-        ("[processors.gpu.efficiency]", "[processors.gpu.efficency]", "`processors.gpu.efficency` is an unknown key", "`efficiency`"),
-        ("conv1x1 =", "conv1x2 =", "processors.cpu.efficiency has the unknown kernel kind `conv1x2`", "`conv1x1`"),
-        ("launch_us =", "launch_ms =", "`processors.cpu.launch_ms` is an unknown key", "`launch_us`"),
-        ("[links.gpu]", "[links.gqu]", "[links.gpu] is missing", "is it meant by [links.gqu]?"),
-        (
-            "contention = { value = 1",
-            "contention = { value = -1",
-            "`processors.cpu.contention.value` is wrong: expected `float` >= 1",
-            None,
-        ),
-        ("fp32 = {", "fp33 = {", "peak_gops.fp33` is an unknown key", "`fp32`"),
-        ('"NHWC"', '"NHCW"', "layout` is wrong: invalid enum value 'NHCW'", "did you mean `N"),
-    ],
-)
-def test_errors_of_a_profile_name_the_processor_and_the_nearest_key(tmp_path, old, new, where, hint):
-    text = (PROFILE_FOLDER / "mi9.toml").read_text()
-    assert old in text
-    path = tmp_path / "broken.toml"
-    path.write_text(text.replace(old, new, 1))
-    with pytest.raises(StretchError) as caught:
-        load_device(path)
-    assert where in caught.value.message
-    assert "[...]" not in caught.value.message
-    assert (hint or "host.toml") in caught.value.hint

@@ -1,13 +1,7 @@
 """Tensors side by side are copied where the backend copies them."""
 
-import msgspec
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from predictors.fusion import Fuser, fuse, load_rules
+from predictors.fusion import fuse
 from predictors.in_place import copied_parts
-from tests.effort import examples
 from tests.predictors.networks import Net
 
 
@@ -47,22 +41,3 @@ def test_normalisation_of_what_lies_side_by_side_is_not_folded_into_a_part():
     net.add("relu")
     kernels = fuse(net.graph("g"), "opencl")
     assert [kernel.cost.kind for kernel in kernels] == ["conv", "conv", "elementwise"]
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-@pytest.mark.opencl
-@settings(max_examples=examples(15), deadline=None)
-@given(st.lists(st.sampled_from([0.75, 1, 1.5, 2, 3]), min_size=1, max_size=3), st.sampled_from([1, 1.25, 2]))
-def test_opencl_copies_what_the_rules_say(tmp_path_factory, widths, first):
-    from scheduler.delegates.opencl.delegate import OpenCLDelegate
-    from scheduler.delegates.opencl.device import open_device
-    from stretch.profiling.files import write_network
-
-    lanes = open_device(()).traits.lanes
-    graph = dense([int(width * lanes) for width in widths], int(first * lanes))
-    file = write_network(graph, tmp_path_factory.mktemp("dense") / "g.onnx")
-    launched = {launch.node for launch in OpenCLDelegate().build(file).launches}
-    rules = msgspec.structs.replace(load_rules("opencl"), lanes=lanes)
-    copied = {kernel.name for kernel in Fuser(rules).fuse(graph) if kernel.cost.variant == "concat"}
-    assert copied == {op.name for op in graph.ops if op.kind == "concat" and op.name in launched}

@@ -6,14 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from predictors.install import ON_BOARD, install_command, install_line, upgrade_line
+from predictors.install import ON_BOARD, install_command, install_line
 from tests.contracts.repository import ROOT
-
-
-def test_lines_name_the_checkout_and_the_extras():
-    assert install_line("litert", "qnn") == '`pip install ".[litert,qnn]"` in a checkout of nn-stretch'
-    assert install_line() == "`pip install .` in a checkout of nn-stretch"
-    assert "`pip install .`" in upgrade_line()
 
 
 def test_line_on_a_board_names_the_flag_that_brings_extras_there(monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 
 from predictors.devices import KERNEL_KINDS
 from predictors.errors import UnknownNameError
-from predictors.joins import JoinKind, join_of, joins, meeting_of, meetings
+from predictors.joins import JoinKind, joins, meeting_of, meetings
 from predictors.operators import kinds
 
 
@@ -29,10 +29,6 @@ def test_meeting_is_an_operator_and_a_kernel_and_a_join_of_its_own_name(name):
     assert meeting.operator in kinds
     assert meeting.kernel in KERNEL_KINDS
     assert meeting_of(name) is meeting
-
-
-def test_only_a_branch_with_a_convolution_of_its_own_writes_the_whole_trunk():
-    assert all(join_of(name).convolves for name in joins if join_of(name).whole)
 
 
 def test_unknown_join_names_the_closest():

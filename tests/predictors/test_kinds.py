@@ -5,17 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.devices import KERNEL_KINDS
-from predictors.errors import UnknownNameError
 from predictors.graph import Op, OpGraph
 from predictors.kinds import Kind, per_channel, pixels
-from predictors.operators import kind_of, kinds
+from predictors.operators import kind_of
 from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
-
-
-def test_unknown_kind_names_the_closest():
-    with pytest.raises(UnknownNameError) as caught:
-        kind_of("max_poll")
-    assert caught.value.hint == "did you mean `max_pool`?"
 
 
 def test_kind_that_says_nothing_of_itself_is_safe():
@@ -56,11 +49,6 @@ def test_operator_that_is_scaled_to_its_own_width_is_itself(name, data):
     channels = graph.input_shapes(op)[0][1]
     same = Narrowed(channels, channels, op.shape[1], lambda channel: channel)
     assert dict(kind_of(name).scaled(op.attrs, same)) == dict(op.attrs)
-
-
-@pytest.mark.parametrize("name", sorted(kinds))
-def test_kind_is_found_by_its_name(name):
-    assert kind_of(name) is kinds.get(name)
 
 
 def test_graph_refuses_rows_that_an_operator_does_not_have():

@@ -1,8 +1,6 @@
 import subprocess
 import sys
 
-import pytest
-
 PACKAGE = """
 from predictors.lazy import lazy_names
 __getattr__, __dir__ = lazy_names(__name__, {"lazypkg.inner": ["answer", "gone"]})
@@ -29,19 +27,3 @@ def test_name_is_kept_once_it_was_found(tmp_path):
         "imported",
         "42",
     ]
-
-
-@pytest.mark.slow
-def test_names_can_be_imported_from_the_package(tmp_path):
-    assert python(tmp_path, "from lazypkg import answer; print(answer)") == ["imported", "42"]
-
-
-@pytest.mark.slow
-def test_dir_lists_names_that_were_not_asked_for_yet(tmp_path):
-    assert python(tmp_path, "print({'answer', '__name__'} <= set(dir(lazypkg)), sorted(dir(lazypkg)) == dir(lazypkg))") == ["True True"]
-
-
-@pytest.mark.parametrize("name", ["answr", "gone"])
-def test_name_that_is_not_there_is_an_attribute_error_that_names_it(tmp_path, name):
-    code = f"try:\n    lazypkg.{name}\nexcept AttributeError as error:\n    print({name!r} in str(error), error.name)"
-    assert python(tmp_path, code)[-1] == f"True {name}"

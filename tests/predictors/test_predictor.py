@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from predictors.devices import list_devices, load_device
-from predictors.errors import StretchError, UnknownNameError
+from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
 from tests.predictors.networks import efficientnet_lite4, resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -46,28 +46,11 @@ def test_uncalibrated_mi9_is_of_the_order_of_published_figures(make, processor, 
     assert estimate.ms == pytest.approx(measured_ms, rel=0.15)
 
 
-def test_default_precision_is_that_of_the_profile():
-    graph = small_resnet()
-    assert MI9.predict(graph, "cpu").precision == "int8"
-    assert MI9.predict(graph, "cpu", "fp32").ms > MI9.predict(graph, "cpu").ms
-
-
-def test_more_cores_are_faster():
-    graph = resnet50()
-    times = [MI9.predict(graph, name).ms for name in ("cpu", "cpu[3med]", "cpu[1large]")]
-    assert times == sorted(times)
-
-
 def test_kernels_costed_one_by_one_give_the_same_sum():
     graph = small_resnet()
     kernels = MI9.kernels(graph, "dsp")
     assert MI9.kernels_time(kernels, "dsp").ms == pytest.approx(MI9.predict(graph, "dsp").ms)
     assert sum(MI9.kernel_ms(k, "dsp") for k in kernels) == pytest.approx(MI9.predict(graph, "dsp").ms)
-
-
-def test_unknown_processor_is_refused():
-    with pytest.raises(UnknownNameError, match="unknown processor of mi9 `npu`"):
-        MI9.predict(small_resnet(), "npu")
 
 
 def lacking(processor, *kinds):

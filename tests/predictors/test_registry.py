@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from predictors.errors import StretchError, UnknownNameError
+from predictors.errors import StretchError
 from predictors.registry import Registry, Rules, import_modules
 
 
@@ -20,33 +20,12 @@ def test_registered_object_is_found_by_its_name():
     assert "saw" not in registry
 
 
-def test_names_are_sorted_whatever_the_order_of_registration():
-    registry = Registry("tool")
-    for name in ("saw", "axe", "hammer"):
-        registry.register(name)(name)
-    assert registry.names() == list(registry) == ["axe", "hammer", "saw"]
-
-
-def test_same_object_may_be_registered_again_under_its_name():
-    registry = Registry("tool")
-    registry.register("axe")(len)
-    assert registry.register("axe")(len) is len
-
-
 def test_second_object_of_a_name_is_refused():
     registry = Registry("tool")
     registry.register("axe")(len)
     with pytest.raises(StretchError, match="tool `axe` is registered twice"):
         registry.register("axe")(max)
     assert registry.get("axe") is len
-
-
-def test_unknown_name_hints_at_the_closest():
-    registry = Registry("tool")
-    registry.register("hammer")(len)
-    with pytest.raises(UnknownNameError) as caught:
-        registry.get("hamer")
-    assert caught.value.hint == "did you mean `hammer`?"
 
 
 def test_modules_of_a_folder_are_imported_with_what_they_register_and_those_below_are_left(tmp_path, monkeypatch):

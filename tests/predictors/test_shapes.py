@@ -12,11 +12,6 @@ def test_attribute_of_the_wrong_type_is_refused(read, attrs, message):
         read(attrs, "a")
 
 
-def test_default_stands_for_a_number_that_is_missing():
-    assert integer({}, "groups", 1) == 1
-    assert number({"value": 2}, "value") == 2.0
-
-
 def test_tensor_of_another_rank_is_refused():
     assert rank4((1, 2, 3, 4)) == (1, 2, 3, 4)
     with pytest.raises(ValueError, match="N×C×H×W"):

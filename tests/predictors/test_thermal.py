@@ -46,11 +46,6 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path, before, after, t
         read_thermal(tmp_path / "heat.toml")
 
 
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(StretchError, match=r"heat\.toml"):
-        read_thermal(tmp_path / "heat.toml")
-
-
 SECTION = "\n[thermal]\n" + TEXT.split("[power_w]")[0]
 
 

@@ -8,7 +8,7 @@ from predictors.fitting.formula import INFERENCE, load_formula
 from predictors.models.fitted import FittedModel
 from predictors.models.terms import terms
 from tests.predictors.fitting.worlds import networks, processor
-from tests.predictors.models.test_fitted import conv, fit
+from tests.predictors.models.test_fitted import fit
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,3 @@ def test_groups_of_a_fit_time_networks_as_the_parameters_do(made):
     for row, name in enumerate(table.names):
         total = sum(time.ms for time in model.times(of.costs[name])) + model.fixed_ms
         assert total == pytest.approx(table.units[row] @ sizes, rel=1e-9)
-
-
-def test_kernel_is_in_the_finest_group():
-    assert group_of(conv(variant="winograd"), ("conv1x1", "conv1x1:winograd")) == "conv1x1:winograd"
-    assert group_of(conv(), ("conv1x1", "conv1x1:winograd")) == "conv1x1"
-    assert group_of(conv(), ("conv",)) is None

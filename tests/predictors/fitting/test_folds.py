@@ -18,12 +18,6 @@ def test_every_family_is_in_one_fold_and_no_fold_is_empty(of):
     assert set(folds.values()) == set(range(min(5, len(set(of.values())))))
 
 
-@given(families)
-def test_folds_are_the_same_in_any_order_of_networks(of):
-    kinds = {name: frozenset(family) for name, family in of.items()}
-    assert family_folds(dict(reversed(of.items())), kinds) == family_folds(of, kinds)
-
-
 def test_large_families_come_first_and_small_ones_fill_up():
     of = {f"{family}{i}": family for family, size in (("a", 9), ("b", 5), ("c", 4), ("d", 1)) for i in range(size)}
     folds = family_folds(of, {name: frozenset() for name in of}, folds=3)

@@ -48,28 +48,6 @@ def test_networks_left_out_are_predicted_where_devices_differ_in_speed_alone(wor
         np.testing.assert_allclose(units @ sizes, units @ truth[place], rtol=0.12)
 
 
-@pytest.mark.slow
-def test_one_wrong_time_hardly_moves_the_others(world):
-    designs, formula, sets, truth = world
-    spoiled = {p: [CoreSet(each.device, each.name, each.times.copy()) for each in some] for p, some in sets.items()}
-    spoiled["int8"][0].times[3] *= 5
-    training = np.ones(len(designs["fp16"].names), dtype=bool)
-    before, after = (fit_pooled(designs, formula, some, training) for some in (sets, spoiled))
-    for place in truth:
-        units = np.delete(designs[place[0]].units, 3, axis=0)
-        np.testing.assert_allclose(units @ after[place], units @ before[place], rtol=0.1)
-
-
-@pytest.mark.slow
-def test_sizes_are_positive_and_the_same_every_time(world):
-    designs, formula, sets, _ = world
-    training = np.ones(len(designs["fp16"].names), dtype=bool)
-    first, second = (fit_pooled(designs, formula, sets, training) for _ in range(2))
-    for place, sizes in first.items():
-        assert (sizes > 0).all()
-        np.testing.assert_array_equal(sizes, second[place])
-
-
 def test_runtimes_differ_in_what_an_inference_takes_and_the_fastest_is_predicted(world):
     designs, formula, sets, truth = world
     beside = np.array([parameter.term == "inference" for parameter in designs["int8"].parameters])

@@ -5,7 +5,7 @@ import pytest
 
 from predictors.fitting.design import Networks, design, grain_of
 from predictors.fitting.formula import load_formula
-from predictors.fitting.whole import CoreSet, fit_core_sets, scaled_prior
+from predictors.fitting.whole import CoreSet, fit_core_sets
 from tests.predictors.fitting.worlds import DEVICE, processor, whole_world
 
 
@@ -45,20 +45,6 @@ def test_networks_that_are_left_out_are_not_looked_at(world):
     clean = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", sets, training)
     for key, sizes in fit_core_sets(made, load_formula("tflite_cpu"), "fp32", spoilt, training).items():
         assert sizes == pytest.approx(clean[key], rel=1e-12)
-
-
-def test_core_set_without_a_single_core_beside_it_is_fitted_by_itself(world):
-    made, sets = world
-    alone = [each for each in sets if each.key == (DEVICE, "2med")]
-    training = np.ones(len(made.names), dtype=bool)
-    sizes = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", alone, training)[DEVICE, "2med"]
-    assert np.abs(made.units @ sizes / alone[0].times - 1).max() < 0.15
-
-
-def test_prior_follows_the_speed_of_a_device(world):
-    made, sets = world
-    times = {each.key: made.units @ scaled_prior(made.units, each.times, made.priors("fp32")) for each in sets}
-    assert times["other", "1large"] / times[DEVICE, "1large"] == pytest.approx(np.full(len(made.names), 2.0), rel=0.2)
 
 
 def test_nothing_is_divided_by_more_than_there_are_cores(world):

@@ -20,10 +20,6 @@ def test_parameters_and_lists_are_read_by_their_numbers():
     assert (layer.integers(0), layer.integer(1, 7), layer.integer(9, 7)) == ((-233, 5), 0, 7)
 
 
-def test_layers_beyond_the_stated_number_are_left_out_as_ncnn_does():
-    assert len(parse_layers("7767517\n1 1\n" + INPUT + INPUT, "f")) == 1
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.joins import join_of, meeting_of
+from predictors.joins import meeting_of
 
 
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.sampled_from([("NCHW", 2), ("NHWC", 1)]))
@@ -37,13 +37,3 @@ def test_bands_that_can_be_joined_have_no_problem_and_are_found_again(heights, l
 )
 def test_bands_that_do_not_give_the_whole_are_refused(inputs, output, layout, problem):
     assert re.search(problem, meeting_of("rows").problem(inputs, output, layout))
-
-
-def test_bands_are_one_piece_each_where_rows_are_outermost():
-    meeting = meeting_of("rows")
-    assert (meeting.copies("NHWC"), meeting.copies("NCHW")) == (False, True)
-
-
-def test_trunk_keeps_its_width_without_convolutions_of_branches():
-    join = join_of("rows")
-    assert (join.bands, join.widens, join.divides, join.convolves) == (True, False, False, False)

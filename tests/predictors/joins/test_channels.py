@@ -12,8 +12,3 @@ def test_channels_meet_as_scaled_branches_do_and_change_no_width(join, meets, hi
     assert found.shares
     assert not found.widens
     assert not found.convolves
-
-
-def test_hidden_channels_are_those_of_sums_alone():
-    assert not join_of("sum").hidden
-    assert not join_of("terms").shares

@@ -1,6 +1,6 @@
 import pytest
 
-from predictors.joins import join_of, joins_that
+from predictors.joins import join_of
 
 
 @pytest.mark.parametrize(("join", "meets"), [("paths", "concat"), ("terms", "sum")])
@@ -10,7 +10,3 @@ def test_paths_meet_as_scaled_branches_do_and_change_no_width(join, meets):
     assert found.exact
     assert not found.widens
     assert not found.convolves
-
-
-def test_exact_joins_are_those_of_parts_of_the_original():
-    assert set(joins_that(lambda join: join.exact)) == {"rows", "paths", "terms", "channels", "partial_sums"}

@@ -6,12 +6,6 @@ from hypothesis import strategies as st
 from predictors.joins import meeting_of
 
 
-@pytest.mark.parametrize("join", ["concat", "project"])
-def test_both_joins_lie_side_by_side_in_place(join):
-    meeting = meeting_of(join)
-    assert (meeting.operator, meeting.in_place, meeting.reads(3)) == ("concat", True, 1)
-
-
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.sampled_from([("NCHW", 1), ("NHWC", -1)]))
 def test_parts_that_can_be_joined_have_no_problem_and_are_found_again(widths, layout):
     name, axis = layout

@@ -29,12 +29,6 @@ def test_folder_of_measurements_is_read(folder):
     assert found.of("another").latencies == []
 
 
-def test_the_same_networks_give_the_same_bytes(tmp_path):
-    for name in ("a", "b"):
-        write_networks(tmp_path / name, [("net", "resnet", small_resnet())])
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
 def test_time_of_a_network_that_is_not_there_is_refused(folder):
     (folder / LATENCIES).write_text(HEADER + ROW.replace("net,", "neet,"))
     with pytest.raises(StretchError, match="network `neet`") as caught:

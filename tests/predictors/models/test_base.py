@@ -1,16 +1,6 @@
 """Times of many kernels as arrays are those of the kernels one by one."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from predictors.models.base import KernelTime, Times
-
-ms = st.floats(0, 1e3)
-
-
-@given(st.lists(st.builds(KernelTime, ms, ms, ms, ms, st.just("fit")), max_size=9))
-def test_times_as_arrays_give_back_what_they_were_made_of(times):
-    assert Times.of(times).kernels("fit") == times
+from predictors.models.base import KernelTime
 
 
 def test_kernel_is_bound_by_what_takes_most_of_its_time():

@@ -97,16 +97,6 @@ def test_no_kernel_is_faster_than_its_products_at_the_peak(some):
         assert time.ms == pytest.approx(least, rel=1e-9)
 
 
-@pytest.mark.slow
-@settings(max_examples=examples(50))
-@given(st.lists(kernel_costs, min_size=1, max_size=20))
-def test_many_kernels_at_once_take_the_times_of_each_alone(some):
-    groups = {kind: KernelGroup({"macs": 1e-6, "io_bytes": 1e-6, "serial": 1e-5}) for kind in ("conv1x1", "conv", "depthwise")}
-    together, alone = FittedModel(fit(groups), CPU), FittedModel(fit(groups), CPU)
-    for time, cost in zip(together.times(some), some, strict=True):
-        assert time.ms == pytest.approx(alone.time(cost).ms, rel=1e-12)
-
-
 @settings(max_examples=examples(50))
 @given(st.lists(kernel_costs, min_size=1, max_size=20))
 def test_kernels_as_columns_take_the_same_times_those_of_the_roofline_among_them(some):

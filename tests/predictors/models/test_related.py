@@ -25,27 +25,11 @@ def test_each_part_is_scaled_by_its_own_ratio():
     assert Ratios(2.0, 3.0).of(times).kernels("relatives") == [KernelTime(13.0, 1.0, 6.0, 6.0, "relatives")]
 
 
-def test_kernel_without_work_takes_as_long_as_on_the_relative():
-    times = Times(*(np.array([ms]) for ms in (3.0, 1.0, 0.0, 0.0)))
-    assert Ratios(2.0, 3.0).of(times).kernels("relatives") == [KernelTime(3.0, 1.0, 0.0, 0.0, "relatives")]
-
-
 def test_ratios_are_those_of_what_the_profiles_specify():
     ratios = Ratios.between(BIG, MED, "fp32")
     peak = [p.cores.peak_gops["fp32"].value * p.cores.scaling.value for p in (BIG, MED)]
     assert ratios.compute == pytest.approx(peak[0] / peak[1])
     assert ratios.memory == pytest.approx(BIG.cores.bandwidth_gbs.value / MED.cores.bandwidth_gbs.value)
-
-
-def test_processor_that_is_its_own_relative_keeps_its_times():
-    model = FittedModel(fit({"conv1x1": KernelGroup({"launch": 0.5, "macs": 1e-3, "io_bytes": 1e-4})}), BIG)
-    related = RelatedModel(prior(), [(model, Ratios.between(BIG, BIG, "fp32"))])
-    [own], [found] = model.times([COST]), related.times([COST])
-    assert (found.ms, found.launch_ms, found.compute_ms, found.memory_ms) == pytest.approx(
-        (own.ms, own.launch_ms, own.compute_ms, own.memory_ms)
-    )
-    assert found.origin == "relatives"
-    assert related.interval() == (0.5, 2.0)
 
 
 def test_times_of_several_relatives_are_averaged_and_scaled():

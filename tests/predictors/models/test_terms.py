@@ -1,20 +1,7 @@
 """Terms of a kernel's time: one kernel and many give the same numbers."""
 
-import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from predictors.fusion import KernelCost
-from predictors.models.fitted import columns
 from predictors.models.terms import Grain, terms
-from tests.predictors.fits.examples import kernel_costs
-
-
-@given(kernel_costs, st.sampled_from(terms.names()))
-def test_terms_of_columns_are_those_of_each_kernel(cost, name):
-    grain = Grain(8, 4, 4)
-    assert np.asarray(terms.get(name).units(columns([cost, cost]), grain)) == pytest.approx(terms.get(name).units(cost, grain))
 
 
 def test_channels_are_computed_in_whole_slices():

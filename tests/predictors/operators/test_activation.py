@@ -2,8 +2,8 @@
 
 import pytest
 
-from predictors.kinds import POINTWISE, RECTIFIER
-from predictors.operators import kind_of, kinds
+from predictors.kinds import POINTWISE
+from predictors.operators import kind_of
 
 NAMES = ("relu", "relu6", "hard_swish", "hard_sigmoid", "silu", "sigmoid", "tanh", "gelu", "elu", "leaky_relu", "mish", "clamp", "prelu")
 
@@ -16,11 +16,3 @@ def test_activation_keeps_the_shape_costs_no_products_and_is_fused_pointwise(nam
     assert kind.shape([(1, 6, 4, 8)], {}) == (1, 6, 4, 8)
     assert kind.macs([(1, 6, 4, 8)], {}, (1, 6, 4, 8)) == 0
     assert POINTWISE in kind.traits
-
-
-def test_only_what_clips_at_zero_is_a_rectifier():
-    assert {name for name in kinds if RECTIFIER in kind_of(name).traits} == {"relu", "relu6"}
-
-
-def test_slopes_are_one_a_channel():
-    assert kind_of("prelu").weights([(2, 6, 4, 8)], {}) == {"weight": (6,)}

@@ -44,9 +44,3 @@ def test_scaled_convolution_keeps_the_size_of_its_groups(groups, expected):
     found = kind_of("conv").scaled(ATTRS | {"groups": groups}, Narrowed(before=8, after=4, out=6, position=lambda channel: channel))
     assert (found["out_channels"], found["groups"]) == (6, expected)
     assert {**found, "out_channels": 12, "groups": groups} == ATTRS | {"groups": groups}
-
-
-def test_only_a_convolution_of_one_group_reads_every_channel():
-    dense = kind_of("conv").dense
-    assert dense(ATTRS | {"groups": 1})
-    assert not dense(ATTRS | {"groups": 2})

@@ -2,7 +2,6 @@
 
 import pytest
 
-from predictors.channels import Narrowed
 from predictors.operators import kind_of
 
 
@@ -35,8 +34,3 @@ def test_groups_that_do_not_divide_the_channels_are_refused():
 def test_image_is_not_made_an_image():
     with pytest.raises(ValueError, match="N×C tensor"):
         kind_of("unflatten").shape([(1, 6, 1, 1)], {})
-
-
-def test_slice_of_a_narrower_tensor_begins_where_its_first_channel_went():
-    narrowed = Narrowed(before=12, after=7, out=3, position={8: 4}.__getitem__)
-    assert kind_of("slice").scaled({"start": 8, "stop": 12}, narrowed) == {"start": 4, "stop": 7}

@@ -15,8 +15,3 @@ def test_batch_norm_has_the_weights_of_torch(channels, affine):
     module = torch.nn.BatchNorm2d(channels, affine=affine)
     expected = {name: tuple(p.shape) for name, p in module.state_dict().items() if name != "num_batches_tracked"}
     assert kind_of("batch_norm").weights([(1, channels, 2, 2)], {"affine": affine}) == expected
-
-
-def test_only_batch_norms_disappear_in_the_weights_before_them():
-    assert kind_of("batch_norm").folds
-    assert not kind_of("layer_norm").folds

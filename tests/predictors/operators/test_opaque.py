@@ -82,13 +82,3 @@ def test_view_of_another_number_of_elements_is_refused():
     with pytest.raises(ValueError, match="cannot be seen as"):
         kind_of("view").shape([(1, 6)], {"shape": (1, 9)})
     assert kind_of("view").shape([(1, 6, 1)], {"shape": (1, 6, 5)}) == (1, 6, 5)
-
-
-def test_nothing_of_a_stated_operator_may_be_scaled():
-    from predictors.channels import Groups, Seen
-
-    groups = Groups()
-    layout = ((groups.new(4), 1),)
-    (written,) = kind_of("opaque").channels(groups, Seen([(1, 4, 9, 9)], STATED, (1, 7, 12)), [layout])
-    assert groups.frozen[groups.find(layout[0])[0]]
-    assert groups.frozen[groups.find(written)[0]]

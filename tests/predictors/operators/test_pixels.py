@@ -10,12 +10,6 @@ def shape(kind, attrs, read=(1, 3, 4, 6)):
     return graph.by_name["y"].shape
 
 
-def test_pixels_keep_their_channels_wherever_they_go():
-    assert shape("rearrange", {"split": (2, 2, 6), "order": (0, 2, 1), "pixels": (2, 12)}) == (1, 3, 2, 12)
-    assert shape("roll", {"shift": (3, 0)}) == (1, 3, 4, 6)
-    assert shape("subsample", {"start": (1, 0), "stop": (4, 6), "step": (2, 4)}) == (1, 3, 2, 2)
-
-
 def test_tokens_of_an_image_become_rows_of_pixels_whose_channels_are_held_fast():
     assert shape("channels_first", {"rows": 2}, (6, 5, 8)) == (3, 8, 2, 5)
     graph = OpGraph.build("net", [Op("x", "input", attrs={"shape": (2, 5, 8)}), Op("y", "channels_first", ("x",), {"rows": 2})], "y")

@@ -24,11 +24,6 @@ def test_pooling_agrees_with_torch_also_in_ceil_mode(kind, height, width, kernel
     assert kind_of(kind).shape([(1, 3, height, width)], attrs) == tuple(expected.shape)
 
 
-def test_pooling_over_the_image_keeps_its_axes_where_it_is_told():
-    assert kind_of("global_avg_pool").shape([(1, 6, 4, 8)], {"keepdims": True}) == (1, 6, 1, 1)
-    assert kind_of("global_max_pool").shape([(1, 6, 4, 8)], {"keepdims": False}) == (1, 6)
-
-
 @pytest.mark.parametrize("name", ["max_pool", "global_avg_pool"])
 def test_pooling_of_a_vector_is_refused(name):
     attrs = {"kernel": (2, 2), "stride": (2, 2), "padding": (0,) * 4, "keepdims": True}

@@ -1,9 +1,8 @@
 import pytest
 
-from predictors.fusion import Fuser, load_rules
 from predictors.graph import Op, OpGraph
 from predictors.rewrites import changing, laid_out, rewritten
-from predictors.rewrites.grouped import GROUPED, MOST_PARTS, is_grouped, owner_of
+from predictors.rewrites.grouped import MOST_PARTS, is_grouped, owner_of
 
 NAME = "grouped_conv=parts"
 NORM = {"eps": 1e-5, "momentum": 0.1, "affine": True}
@@ -54,10 +53,3 @@ def test_it_is_exact_and_others_are_not():
     assert changing([NAME, "relu6=relu", "silu=relu"]) == ("relu6=relu", "silu=relu")
     before = graph(4, 8)
     assert laid_out(before, ["gelu=relu", NAME])[1] == (NAME,)
-
-
-def test_cpu_computes_grouped_convolutions_that_a_processor_lacks_and_neither_parts_nor_depthwise_ones():
-    fuser = Fuser(load_rules("tflite_gpu"), [GROUPED])
-    assert [kernel.name for kernel in fuser.fuse(graph(4, 8)) if kernel.elsewhere] == ["conv"]
-    assert not any(kernel.elsewhere for kernel in fuser.fuse(graph(8, 8)))
-    assert not any(kernel.elsewhere for kernel in fuser.fuse(rewritten(graph(4, 8), [NAME])[0]))

@@ -29,12 +29,3 @@ def test_computing_is_added_up_by_processor_and_exchanges_do_not_grow():
     assert plan.computing_ms == {"cpu": 6.0, "gpu": 3.0}
     assert plan.expected_ms({}) == 10.5
     assert plan.expected_ms({"gpu": 10.0}) == 37.5
-
-
-def test_plan_without_steps_takes_no_time():
-    assert Alternative("p", ()).expected_ms({}) == 0.0
-
-
-def test_steps_of_one_queue_follow_each_other_and_of_two_queues_overlap():
-    assert Alternative("p", (Work("a", "cpu", "cpu", 2, 0, ()), Work("b", "gpu", "gpu", 3, 0, ()))).expected_ms({}) == 3
-    assert Alternative("p", (Work("a", "cpu", "one", 2, 0, ()), Work("b", "gpu", "one", 3, 0, ()))).expected_ms({}) == 5

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.boards.asking import ASKS, ask_for_file, can_ask
+from scheduler.boards.asking import ASKS, ask_for_file
 from scheduler.boards.line import Line, boot
 
 ASKING = """
@@ -55,23 +55,6 @@ def test_file_that_cannot_be_made_is_a_problem_of_the_program_alone(line):
         return b"123456"
 
     assert ask(line, make, "a", "b") == ["problem: no `a` today", "6 123456"]
-
-
-def test_nobody_who_makes_files_is_said(line):
-    assert ask(line, None, "a") == ["problem: files are not served"]
-
-
-@pytest.mark.slow
-def test_file_that_cannot_be_written_there_is_told_of_and_the_line_goes_on(line):
-    first, second = ask(line, lambda question: b"123456", "missing/folder/a", "b")
-    assert first.startswith("problem: ")
-    assert "No such file or directory" in first
-    assert second == "6 123456"
-
-
-def test_program_that_nobody_started_from_elsewhere_cannot_ask(monkeypatch):
-    monkeypatch.delenv(ASKS, raising=False)
-    assert not can_ask()
 
 
 def test_end_that_is_closed_is_one_sentence(monkeypatch, tmp_path):

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError
 from scheduler.boards.agent import facts
 from scheduler.boards.facts import read_facts
-from scheduler.boards.packages import EXTRAS, installer, package_archive, package_name, pins, requirements
+from scheduler.boards.packages import installer, package_archive, package_name, pins, requirements
 
 HERE = read_facts("here", facts())
 ARM = msgspec.structs.replace(HERE, machine="aarch64")
@@ -20,23 +20,10 @@ def names(stated):
     return {each.name for each in stated}
 
 
-def test_base_install_needs_no_torch_and_no_extra():
-    assert {"numpy", "onnx", "onnxruntime", "msgspec", "packaging"} <= names(requirements((), HERE))
-    assert names(requirements((), HERE)).isdisjoint({"torch", "scipy", "pyopencl", "pytest"})
-
-
-def test_extras_add_what_they_state():
-    assert names(requirements(("fit", "opencl"), HERE)) - names(requirements((), HERE)) == {"scipy", "scikit-learn", "pyopencl"}
-
-
 @pytest.mark.parametrize("extra", ["torch", "dev", "opencI", ""])
 def test_extra_that_boards_have_no_use_for_is_refused(extra):
     with pytest.raises(UnknownNameError, match="unknown extra for a board"):
         requirements((extra,), HERE)
-
-
-def test_every_extra_of_boards_is_one_of_ours():
-    assert set(EXTRAS) <= set(metadata.metadata("nn-stretch").get_all("Provides-Extra"))
 
 
 def test_versions_are_those_installed_here_down_to_the_last_package():
@@ -46,10 +33,6 @@ def test_versions_are_those_installed_here_down_to_the_last_package():
     assert found["flatbuffers"] == metadata.version("flatbuffers")
     assert "torch" not in found
     assert "nn-stretch" not in found
-
-
-def test_what_is_not_installed_here_is_not_pinned():
-    assert pins([Requirement("nn-stretch-has-no-such-package>=1")], HERE) == []
 
 
 def test_names_of_folders_differ_with_all_that_decides_what_is_in_them(tmp_path):
@@ -116,19 +99,3 @@ def test_one_wheel_of_a_folder_becomes_files_to_import(program, tmp_path, monkey
         assert "tiny.py" in archive.files
         folder = archive.files["tiny.py"].parent
     assert not folder.exists()
-
-
-def test_machine_with_neither_pip_nor_uv_is_told_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingBackendError, match="neither is here"):
-        installer(ARM)
-
-
-@pytest.mark.parametrize(("glibc", "newest"), [("2.36", "manylinux_2_36"), ("2.17", "manylinux_2_17"), ("2.28", "manylinux_2_28")])
-def test_wheels_are_for_the_boards_glibc_or_an_older_one(glibc, newest):
-    words = installer(msgspec.structs.replace(ARM, glibc=glibc))
-    tags = [words[at + 1] for at, word in enumerate(words) if word.startswith(("--platform", "--python-platform"))]
-    assert newest in tags[0]
-    assert not any(f"_2_{n}" in tag for tag in tags for n in range(int(glibc[2:]) + 1, 60))

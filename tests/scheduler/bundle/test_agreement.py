@@ -27,13 +27,6 @@ def test_bundle_carries_what_was_measured(bundles, bundle_dir):
     }
 
 
-def test_bundle_carries_what_its_files_gave_in_the_precisions_that_they_ran_in(bundles, bundle_dir):
-    bundles.edit(bundle_dir, lambda m: m.update(agreement=MEASURED | {"bundle": RUN}))
-    found = load_bundle(bundle_dir).manifest.agreement.bundle
-    assert (found.value, found.images, found.source) == (0.8, 20, "measured")
-    assert found.precisions == {"cpu": ("int8",), "gpu": ("fp16", "fp32")}
-
-
 @pytest.mark.parametrize("wrong", [{"value": -1}, {"images": 0}, {"precisions": {"cpu": ["int7"]}}, {"source": "guessed"}, {"more": 1}])
 def test_files_that_ran_in_no_known_precision_are_refused(bundles, bundle_dir, wrong):
     bundles.edit(bundle_dir, lambda m: m.update(agreement=MEASURED | {"bundle": RUN | wrong}))

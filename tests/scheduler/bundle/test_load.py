@@ -2,31 +2,12 @@ import os
 import shutil
 
 import msgspec
-import numpy as np
 import onnx
 import pytest
 from onnx import external_data_helper
 
 from predictors.errors import StretchError
-from scheduler.bundle.load import MAX_MANIFEST_BYTES, bundle_problems, load_bundle, read_bundle
-
-
-def test_loads_a_whole_bundle_and_finds_its_files(bundle_dir):
-    bundle = load_bundle(bundle_dir, check_hashes=True)
-    assert [s.name for s in bundle.manifest.subgraphs] == ["stem", "s1.cpu", "s1.gpu", "s2.cpu", "s2.gpu", "head"]
-    assert bundle.file("stem.onnx").is_file()
-
-
-@pytest.mark.parametrize("kind", ["missing", "empty", "file"])
-def test_refuses_a_path_that_is_no_bundle(tmp_path, kind):
-    path = tmp_path / "b"
-    if kind == "empty":
-        path.mkdir()
-    elif kind == "file":
-        path.write_text("x")
-    with pytest.raises(StretchError, match="is not a bundle") as error:
-        load_bundle(path)
-    assert "stretch branch" in error.value.hint
+from scheduler.bundle.load import MAX_MANIFEST_BYTES, load_bundle
 
 
 def test_newer_schema_asks_to_upgrade_even_if_it_has_unknown_keys(bundles, bundle_dir):
@@ -54,19 +35,6 @@ def test_older_schema_says_how_to_make_the_bundle_anew(bundles, bundle_dir):
 def test_damaged_manifest_is_one_error(bundle_dir, text):
     (bundle_dir / "bundle.json").write_bytes(text)
     with pytest.raises(StretchError):
-        load_bundle(bundle_dir)
-
-
-@pytest.mark.parametrize("key", ["precision", "planned_precision"])
-def test_precision_that_is_none_is_refused(bundles, bundle_dir, key):
-    bundles.edit(bundle_dir, lambda m: m["subgraphs"][1].update({key: "fp99"}))
-    with pytest.raises(StretchError, match=rf"`\$\.subgraphs\[1\]\.{key}`"):
-        load_bundle(bundle_dir)
-
-
-def test_unknown_key_is_refused(bundles, bundle_dir):
-    bundles.edit(bundle_dir, lambda m: m.update(run="rm"))
-    with pytest.raises(StretchError, match="run"):
         load_bundle(bundle_dir)
 
 
@@ -101,22 +69,10 @@ def test_link_that_stays_inside_is_followed(bundle_dir):
     assert load_bundle(bundle_dir, check_hashes=True)
 
 
-def test_missing_file_is_named(bundle_dir):
-    (bundle_dir / "s1.gpu.onnx").unlink()
-    with pytest.raises(StretchError, match=r"s1\.gpu\.onnx is missing"):
-        load_bundle(bundle_dir)
-
-
 def test_folder_in_place_of_a_file_is_refused(bundle_dir):
     (bundle_dir / "s1.gpu.onnx").unlink()
     (bundle_dir / "s1.gpu.onnx").mkdir()
     with pytest.raises(StretchError, match="is not a file"):
-        load_bundle(bundle_dir)
-
-
-def test_truncated_file_is_refused_by_its_size(bundle_dir):
-    os.truncate(bundle_dir / "head.onnx", 10)
-    with pytest.raises(StretchError, match=r"head\.onnx has 10 bytes"):
         load_bundle(bundle_dir)
 
 
@@ -127,17 +83,6 @@ def test_edited_file_of_equal_size_is_refused_by_its_hash(bundle_dir):
     file.write_bytes(data)
     with pytest.raises(StretchError, match="SHA-256 differs"):
         load_bundle(bundle_dir, check_hashes=True)
-
-
-def test_swapped_files_are_refused_by_their_hashes(bundle_dir):
-    a, b, c = (bundle_dir / name for name in ("s2.cpu.onnx", "s2.gpu.onnx", "c"))
-    assert a.stat().st_size == b.stat().st_size
-    a.rename(c)
-    b.rename(a)
-    c.rename(b)
-    problems = list(bundle_problems(read_bundle(bundle_dir), hashes=True))
-    assert len(problems) == 2
-    assert all("SHA-256 differs" in problem for problem in problems)
 
 
 def test_pipe_in_place_of_the_manifest_is_refused_without_reading_it(bundle_dir):
@@ -194,13 +139,6 @@ def test_graph_problem_names_the_manifest(bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: m["joins"][0].update(inputs=["s1.cpu.y", "nowhere"]))
     with pytest.raises(StretchError, match=r"bundle\.json: `s1\.join` uses the tensor `nowhere`"):
         load_bundle(bundle_dir)
-
-
-def test_three_branches_of_any_batch_load(bundles, tmp_path):
-    path = bundles.two_branches(tmp_path / "b", batch=2, processors=("cpu", "gpu", "dsp"))
-    shapes = {t.name: t.shape for t in load_bundle(path).manifest.tensors}
-    assert shapes["t1"] == (2, 4 + 6 + 8, bundles.SIDE, bundles.SIDE)
-    assert np.prod(shapes["y"]) == 10
 
 
 def test_tflite_file_must_be_one_of_the_hashed_files(bundles, bundle_dir):

@@ -5,7 +5,7 @@ import pytest
 from onnx import numpy_helper
 
 from predictors.errors import StretchError
-from scheduler.checks.judge import check_output, judge
+from scheduler.checks.judge import judge
 from scheduler.checks.sample import KEY, Sample
 from scheduler.checks.verify import random_input
 from scheduler.delegates import CpuDelegate
@@ -48,14 +48,6 @@ def rehash(bundles, path):
     """Make the manifest say that every file is as it should be."""
     entries = {f.relative_to(path).as_posix(): bundles.file_entry(f) for f in path.rglob("*.onnx")}
     bundles.edit(path, lambda m: m.update(files={k: {"bytes": e.bytes, "sha256": e.sha256} for k, e in entries.items()}))
-
-
-def test_right_results_pass_and_say_with_what_they_were_compared(bundle_dir):
-    found = judged(bundle_dir)
-    assert (found.against, found.measure, found.tensors, found.stored) == ("model.onnx", "largest", 7, False)
-    assert found.error < 1e-5
-    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
-    assert np.allclose(found.expected, onnxruntime.InferenceSession(str(bundle_dir / "model.onnx")).run(None, {"x": x})[0])
 
 
 @pytest.mark.parametrize("change", [lambda y: y * 1.86, lambda y: y * 0.99, lambda y: y * 0, lambda y: -y, lambda y: y[:, ::-1].copy()])
@@ -132,18 +124,3 @@ def test_fp32_subgraph_before_a_rounded_one_is_held_to_fp32(bundles, bundle_dir)
     bundles.edit(bundle_dir, lambda m: [s.update(precision="fp16") for s in m["subgraphs"] if s["name"] == "head"])
     with pytest.raises(StretchError, match=r"`s1.gpu` .* is off by 0.02 of its largest element"):
         judged(bundle_dir, "s1.gpu", lambda y: y * 1.02)
-
-
-def test_later_output_is_compared_with_the_judged_one(bundle_dir):
-    with Session(bundle_dir) as session:
-        x = random_input(session.bundle)
-        found = judge(session, x)
-        check_output(session, session.run(x), found.expected)
-        with pytest.raises(StretchError, match="the output is off by"):
-            check_output(session, session.run(x + 1), found.expected)
-
-
-def test_any_input_is_compared_on_itself(bundle_dir):
-    with Session(bundle_dir) as session:
-        x = np.full((1, 3, 8, 8), 0.5, np.float32)
-        assert judge(session, x).error < 1e-5

@@ -33,12 +33,6 @@ def test_model_whose_weights_lie_outside_tells_its_output(bundle_dir):
     assert np.array_equal(found["y"], expected)
 
 
-def test_file_of_a_subgraph_is_run_alone(bundle_dir):
-    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
-    expected = onnxruntime.InferenceSession(str(bundle_dir / "stem.onnx")).run(None, {"x": x})[0]
-    assert np.array_equal(run_file(bundle_dir / "stem.onnx", x)["t0"], expected)
-
-
 def test_file_that_cannot_be_loaded_or_run_is_one_sentence(bundle_dir):
     with pytest.raises(StretchError, match="cannot run the model on this input"):
         run_file(bundle_dir / "stem.onnx", np.zeros((1, 4, 8, 8), np.float32))

@@ -32,20 +32,8 @@ def test_other_output_is_a_problem(change, told):
     assert told in Sample.of(X, y, 0).problem(X, change(y))
 
 
-def test_another_input_is_not_judged():
-    y = np.ones((1, 3), np.float32)
-    assert Sample.of(X, y, 0).problem(X + 1, y * 2) is None
-
-
 def test_bundle_without_a_sample_has_none_and_garbage_is_one_sentence():
     assert read_sample({}) is None
     for garbage in (1, {"seed": "x"}, {"seed": 0, "input_sha256": "", "size": 1, "values": ["a"]}):
         with pytest.raises(StretchError, match=r"`checks\.sample` of the bundle is damaged"):
             read_sample({KEY: garbage})
-
-
-def test_sample_of_several_inputs_knows_them_by_name():
-    a, b, y = np.zeros(3, np.float32), np.ones(3, np.float32), np.arange(4, dtype=np.float32)
-    sample = Sample.of({"a": a, "b": b}, y, 0)
-    assert sample.problem({"b": b, "a": a}, y * 2) is not None
-    assert sample.problem({"a": b, "b": a}, y * 2) is None  # other inputs: nothing is known of them

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from predictors.errors import StretchError, UnknownNameError
+from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.delegates import CpuDelegate, Delegate, delegates, get_delegate, load_plugins
-from scheduler.delegates.null import NullDelegate
 
 
 def installed(tmp_path, monkeypatch, name, target, code=""):
@@ -53,18 +52,6 @@ def test_broken_package_is_reported_and_takes_nothing_away(tmp_path, monkeypatch
     assert get_delegate("cpu") is CpuDelegate
 
 
-def test_broken_delegate_that_is_asked_for_says_why(tmp_path, monkeypatch, clean_registry):
-    installed(tmp_path, monkeypatch, "sick", "sick_module:X", "1 / 0")
-    with pytest.raises(StretchError, match="`sick` cannot be loaded: ZeroDivisionError"):
-        get_delegate("sick")
-
-
-def test_unknown_delegate_hints_at_the_closest_name():
-    with pytest.raises(UnknownNameError) as error:
-        get_delegate("nul")
-    assert error.value.hint == "did you mean `null`?"
-
-
 @pytest.mark.representatives(18)
 @pytest.mark.parametrize(
     ("inputs", "outputs", "told"),
@@ -92,13 +79,6 @@ def test_every_delegate_refuses_a_file_that_is_no_model(tmp_path, name, content)
         file.write_bytes(content)
     with pytest.raises(StretchError):
         delegates.get(name)().compile(file)
-
-
-def test_places_of_a_delegate_without_kernels_of_its_own_lists_the_nodes(bundle_dir):
-    assert [(p.name, p.op, p.ms) for p in NullDelegate().places(bundle_dir / "stem.onnx")] == [
-        ("stem/conv", "Conv", None),
-        ("stem/relu", "Relu", None),
-    ]
 
 
 @pytest.mark.parametrize("name", [name for name in delegates if not delegates.get(name).tunes])

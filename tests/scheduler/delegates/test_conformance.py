@@ -91,14 +91,3 @@ def test_delegate_agrees_with_the_reference_on_a_kind(tmp_path, name, kind, data
     if problem := delegates.get(name).unavailable():
         pytest.skip(problem)
     agree_on_kind(tmp_path, name, data.draw(graphs.graphs(kind)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
-@pytest.mark.parametrize("name", OF_TFLITE)
-@settings(max_examples=examples(100), suppress_health_check=CHECKS)
-@given(data=st.data())
-def test_delegate_agrees_with_the_reference_on_many_shapes_of_a_kind(tmp_path, name, kind, data):
-    if problem := delegates.get(name).unavailable():
-        pytest.skip(problem)
-    agree_on_kind(tmp_path, name, data.draw(graphs.graphs(kind)))

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from predictors.errors import StretchError
-from scheduler.delegates import get_delegate
-from scheduler.delegates.dsp import DspDelegate, check_int8, subgraph_name
+from scheduler.delegates.dsp import DspDelegate, check_int8
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.quantize.qdq import quantise
 from tests.effort import examples
@@ -42,16 +41,6 @@ def run(delegate, path, shape=(1, 4, 6, 6)):
 def test_convolution_is_the_integer_one_within_a_step_of_the_output_scale(dsp, tmp_path):
     qdq.save_conv(tmp_path / "m.onnx")
     assert np.abs(run(dsp, tmp_path / "m.onnx") - exact()).max() <= qdq.Y_SCALE
-
-
-@pytest.mark.qnn
-def test_writes_straight_into_a_slice_of_a_larger_buffer_and_nowhere_else(dsp, tmp_path):
-    qdq.save_conv(tmp_path / "m.onnx")
-    joined = np.full((1, 9, 6, 6), 5, np.float32)
-    dsp.compile(tmp_path / "m.onnx").run([X], [joined[:, 2:6]])
-    assert np.abs(joined[:, 2:6] - exact()).max() <= qdq.Y_SCALE
-    assert (joined[:, :2] == 5).all()
-    assert (joined[:, 6:] == 5).all()
 
 
 #: Operators of one input that subgraphs of networks have; what reads several is in the networks that other tests run.
@@ -149,39 +138,6 @@ def test_damaged_file_of_the_cache_is_made_again(dsp, tmp_path):
     assert kept.stat().st_size > 1000
 
 
-@pytest.mark.slow
-@pytest.mark.qnn
-def test_cache_that_cannot_be_written_is_done_without(tmp_path):
-    (tmp_path / "file").write_text("")
-    qdq.save_conv(tmp_path / "m.onnx")
-    assert np.abs(run(DspDelegate(tmp_path / "file" / "cache"), tmp_path / "m.onnx") - exact()).max() <= qdq.Y_SCALE
-
-
-@pytest.mark.qnn
-def test_places_list_every_node_without_times(dsp, tmp_path):
-    qdq.save_conv(tmp_path / "m.onnx")
-    places = dsp.places(tmp_path / "m.onnx")
-    assert [place.name for place in places] == ["x_q", "x_dq", "w_dq", "conv", "y_q", "y_dq"]
-    assert all(place.ms is None for place in places)
-    assert "int8" in places[3].reason
-
-
-def test_model_compiled_elsewhere_is_refused(tmp_path):
-    node = helper.make_node("EPContext", ["x"], ["y"], name="ctx", domain="com.microsoft", embed_mode=1, ep_cache_context=b"code")
-    qdq.save(tmp_path / "m.onnx", [node], {}, [1, 3, 6, 6], "s1.dsp")
-    with pytest.raises(StretchError, match=r"`s1\.dsp` was compiled elsewhere"):
-        check_int8(onnx.load(tmp_path / "m.onnx"), "s1.dsp")
-
-
-def test_whole_numbers_that_give_shapes_do_not_make_a_subgraph_float(tmp_path):
-    qdq.save_conv(tmp_path / "m.onnx")
-    proto = onnx.load(tmp_path / "m.onnx")
-    del proto.graph.node[4:]
-    proto.graph.initializer.append(helper.make_tensor("shape", TensorProto.INT64, [1], [-1]))
-    proto.graph.node.append(helper.make_node("Reshape", ["x_real", "shape"], ["y"], name="flat"))
-    check_int8(proto, "s1.dsp")
-
-
 def test_float_weight_beside_an_int8_activation_is_refused(tmp_path):
     qdq.save_conv(tmp_path / "m.onnx")
     proto = onnx.load(tmp_path / "m.onnx")
@@ -189,16 +145,3 @@ def test_float_weight_beside_an_int8_activation_is_refused(tmp_path):
     proto.graph.initializer.append(helper.make_tensor("real", TensorProto.FLOAT, [4, 3, 3, 3], [0.0] * 108))
     with pytest.raises(StretchError, match="is float"):
         check_int8(proto, "s1.dsp")
-
-
-def test_name_of_a_subgraph_is_in_its_file_or_is_the_files(tmp_path):
-    qdq.save_conv(tmp_path / "m.onnx", "s1.dsp")
-    proto = onnx.load(tmp_path / "m.onnx")
-    assert subgraph_name(proto, tmp_path / "m.onnx") == "s1.dsp"
-    del proto.metadata_props[:]
-    assert subgraph_name(proto, tmp_path / "m.onnx") == "m"
-
-
-def test_it_is_found_by_name_and_runs_int8_alone():
-    assert get_delegate("dsp") is DspDelegate
-    assert DspDelegate.precisions == ("int8",)

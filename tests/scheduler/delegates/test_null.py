@@ -3,7 +3,7 @@ import time
 import numpy as np
 import pytest
 
-from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
+from scheduler.delegates.null import NullDelegate
 
 X = np.zeros((1, 3, 8, 8), np.float32)
 
@@ -16,16 +16,3 @@ def test_costs_at_least_what_it_is_told_and_writes_nothing(bundle_dir, seconds, 
     call.run()
     assert time.perf_counter() - start >= cost
     assert (output == 7).all()
-
-
-def test_asynchronous_cost_runs_from_enqueue_on(bundle_dir):
-    call = AsyncNullDelegate(0.05).compile(bundle_dir / "stem.onnx").bind([X], [np.zeros((1, 6, 8, 8), np.float32)])
-    start = time.perf_counter()
-    call.enqueue()
-    call.wait()
-    assert time.perf_counter() - start >= 0.05
-
-
-def test_enqueue_does_not_wait_for_the_cost(bundle_dir):
-    call = AsyncNullDelegate(1e6).compile(bundle_dir / "stem.onnx").bind([X], [np.zeros((1, 6, 8, 8), np.float32)])
-    call.enqueue()

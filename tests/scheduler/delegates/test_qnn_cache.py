@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.delegates.qnn_cache import cache_folder, cached_context
+from scheduler.delegates.qnn_cache import cached_context
 
 
 class Compiler:
@@ -65,11 +65,3 @@ def test_folder_that_cannot_be_written_is_done_without(tmp_path, model):
     compiler = Compiler()
     assert cached_context(model / "inside a file", model, "v1", compiler) == b"model"
     assert compiler.opened == [b"model"]
-
-
-def test_folder_follows_the_users_cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "nn-stretch" / "qnn"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "nn-stretch" / "qnn"

@@ -1,6 +1,6 @@
 import pytest
 
-from scheduler.delegates.qnn_library import INSTALL, missing
+from scheduler.delegates.qnn_library import INSTALL
 from tests.scheduler.delegates import qdq
 
 LOAD = """
@@ -18,12 +18,6 @@ except MissingBackendError as error:
 
 @pytest.mark.slow
 @pytest.mark.qnn
-def test_nothing_but_our_own_words_reaches_standard_output():
-    assert qdq.python(LOAD).stdout == "unavailable: None\nloaded\n"
-
-
-@pytest.mark.slow
-@pytest.mark.qnn
 @pytest.mark.parametrize("library", ["libQnnHtp.so", "libonnxruntime_providers_qnn.so"])
 def test_removed_library_is_a_missing_backend_with_the_install_line(tmp_path, library):
     path = qdq.broken_package(tmp_path, {library: None})
@@ -34,22 +28,7 @@ def test_removed_library_is_a_missing_backend_with_the_install_line(tmp_path, li
     assert error.endswith(INSTALL)
 
 
-@pytest.mark.slow
-@pytest.mark.qnn
-@pytest.mark.parametrize("library", ["libQnnHtp.so", "libonnxruntime_providers_qnn.so"])
-def test_library_that_does_not_load_says_why(tmp_path, library):
-    path = qdq.broken_package(tmp_path, {library: "not a library"})
-    error = qdq.python(LOAD, path=path).stdout.splitlines()[-1]
-    assert error.startswith("5: the `dsp` delegate cannot load")
-    assert error.endswith(INSTALL)
-
-
 def test_missing_package_is_a_missing_backend_with_the_install_line():
     unavailable, error = qdq.python("import sys\nsys.modules['onnxruntime_qnn'] = None\n" + LOAD).stdout.splitlines()
     assert unavailable == f"unavailable: onnxruntime-qnn is not installed ({INSTALL})"
     assert error == f"5: the `dsp` delegate cannot run: onnxruntime-qnn is not installed | {INSTALL}"
-
-
-@pytest.mark.qnn
-def test_nothing_is_missing_where_the_package_is_whole():
-    assert missing() is None

@@ -144,14 +144,6 @@ def test_opset_whose_operators_are_written_differently_is_refused(tmp_path):
         ReferenceDelegate().compile(path)
 
 
-def test_constants_are_read_as_weights(tmp_path):
-    value = helper.make_tensor("c", onnx.TensorProto.FLOAT, [1, 4], [1, 2, 3, 4])
-    path = model(tmp_path / "m.onnx", [helper.make_node("Constant", [], ["c"], value=value), helper.make_node("Add", ["x", "c"], ["y"])])
-    output = np.zeros((1, 4), np.float32)
-    ReferenceDelegate().compile(path).run([np.ones((1, 4), np.float32)], [output])
-    assert output.tolist() == [[2, 3, 4, 5]]
-
-
 def test_attribute_that_is_not_defined_names_the_node(tmp_path):
     nodes = [
         helper.make_node("Unsqueeze", ["x", "axes"], ["z"]),

@@ -27,23 +27,10 @@ def test_fixed_file_is_supported_and_equivalent(foreign, tmp_path, name):
     assert [each.name for each in tmp_path.iterdir()] == ["fixed.onnx"]
 
 
-@pytest.mark.slow
-def test_file_that_no_fix_helps_has_none(foreign):
-    assert fix_file(explain_file(foreign["determinant"], "opencl"), "opencl", None).fix is None
-
-
 def test_double_that_has_no_kernel_is_written_in_single_precision(foreign, tmp_path):
     found = fix_file(explain_file(foreign["doubles"], "onnxruntime", "cpu"), "onnxruntime", "cpu", tmp_path / "single.onnx")
     assert (found.fix.operators, found.fix.steps) == ((2, 0), ("write doubles in single precision",))
     assert found.fix.max_error < 1e-5
-
-
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize(("name", "problem"), [("plain", "all its operators are supported"), ("determinant", "no known fix helps")])
-def test_writing_a_file_without_a_fix_is_rejected(foreign, tmp_path, name, problem):
-    with pytest.raises(UsageError, match=problem):
-        fix_file(explain_file(foreign[name], "opencl"), "opencl", None, tmp_path / "m.onnx")
-    assert not list(tmp_path.iterdir())
 
 
 def test_existing_file_is_not_overwritten(foreign, tmp_path):

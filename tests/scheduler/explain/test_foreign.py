@@ -36,12 +36,6 @@ def test_partitions_copies_and_share_are_those_of_a_chain_walked_by_hand(states)
         assert found.obstacles[0].operator == f"n{states.index('off')}"
 
 
-def test_file_that_is_refused_as_a_whole_has_one_reason_and_nothing_runs():
-    found = judge(chain(3), Verdict(runtime="r 1", device="d", target="T", refused="no kernel for n1", at=1))
-    assert [(each.operator, each.words) for each in found.obstacles] == [("n1", "no kernel for n1")]
-    assert (found.off, found.partitions, found.share) == (3, 0, 0.0)
-
-
 def test_refusal_that_names_no_operator_is_about_the_file():
     found = judge(chain(2), Verdict(runtime="r 1", device="d", target="T", refused="too large"))
     assert found.obstacles[0].cause == "the file as a whole"

@@ -3,7 +3,6 @@
 import onnx
 import pytest
 
-from predictors.errors import UnknownNameError
 from scheduler.explain.foreign import explain_file
 from scheduler.explain.model import open_model
 from scheduler.explain.on_onnxruntime import find_named
@@ -56,20 +55,6 @@ def test_casts_that_it_adds_for_half_precision_are_counted(tmp_path):
     added = [each.name for each in onnx.load(str(tmp_path / "optimised.onnx")).graph.node if each.op_type == "Cast"]
     assert added
     assert explain_file(path, "onnxruntime", "cpu").copies == len(added)
-
-
-@pytest.mark.slow
-def test_shapes_that_it_computes_itself_are_gone_before_anything_is_asked(foreign):
-    found = {op.name: op.taken for op in explain_file(foreign["foldable"], "onnxruntime", "cpu").operators}
-    assert found["conv"] is True
-    assert found["shape"] is None
-
-
-@pytest.mark.slow
-def test_provider_that_this_build_lacks_is_named_with_those_it_has(foreign):
-    with pytest.raises(UnknownNameError, match="device of onnxruntime `tpu`") as error:
-        explain_file(foreign["plain"], "onnxruntime", "tpu")
-    assert "cpu" in error.value.hint
 
 
 def test_operator_of_a_message_is_found_by_its_name_and_else_by_its_type(foreign):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from predictors.errors import StretchError, UnknownNameError
+from predictors.errors import StretchError
 from scheduler.delegates.opencl.delegate import OpenCLDelegate
 from scheduler.explain.foreign import explain_file
 from tests.scheduler.explain.files import FOREIGN
@@ -36,15 +36,3 @@ def test_first_unsupported_operator_is_the_one_that_stops_its_own_build(foreign,
         first = (found.obstacles[0].operator, found.obstacles[0].cause) if found.obstacles else None
         assert first == FIRST[name]
     assert (said is None) == (not found.obstacles)
-
-
-@pytest.mark.slow
-def test_operators_behind_an_unsupported_one_are_reported_too(foreign):
-    found = explain_file(foreign["best_places"], "opencl")
-    assert {op.name: op.taken for op in found.operators} == {"conv": True, "best": False}
-    assert (found.partitions, found.copies) == (1, 1)
-
-
-def test_other_devices_are_refused(foreign):
-    with pytest.raises(UnknownNameError, match="Mali-G999"):
-        explain_file(foreign["plain"], "opencl", "Mali-G999")

@@ -1,6 +1,4 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from predictors.errors import UsageError
 from scheduler.faults.policy import Ended, Failed, FaultPolicy, Probation, Returned, Site
@@ -54,29 +52,9 @@ def test_site_that_was_restored_begins_with_the_first_back_off_again():
     assert [each for each in found if each[2] == "retired"] == [(0, GPU, "retired", 1), (2, GPU, "retired", 2), (6, GPU, "retired", 1)]
 
 
-def test_of_several_that_fail_at_once_the_first_tells():
-    assert told(FaultPolicy(), [failed(), failed(), failed(CPU)]) == [(0, GPU, "retired", 8), (2, CPU, "retired", 8)]
-
-
 def test_site_that_hangs_is_never_tried_again():
     found = told(FaultPolicy(back_off=1), [failed(), failed(for_good=True), *[Ended()] * 100])
     assert found == [(0, GPU, "retired", 1), (1, GPU, "retired", None)]
-
-
-@given(st.lists(st.sampled_from([Ended(), failed(), failed(CPU), failed(for_good=True)])))
-def test_what_is_decided_of_a_site_follows_what_was_decided_before(events):
-    last = {}
-    for _, site, what, inferences in told(FaultPolicy(back_off=2, trial=2), events):
-        before, for_good = last.get(site, ("restored", False))
-        assert what in {"restored": ("retired",), "retired": ("on trial", "retired"), "on trial": ("restored", "retired")}[before]
-        assert not for_good
-        assert before != "retired" or what != "retired" or inferences is None
-        last[site] = (what, what == "retired" and inferences is None)
-
-
-def test_same_events_come_to_the_same_decisions():
-    events = [failed(), *[Ended()] * 9, failed(CPU), *[Ended()] * 30]
-    assert told(FaultPolicy(), events) == told(FaultPolicy(), events)
 
 
 @pytest.mark.parametrize("numbers", [{"back_off": 0}, {"back_off": 9, "longest": 8}, {"trial": 0}, {"spot_every": -1}])

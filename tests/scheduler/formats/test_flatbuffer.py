@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.formats.flatbuffer import DATA_ALIGNMENT, Flatbuffer
+from scheduler.formats.flatbuffer import Flatbuffer
 
 TABLES = {
     "Root": {
@@ -66,29 +66,6 @@ def test_a_damaged_file_is_refused_or_read_but_nothing_else(value, data):
         FORMAT.decode(content[: data.draw(st.integers(0, len(content)))])
 
 
-def test_data_begin_where_vector_instructions_like_it():
-    marks = b"\x01\x02\x03\x04\x05\x06\x07"
-    content = encoded({"name": "abc", "data": marks})
-    assert content.find(marks) % DATA_ALIGNMENT == 0
-
-
-def test_field_that_the_schema_does_not_name_is_refused():
-    wider = Flatbuffer(TABLES | {"Root": TABLES["Root"] | {"extra": (1, "i32")}}, {}, "Root", b"TEST")
-    with pytest.raises(StretchError, match="a field that nn-stretch does not write"):
-        FORMAT.decode(wider.encode({"extra": 5}))
-
-
-def test_union_of_another_table_is_refused():
-    wider = Flatbuffer(TABLES, {"More": {1: "Left", 2: "Right", 3: "Row"}}, "Root", b"TEST")
-    with pytest.raises(StretchError, match="More number 3"):
-        FORMAT.decode(wider.encode({"kind": 3, "more": {"flag": True}}))
-
-
-def test_other_files_are_refused():
-    with pytest.raises(StretchError, match="does not begin like one"):
-        FORMAT.decode(b"\x08\0\0\0ELSE" + bytes(32))
-
-
 def test_list_longer_than_the_file_is_refused():
     content = encoded({"data": b"abcdefgh"})
     at = content.find(b"abcdefgh") - 4
@@ -112,20 +89,3 @@ def test_file_that_names_one_part_many_times_ends():
         content[at : at + 4] = (target - at).to_bytes(4, "little", signed=False)
     with pytest.raises(StretchError, match="more than 500000 parts"):
         nested.decode(content)
-
-
-def test_fields_that_the_schema_does_not_name_are_left_out_where_they_may_be():
-    whole = Flatbuffer({"T": {"a": (0, "i32"), "b": (3, "string")}}, {}, "T", b"TEST")
-    part = Flatbuffer({"T": {"a": (0, "i32")}}, {}, "T", b"TEST")
-    data = bytes(whole.encode({"a": 5, "b": "more"}))
-    assert part.decode(data, others=True) == {"a": 5}
-    with pytest.raises(StretchError, match="has a field that nn-stretch does not write"):
-        part.decode(data)
-
-
-def test_table_of_a_union_that_the_schema_does_not_name_is_left_out_where_it_may_be():
-    tables = {"T": {"kind": (0, "u8"), "own": (1, "kind?U")}, "A": {"n": (0, "i32")}, "B": {"n": (0, "i32")}}
-    whole, part = (Flatbuffer(tables, {"U": union}, "T", b"TEST") for union in ({1: "A", 2: "B"}, {1: "A"}))
-    data = bytes(whole.encode({"kind": 2, "own": {"n": 7}}))
-    assert part.decode(data, others=True) == {"kind": 2}
-    assert part.decode(bytes(whole.encode({"kind": 1, "own": {"n": 7}})), others=True) == {"kind": 1, "own": {"n": 7}}

@@ -19,12 +19,6 @@ def test_works_that_need_the_same_thing_slow_each_other_down():
     assert together.second > 1.1
 
 
-def test_company_never_makes_faster():
-    found = time_together(lambda: sum(range(1000)), lambda: None, runs=3, phases=2)
-    assert found.first >= 1
-    assert found.second >= 1
-
-
 def test_an_error_ends_the_other_work():
     before = threading.active_count()
     calls = []

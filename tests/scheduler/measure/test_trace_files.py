@@ -1,9 +1,6 @@
 import csv
 import json
 
-import pytest
-
-from predictors.errors import StretchError
 from scheduler.measure.trace_files import perfetto, write_csv, write_perfetto
 from scheduler.runtime.trace import QueueDepth, Span, Trace
 
@@ -25,19 +22,6 @@ def test_perfetto_has_a_named_track_per_processor_and_microseconds(tmp_path):
     assert {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"} == {1: "measured", 2: "predicted"}
     spans = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
     assert spans == [("a", 1, 1, 1000, 3000), ("b", 1, 2, 3000, 3000), ("a", 2, 1, 0, 1000)]
-
-
-def test_perfetto_of_no_trace_is_still_a_file():
-    assert perfetto({"measured": []})["traceEvents"][0]["args"] == {"name": "measured"}
-
-
-def test_trace_that_cannot_be_written_leaves_nothing_behind(tmp_path):
-    with pytest.raises(StretchError, match="cannot write the trace"):
-        write_perfetto(tmp_path / "no" / "t.json", {})
-    (tmp_path / "d").mkdir()
-    with pytest.raises(StretchError, match="cannot write the trace"):
-        write_perfetto(tmp_path / "d", {})
-    assert [p.name for p in tmp_path.iterdir()] == ["d"]
 
 
 def test_counters_tell_how_many_subgraphs_run_and_wait_and_how_busy_the_machine_was():

@@ -15,7 +15,3 @@ def test_every_contestant_runs_once_a_round_and_is_first_as_often_as_the_others(
         assert sorted(ran) == list(range(count))
         first.append(ran[0])
     assert [first.count(i) for i in range(count)] == [times] * count
-
-
-def test_round_without_contestants_is_empty():
-    assert play_round({}, 3) == {}

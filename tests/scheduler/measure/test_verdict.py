@@ -62,30 +62,3 @@ def test_verdict_is_withheld_inside_the_interval_and_gives_it(times):
     assert ratio.low < 1 < ratio.high
     assert found.winner is None
     assert f"({ratio.low:.2f}–{ratio.high:.2f})" in found.text
-
-
-def test_one_round_gives_no_verdict_and_json_without_infinity():
-    found = judge_speed(measured((10, 20, 20, 20), rounds=1))
-    assert found.winner is None
-    assert "no clear winner" in found.text
-    assert [each.high for each in found.comparisons] == [None, None, None]
-
-
-def test_contestants_of_other_precisions_are_named():
-    found = judge_speed(measured((10, 12, 11, 13)), ["fp32", "int8", "int8"])
-    assert "the subgraphs are fp32 and int8 and the controls fp32" in found.text
-    assert found.precisions == ("fp32", "int8")
-    assert found.equal_precision is False
-    assert judge_speed(measured((10, 12, 11, 13)), ["fp32", "fp32"]).equal_precision is True
-
-
-def test_simulated_processor_withholds_the_verdict():
-    found = judge_speed(measured((10, 12, 11, 13)), ["fp32"], ["dsp"])
-    assert found.winner is None
-    assert "no verdict on speed: the dsp is simulated here" in found.text
-
-
-def test_bundle_without_controls_has_no_comparison():
-    found = judge_speed(measured((10, 12, 11, 13), controls=False))
-    assert "without controls" in found.text
-    assert [each.name for each in found.comparisons] == [NAMES[3]]

@@ -9,9 +9,3 @@ def test_plan_that_lets_live_tensors_meet_is_found_out():
 
 def test_plan_that_leaves_its_arena_is_found_out():
     assert "`b` leaves its arena" in MemoryPlan({"a": 0, "b": 0}, {"a": 0, "b": 4}, (7,)).problem(TWO)
-
-
-def test_neighbours_are_no_problem():
-    plan = MemoryPlan({"a": 0, "b": 0}, {"a": 0, "b": 4}, (8,))
-    assert plan.problem(TWO) is None
-    assert plan.total_bytes == 8

@@ -2,15 +2,13 @@ import os
 import subprocess
 import sys
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import UnknownNameError, UsageError
+from predictors.errors import UsageError
 from predictors.install import install_line
-from scheduler.bundle.load import load_bundle
-from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors, target_placement
+from scheduler.placement.mapping import parse_mapping, place_processors, target_placement
 
 
 def brief(placed):
@@ -23,27 +21,9 @@ def test_missing_gpu_gets_the_second_core_and_a_thread_of_its_own():
     assert [p.stand_in for p in placed.values()] == [False, True]
 
 
-def test_missing_dsp_gets_a_third_core():
-    assert place_processors(["cpu", "gpu", "dsp"], cores=(0, 1, 2))["dsp"].cores == (2,)
-
-
 def test_missing_dsp_shares_the_last_of_two_cores_one_subgraph_at_a_time():
     placed = place_processors(["cpu", "gpu", "dsp"], cores=(0, 1))
     assert placed["dsp"].queue == placed["gpu"].queue == "cpu1"
-
-
-def test_one_core_runs_everything_on_the_calling_thread():
-    placed = place_processors(["cpu", "gpu", "dsp"], cores=(3,))
-    assert set(brief(placed).values()) == {("cpu", (3,), "inline")}
-
-
-def test_bundle_without_a_cpu_leaves_the_first_core_to_the_calling_thread():
-    assert place_processors(["gpu", "dsp"], cores=(0, 1, 2))["gpu"].cores == (1,)
-
-
-def test_processor_that_is_not_mapped_keeps_off_the_cores_of_those_that_are():
-    placed = place_processors(["cpu", "gpu"], {"cpu": "cpu1"}, cores=(0, 1))
-    assert (placed["cpu"].cores, placed["gpu"].cores) == ((1,), (0,))
 
 
 def test_gpu_mapped_to_the_cpus_core_runs_inline_after_it():
@@ -57,16 +37,6 @@ def test_target_names_delegate_and_cores():
     assert brief(placed) == {"cpu": ("reference", (0, 1), "inline"), "gpu": ("null_async", (), "async")}
 
 
-def test_parse_accepts_commas_and_repetition():
-    assert parse_mapping(["gpu=cpu1, dsp=cpu0", "cpu=reference"]) == {"gpu": "cpu1", "dsp": "cpu0", "cpu": "reference"}
-
-
-@pytest.mark.parametrize("text", ["gpu", "gpu=", "=cpu1", "", "gpu=cpu1,"])
-def test_parse_refuses_what_is_no_mapping(text):
-    with pytest.raises(UsageError, match="is no mapping"):
-        parse_mapping([text])
-
-
 def test_parse_refuses_a_processor_mapped_twice():
     with pytest.raises(UsageError, match="twice"):
         parse_mapping(["gpu=cpu0", "gpu=cpu1"])
@@ -76,12 +46,6 @@ def test_parse_refuses_a_processor_mapped_twice():
 def test_targets_that_do_not_exist_are_usage_errors(mapping):
     with pytest.raises(UsageError):
         place_processors(["cpu", "gpu"], mapping, cores=(0, 1))
-
-
-def test_unknown_delegate_hints_at_the_closest():
-    with pytest.raises(UnknownNameError) as error:
-        place_processors(["cpu", "gpu"], {"gpu": "refrence1"}, cores=(0, 1))
-    assert "reference" in error.value.hint
 
 
 @given(
@@ -101,13 +65,6 @@ def test_dsp_whose_subgraphs_are_int8_goes_to_its_delegate_and_takes_no_core():
     assert brief(placed) == {"cpu": ("cpu", (0,), "inline"), "dsp": ("dsp", (), "blocking"), "gpu": ("cpu", (1,), "blocking")}
 
 
-@pytest.mark.parametrize("precisions", [{"fp32"}, {"fp32", "int8"}])
-def test_dsp_with_a_float_subgraph_has_a_stand_in_that_says_so(precisions):
-    placed = place_processors(["cpu", "dsp"], cores=(0, 1), precisions={"dsp": precisions})["dsp"]
-    assert (placed.delegate, placed.cores, placed.stand_in) == ("cpu", (1,), True)
-    assert "runs int8 alone, and subgraphs of the dsp are fp32" in placed.reason
-
-
 def test_int8_dsp_without_its_package_has_a_stand_in_that_names_the_install_line():
     code = (
         "import sys\nsys.modules['onnxruntime_qnn'] = None\n"
@@ -118,26 +75,6 @@ def test_int8_dsp_without_its_package_has_a_stand_in_that_names_the_install_line
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.startswith("cpu ")
     assert install_line("qnn") in said
-
-
-@pytest.mark.slow
-def test_dsp_that_is_asked_for_by_name_without_its_package_is_a_missing_backend():
-    code = (
-        "import sys\nsys.modules['onnxruntime_qnn'] = None\n"
-        "from predictors.errors import MissingBackendError\n"
-        "from scheduler.placement.mapping import place_processors\n"
-        "try:\n    place_processors(['cpu', 'dsp'], {'dsp': 'dsp'}, cores=(0, 1))\n"
-        "except MissingBackendError as error:\n    print(error.exit_code, error.message)\n"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.startswith("5 ")
-    assert install_line("qnn") in said
-
-
-def test_precisions_of_a_bundle_are_collected_by_processor(bundle_dir):
-    manifest = load_bundle(bundle_dir).manifest
-    changed = [msgspec.structs.replace(s, precision="int8") if s.processor == "gpu" else s for s in manifest.subgraphs]
-    assert bundle_precisions(msgspec.structs.replace(manifest, subgraphs=tuple(changed))) == {"cpu": {"fp32"}, "gpu": {"int8"}}
 
 
 def test_target_takes_its_place_beside_the_queues_that_are_there():

@@ -2,9 +2,8 @@
 
 import pytest
 
-from scheduler.bundle.load import load_bundle
 from scheduler.delegates import CpuDelegate, delegates
-from scheduler.placement.processors import device_dispatch, drivers, host_of, is_integer_only
+from scheduler.placement.processors import device_dispatch, is_integer_only
 
 
 @pytest.fixture
@@ -20,13 +19,6 @@ def npu(monkeypatch):
     return Npu
 
 
-def test_processor_is_driven_by_the_delegate_that_declares_it(npu):
-    assert drivers("npu") == [("their_npu", npu)]
-    assert [name for name, _ in drivers("gpu")] == ["opencl"]
-    assert [name for name, _ in drivers("dsp")] == ["dsp"]
-    assert drivers("cpu") == []
-
-
 @pytest.mark.parametrize(
     ("name", "alone"), [("dsp", True), ("dsp[1]", True), ("npu", True), ("gpu", False), ("cpu", False), ("tpu", False)]
 )
@@ -39,8 +31,3 @@ def test_processor_whose_delegates_run_int8_alone_has_no_floating_point(npu, nam
 )
 def test_work_reaches_a_processor_as_its_delegate_takes_it(npu, name, how):
     assert device_dispatch(name) == how
-
-
-def test_host_is_the_processor_that_joins(bundle_dir):
-    manifest = load_bundle(bundle_dir).manifest
-    assert host_of(manifest) == manifest.joins[0].processor

@@ -6,7 +6,6 @@ import pytest
 from predictors.errors import StretchError
 from scheduler.bundle.tflite_file import parse_tflite
 from scheduler.delegates.litert import open_interpreter
-from scheduler.formats.tflite_schema import TFLITE
 from scheduler.runner.alone import patches
 from tests.scheduler.bundles import two_branches
 from tests.scheduler.runner.exported import exported_file
@@ -39,25 +38,9 @@ def run(content, threads=1):
 
 
 @pytest.mark.parametrize("signature", STEPS)
-def test_a_patched_file_has_one_signature_and_its_subgraph(file, signature):
-    model = TFLITE.decode(patched(file, signature))
-    assert [each["signature_key"] for each in model["signature_defs"]] == [signature]
-    assert model["signature_defs"][0].get("subgraph_index", 0) == 0
-    assert [each["name"] for each in model["subgraphs"]] == [signature]
-
-
-@pytest.mark.parametrize("signature", STEPS)
 def test_a_patched_file_computes_what_the_signature_written_alone_computes(file, signature):
     for one, other in zip(run(patched(file, signature)), run(file.alone(signature)), strict=True):
         assert np.array_equal(one, other)
-
-
-def test_few_bytes_change_and_the_file_stays_as_long(file):
-    before = file.path.read_bytes()
-    for signature in STEPS:
-        after = patched(file, signature)
-        assert len(after) == len(before)
-        assert sum(a != b for a, b in zip(before, after, strict=True)) <= 20
 
 
 def test_a_signature_that_is_not_there_is_refused(file):

@@ -7,13 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from predictors.join import Join
-from predictors.joins import joins, meetings
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Tensor
 from scheduler.memory import planners
 from scheduler.runtime.buffers import SHARED_AT_MOST, Buffers
-from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, make_plan, plan_of
+from scheduler.runtime.plan import PlannedSubgraph, make_plan, plan_of
 from tests.scheduler.runtime.plans import plans
 
 
@@ -70,21 +68,6 @@ def test_sum_adds_all_branches_and_leaves_them_as_they_are(buffers_of, processor
         buffers.joins["s2.join"]()
     assert np.allclose(buffers.arrays["t2"], sum(values), rtol=1e-6)
     assert all(np.array_equal(buffers.arrays[n], v) for n, v in zip(names, values, strict=True))
-
-
-@pytest.mark.parametrize(("layout", "axis"), [("NCHW", 1), ("NHWC", 3)])
-def test_join_that_is_registered_from_outside_computes_into_its_output(monkeypatch, layout, axis):
-    def widest_first(parts, axis, out):
-        return np.concatenate(sorted(parts, key=lambda part: -part.shape[axis]), axis, out=out)
-
-    monkeypatch.setitem(joins._items, "sorted", Join("sorted"))
-    monkeypatch.setitem(meetings._items, "sorted", replace(meetings.get("concat"), in_place=False, combine=widest_first))
-    shape = {name: (2, 3, 3, width) if axis == 3 else (2, width, 3, 3) for name, width in {"a": 2, "b": 3, "c": 5}.items()}
-    plan = plan_of(["a", "b"], ["c"], [], [PlannedJoin("j", "s", "sorted", ("a", "b"), "c", "cpu")])
-    buffers = Buffers(plan, [Tensor(name, each, "", (), layout=layout) for name, each in shape.items()])
-    a, b = fill(buffers, ["a", "b"])
-    buffers.joins["j"]()
-    assert np.array_equal(buffers.arrays["c"], np.concatenate([b, a], axis=axis))
 
 
 def alive_together(plan, a, b, readers):
@@ -191,15 +174,6 @@ def test_results_are_those_of_tensors_with_memory_of_their_own_in_any_order_of_s
         there.update(plan.step(name).outputs)
     found = carried_out(plan, Buffers(plan, tensors, planners.get(planner)), ready)
     assert all(np.array_equal(found[name], value) for name, value in expected.items())
-
-
-@pytest.mark.parametrize("planner", ["flow", "greedy", "offset"])
-def test_chain_needs_less_memory_than_its_tensors(planner):
-    subgraphs = [PlannedSubgraph(f"s{i}", f"s{i}", "", "cpu", (f"t{i}",), (f"t{i + 1}",)) for i in range(6)]
-    tensors = [Tensor(f"t{i}", (1, 16, 8, 8), "", ()) for i in range(7)]
-    buffers = Buffers(plan_of(["t0"], ["t6"], subgraphs, []), tensors, planners.get(planner))
-    # A step needs what it reads and what it writes, and of those that are over none.
-    assert buffers.bytes == 2 * 16 * 8 * 8 * 4
 
 
 def test_every_tensor_that_is_no_slice_starts_at_a_cache_line(buffers_of):

@@ -100,9 +100,3 @@ def test_step_that_has_nowhere_to_go_fails_with_its_own_error(bundle_dir, error)
     event = driver._lost(0, STEM, place.queue, place, error)
     assert event == StepFailed(0, STEM, place.queue, str(error))
     assert driver._lanes[0].errors == {STEM: error}
-
-
-def test_join_that_raises_fails_for_it_is_placed_nowhere(bundle_dir):
-    driver = Standing(bundle_dir)
-    event = driver._lost(0, "s1", "calling thread", None, UnableError("lost"))
-    assert isinstance(event, StepFailed)

@@ -1,6 +1,4 @@
-import gc
 import threading
-import weakref
 from concurrent.futures import Future
 
 import pytest
@@ -10,13 +8,6 @@ from scheduler.runtime.failures import HangError
 from scheduler.runtime.futures import again_after_a_hang
 
 GPU = Placement("gpu", "cpu", (), "gpu", "blocking", True, "")
-
-
-def test_result_of_the_first_try_is_handed_on():
-    first = Future()
-    found = again_after_a_hang(first, lambda: pytest.fail("there is nothing to try again"))
-    first.set_result(3)
-    assert found.result(1) == 3
 
 
 def test_other_errors_are_handed_on():
@@ -46,20 +37,3 @@ def test_second_try_that_fails_is_the_error():
     first.set_exception(HangError.of("s1.gpu", GPU, 1.0))
     with pytest.raises(ZeroDivisionError):
         found.result(60)
-
-
-@pytest.mark.slow
-def test_first_future_keeps_nothing_of_the_second_try_once_it_is_done():
-    class Held:
-        def run(self):
-            return 5
-
-    held = Held()
-    seen, first = weakref.ref(held), Future()
-    found = again_after_a_hang(first, held.run)
-    del held
-    assert seen() is not None
-    first.set_result(1)
-    assert found.result(1) == 1
-    gc.collect()
-    assert seen() is None

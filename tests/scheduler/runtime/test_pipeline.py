@@ -1,4 +1,3 @@
-import gc
 import threading
 
 import numpy as np
@@ -45,24 +44,6 @@ def test_input_may_be_overwritten_as_soon_as_it_is_submitted(bundle_dir):
         future = session.submit(x)
         x[:] = 0
         assert np.allclose(future.result(60), expected, atol=1e-6)
-
-
-def test_runs_and_submissions_of_several_threads_do_not_disturb_each_other(bundle_dir):
-    expected = {seed: whole(bundle_dir, numbers(seed)) for seed in range(4)}
-    right = []
-    with Session(bundle_dir, {"gpu": "reference"}) as session:
-
-        def call(seed):
-            for turn in range(10):
-                y = session(numbers(seed)) if (turn + seed) % 2 else session.submit(numbers(seed)).result(60)
-                right.append(np.allclose(y, expected[seed], atol=1e-6))
-
-        callers = [threading.Thread(target=call, args=(seed,)) for seed in expected]
-        for caller in callers:
-            caller.start()
-        for caller in callers:
-            caller.join()
-    assert right == [True] * 40
 
 
 class Gate(Delegate):
@@ -157,18 +138,6 @@ def test_close_waits_for_what_is_in_flight_and_leaves_no_thread(bundle_dir):
         session.submit(numbers())
 
 
-@pytest.mark.slow
-def test_session_that_was_never_closed_ends_its_threads(bundle_dir):
-    session = Session(bundle_dir)
-    session.submit(numbers()).result(60)
-    left = threads()
-    del session
-    gc.collect()
-    for thread in left:
-        thread.join(60)
-    assert threads() == []
-
-
 @pytest.mark.parametrize("x", [[1.0], numbers(shape=(1, 3, 8, 9)), np.full((1, 3, 8, 8), np.nan, np.float32)])
 def test_wrong_input_is_refused_before_it_takes_a_lane(bundle_dir, x):
     with Session(bundle_dir, in_flight=1) as session:
@@ -176,25 +145,3 @@ def test_wrong_input_is_refused_before_it_takes_a_lane(bundle_dir, x):
             with pytest.raises(UsageError):
                 session.submit(x)
         session.submit(numbers()).result(60)
-
-
-@pytest.mark.torch
-def test_torch_tensor_is_taken_without_a_copy_of_the_caller(bundle_dir):
-    import torch
-
-    x = numbers(5)
-    with Session(bundle_dir) as session:
-        assert np.allclose(session(torch.from_numpy(x)), whole(bundle_dir, x), atol=1e-6)
-        assert np.allclose(session.submit(torch.from_numpy(x)).result(60), whole(bundle_dir, x), atol=1e-6)
-
-
-def test_two_sessions_on_one_bundle_run_at_the_same_time(bundle_dir):
-    with Session(bundle_dir) as one, Session(bundle_dir) as other:
-        futures = [session.submit(numbers(seed)) for seed in range(4) for session in (one, other)]
-        for i, future in enumerate(futures):
-            assert np.allclose(future.result(60), whole(bundle_dir, numbers(i // 2)), atol=1e-6)
-
-
-def test_no_lane_is_a_usage_error(bundle_dir):
-    with pytest.raises(UsageError, match="in flight"):
-        Session(bundle_dir, in_flight=0)

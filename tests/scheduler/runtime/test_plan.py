@@ -1,6 +1,4 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
@@ -51,28 +49,3 @@ def test_first_step_that_waits_for_what_nothing_writes_is_named():
     steps = [subgraph("a", ("x",), ("a",)), subgraph("b", ("lost", "a"), ("b",)), subgraph("c", ("b",), ("c",))]
     with pytest.raises(StretchError, match="`b` waits for a tensor"):
         plan_of(["x"], ["c"], steps, [])
-
-
-@given(st.lists(st.sets(st.integers(0, 11), min_size=1, max_size=3), min_size=1, max_size=12), st.randoms(use_true_random=False))
-def test_steps_stand_as_given_as_far_as_what_they_read_allows(reads, shuffled):
-    """Step i reads tensors of steps before it, or the input, and they are given in any order."""
-    before = [{each for each in some if each < i} for i, some in enumerate(reads)]
-    numbers = list(range(len(reads)))
-    shuffled.shuffle(numbers)
-    steps = [subgraph(f"n{i}", tuple(f"t{each}" for each in sorted(before[i])) or ("x",), (f"t{i}",)) for i in numbers]
-    plan = plan_of(["x"], ["t0"], steps, [])
-    left, expected = list(numbers), []
-    while left:
-        able = next(i for i in left if not before[i] & set(left))
-        left.remove(able)
-        expected.append(f"n{able}")
-    assert list(plan.order) == expected
-    assert list(plan.order.values()) == list(range(len(reads)))
-
-
-@pytest.mark.slow
-def test_longest_chain_that_a_bundle_may_hold_is_ordered():
-    length = 20_000
-    chain = [subgraph(f"n{i}", (f"t{i}",), (f"t{i + 1}",)) for i in reversed(range(length))]
-    plan = plan_of(["t0"], [f"t{length}"], chain, [])
-    assert list(plan.order) == [f"n{i}" for i in range(length)]

@@ -31,12 +31,6 @@ def test_call_on_a_thread_of_its_own_is_reported_with_its_times(queues):
     assert start <= end
 
 
-def test_thread_of_a_queue_is_created_once(queues):
-    before = threading.active_count()
-    queues.open(PLACE)
-    assert threading.active_count() == before
-
-
 def test_enqueued_call_is_waited_for_in_turn_and_a_refusal_is_found(queues):
     class Refusing(NullInvocation):
         def enqueue(self):

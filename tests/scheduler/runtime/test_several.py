@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import UsageError
-from scheduler.runtime.events import Fail, Finish, Replaced, Start, StepDone, StepFailed, StepReturned, Submit
+from scheduler.runtime.events import Fail, Finish, Replaced, Start, StepDone, StepFailed, StepReturned
 from scheduler.runtime.several import Begins, Go, Gone, Left, Several, Told, User
 from tests.scheduler.runtime.plans import blocking, planned, plans
 
@@ -26,15 +26,6 @@ def two(**options):
 
 def started(answer):
     return [(go.user, go.instruction.lane, go.instruction.step) for go in answer if isinstance(go.instruction, Start)]
-
-
-def test_first_step_runs_and_the_next_user_waits_for_the_queue():
-    several = two()
-    place = several.placements("a")["one"]
-    assert several.handle(Begins("a", 0, 0.0)) == [Go("a", Submit(0, "one", "gpu"), place)]
-    assert several.handle(Begins("b", 1, 1.0)) == []
-    assert several.waiting("b") == {"gpu": 1}
-    assert (several.in_flight("a"), several.in_flight("b")) == (1, 1)
 
 
 def test_between_two_steps_of_one_inference_another_user_comes_first_if_it_is_more_urgent():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.runtime.trace import Span, Trace, timeline, typical
+from scheduler.runtime.trace import Span, Trace, typical
 
 MS = 1_000_000
 
@@ -37,14 +37,3 @@ def test_overlap_agrees_with_counting_every_tick(cpu, gpu):
 def test_typical_inference_is_the_one_with_the_median_makespan(lengths):
     made = [Trace((), 0, ms * MS) for ms in lengths]
     assert typical(made).makespan_ms == statistics.median_low(lengths)
-
-
-def test_timeline_marks_where_each_processor_ran():
-    lines = timeline(trace(("a", "cpu", 0, 5), ("b", "gpu", 5, 10), ("join", "cpu", 9, 10)), width=10)
-    assert lines[0] == "cpu |#####.....|"
-    assert lines[1] == "gpu |.....#####|"
-    assert lines[2].endswith("10.00 ms")
-
-
-def test_timeline_shows_spans_shorter_than_a_character():
-    assert timeline(trace(("a", "cpu", 9.99, 10)), width=4)[0] == "cpu |...#|"

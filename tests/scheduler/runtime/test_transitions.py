@@ -1,6 +1,3 @@
-import gc
-import weakref
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +5,7 @@ from hypothesis import strategies as st
 from scheduler.bundle.load import load_bundle
 from scheduler.placement.mapping import place_processors
 from scheduler.placement.place import place_subgraphs
-from scheduler.runtime.events import Fail, Finish, InputReady, Join, RunInline, StepDone, StepFailed, Wait
+from scheduler.runtime.events import Fail, Finish, InputReady, Join, RunInline, StepDone, Wait
 from scheduler.runtime.machine import Machine
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.transitions import Transitions
@@ -63,16 +60,6 @@ def test_remembered_answers_are_those_of_the_state_machine_in_any_order(machine,
         infer(data, Follower(machine, table))
 
 
-@pytest.mark.slow
-@given(st.data())
-def test_table_stays_as_small_as_the_plan_whatever_the_order(machine, data):
-    table = Transitions(tuple)
-    for _ in range(12):
-        infer(data, Follower(machine, table))
-    # Between two joins, at most each subset of the outside branches and the inline one done.
-    assert len(table) <= 2 * 2**3 + 4
-
-
 def test_second_inference_starts_where_the_first_ended_and_learns_nothing(machine):
     learned = []
     table = Transitions(lambda instructions: learned.append(instructions) or tuple(instructions))
@@ -94,31 +81,3 @@ def test_second_inference_starts_where_the_first_ended_and_learns_nothing(machin
     first = len(learned)
     assert run(end) is end is table.node(machine)
     assert len(learned) == first
-
-
-def test_failure_is_answered_and_not_remembered(machine):
-    table = Transitions(tuple)
-    _, node = table.learn(table.node(machine), InputReady(0), "input")
-    answer, _ = table.learn(node, StepFailed(0, "stem", "cpu0", "broken"), None)
-    assert answer == (Fail(0, "stem", "broken"),)
-    assert node.answers == {}
-    assert table.learn(node, StepDone(0, "stem", "cpu0"), "stem")[0][-1] == RunInline(0, "s1.cpu", "cpu0")
-
-
-def test_cleared_table_keeps_nothing_alive_without_the_garbage_collector(machine):
-    class Answer:
-        def __init__(self, instructions):
-            alive.append(weakref.ref(self))
-
-    alive = []
-    table = Transitions(Answer)
-    node = table.node(machine)
-    for event in (InputReady(0), StepDone(0, "stem", "cpu0")):
-        node = table.learn(node, event, key(event))[1]
-    assert all(each() is not None for each in alive)
-    gc.disable()
-    try:
-        table.clear()
-        assert [each() for each in alive] == [None, None]
-    finally:
-        gc.enable()

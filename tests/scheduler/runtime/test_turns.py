@@ -1,12 +1,11 @@
 """The order of what waits for queues, as lists of events."""
 
-from math import inf, nan
+from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import UsageError
 from scheduler.runtime.turns import Turns
 
 
@@ -50,16 +49,6 @@ def test_queue_that_is_held_or_not_wanted_is_given_to_nobody():
     assert found.waiting("q") == ((("b", 0), "s"),)
 
 
-def test_step_that_runs_is_not_interrupted_and_the_urgent_one_is_next():
-    found = turns()
-    asked(found, ("a", 0), ("b", 0))
-    found.next("q", 0.0)
-    asked(found, ("a", 1, 5.0), at=1.0)
-    assert found.holder("q") == (("a", 0), "s")
-    found.leave("q", 3.0)
-    assert found.next("q", 3.0) == (("a", 1), "s")
-
-
 def test_who_was_given_less_goes_first_and_weights_count():
     found = turns(a=2.0)
     given_to = {"a": 0, "b": 0}
@@ -99,18 +88,6 @@ def test_inference_without_a_deadline_becomes_the_most_urgent_when_it_has_waited
         if turn[0] == ("a", 0):
             break
     assert order.index(("a", 0)) == 10
-
-
-@pytest.mark.parametrize("patience", [0, -1, nan])
-def test_patience_that_is_none_is_refused(patience):
-    with pytest.raises(UsageError, match="patience"):
-        Turns(patience)
-
-
-@pytest.mark.parametrize("weight", [0, -1, nan, inf])
-def test_weight_that_is_none_is_refused(weight):
-    with pytest.raises(UsageError, match="`a` cannot have a weight"):
-        turns(a=weight)
 
 
 def test_events_that_cannot_follow_are_refused():
@@ -169,21 +146,3 @@ def test_two_who_always_want_a_queue_differ_by_one_step_each_at_most(one, other,
         found.leave("q", at)
         had[user] += ms
         assert abs(had["a"] / weight - had["b"]) <= 20 / weight + 20 + 1e-9
-
-
-@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 8)), min_size=5, max_size=60))
-def test_nobody_starves_beside_deadlines(urgent):
-    """What has no deadline waits its patience, the step that runs then, and those whose deadlines are before that."""
-    patience = 20.0
-    found = turns(patience_ms=patience)
-    asked(found, ("a", 0, inf, -100))
-    at, before = 0.0, 0
-    for lane, (ms, within) in enumerate(urgent):
-        asked(found, ("b", lane, at + within), at=at)
-        turn = found.next("q", at)
-        if turn[0] == ("a", 0):
-            break
-        assert at < patience or before < patience
-        before = at
-        at += ms
-        found.leave("q", at)

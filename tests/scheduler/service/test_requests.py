@@ -1,10 +1,9 @@
 from math import inf
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.service.requests import OverloadedError, Request, Waiting
+from scheduler.service.requests import Request, Waiting
 
 ROOM = {"a": True, "b": True}
 
@@ -33,18 +32,6 @@ def test_priority_goes_before_deadline_and_deadline_before_arrival():
 def test_model_that_had_least_of_the_processors_goes_first():
     requests = [request("a", arrived=0), request("b", arrived=1)]
     assert order(requests, used=[("a", 2.0), ("b", 1.0)]) == [1, 0]
-
-
-def test_model_without_room_is_passed_over():
-    assert order([request("a"), request("b")], room={"a": False, "b": True}) == [1]
-
-
-def test_no_more_wait_than_may():
-    waiting = Waiting(ROOM, 2)
-    waiting.add(request())
-    waiting.add(request())
-    with pytest.raises(OverloadedError, match="2 requests wait already"):
-        waiting.add(request())
 
 
 def test_requests_that_are_late_are_taken_away():

@@ -5,7 +5,7 @@ from concurrent.futures import CancelledError
 import numpy as np
 import pytest
 
-from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.errors import StretchError, UsageError
 from scheduler import DeadlineError, Demand, OverloadedError, Scheduler, Service, Session
 from scheduler.delegates import CpuDelegate, NullDelegate
 from scheduler.delegates.base import Compiled, Invocation
@@ -131,17 +131,6 @@ def test_request_whose_time_is_over_is_not_begun_and_says_so_at_once(held):
     assert service.outcomes() == {"done": 1, "late": 0, "failed": 0, "expired": 1, "refused": 0, "cancelled": 0}
 
 
-@pytest.mark.slow
-def test_request_that_ends_after_its_deadline_is_answered_and_counted_as_late(held):
-    delegate, session = held
-    with Service(session) as service:
-        future = service.submit(inputs(1)[0], deadline_ms=500)
-        delegate.begun.acquire()
-        threading.Timer(0.6, delegate.go.set).start()
-        assert future.result(60) is not None
-    assert service.outcomes()["late"] == 1
-
-
 def test_request_that_waits_can_be_cancelled(held):
     delegate, session = held
     with Service(session) as service:
@@ -169,29 +158,6 @@ def test_close_without_draining_cancels_what_waits_and_waits_for_what_runs(held)
     with pytest.raises(StretchError, match="closed"):
         service.submit(inputs(1)[0])
     service.close()
-
-
-def test_two_models_share_and_neither_waits_for_ever(bundle_dir, tmp_path):
-    with Session(bundle_dir) as a, Session(bundle_dir) as b, Service({"a": a, "b": b}) as service:
-        xs = inputs(30)
-        futures = [service.submit(x, "a") for x in xs] + [service.submit(xs[0], "b") for _ in range(3)]
-        for x, future in zip(xs, futures, strict=False):
-            assert np.allclose(future.result(60), wanted(bundle_dir, x), atol=1e-5)
-        assert all(future.result(60) is not None for future in futures[30:])
-        with pytest.raises(UnknownNameError):
-            service.submit(xs[0], "c")
-        with pytest.raises(UsageError, match="several models"):
-            service.submit(xs[0])
-
-
-def test_input_that_does_not_fit_is_the_error_of_its_request_alone(bundle_dir, session):
-    with Service(session) as service:
-        wrong = service.submit(np.zeros((1, 2), np.float32))
-        right = service.submit(inputs(1)[0])
-        with pytest.raises(UsageError):
-            wrong.result(60)
-        assert right.result(60) is not None
-        assert service.outcomes()["failed"] == 1
 
 
 @pytest.mark.parametrize("wrong", [{"sessions": {}}, {"waiting": 0}])
@@ -230,14 +196,3 @@ def test_rates_that_can_be_held_are_told_from_those_that_cannot(two):
         assert "times these rates are held" in caught.value.hint
         with pytest.raises(OverloadedError, match="without a concurrent workload, more than its deadline of 1 ms"):
             service.admit({"a": Demand(1.0, 1)})
-
-
-def test_admission_needs_models_that_know_of_each_other(two, session):
-    with Session(two["b"]) as other, Service({"a": session, "b": other}) as service:
-        with pytest.raises(UsageError, match="promise nothing together"):
-            service.admit({"a": Demand(1.0), "b": Demand(1.0)})
-        with pytest.raises(UnknownNameError):
-            service.admit({"c": Demand(1.0)})
-        with pytest.raises(UsageError, match="distinct names"):
-            service.admit({})
-        assert service.admit({"a": Demand(0.1)}).busy

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.simulate.answer import Request, simulate, tracks
 from scheduler.simulate.arrivals import Arrivals
@@ -59,74 +58,3 @@ def test_efficiency_is_the_plans_where_nothing_disturbs_and_falls_with_latency(b
     assert calm.ideal_split_ms == planned / 2
     slowed, _ = simulate(bundle, PIXEL6, Scene(loads=(Load("cpu", 0.5, 0, 1e6),)), Request(), [])
     assert slowed.efficiency == pytest.approx(0.8 * planned / slowed.p50_ms, rel=1e-5)
-
-
-@pytest.mark.parametrize("predicted", [{}, {"makespan_ms": "3", "efficiency": None, "ideal_split_ms": -1.0}])
-def test_bundle_that_states_no_figures_has_no_efficiency(bundles, bundle_dir, predicted):
-    answer, _ = simulate(edited(bundles, bundle_dir, lambda data: data.update(predicted=predicted)), PIXEL6, Scene(), Request(), [])
-    assert answer.efficiency is answer.ideal_split_ms is answer.ideal_fraction is None
-
-
-def test_subgraphs_without_planned_times_are_named(bundles, bundle_dir):
-    def silence(data):
-        for entry in data["subgraphs"]:
-            entry["predicted_ms"] = None if entry["name"] in ("stem", "head") else entry["predicted_ms"]
-
-    told = []
-    answer, _ = simulate(edited(bundles, bundle_dir, silence), PIXEL6, Scene(), Request(), answers := [], told.append)
-    assert told == ["the plan states no time of stem, head: predicted from the bundle's files"]
-    assert answer.warnings is answers
-    assert answer.makespan_ms > 2
-
-
-def test_bundle_that_takes_no_time_is_refused(bundles, tmp_path):
-    def stop(data):
-        for entry in data["subgraphs"]:
-            entry["predicted_ms"] = 0.0
-
-    builder = bundles.Builder(tmp_path / "b")
-    builder.conv("stem", "stem", "cpu", "x", "y", 2)
-    bundle = edited(bundles, builder.write("y"), stop)
-    with pytest.raises(StretchError, match="are zero, so there is nothing to simulate"):
-        simulate(bundle, PIXEL6, Scene(), Request(), [])
-
-
-def test_load_that_comes_too_late_is_told(bundle):
-    answer, _ = simulate(bundle, PIXEL6, Scene(loads=(Load("gpu", 0.5, 1e5, 2e5),)), Request(), [])
-    assert answer.warnings == ["the load on gpu begins at 100000 ms, when all inferences have ended"]
-
-
-def test_load_on_a_processor_that_the_bundle_does_not_use_is_refused(bundle):
-    with pytest.raises(UnknownNameError, match="dsp"):
-        simulate(bundle, PIXEL6, Scene(loads=(Load("dsp", 0.5, 0, 1),)), Request(), [])
-
-
-@pytest.mark.parametrize("deadline", [0.0, -1.0, float("nan"), float("inf")])
-def test_deadline_that_makes_no_sense_is_refused(deadline):
-    with pytest.raises(UsageError, match="not positive and finite"):
-        Request(deadline_ms=deadline)
-
-
-def test_more_in_flight_gives_more_a_second_where_processors_were_idle(bundle):
-    alone, _ = simulate(bundle, PIXEL6, Scene(runs=50), Request(), [])
-    both, _ = simulate(bundle, PIXEL6, Scene(runs=50, in_flight=2), Request(), [])
-    assert both.per_second > 1.2 * alone.per_second
-    assert both.p50_ms >= alone.p50_ms
-
-
-def test_timeline_shows_what_others_take_while_inferences_are_traced(bundle):
-    loads = (Load("gpu", 0.5, 2, 1e8), Load("cpu", 0.25, 1, 3), Load("cpu", 0.5, 500, 600))
-    scene = Scene(runs=100, loads=loads, traced=2, arrivals=Arrivals("poisson", 1.0), seed=1)
-    answer, found = simulate(bundle, PIXEL6, scene, Request(), [])
-    groups = tracks(answer, found)
-    assert groups["simulated on pixel6"] == found.traces
-    (taken,) = groups["taken by others"]
-    assert (taken.start_ns, taken.end_ns) == (found.traces[0].start_ns, found.traces[1].end_ns)
-    assert [(span.name, span.processor, span.kind) for span in taken.spans] == [
-        ("0.5 of gpu", "gpu", "load"),
-        ("0.25 of cpu", "cpu", "load"),
-    ]
-    assert [(span.start_ns, span.end_ns) for span in taken.spans] == [
-        (max(2_000_000, taken.start_ns), taken.end_ns),
-        (max(1_000_000, taken.start_ns), 3_000_000),
-    ]

@@ -7,11 +7,6 @@ from predictors.errors import UsageError
 from scheduler.simulate.arrivals import Arrivals, parse_arrivals
 
 
-def test_arrivals_are_read_as_they_are_written():
-    assert parse_arrivals("periodic:33.3") == Arrivals("periodic", 33.3)
-    assert parse_arrivals("poisson:40") == Arrivals("poisson", 25.0)
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -45,8 +40,3 @@ def test_random_requests_are_as_far_apart_as_an_exponential_law_says():
     assert gaps.mean() == pytest.approx(4, rel=0.05)
     assert gaps.std() == pytest.approx(4, rel=0.05)
     assert (gaps > 4).mean() == pytest.approx(np.exp(-1), abs=0.02)
-
-
-def test_random_requests_follow_the_seed():
-    first, same, other = (list(islice(Arrivals("poisson", 4.0).times(seed), 2000)) for seed in (1, 1, 2))
-    assert first == same != other

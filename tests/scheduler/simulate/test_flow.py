@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.errors import UsageError
 from scheduler.adapt.policy import Policy, Probe, Probed, Ran
 from scheduler.simulate.arrivals import Arrivals
 from scheduler.simulate.clock import Clock
@@ -16,16 +15,12 @@ from scheduler.simulate.networks import Network, alternative_of
 from scheduler.simulate.scene import Scene
 from tests.effort import examples
 from tests.scheduler.simulate.plans import chain, single
-from tests.scheduler.simulate.test_clock import chains, timed_plans
+from tests.scheduler.simulate.test_clock import timed_plans
 
 BOTH = Network("both", *chain([{"cpu": (0.0, 10.0, 0.0), "gpu": (1.0, 10.0, 1.0)}] * 2))
 CPU = Network("cpu", *single("cpu", 36.0))
 GPU = Network("gpu", *single("gpu", 34.0))
 BUSY = (Load("gpu", 0.9, 400.0, 2000.0),)
-
-
-def mean(latencies):
-    return sum(latencies) / len(latencies)
 
 
 def test_work_moves_away_from_a_contended_processor_and_returns():
@@ -43,15 +38,6 @@ def test_work_moves_away_from_a_contended_processor_and_returns():
     assert found.elapsed_ms < still.elapsed_ms
     slow, fewer = (sum(ms > 100 for ms in each.latencies_ms) for each in (still, found))
     assert 0 < fewer < slow
-
-
-def test_alternatives_that_nothing_speaks_for_change_nothing():
-    alone = Clock(BOTH, Scene(runs=50, jitter=0.1, traced=50)).run()
-    found = Clock((BOTH, CPU, GPU), Scene(runs=50, jitter=0.1, traced=50)).run()
-    assert found.latencies_ms == alone.latencies_ms
-    assert found.traces == alone.traces
-    assert not found.users[0].decided
-    assert found.users[0].ran == {"both": 50, "cpu": 0, "gpu": 0}
 
 
 def test_decisions_are_those_of_the_policy_told_the_same_inferences_and_probes():
@@ -114,36 +100,3 @@ def test_users_share_processors_and_none_runs_two_steps_at_once(one, other, in_f
         assert all(end <= start + 1 for (_, end), (start, _) in pairwise(mine))
     assert len(found.users[0].latencies_ms) == 6
     assert found.elapsed_ms == pytest.approx(max(trace.end_ns for trace in found.users[0].traces) / 1e6)
-
-
-@pytest.mark.slow
-@given(chains, st.integers(1, 3))
-def test_company_that_asks_for_nothing_changes_nothing(network, in_flight):
-    scene = Scene(runs=5, in_flight=in_flight)
-    late = Scene(runs=1, arrivals=Arrivals("poisson", 1e9), seed=3)
-    alone = Clock(Network("a", *network), scene).run()
-    assert Clock(Network("a", *network), scene, [(GPU, late)]).run().latencies_ms == pytest.approx(alone.latencies_ms)
-
-
-def test_two_users_of_one_processor_take_turns():
-    found = Clock(Network("a", *single("gpu", 10.0)), Scene(runs=5), [(Network("b", *single("gpu", 4.0)), Scene(runs=100))]).run()
-    assert found.users[0].latencies_ms == pytest.approx((10, 14, 14, 14, 14))
-    assert found.users[1].latencies_ms == pytest.approx((14, 14, 14, 14))
-    assert found.busy_ms == {"gpu": pytest.approx(found.elapsed_ms)}
-
-
-def test_users_of_other_processors_do_not_meet():
-    found = Clock(Network("a", *single("cpu", 10.0)), Scene(runs=5), [(Network("b", *single("gpu", 4.0)), Scene(runs=100))]).run()
-    assert set(found.users[0].latencies_ms) == {10.0}
-    assert set(found.users[1].latencies_ms) == {4.0}
-
-
-def test_every_user_has_jitter_and_requests_of_their_own():
-    scene = Scene(runs=10, jitter=0.2, arrivals=Arrivals("poisson", 30.0))
-    found = Clock(Network("a", *single("cpu", 10.0)), scene, [(Network("b", *single("gpu", 10.0)), scene)]).run()
-    assert found.users[0].latencies_ms[:3] != found.users[1].latencies_ms[:3]
-
-
-def test_plans_of_one_name_are_refused():
-    with pytest.raises(UsageError, match="same name"):
-        Clock((CPU, CPU), Scene())

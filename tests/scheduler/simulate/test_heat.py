@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import UsageError
 from predictors.thermal import Thermal, Throttle
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.heat import Heat, Power, powers, thermal_of
@@ -15,7 +15,6 @@ from scheduler.simulate.scene import Scene
 from tests.effort import examples
 from tests.predictors.specified import specified
 from tests.scheduler.simulate.plans import single
-from tests.scheduler.simulate.test_clock import chains
 
 STEPS = (Throttle(40.0, 0.8), Throttle(50.0, 0.5))
 CHIP = Thermal("assumed", 10.0, 60.0, 25.0, STEPS, 3.0, 1.0, {"gpu": 4.0, "cpu": 2.0})
@@ -75,25 +74,6 @@ def test_hot_chip_slows_down_by_steps_and_latency_with_it():
     assert max(found.latencies_ms) <= 200.0 + 1e-6
 
 
-@pytest.mark.slow
-@given(chains)
-def test_chip_that_draws_nothing_changes_nothing(network):
-    made = Network("n", *network)
-    cold = Heat(CHIP, {"gpu": Power(0.0, 0.0)})
-    assert run(cold, Scene(runs=5), made).latencies_ms == run(None, Scene(runs=5), made).latencies_ms
-    assert cold.temperature_c == 25.0
-
-
-@pytest.mark.slow
-@given(st.floats(0.1, 8), st.floats(0.1, 8))
-def test_more_power_is_never_quicker_nor_colder(one, other):
-    less, more = sorted((one, other))
-    heats = [Heat(CHIP, {"gpu": Power(watts, 0.0)}) for watts in (less, more)]
-    latencies = [run(heat, Scene(runs=600)).elapsed_ms for heat in heats]
-    assert latencies[0] <= latencies[1] + 1e-6
-    assert heats[0].hottest_c <= heats[1].hottest_c + 1e-9
-
-
 def test_load_of_others_heats_the_chip_too():
     quiet, busy = (Heat(CHIP, {"gpu": Power(1.0, 0.0), "cpu": Power(8.0, 0.0)}) for _ in range(2))
     network = Network("n", *single("gpu", 100.0))
@@ -119,9 +99,3 @@ def test_power_is_the_profiles_else_the_descriptions():
     assert thermal_of(replace(bare, thermal=CHIP)) is CHIP
     with pytest.raises(UsageError, match="says nothing of heat"):
         thermal_of(mi9)
-
-
-def test_power_that_nobody_states_is_asked_for():
-    host = specified("host")
-    with pytest.raises(StretchError, match="what power gpu draws"):
-        powers(host, Thermal("assumed", 10.0, 60.0, 25.0, STEPS, 3.0, 1.0), ["gpu"])

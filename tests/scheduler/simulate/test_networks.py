@@ -1,18 +1,8 @@
 import pytest
 from hypothesis import given
 
-from scheduler.simulate.clock import Clock
 from scheduler.simulate.networks import Network, alternative_of
-from scheduler.simulate.scene import Scene
-from tests.scheduler.simulate.test_clock import chains, timed_plans
-
-
-@pytest.mark.slow
-@given(chains)
-def test_policy_expects_of_a_chain_what_the_simulation_takes(network):
-    made = Network("n", *network)
-    (ms,) = Clock(made, Scene()).run().latencies_ms
-    assert abs(alternative_of(made).expected_ms({}) - ms) < 1e-6
+from tests.scheduler.simulate.test_clock import timed_plans
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.errors import UsageError
-from scheduler.runtime.several import Begins, Several, User
+from scheduler.runtime.several import Several, User
 from scheduler.simulate.arrivals import Arrivals
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.networks import Network
@@ -49,12 +49,6 @@ def test_the_runtime_s_machine_told_the_same_decides_the_same(one, other, lanes,
     assert [tuple(again.handle(event)) for event, _ in events] == [answer for _, answer in events]
 
 
-@given(segments())
-def test_one_user_alone_takes_what_it_takes_without_turns(segments):
-    own = network("a", *segments)
-    assert Clock(own, Scene(), sharing=Sharing()).run().latencies_ms == pytest.approx(Clock(own, Scene()).run().latencies_ms)
-
-
 def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue():
     long, urgent = whole("long", "cpu", 5.0), whole("urgent", "cpu", 1.0)
     scene = Scene(runs=40, in_flight=4)
@@ -64,17 +58,6 @@ def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue():
     lined = Clock(long, scene, workloads).run().users[1]
     assert max(turns.latencies_ms) <= 6.0 + 1e-9
     assert max(lined.latencies_ms) > 15
-
-
-def test_deadline_is_of_the_request_and_priority_of_the_user():
-    clock = Clock(
-        whole("a", "cpu", 5.0), Scene(runs=3, arrivals=Arrivals("periodic", 2.0), deadline_ms=30.0, priority=4), sharing=Sharing()
-    )
-    clock.run()
-    begun = [event for event, _ in clock.shared.events if isinstance(event, Begins)]
-    # the second and third come while the first is in the only lane
-    assert [event.deadline_ms for event in begun] == [30.0, 32.0, 34.0]
-    assert {event.priority for event in begun} == {4}
 
 
 def test_weights_divide_a_processor():

@@ -3,11 +3,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from predictors.errors import UnknownNameError
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.load import load_bundle
 from scheduler.formats.onnx import open_onnx
-from scheduler.simulate.times import contention_factors, device_placements, step_times, with_times
+from scheduler.simulate.times import contention_factors, step_times, with_times
 from tests.predictors.specified import specified
 
 PIXEL6 = specified("pixel6")
@@ -54,14 +53,3 @@ def test_only_subgraphs_that_are_whole_segments_are_slowed_by_other_inferences(b
         assert factor == estimate.contended_ms / estimate.computing_ms >= 1
     assert step_times(bundle.manifest, PIXEL6, {"stem": 1.25})["stem"].contention == 1.25
     assert step_times(bundle.manifest, PIXEL6)["stem"].contention == 1
-
-
-def test_each_processor_of_the_device_has_a_queue_and_its_own_dispatch(bundle):
-    places = device_placements(bundle.manifest, PIXEL6)
-    assert {(p.queue, p.dispatch) for p in places.values()} == {("cpu", "inline"), ("gpu", "async")}
-
-
-def test_processor_that_the_device_lacks_is_named(bundle):
-    moved = tuple(msgspec.structs.replace(e, processor="npu") if e.processor == "gpu" else e for e in bundle.manifest.subgraphs)
-    with pytest.raises(UnknownNameError, match="npu"):
-        device_placements(msgspec.structs.replace(bundle.manifest, subgraphs=moved), PIXEL6)

@@ -33,18 +33,6 @@ print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
     assert output(program) == ["inside", "interrupted", "True"]
 
 
-@pytest.mark.slow
-def test_programs_own_handler_is_left_alone():
-    program = """
-signal.signal(signal.SIGINT, lambda number, frame: print("own"))
-with interruption_waits():
-    signal.raise_signal(signal.SIGINT)
-    print("inside")
-print("behind")
-"""
-    assert output(program) == ["own", "inside", "behind"]
-
-
 def test_block_that_fails_is_left_as_it_fails():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(ValueError, match="inside"), interruption_waits():

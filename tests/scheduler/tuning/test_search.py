@@ -1,9 +1,7 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError
-from scheduler.tuning.search import HOPELESS, quickest, race
+from scheduler.tuning.search import HOPELESS, quickest
 
 
 class Clock:
@@ -31,23 +29,8 @@ def test_default_stays_unless_a_candidate_gains_more_than_noise():
     assert quickest([], Clock({None: [10.0]})).best_ms == 10.0
 
 
-def test_default_that_was_disturbed_once_is_not_replaced():
-    assert quickest(["a"], Clock({None: [30.0, 10.0], "a": [11.0]})).best is None
-
-
-def test_hopeless_candidate_is_measured_once():
-    clock = Clock({None: [10.0], "a": [16.0], "b": [9.0]})
-    quickest(["a", "b"], clock)
-    assert clock.asked.count("a") == 1
-
-
 def test_candidate_that_the_device_refuses_is_passed_over():
     assert quickest(["a", "b"], Clock({None: [10.0], "a": [None], "b": [5.0]})).best == "b"
-
-
-def test_default_that_does_not_run_is_an_error():
-    with pytest.raises(StretchError, match="default work-group"):
-        quickest(["a"], Clock({None: [None]}))
 
 
 def test_spent_budget_takes_the_best_of_what_is_known():
@@ -77,17 +60,3 @@ def test_quickest_is_at_most_as_slow_as_the_default_in_truth_whatever_noise_slow
     else:
         # What was measured in every turn and is quicker by more than the margin would have been taken.
         assert all(time > 0.97 * default for time in truth.values() if 3 * time <= HOPELESS * min(default, *truth.values()))
-
-
-def test_contender_is_not_given_up_before_its_trial_is_over():
-    clock = Clock({"default": [10.0], "late": [90.0, 4.0]})
-    runs = [lambda name=name: clock(name) for name in ("default", "late")]
-    assert race(runs, 3, hopeless=2.0, trial=2) == ({0: 10.0, 1: 4.0}, 6)
-    clock = Clock({"default": [10.0], "late": [90.0, 4.0]})
-    assert race(runs, 3, hopeless=2.0, trial=1) == ({0: 10.0, 1: 90.0}, 4)
-
-
-def test_nobody_races_against_a_default_that_does_not_run():
-    clock = Clock({"default": [None], "other": [1.0]})
-    assert race([lambda: clock("default"), lambda: clock("other")], 3, 2.0) == ({}, 1)
-    assert clock.asked == ["default"]

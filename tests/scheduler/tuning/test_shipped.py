@@ -12,12 +12,6 @@ def tables(tmp_path, monkeypatch):
     monkeypatch.setattr("scheduler.tuning.shipped.FOLDER", tmp_path)
 
 
-def test_kind_of_device_has_its_own_file(tables):
-    write_entries(shipped_path("pocl-avx2"), "pocl-avx2", ANY_DRIVER, [ENTRY])
-    assert shipped_entries("pocl-avx2") == [ENTRY]
-    assert shipped_entries("pocl-avx2 half") == shipped_entries("adreno") == []
-
-
 def test_file_under_another_kinds_name_is_ignored_with_a_warning(tables):
     write_entries(shipped_path("adreno"), "pocl-avx2", ANY_DRIVER, [ENTRY])
     with pytest.warns(UserWarning, match="made on pocl-avx2"):

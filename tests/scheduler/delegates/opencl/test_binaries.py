@@ -4,28 +4,13 @@ from pathlib import Path
 import pytest
 
 from scheduler.delegates.opencl import binaries
-from scheduler.delegates.opencl.binaries import binary_file, binary_folder, read_binary, write_binary
+from scheduler.delegates.opencl.binaries import binary_file, read_binary, write_binary
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "nn-stretch" / "opencl"
-
-
-def test_folder_follows_the_users_cache_folder(folder, tmp_path, monkeypatch):
-    assert binary_folder() == folder
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert binary_folder() == tmp_path / ".cache" / "nn-stretch" / "opencl"
-
-
-def test_what_is_written_is_read(folder):
-    path = binary_file("device", "driver", "-DL=4", "source")
-    assert read_binary(path) is None
-    write_binary(path, b"code")
-    assert read_binary(path) == b"code"
-    assert [each.name for each in folder.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from scheduler.delegates import get_delegate
 from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl import OpenCLDelegate
-from scheduler.delegates.opencl.schedule import Options
-from scheduler.delegates.reference import ReferenceDelegate
-from tests.effort import examples
 from tests.scheduler.delegates.opencl import networks
 
 NETWORKS = [networks.residual_block, networks.squeeze_excite, networks.classifier]
@@ -30,12 +24,6 @@ def test_network_stored_in_half_precision_is_close_and_chooses_the_same_class(tm
     assert np.array_equal(full.reshape(len(full), -1).argmax(1), half.reshape(len(half), -1).argmax(1))
 
 
-def test_delegate_is_found_by_name_and_is_asynchronous():
-    assert get_delegate("opencl") is OpenCLDelegate
-    assert OpenCLDelegate.asynchronous
-    assert OpenCLDelegate.unavailable() is None
-
-
 def test_places_tell_kernel_time_and_what_was_merged(tmp_path):
     places = {place.name: place for place in OpenCLDelegate().places(networks.residual_block(tmp_path / "m.onnx"))}
     assert places["c1"].ms > 0
@@ -51,39 +39,6 @@ def test_places_tell_why_a_subgraph_is_refused(tmp_path):
         place.reason
         == "on the CPU instead, for the opencl delegate refuses its subgraph: node `y` is a Cos, for which the opencl delegate has no kernel"
     )
-
-
-PRECISE = [
-    pytest.param("Conv", False, "auto", 1e-5, marks=pytest.mark.slow),
-    pytest.param("Conv", True, "float", 1e-2, marks=pytest.mark.slow),
-    pytest.param("Conv", True, "half", 1e-2, marks=pytest.mark.slow),
-    ("Gemm", False, "auto", 1e-5),
-    ("AveragePool", False, "auto", 1e-5),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("op", "half", "arithmetic", "limit"), PRECISE)
-@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_operator_is_within_its_precision_of_the_reference(cases, tmp_path, op, half, arithmetic, limit, data):
-    if arithmetic == "half":
-        networks.needs_half()
-    case = data.draw(cases.OPS[op])
-    shape = case.save(tmp_path / "op.onnx")
-    expected = cases.run(ReferenceDelegate(), tmp_path / "op.onnx", case, shape)
-    got = cases.run(OpenCLDelegate(half=half, options=Options(arithmetic=arithmetic)), tmp_path / "op.onnx", case, shape)
-    # Terms are of size 1: where they cancel, rounding is still that of the terms.
-    assert np.abs(got - expected).max() <= limit * max(1.0, np.abs(expected).max())
-
-
-def test_subgraph_without_a_kernel_is_one_that_another_delegate_may_run(tmp_path):
-    path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 5)}, ["y"], {})
-    delegate = OpenCLDelegate.create(())
-    with pytest.raises(UnableError, match="node `y` is a Cos"):
-        delegate.compile(path)
-    assert (delegate.falls_back_on, delegate.in_precision("fp16").falls_back_on) == ("cpu", "cpu")
-    assert OpenCLDelegate().falls_back_on is None
 
 
 def test_subgraph_whose_kernel_is_not_compiled_is_one_that_another_delegate_may_run_and_its_log_is_named(tmp_path, added_template):

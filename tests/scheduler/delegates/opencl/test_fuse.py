@@ -46,18 +46,3 @@ def test_activation_before_the_addition_keeps_its_place(tmp_path):
     assert (conv.attrs["activation"], conv.attrs["residual_last"]) == (Activation("relu"), True)
     assert tanh.op == "Unary"
     assert networks.error(path) <= 1e-5
-
-
-def test_activation_that_another_node_needs_unactivated_stays_apart(tmp_path):
-    nodes = [networks.conv("x", "c", "w", kernel_shape=[1, 1]), ("Relu", ["c"], "r", {}), ("Mul", ["c", "r"], "y", {})]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 8, 5, 5)}, ["y"], {"w": networks.numbers(8, 8, 1, 1)})
-    assert [node.op for node in fused(path)] == ["Conv", "Unary", "Binary"]
-    assert networks.error(path) <= 1e-5
-
-
-@pytest.mark.parametrize("order", [["x", "c"], ["c", "x"]])
-def test_both_orders_of_an_addition_are_merged(tmp_path, order):
-    nodes = [networks.conv("x", "c", "w", kernel_shape=[1, 1]), ("Add", order, "y", {})]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 8, 5, 5)}, ["y"], {"w": networks.numbers(8, 8, 1, 1)})
-    assert [node.op for node in fused(path)] == ["Conv"]
-    assert networks.error(path) <= 1e-5

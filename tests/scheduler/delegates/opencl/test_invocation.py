@@ -1,4 +1,3 @@
-import threading
 import time
 
 import numpy as np
@@ -39,19 +38,6 @@ def test_run_lies_between_enqueue_and_wait_on_the_hosts_clock(call):
     end = time.perf_counter_ns()
     began, ended = call.times()
     assert start <= began < ended <= end + 1_000_000
-
-
-def test_enqueueing_needs_no_thread_of_its_own(call):
-    before = threading.active_count()
-    call.enqueue()
-    assert threading.active_count() == before
-    call.wait()
-
-
-def test_wait_without_work_returns_at_once(call):
-    call.wait()
-    call.run()
-    call.wait()
 
 
 def test_results_follow_the_callers_arrays(tmp_path):

@@ -38,13 +38,6 @@ def test_weights_that_are_computed_are_refused(tmp_path):
         networks.launches(path)
 
 
-def test_reshape_of_images_of_one_pixel_launches_nothing(tmp_path):
-    nodes = [("GlobalAveragePool", ["x"], "g", {}), ("Flatten", ["g"], "f", {}), ("Relu", ["f"], "y", {})]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 5, 3, 3)}, ["y"], {})
-    assert networks.kernels(path) == ["move", "global_pool", "elementwise", "move"]
-    assert networks.error(path) <= 1e-6
-
-
 def test_flatten_of_larger_images_brings_channels_in_order(tmp_path):
     weights = {"w": networks.numbers(4, 45)}
     nodes = [("Relu", ["x"], "r", {}), ("Flatten", ["r"], "f", {}), ("Gemm", ["f", "w"], "y", {"transB": 1})]

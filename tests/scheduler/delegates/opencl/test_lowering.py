@@ -20,14 +20,3 @@ def test_part_that_ends_inside_a_block_is_copied(tmp_path):
     ]
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 4, 3, 5)}, ["y"], weights)
     assert networks.error(path) <= 1e-5
-
-
-def test_tensor_in_two_concatenations_is_right_in_both(tmp_path):
-    nodes = [
-        ("Relu", ["x"], "a", {}),
-        ("Concat", ["a", "x"], "c", {"axis": 1}),
-        ("Concat", ["c", "a"], "d", {"axis": 1}),
-        ("Relu", ["d"], "y", {}),
-    ]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 16, 3, 3)}, ["y"], {})
-    assert networks.error(path) == 0

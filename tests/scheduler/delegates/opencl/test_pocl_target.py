@@ -1,4 +1,3 @@
-import ctypes
 import os
 import platform
 import subprocess
@@ -7,7 +6,7 @@ import sys
 import pytest
 
 from scheduler.delegates.opencl import pocl_target
-from scheduler.delegates.opencl.device import cpu_flags, find_device, open_device
+from scheduler.delegates.opencl.device import cpu_flags, find_device
 
 HASWELL = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "cx16", "popcnt", "abm"})
 SKYLAKE = HASWELL | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
@@ -25,35 +24,6 @@ SKYLAKE = HASWELL | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 )
 def test_oldest_processor_with_the_instructions_is_compiled_for(flags, name):
     assert pocl_target.target(flags) == name
-
-
-def structure(*names, size=64):
-    """Words of a structure some of which point to names, among numbers that point nowhere."""
-    texts = [ctypes.create_string_buffer(name.encode()) for name in names]
-    words = [0, 1, 0xFFFFFFFFFFFFFFFF, 0x7FFF_FFFF_F000] * (size // 4)
-    for i, text in enumerate(texts):
-        words[3 + 7 * i] = ctypes.addressof(text)
-    return (ctypes.c_uint64 * 512)(*words), texts
-
-
-def test_pointer_to_the_name_is_found_among_words_that_point_nowhere():
-    words, texts = structure("cl_khr_fp64", "generic", "generic-x")
-    place = pocl_target.place_of(ctypes.addressof(words), "generic")
-    assert place == ctypes.addressof(words) + 8 * 10
-    pocl_target.point(place, "haswell")
-    assert ctypes.string_at(words[10]) == b"haswell"
-    assert texts[1].value == b"generic"
-
-
-@pytest.mark.parametrize("names", [(), ("haswell",), ("generic", "generic")])
-def test_name_that_is_not_there_once_is_not_touched(names):
-    words, _ = structure(*names)
-    assert pocl_target.place_of(ctypes.addressof(words), "generic") is None
-
-
-def test_other_drivers_are_left_alone():
-    named = type("Platform", (), {"name": "Intel(R) OpenCL"})
-    assert not pocl_target.is_unknown(type("Device", (), {"platform": named, "version": "OpenCL 3.0 x86-generic"}))
 
 
 #: The driver forgets the processor, as on one that it does not know; then it is told. Some builds of
@@ -104,7 +74,3 @@ def test_driver_that_does_not_know_the_processor_compiles_for_one_it_knows(tmp_p
     if run.stderr.endswith("forgets nothing\n"):
         pytest.skip("this driver knows its processor in another way")
     assert run.stdout.split() == ["True", pocl_target.target(cpu_flags()), "True"], run.stderr
-
-
-def test_driver_of_a_device_says_what_it_compiles_for():
-    assert "-generic " not in f"{open_device(()).driver} "

@@ -5,7 +5,7 @@ import pytest
 from scheduler.delegates.opencl import programs
 from scheduler.delegates.opencl.binaries import binary_folder, write_binary
 from scheduler.delegates.opencl.device import open_device
-from scheduler.delegates.opencl.programs import FOLDER, BuildError, Programs, programs_of, source, source_hash
+from scheduler.delegates.opencl.programs import FOLDER, BuildError, Programs
 
 
 def test_failed_build_names_a_file_with_the_drivers_log():
@@ -47,13 +47,6 @@ def compilations(tmp_path, monkeypatch):
     return count
 
 
-def test_compiled_kernel_is_kept_and_one_that_is_damaged_is_compiled_again(compilations):
-    assert [compilations(), compilations()] == [1, 0]
-    (kept,) = binary_folder().iterdir()
-    kept.write_bytes(kept.read_bytes()[:-1])
-    assert [compilations(), compilations()] == [1, 0]
-
-
 def test_binary_that_the_driver_refuses_is_compiled_again(compilations):
     if open_device(()).traits.id == "mesa":
         pytest.skip("Mesa 22.3 ends the process")
@@ -61,22 +54,6 @@ def test_binary_that_the_driver_refuses_is_compiled_again(compilations):
     (kept,) = binary_folder().iterdir()
     write_binary(kept, b"of another compiler")
     assert [compilations(), compilations()] == [1, 0]
-
-
-def test_all_subgraphs_of_a_device_share_their_kernels():
-    assert programs_of(open_device(()), False) is programs_of(open_device(()), False)
-    assert programs_of(open_device(()), False) is not programs_of(open_device(()), True)
-
-
-def test_hash_changes_with_the_source(monkeypatch):
-    names = [path.stem for path in FOLDER.glob("*.cl")]
-    assert len({source_hash(name) for name in names}) == len(names) >= 12
-    before = source_hash("pool")
-    monkeypatch.setattr(programs, "source", lambda name: source(name) + " ")
-    programs.source_hash.cache_clear()
-    assert source_hash("pool") != before
-    monkeypatch.undo()
-    programs.source_hash.cache_clear()
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.cl")), ids=lambda path: path.stem)

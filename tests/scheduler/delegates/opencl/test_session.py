@@ -4,8 +4,6 @@ import pytest
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.cores import available_cores
-from scheduler.delegates.opencl.device import is_cpu_device
-from scheduler.placement.mapping import place_processors
 from scheduler.runtime.session import Session
 from stretch.export.precision import export_precision
 from stretch.quantize.images import synthetic_images
@@ -31,16 +29,6 @@ def test_gpu_of_a_bundle_runs_on_opencl_without_being_asked(tmp_path, driven):
         assert {span.processor for span in session.trace.spans} == {"cpu", "gpu"}
         for span in session.trace.spans:
             assert session.trace.start_ns <= span.start_ns <= span.end_ns
-
-
-def test_cpu_device_gets_a_core_of_its_own_beside_the_scheduler(driven):
-    if not is_cpu_device():
-        pytest.skip("the device is no CPU")
-    first, second = available_cores()[:2]
-    placed = place_processors(["cpu", "gpu"])
-    assert (placed["cpu"].cores, placed["gpu"].cores) == ((first,), (second,))
-    assert placed["gpu"].stand_in
-    assert place_processors(["cpu", "gpu"], cores=(first,))["gpu"].delegate == "cpu"
 
 
 def test_failing_device_fails_the_inference_and_not_the_session(tmp_path, driven, monkeypatch):

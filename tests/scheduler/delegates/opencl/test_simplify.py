@@ -52,12 +52,6 @@ def test_zero_pad_goes_into_the_convolution(tmp_path):
     assert networks.error(path) <= 1e-5
 
 
-def test_zero_pad_goes_into_an_average_that_counts_it(tmp_path):
-    path = padded(tmp_path / "m.onnx", "AveragePool")
-    assert [node.op for node in simplified(path).nodes] == ["AveragePool"]
-    assert networks.error(path) <= 1e-5
-
-
 def test_pad_with_another_value_and_before_a_maximum_stays(tmp_path):
     assert [n.op for n in simplified(padded(tmp_path / "a.onnx", "Conv", value=1.0)).nodes] == ["Pad", "Conv"]
     assert [n.op for n in simplified(padded(tmp_path / "b.onnx", "MaxPool")).nodes] == ["Pad", "MaxPool"]

@@ -2,7 +2,6 @@ import pytest
 
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.device import open_device
-from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.schedule import Options
 from scheduler.delegates.opencl.tuner import (
     ScheduleTuner,
@@ -12,7 +11,6 @@ from scheduler.delegates.opencl.tuner import (
     entries,
     kernel_hash,
     open_cache,
-    shipped_schedules,
     tuned_key,
 )
 from scheduler.tuning import Entry
@@ -39,27 +37,6 @@ def test_tuned_schedules_are_kept_and_taken_by_the_next_compilation(tmp_path, fe
     winograd = next(each for each in found if each.kernel == "winograd")
     assert ("winograd_in" in networks.kernels(path)) == bool(winograd.choice["USE"])
     assert networks.error(path) <= 1e-5
-
-
-def test_what_is_known_is_not_measured_again(tmp_path, few):
-    path = networks.residual_block(tmp_path / "m.onnx")
-    assert OpenCLDelegate().tune(path, 60)
-    assert OpenCLDelegate().tune(path, 60) == []
-
-
-def test_spent_budget_begins_no_kernel(tmp_path):
-    assert OpenCLDelegate().tune(networks.residual_block(tmp_path / "m.onnx"), 0) == []
-
-
-def test_schedule_of_another_version_of_a_kernel_is_not_taken():
-    cache = open_cache(open_device(()), False)
-    found = Tuned("conv", "shape", 2.0, 1.0, {"VW": 6}, 2)
-    cache.save(entries([found]))
-    assert cached_schedules(cache) == {("conv", "shape"): {"VW": 6}}
-    (entry,) = cache.entries("schedule")
-    other = open_cache(open_device(()), True)
-    other.save([type(entry)(entry.kind, entry.kernel, "another", entry.shape, entry.parameters, 1.0, 2.0)])
-    assert cached_schedules(other) == {}
 
 
 @pytest.fixture
@@ -100,21 +77,6 @@ def test_shipped_schedule_is_taken_until_the_user_has_tuned(tmp_path, ship):
     assert tile(path) == own
 
 
-def test_shipped_schedule_of_another_kernel_source_or_one_that_is_not_legal_is_not_taken(tmp_path, ship):
-    path = networks.residual_block(tmp_path / "m.onnx")
-    untuned = tile(path)
-    ship(shipped(source="another"))
-    assert shipped_schedules(open_device(()), False) == {}
-    ship(shipped(VW=97, VC=1, CHANNELS_FIRST=0))
-    assert tile(path) == untuned
-
-
-def test_shipped_schedule_is_what_tuning_starts_from(tmp_path, ship, few):
-    ship(shipped())
-    found = OpenCLDelegate().tune(networks.residual_block(tmp_path / "m.onnx"), 60)
-    assert next(each for each in found if (each.kernel, each.shape) == ("conv", SHAPE)).default == shipped().parameters
-
-
 def test_interrupted_tuning_keeps_what_was_found(tmp_path, few):
     def interrupt(_):
         raise KeyboardInterrupt
@@ -125,23 +87,3 @@ def test_interrupted_tuning_keeps_what_was_found(tmp_path, few):
     kept = cached_schedules(open_cache(open_device(()), False))
     assert kept
     assert len(OpenCLDelegate().tune(path, 60)) + len(kept) == len(cached_schedules(open_cache(open_device(()), False)))
-
-
-def test_steps_are_convolutions_and_name_the_next_one(tmp_path):
-    told = []
-    OpenCLDelegate().tune(networks.residual_block(tmp_path / "m.onnx"), 0, told.append)
-    assert all(told[:-1])
-    assert told[-1] == ""
-
-
-@pytest.mark.parametrize(
-    ("kernel", "shape", "batched", "key"),
-    [
-        ("conv", "a->b", "0", ("conv", "a->b")),
-        ("conv", "36x4x8x8", "1", ("product", "36x4x8x8")),
-        ("winograd_in", "a->b input", "0", ("winograd", "a->b")),
-        ("stem", "a->b", "0", ("stem", "a->b")),
-    ],
-)
-def test_launch_is_known_by_the_problem_whose_schedule_it_takes(kernel, shape, batched, key):
-    assert tuned_key(Launch(kernel, "n", (("BATCHED", batched),), (), (1,), shape)) == key

@@ -3,7 +3,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from predictors.errors import StretchError
-from scheduler.formats.onnx.file import external_locations, graph_shapes, load_onnx
+from scheduler.formats.onnx.file import graph_shapes, load_onnx
 
 
 def external(name, location):
@@ -15,18 +15,6 @@ def external(name, location):
 def graph(nodes=(), initializers=(), name="g"):
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2]) for n in ("x", "y")]
     return helper.make_graph(list(nodes), name, values[:1], values[1:], list(initializers))
-
-
-def test_external_weights_are_found_in_nested_graphs_and_attributes_too():
-    inner = graph([helper.make_node("Constant", [], ["k"], value=external("k", "attribute.bin"))], [external("i", "nested.bin")], "inner")
-    branch = helper.make_node(
-        "If", ["c"], ["y"], then_branch=inner, else_branch=graph([helper.make_node("Relu", ["x"], ["y"])], name="other")
-    )
-    assert external_locations(graph([branch], [external("w", "outer.bin")])) == {"outer.bin", "nested.bin", "attribute.bin"}
-
-
-def test_weights_in_the_file_have_no_location():
-    assert external_locations(graph(initializers=[helper.make_tensor("w", TensorProto.FLOAT, [1], [1.0])])) == set()
 
 
 def test_shapes_leave_weights_out(tmp_path):

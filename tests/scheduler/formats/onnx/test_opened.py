@@ -4,8 +4,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from predictors.errors import StretchError
-from predictors.graph import Op
-from scheduler.formats.onnx import OnnxFile, open_onnx, state
+from scheduler.formats.onnx import open_onnx, state
 
 
 def saved(path, *nodes, weights=(), side=2):
@@ -36,27 +35,11 @@ def test_file_tells_its_nodes_weights_and_the_shapes_of_every_tensor(tmp_path):
     assert found.external == set()
 
 
-def test_file_tells_its_operators_and_what_it_takes_to_run(tmp_path):
-    found = open_onnx(two(tmp_path / "m.onnx"))
-    assert [(part.op.kind, part.weights) for part in found.operators] == [("relu", ()), ("shift", ("b",))]
-    assert found.graph.by_name["y"] == Op("y", "shift", ("z",), {}, (1, 2))
-    # One step for each element, and one for each that is read.
-    assert found.demand.work == 2 + 4
-
-
 def test_operator_that_is_not_allowed_is_refused_once_the_check_is_asked_for(tmp_path):
     found = open_onnx(saved(tmp_path / "m.onnx", helper.make_node("RandomNormalLike", ["x"], ["y"])))
     assert found.ends[1] == {"y": (1, 2)}
     with pytest.raises(StretchError, match=r"m\.onnx cannot be run: operator .*RandomNormalLike"):
         _ = found.demand
-
-
-def test_model_that_was_changed_since_it_was_read_is_asked_in_the_same_way(tmp_path):
-    path = two(tmp_path / "m.onnx")
-    proto = open_onnx(path).proto
-    proto.graph.node[1].name = "other"
-    assert OnnxFile(path, proto).named[1] == ("other", "Add")
-    assert open_onnx(path).named[1] == ("last", "Add")
 
 
 def test_damaged_file_is_refused_as_it_is_opened(tmp_path):

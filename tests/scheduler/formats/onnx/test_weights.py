@@ -1,13 +1,11 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from onnx import TensorProto, helper, numpy_helper
 
-from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes.constants import SHORT
 from scheduler.formats.onnx.weights import TYPES, stored_tensor
 
@@ -25,22 +23,6 @@ def test_weight_of_any_type_is_what_its_array_is(data, kind):
         assert found.values is None
     else:
         np.testing.assert_array_equal(np.array(found.values, dtype).reshape(shape), array)
-
-
-def test_weight_may_lie_in_fields_of_numbers():
-    found = stored_tensor(helper.make_tensor("w", TensorProto.INT64, [2], [3, -4]), FILE)
-    assert found.values == (3, -4)
-    tensor = helper.make_tensor("w", TensorProto.INT64, [1], [3])
-    tensor.dims[0] = 2
-    with pytest.raises(StretchError, match=r"`w` has 8 bytes, its shape .* needs 16"):
-        stored_tensor(tensor, FILE)
-
-
-@given(st.sampled_from(sorted(TYPES)), st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4))
-def test_numbers_that_a_type_does_not_hold_are_still_as_many(kind, numbers):
-    if TYPES[kind][1] == "int32_data":
-        tensor = TensorProto(name="w", data_type=kind, dims=[len(numbers)], int32_data=numbers)
-        assert len(stored_tensor(tensor, FILE).values) == len(numbers)
 
 
 def test_weight_beside_the_file_is_not_read(tmp_path):

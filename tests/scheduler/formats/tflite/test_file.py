@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.formats.tflite import open_tflite
 from scheduler.formats.tflite.file import TYPES
-from scheduler.formats.tflite.operators import ANY_TFLITE, NAMES
+from scheduler.formats.tflite.operators import ANY_TFLITE
 
-NUMBERS = {name: number for number, name in NAMES.items()}
 KINDS = {kind: number for number, kind in TYPES.items()}
 
 
@@ -60,20 +59,6 @@ def test_stored_numbers_are_the_reals_that_they_stand_for(tmp_path, kind, stored
     found = open_tflite(save(tmp_path / "m.tflite", model)).tensors[1].reals
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, np.array(reals, np.float32))
-
-
-def test_whole_numbers_without_a_scale_stay_whole(tmp_path):
-    model = small()
-    model["subgraphs"][0]["tensors"][1] = {"name": "c", "shape": [4], "type": KINDS["int32"], "buffer": 1}
-    model["buffers"][1] = {"data": np.array([0, 2, 3, 1], np.int32).view(np.uint8)}
-    assert open_tflite(save(tmp_path / "m.tflite", model)).tensors[1].reals.dtype == np.int32
-
-
-def test_open_size_is_one_and_told(tmp_path):
-    model = small()
-    model["subgraphs"][0]["tensors"][0] |= {"shape": [1, 4], "shape_signature": [-1, 4]}
-    tensor = open_tflite(save(tmp_path / "m.tflite", model)).tensors[0]
-    assert (tensor.shape, tensor.opened) == ((1, 4), (0,))
 
 
 def test_numbers_behind_everything_else_are_read(tmp_path):
@@ -146,14 +131,6 @@ def test_what_leads_nowhere_is_refused_in_one_sentence(tmp_path, changed, proble
     assert "m.tflite is no TFLite file that can be read" in caught.value.message
 
 
-def test_operators_without_a_name_here_are_told_by_number_and_custom_ones_by_their_own_name(tmp_path):
-    model = small()
-    model["operator_codes"] = [{"builtin_code": 32, "custom_code": "Mine"}]
-    assert open_tflite(save(tmp_path / "m.tflite", model)).operators[0].code == "custom Mine"
-    model["operator_codes"] = [{"builtin_code": 205}]
-    assert open_tflite(save(tmp_path / "m.tflite", model)).operators[0].code == "operator 205"
-
-
 def test_many_tensors_of_one_buffer_do_not_grow(tmp_path):
     model = small()
     model["buffers"][1] = {"data": np.zeros(1 << 20, np.uint8)}
@@ -162,13 +139,6 @@ def test_many_tensors_of_one_buffer_do_not_grow(tmp_path):
     model["subgraphs"][0]["tensors"] += [more] * 600
     with pytest.raises(StretchError, match=r"it has 2\.5 GB of stored numbers"):
         open_tflite(save(tmp_path / "m.tflite", model))
-
-
-@pytest.mark.parametrize("content", [b"", b"text", b"\0\0\0\0TFL3", b"\xff" * 64])
-def test_file_that_is_none_is_refused(tmp_path, content):
-    (tmp_path / "m.tflite").write_bytes(content)
-    with pytest.raises(StretchError, match="is no TFLite file that can be read"):
-        open_tflite(tmp_path / "m.tflite")
 
 
 @given(st.data())

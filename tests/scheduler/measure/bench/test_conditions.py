@@ -1,11 +1,8 @@
 """What a machine tells of itself, from trees like Linux's and from this machine."""
 
-import os
-
-import msgspec
 import pytest
 
-from scheduler.measure.bench.conditions import Conditions, conditions, governors, look
+from scheduler.measure.bench.conditions import Conditions, conditions, look
 
 
 def tree(root, ticks, celsius, khz="1800000", governor="powersave"):
@@ -45,12 +42,6 @@ def test_shares_frequencies_and_temperatures_are_those_of_the_files(tmp_path):
     assert "warmed up by 14 °C" in words
 
 
-def test_governor_is_that_of_the_cores_that_were_used(tmp_path):
-    tree(tmp_path, (0,) * 8, [])
-    assert governors((1,), tmp_path) == {"1": "powersave"}
-    assert governors((7,), tmp_path) == {}
-
-
 @pytest.mark.parametrize("text", ["", "cpu0 1 2\n", "cpu0 a b c d e f g h\n", "nothing"])
 def test_what_the_system_does_not_tell_is_unknown(tmp_path, text):
     (tmp_path / "proc").mkdir()
@@ -61,12 +52,6 @@ def test_what_the_system_does_not_tell_is_unknown(tmp_path, text):
     assert (known.stolen, known.busy) == (None, None)
 
 
-def test_damaged_numbers_are_left_out(tmp_path):
-    tree(tmp_path, (0,) * 8, ["hot"], khz="fast")
-    found = look((0, 1), tmp_path)
-    assert (found.mhz, found.celsius) == ({}, {})
-
-
 @pytest.mark.parametrize(("load", "told"), [(0.0, False), (5.0, True), (None, False)])
 def test_busy_machine_is_told(load, told):
     empty = {name: {} for name in ("governors", "mhz_before", "mhz_after", "celsius_before", "celsius_after")}
@@ -74,12 +59,3 @@ def test_busy_machine_is_told(load, told):
         processor="p", system="s", cores=[0], process_cores=[0, 1], load_before=load, load_after=0.0, stolen=None, busy=None, **empty
     )
     assert any("busy in the minute before" in each for each in found.warnings) is told
-
-
-def test_this_machine_tells_what_can_be_read_again():
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
-    before = look(cores)
-    sum(range(10**6))
-    found = conditions(before, look(cores), processor="p", system="s", cores=cores, process_cores=cores)
-    assert msgspec.json.decode(msgspec.json.encode(found), type=Conditions) == found
-    assert found.stolen is None or 0 <= found.stolen <= 1

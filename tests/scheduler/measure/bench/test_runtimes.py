@@ -4,10 +4,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from predictors.errors import StretchError, UnknownNameError
 from scheduler.cores import available_cores
 from scheduler.measure.bench.files import open_subject
-from scheduler.measure.bench.runtimes import RUNTIMES, SCHEDULER, expected_of, prepare, runtimes_for, unavailable, version_of
+from scheduler.measure.bench.runtimes import RUNTIMES, SCHEDULER, expected_of, prepare, unavailable
 from tests.scheduler.measure.bench.nets import conv_onnx, linear_tflite
 
 CORES = available_cores()
@@ -53,26 +52,3 @@ def test_bundle_gives_what_its_whole_model_gives(tmp_path, tiny_bundle):
     assert got.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_allclose(got[name], array, rtol=1e-3, atol=1e-4)
-
-
-def test_runtimes_are_those_that_take_the_file_and_are_installed():
-    assert "onnxruntime" in runtimes_for("onnx", [])
-    assert "opencl" not in runtimes_for("onnx", [])
-    assert runtimes_for("bundle", []) == [SCHEDULER]
-    assert runtimes_for("tflite", ["onnxruntime"]) == []
-    assert runtimes_for("onnx", ["onnxruntime", "onnxruntime"]) == ["onnxruntime"]
-    with pytest.raises(UnknownNameError) as error:
-        runtimes_for("onnx", ["onnxruntme"])
-    assert error.value.hint == "did you mean `onnxruntime`?"
-
-
-def test_file_that_a_runtime_cannot_load_is_refused_by_its_name(tmp_path):
-    path = conv_onnx(tmp_path / "m.onnx", weights=np.zeros((4, 5, 3, 3), np.float32))
-    subject = open_subject(str(path), {}, 0, tmp_path)
-    with pytest.raises(StretchError, match=r"m\.onnx"):
-        prepare(subject, "onnxruntime", CORES)
-
-
-def test_versions_are_those_that_are_installed():
-    assert version_of("onnxruntime") == onnxruntime.__version__
-    assert version_of(SCHEDULER)

@@ -8,18 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
-from scheduler.measure.bench.subject import UNNAMED, End, digest, hash_of, kind_of, random_arrays, settled
+from scheduler.measure.bench.subject import UNNAMED, End, digest, hash_of, random_arrays, settled
 
 IMAGE = End("x", (None, 3, None, None), "float32")
 FIXED = End("mask", (1, 4), "float32")
-
-
-def test_kind_is_told_by_folder_and_ending(tmp_path):
-    assert kind_of(tmp_path) == "bundle"
-    assert kind_of(tmp_path / "a.ONNX") == "onnx"
-    assert kind_of(tmp_path / "a.tflite") == "tflite"
-    with pytest.raises(UsageError, match=r"is no \.onnx file"):
-        kind_of(tmp_path / "a.pt2")
 
 
 def test_hash_is_that_of_the_file_and_of_weights_beside_it(tmp_path):
@@ -45,13 +37,6 @@ def test_shapes_are_the_files_filled_in_by_what_is_asked(tmp_path, ends, asked, 
     assert settled(tmp_path, ends, asked) == found
 
 
-def test_open_size_says_what_to_write(tmp_path):
-    with pytest.raises(UsageError) as error:
-        settled(tmp_path, [IMAGE, FIXED], {})
-    assert "leaves the size of its input `x` open" in error.value.message
-    assert error.value.hint == "give numbers in place of the marks: --input x=?x3x?x?"
-
-
 @pytest.mark.parametrize("asked", [{"x": (1, 4, 8, 8)}, {"x": (1, 3, 8)}])
 def test_size_that_contradicts_the_file_is_refused(tmp_path, asked):
     with pytest.raises(UsageError, match="is requested"):
@@ -74,9 +59,3 @@ def test_numbers_are_of_the_type_finite_and_those_of_the_seed(dtype, seed):
     assert hash_of(first) == hash_of(again) != hash_of(other)
     if dtype == "int64":
         assert set(np.unique(first["x"])) <= {0, 1}
-
-
-def test_hash_of_numbers_knows_names_types_and_shapes():
-    ones = np.ones((2, 3), np.float32)
-    cases = [{"x": ones}, {"y": ones}, {"x": ones.astype(np.float64)}, {"x": ones.reshape(3, 2)}]
-    assert len({hash_of(case) for case in cases}) == len(cases)

@@ -1,6 +1,5 @@
 """RAPL's counters are added up over packages and memory, also where they run over."""
 
-import os
 from itertools import pairwise
 
 import pytest
@@ -48,23 +47,3 @@ def test_counter_that_went_back_beyond_its_range_is_refused(rapl):
     write(rapl / "powercap" / "intel-rapl:1", energy_uj=5, max_energy_range_uj=10)
     with pytest.raises(CounterError, match="went back from"):
         meter.read_mj()
-
-
-def test_vanished_counter_is_refused(rapl):
-    meter = Rapl(rapl)
-    (rapl / "powercap" / "intel-rapl:0" / "energy_uj").unlink()
-    with pytest.raises(CounterError, match="cannot be read"):
-        meter.read_mj()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_counter_without_permission_says_how_to_get_it(rapl):
-    (rapl / "powercap" / "intel-rapl:0" / "energy_uj").chmod(0)
-    with pytest.raises(CounterError, match="may not be read") as caught:
-        Rapl(rapl)
-    assert "chmod" in caught.value.hint
-
-
-def test_machine_without_packages_is_refused(tmp_path):
-    with pytest.raises(CounterError, match="no counter of a package"):
-        Rapl(tmp_path)

@@ -65,8 +65,3 @@ def test_rails_without_a_status_are_read_and_batteries_come_first(battery):
     for file in bat(battery).iterdir():
         file.unlink()
     assert Supply(battery).name == "power_supply: A_rail"
-
-
-def test_machine_without_a_battery_is_refused(tmp_path):
-    with pytest.raises(CounterError, match="nothing that tells its power"):
-        Supply(tmp_path)

@@ -1,10 +1,8 @@
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from onnx import helper, numpy_helper
 
 from predictors.errors import StretchError
@@ -12,11 +10,6 @@ from scheduler.formats.onnx.shapes import RULES
 from scheduler.formats.onnx.shapes.constants import SHORT, short
 from scheduler.formats.onnx.shapes.node import Node, Tensor
 from tests.scheduler.formats.onnx.shapes.oracle import Case, agrees, node, reals, shapes, whole
-
-
-@given(arrays.array_shapes(min_dims=0, max_dims=3, max_side=4), st.sampled_from([np.float32, np.int64, np.int32, bool]))
-def test_stored_tensor_is_what_it_says(shape, kind):
-    agrees(Case("Constant", [], {"value": numpy_helper.from_array(np.ones(shape, kind))}))
 
 
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=20))
@@ -35,38 +28,6 @@ def test_part_of_a_shape_is_counted_as_the_runtime_does(shape, start, end):
         agrees(case)
     [told] = RULES["Shape"](node([shape], case.attrs)).results
     assert told.values == tuple(made)
-
-
-@given(shapes)
-def test_size_is_the_product_of_the_shape(shape):
-    case = Case("Size", [reals(shape)])
-    agrees(case)
-    assert RULES["Size"](node([shape])).results[0].values == (case.computed()[0],)
-
-
-@given(arrays.array_shapes(min_dims=1, max_dims=3, max_side=4), st.sampled_from([np.float32, np.int64, bool]))
-def test_tensor_of_one_value_has_the_shape_that_a_constant_says(shape, kind):
-    agrees(Case("ConstantOfShape", [whole(*shape)], {"value": numpy_helper.from_array(np.ones(1, kind))}, stored=(0,)))
-    agrees(Case("ConstantOfShape", [whole(*shape)], stored=(0,)))
-
-
-@given(st.integers(-20, 20), st.integers(-20, 20), st.integers(-4, 4).filter(bool), st.sampled_from([np.int32, np.int64]))
-def test_range_counts_as_the_runtime_does(first, last, step, kind):
-    case = Case("Range", [np.array(n, kind) for n in (first, last, step)], stored=(0, 1, 2))
-    made = case.computed()[0]
-    if made.size:
-        agrees(case)
-    told = RULES["Range"](Node(tuple(Tensor((), 7, (n,)) for n in (first, last, step)), {})).results[0]
-    assert told.shape == made.shape
-    assert told.values == (tuple(made) if made.size <= SHORT else None)
-
-
-@given(*[st.floats(-50, 50, width=32)] * 2, st.floats(0.125, 9, width=32), st.booleans())
-def test_range_of_reals_is_as_long_as_the_runtime_makes_it(first, last, step, down):
-    case = Case("Range", [np.array(n, np.float32) for n in (first, last, -step if down else step)], stored=(0, 1, 2))
-    made = case.computed()[0]
-    told = RULES["Range"](Node(tuple(Tensor((), 1, (n,)) for n in (first, last, -step if down else step)), {})).results[0]
-    assert (told.shape, told.type) == (made.shape, 1)
 
 
 def test_values_of_long_constants_are_forgotten():

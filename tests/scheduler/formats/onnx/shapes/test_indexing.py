@@ -55,15 +55,6 @@ def test_one_hot_adds_an_axis(shape, depth, data):
     agrees(Case("OneHot", [zeros(shape), whole(depth), reals((2,))], {"axis": axis}, stored=(1,)))
 
 
-def test_numbers_gathered_from_a_known_list_stay_known():
-    x, places = Tensor((3,), 7, (5, 6, 7)), Tensor((2,), 7, (2, -3))
-    assert RULES["Gather"](Node((x, places), {})).results == (Tensor((2,), 7, (7, 5)),)
-
-
-def test_long_table_of_indices_counts_with_its_shape_alone():
-    assert RULES["Gather"](Node((Tensor((9, 4)), Tensor((49, 49), 7)), {})).shape == (49, 49, 4)
-
-
 def whole_of(shape):
     return Tensor(shape, 7)
 

@@ -2,11 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 from predictors.errors import StretchError
-from scheduler.formats.onnx.shapes import RULES
-from scheduler.formats.onnx.shapes.node import Node, Tensor
 from tests.scheduler.formats.onnx.shapes.oracle import Case, agrees, reals, rule, shapes, whole
 
 X = (1, 3, 8, 8)
@@ -15,32 +12,6 @@ X = (1, 3, 8, 8)
 def axis_of(draw, shape):
     """An axis, counted from the first or from the last."""
     return draw(st.integers(-len(shape), len(shape) - 1))
-
-
-@given(shapes, st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
-def test_parts_are_joined_along_any_axis(shape, widths, data):
-    axis = axis_of(data.draw, shape)
-    parts = [(*shape[: axis % len(shape)], n, *shape[axis % len(shape) + 1 :]) for n in widths]
-    agrees(Case("Concat", [reals(part) for part in parts], {"axis": axis}))
-
-
-@given(shapes, st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
-def test_tensor_is_split_into_stated_parts(shape, widths, data):
-    axis = axis_of(data.draw, shape)
-    whole_shape = (*shape[: axis % len(shape)], sum(widths), *shape[axis % len(shape) + 1 :])
-    case = Case("Split", [reals(whole_shape), whole(*widths)], {"axis": axis}, stored=(1,), results=len(widths))
-    agrees(case)
-    agrees(Case("Split", [reals(whole_shape)], {"axis": axis, "split": widths}, results=len(widths), opset=11))
-
-
-@given(st.integers(1, 12), st.integers(1, 4))
-def test_tensor_is_split_into_so_many_parts_the_last_of_which_may_be_smaller(size, count):
-    case = Case("Split", [reals((2, size))], {"axis": 1, "num_outputs": count}, results=count)
-    if case.computed() is None or not all(y.size for y in case.computed()):
-        with pytest.raises(StretchError, match="it splits"):
-            RULES["Split"](Node((Tensor((2, size)),), case.attrs, count))
-    else:
-        agrees(case)
 
 
 @given(shapes, st.data())
@@ -72,27 +43,10 @@ def test_padding_grows_and_cuts_in_every_mode(shape, mode, data):
     agrees(Case("Pad", [reals(shape), whole(*widths[:2]), np.float32(0).reshape(()), whole(axis)], {"mode": mode}, stored=(1, 2, 3)))
 
 
-@given(arrays.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4, min_side=1))
-def test_expansion_broadcasts_with_the_sizes_that_are_asked_for(drawn):
-    shape, wanted = drawn.input_shapes
-    agrees(Case("Expand", [reals(shape), whole(*wanted)], stored=(1,)))
-
-
 @given(shapes, st.data())
 def test_repetition_multiplies_sizes(shape, data):
     times = [data.draw(st.integers(1, 3)) for _ in shape]
     agrees(Case("Tile", [reals(shape), whole(*times)], stored=(1,)))
-
-
-@given(arrays.array_shapes(min_dims=2, max_dims=4, max_side=5), st.integers(-3, 3), st.booleans())
-def test_triangle_keeps_the_shape(shape, diagonal, upper):
-    agrees(Case("Trilu", [reals(shape), np.array(diagonal)], {"upper": int(upper)}, stored=(1,)))
-
-
-def test_lists_of_known_numbers_stay_known_once_joined():
-    parts = (Tensor((2,), 7, (3, 4)), Tensor((1,), 7, (5,)))
-    assert RULES["Concat"](Node(parts, {"axis": 0})).results == (Tensor((3,), 7, (3, 4, 5)),)
-    assert RULES["Concat"](Node((*parts, Tensor((2,), 7)), {"axis": 0})).results[0].values is None
 
 
 @pytest.mark.parametrize(

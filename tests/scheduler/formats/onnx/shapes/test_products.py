@@ -15,13 +15,6 @@ def test_product_has_the_shape_that_the_runtime_gives_it(drawn):
     agrees(Case("MatMul", [reals(shape) for shape in drawn.input_shapes]))
 
 
-@given(sizes, sizes, sizes, st.booleans(), st.booleans(), st.sampled_from([None, "row", "column", "one", "all"]))
-def test_general_product_turns_its_inputs_and_adds_what_broadcasts(n, k, m, left, right, bias):
-    added = {"row": (m,), "column": (n, 1), "one": (), "all": (n, m)}.get(bias)
-    inputs = [reals((k, n) if left else (n, k)), reals((m, k) if right else (k, m)), *([] if added is None else [reals(added)])]
-    agrees(Case("Gemm", inputs, {"transA": int(left), "transB": int(right)}))
-
-
 @given(st.permutations("abcde"), st.integers(1, 4), st.integers(1, 4), st.data())
 def test_product_by_letters_has_the_sizes_of_its_letters(letters, first, second, data):
     lengths = {letter: data.draw(sizes) for letter in letters}

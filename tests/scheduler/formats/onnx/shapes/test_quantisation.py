@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES
@@ -9,16 +8,6 @@ from scheduler.formats.onnx.shapes.node import Node, Tensor
 from tests.scheduler.formats.onnx.shapes.oracle import Case, agrees, node, reals, shapes
 
 X = (1, 3, 8, 8)
-
-
-@given(shapes, st.sampled_from([np.int8, np.uint8]), st.booleans(), st.data())
-def test_bytes_are_of_the_type_of_their_zero_point(shape, kind, each, data):
-    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
-    scales = (shape[axis],) if each else ()
-    attrs = {"axis": axis} if each else {}
-    weights = [reals(scales), np.zeros(scales, kind)]
-    agrees(Case("QuantizeLinear", [reals(shape), *weights], attrs, stored=(1, 2)))
-    agrees(Case("DequantizeLinear", [np.ones(shape, kind), *weights], attrs, stored=(1, 2)))
 
 
 @given(shapes)

@@ -26,25 +26,6 @@ def test_axes_that_are_a_constant_are_reduced(op, shape, keep, nothing, data):
     agrees(Case(f"Reduce{op}", [reals(shape), whole(*axes)], {"keepdims": keep, "noop_with_empty_axes": nothing}, stored=(1,)))
 
 
-@given(shapes, st.integers(0, 1), st.data())
-@pytest.mark.parametrize("op", REDUCED)
-def test_axes_that_are_an_attribute_are_reduced(op, shape, keep, data):
-    axes = data.draw(axes_of(shape).filter(bool))
-    agrees(Case(f"Reduce{op}", [reals(shape)], {"keepdims": keep, "axes": axes}, opset=11))
-
-
-@given(shapes, st.integers(0, 1))
-@pytest.mark.parametrize("op", REDUCED)
-def test_all_axes_are_reduced_where_none_is_said(op, shape, keep):
-    agrees(Case(f"Reduce{op}", [reals(shape)], {"keepdims": keep}))
-
-
-@given(shapes, st.integers(0, 1), st.data())
-@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
-def test_place_of_the_largest_is_a_whole_number(op, shape, keep, data):
-    agrees(Case(op, [reals(shape)], {"keepdims": keep, "axis": data.draw(st.integers(-len(shape), len(shape) - 1))}))
-
-
 @given(shapes, st.data())
 def test_largest_come_with_their_places(shape, data):
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
@@ -56,12 +37,6 @@ def test_largest_come_with_their_places(shape, data):
 def test_running_sum_keeps_the_shape(shape, data):
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
     agrees(Case("CumSum", [reals(shape), np.array(axis)], stored=(1,)))
-
-
-def test_work_is_a_step_for_each_element_that_is_read():
-    assert rule("ReduceMean", [X]).work == 3 * 64
-    assert rule("ArgMax", [X]).work == 3 * 64
-    assert rule("TopK", [X, (1,)], {}, {1: [2]}, 2).work == 3 * 64 * 4
 
 
 @pytest.mark.parametrize(
