@@ -1,9 +1,14 @@
-"""Operators become kernels by the rules of a backend."""
+"""Which operators become one kernel."""
 
 import pytest
 
+from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import RULE_FOLDER, Fuser, fuse, load_rules
+from predictors.graph import Op, OpGraph
+from predictors.idioms import IDIOMS, recognise
+from predictors.in_place import copied_parts
+from predictors.rewrites import rewritten
 from tests.predictors.networks import Net, efficientnet_b5, resnet50
 
 BACKENDS = sorted(path.stem for path in RULE_FOLDER.glob("*.toml"))
@@ -175,3 +180,127 @@ def test_operator_that_the_processor_lacks_is_a_kernel_of_its_own_and_breaks_the
     )
     assert all(graph.by_name[name].kind != "relu" for kernel in kernels if not kernel.elsewhere for name in kernel.ops)
     assert sum(kernel.macs for kernel in kernels) == graph.macs
+
+
+CONV = {"out_channels": 8, "kernel": (1, 1), "stride": (1, 1), "padding": (0,) * 4, "groups": 1, "bias": True}
+
+
+def graph(*ops, output=None):
+    head = [Op("input", "input", (), {"shape": (1, 8, 4, 4)}), Op("conv", "conv", ("input",), CONV)]
+    return OpGraph.build("g", [*head, *ops], output or ops[-1].name)
+
+
+def written_out(shift=3.0, factor=1 / 6, clamp="relu6", multiplied="conv"):
+    return [
+        Op("shift", "add_scalar", ("conv",), {"value": shift}),
+        Op("clamp", clamp, ("shift",)),
+        Op("product", "mul", (multiplied, "clamp")),
+        Op("sixth", "mul_scalar", ("product",), {"value": factor}),
+    ]
+
+
+def test_hard_swish_that_is_written_out_is_one_operator_of_the_same_name_and_shape():
+    before = graph(*written_out())
+    seen = recognise(before, IDIOMS)
+    assert [op.kind for op in seen.graph.ops] == ["input", "conv", "hard_swish"]
+    assert seen.graph.by_name["sixth"].inputs == ("conv",)
+    assert seen.names("sixth") == ("shift", "clamp", "product", "sixth")
+    assert seen.names("conv") == ("conv",)
+    # Built anew, it has the shapes that it carries.
+    assert OpGraph.build("g", seen.graph.ops, "sixth") == seen.graph
+
+
+def test_hard_sigmoid_that_is_written_out_is_recognised():
+    shift, clamp, _, _ = written_out()
+    seen = recognise(graph(shift, clamp, Op("sixth", "mul_scalar", ("clamp",), {"value": 0.16667})), IDIOMS)
+    assert [op.kind for op in seen.graph.ops] == ["input", "conv", "hard_sigmoid"]
+
+
+@pytest.mark.parametrize("change", [{"shift": 2.0}, {"factor": 0.2}, {"clamp": "relu"}, {"multiplied": "input"}])
+def test_what_differs_in_a_number_or_an_operator_stays(change):
+    before = graph(*written_out(**change))
+    assert recognise(before, IDIOMS).graph is before
+
+
+def test_idiom_whose_inside_is_read_elsewhere_or_is_the_result_stays():
+    read = graph(*written_out(), Op("again", "add", ("clamp", "sixth")))
+    assert recognise(read, IDIOMS).graph is read
+    result = graph(*written_out()[:3])
+    assert recognise(result, IDIOMS).graph is result
+
+
+def test_kernel_of_an_idiom_names_every_operator_of_the_network():
+    (kernel,) = fuse(graph(*written_out()), "tflite_gpu")
+    assert kernel.ops == ("conv", "shift", "clamp", "product", "sixth")
+    assert [each.ops for each in fuse(graph(*written_out()), "tflite_cpu")] == [("conv",), ("shift", "clamp", "product", "sixth")]
+
+
+def test_idiom_whose_inside_is_a_result_of_the_graph_stays_written_out():
+    inside = graph(*written_out(), output=["sixth", "clamp"])
+    assert recognise(inside, IDIOMS).graph == inside
+
+
+def dense(widths, first=8, size=6):
+    """Each layer reads all that came before, side by side, as in DenseNet."""
+    net = Net(1, first, size, size)
+    known = [net.conv(first, 3)]
+    for width in widths:
+        known.append(net.conv(width, 3))
+        net.add("concat", *known)
+    net.conv(8, 3)
+    return net.graph("dense")
+
+
+def test_of_several_concatenations_the_first_has_a_tensor_in_place():
+    graph = dense((8, 8))
+    first, second = (op for op in graph.ops if op.kind == "concat")
+    copied = copied_parts(graph, {"concat"}, {"input"}, 4)
+    assert copied == {first.name: [], second.name: list(second.inputs[:2])}
+
+
+def test_part_that_does_not_end_with_a_block_is_copied_unless_it_is_the_last():
+    graph = dense((6,))
+    (concat,) = (op for op in graph.ops if op.kind == "concat")
+    assert copied_parts(graph, {"concat"}, {"input"}, 4) == {concat.name: []}
+    graph = dense((8,), first=6)
+    (concat,) = (op for op in graph.ops if op.kind == "concat")
+    assert copied_parts(graph, {"concat"}, {"input"}, 4) == {concat.name: list(concat.inputs)}
+
+
+def test_normalisation_of_what_lies_side_by_side_is_not_folded_into_a_part():
+    net = Net(1, 8, 6, 6)
+    one = net.conv(8, 3, act=None)
+    two = net.conv(8, 3, act=None)
+    net.add("concat", one, two)
+    net.add("batch_norm", eps=1e-5, momentum=0.1, affine=True)
+    net.add("relu")
+    kernels = fuse(net.graph("g"), "opencl")
+    assert [kernel.cost.kind for kernel in kernels] == ["conv", "conv", "elementwise"]
+
+
+GRAPH = OpGraph.build("net", [Op("x", "input", attrs={"shape": (1, 8, 4, 4)}), Op("a", "silu", ("x",))], "a")
+
+
+def test_rewrites_follow_each_other():
+    after, done = rewritten(GRAPH, ["silu=hard_swish", "gelu=relu", "hard_swish=relu6"])
+    assert after.by_name["a"].kind == "relu6"
+    assert done == ("silu=hard_swish", "hard_swish=relu6")
+
+
+def test_unknown_rewrite_is_told_with_its_nearest():
+    with pytest.raises(UnknownNameError) as caught:
+        rewritten(GRAPH, ["silu=hardswish"])
+    assert "silu=hard_swish" in str(caught.value.hint)
+
+
+def profile(tmp_path, names):
+    text = (PROFILE_FOLDER / "mi9.toml").read_text()
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace("[processors.gpu]\n", f"[processors.gpu]\nrewrites = {names}\n", 1))
+    return path
+
+
+def test_profile_says_what_its_processors_have_instead(tmp_path):
+    device = load_device(profile(tmp_path, '["silu=relu6"]'))
+    assert device.processor("gpu").profile.rewrites == ("silu=relu6",)
+    assert device.processor("cpu").profile.rewrites == ()

@@ -1,17 +1,21 @@
-"""The agent's own parts, and that it keeps to what any Python understands; tests of the line talk to one."""
+"""The program on a board, and files on their way to it."""
 
 import ast
 import io
 import subprocess
+import sys
+import tarfile
 from importlib.resources import files
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from predictors.errors import StretchError
 from scheduler.boards.agent import Agent, Content, unpack
-from scheduler.boards.archive import Archive
-from scheduler.boards.line import Sending
+from scheduler.boards.archive import Archive, below
+from scheduler.boards.asking import ASKS, ask_for_file
+from scheduler.boards.line import Line, Sending, boot
 
 SOURCE = files("scheduler.boards").joinpath("agent.py").read_text()
 
@@ -90,3 +94,93 @@ def test_what_an_agent_that_is_gone_left_unfinished_is_removed_and_what_another_
         (tmp_path / "unfinished" / name).mkdir(parents=True)
     Agent("python", io.BytesIO(), io.BytesIO()).do_open(str(tmp_path))
     assert [path.name for path in (tmp_path / "unfinished").iterdir()] == ["run-1-1"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, content in {"a": b"1" * 70_000, "b/c": b"", "b/__pycache__/c.pyc": b"x"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def packed(archive):
+    stream = io.BytesIO()
+    archive.write(stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_archive_holds_the_files_and_nothing_of_this_machine(folder, compress):
+    content = packed(Archive("x", below(folder), compress))
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        members = archive.getmembers()
+        assert {m.name: archive.extractfile(m).read() for m in members} == {name: path.read_bytes() for name, path in below(folder).items()}
+        assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members} == {(0, 0, "", "", 0)}
+
+
+def test_same_files_give_the_same_bytes_and_compression_makes_them_fewer(folder):
+    assert packed(Archive("x", below(folder))) == packed(Archive("x", below(folder)))
+    assert len(packed(Archive("x", below(folder)))) < len(packed(Archive("x", below(folder), compress=False)))
+
+
+ASKING = """
+import sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+from predictors.errors import StretchError
+from scheduler.boards.asking import ask_for_file, can_ask
+for name in sys.argv[1:]:
+    try:
+        ask_for_file(Path(name), "for " + name)
+    except StretchError as error:
+        print("problem:", error.message)
+    else:
+        print(Path(name).stat().st_size, Path(name).read_bytes()[:6].decode())
+"""
+
+
+@pytest.fixture
+def line(tmp_path):
+    with Line(["sh", "-c", boot([sys.executable])]) as made:
+        made.ask("open", folder=str(tmp_path / "root"))
+        yield made
+
+
+def ask(line, make, *names):
+    words = ["-c", ASKING.format(path=[entry for entry in sys.path if entry]), *names]
+    return line.ask("run", None, make, words=words, imports=[], folder=line.ask("scratch")["name"])["answer"].splitlines()
+
+
+@pytest.mark.slow
+def test_program_gets_the_files_that_it_asks_for(line):
+    asked = []
+
+    def make(question):
+        asked.append(question)
+        return question.encode() * 200_000
+
+    assert ask(line, make, "a", "b") == ["1000000 for af", "1000000 for bf"]
+    assert asked == ["for a", "for b"]
+
+
+def test_file_that_cannot_be_made_is_a_problem_of_the_program_alone(line):
+    def make(question):
+        if question == "for a":
+            raise StretchError("no `a` today")
+        return b"123456"
+
+    assert ask(line, make, "a", "b") == ["problem: no `a` today", "6 123456"]
+
+
+def test_end_that_is_closed_is_one_sentence(monkeypatch, tmp_path):
+    import os
+
+    asked, questions = os.pipe()
+    answers, given = os.pipe()
+    os.close(given)
+    monkeypatch.setenv(ASKS, f"{questions},{answers}")
+    with pytest.raises(StretchError, match="does not answer any more"):
+        ask_for_file(tmp_path / "x", "y")
+    for descriptor in (asked, questions, answers):
+        os.close(descriptor)

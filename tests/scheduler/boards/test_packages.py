@@ -1,3 +1,5 @@
+"""What a board is called, has and lacks."""
+
 import importlib.util
 import sys
 from importlib import metadata
@@ -5,11 +7,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
-from predictors.errors import MissingBackendError, StretchError, UnknownNameError
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from scheduler.boards import ours
 from scheduler.boards.agent import facts
-from scheduler.boards.facts import read_facts
+from scheduler.boards.facts import check_facts, read_facts
+from scheduler.boards.host import check_host
 from scheduler.boards.packages import installer, package_archive, package_name, pins, requirements
 
 HERE = read_facts("here", facts())
@@ -99,3 +105,50 @@ def test_one_wheel_of_a_folder_becomes_files_to_import(program, tmp_path, monkey
         assert "tiny.py" in archive.files
         folder = archive.files["tiny.py"].parent
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"system": "Darwin"}, "runs Darwin"),
+        ({"machine": "riscv64"}, "board is riscv64"),
+        ({"bits": 32, "machine": "aarch64"}, "aarch64 with a 32-bit Python"),
+        ({"python": "3.9.2"}, "has Python 3.9.2, and here is"),
+        ({"implementation": "pypy"}, "is pypy"),
+        ({"implementation": "cpythont"}, "is cpythont"),
+        ({"glibc": ""}, "has no glibc"),
+    ],
+)
+def test_board_without_packages_is_refused_with_what_it_lacks(change, told):
+    with pytest.raises(MissingBackendError, match=told) as refused:
+        check_facts("board", msgspec.structs.replace(HERE, **change))
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("told", [None, [], {}, {**facts(), "cores": "many"}])
+def test_what_is_no_facts_is_one_sentence(told):
+    with pytest.raises(StretchError, match="what board says of itself cannot be read"):
+        read_facts("board", told)
+
+
+@pytest.mark.parametrize("name", ["-oProxyCommand=x", "-", "--", "-me@board"])
+def test_name_that_ssh_would_read_as_an_option_is_refused(name):
+    with pytest.raises(UsageError, match="begins with a dash"):
+        check_host(name)
+
+
+@pytest.mark.slow
+@given(st.text(max_size=12))
+def test_no_name_that_is_taken_holds_what_a_shell_or_an_option_begins_with(name):
+    try:
+        taken = check_host(name)
+    except UsageError:
+        return
+    assert not any(part.startswith("-") for part in taken.split("@"))
+    assert not set(taken) & set(" \t\n\0;&|<>$`'\"\\(){}*?!#~=/,")
+
+
+def test_nn_stretch_that_was_never_installed_says_so(monkeypatch):
+    monkeypatch.setattr(ours, "DISTRIBUTION", "nn-stretch-that-is-not-here")
+    with pytest.raises(MissingBackendError, match="known only where it is installed"):
+        ours.distribution()

@@ -1,9 +1,20 @@
+"""What all delegates have in common, and those of ONNX Runtime."""
+
+import os
+import time
+
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.delegates import CpuDelegate, Delegate, delegates, get_delegate, load_plugins
+from scheduler.delegates.cpu_profile import place_kernels
+from scheduler.delegates.null import NullDelegate
+from scheduler.delegates.ort_session import SessionCompiled
+from tests import onnx_runtime
 
 
 def installed(tmp_path, monkeypatch, name, target, code=""):
@@ -85,3 +96,112 @@ def test_every_delegate_refuses_a_file_that_is_no_model(tmp_path, name, content)
 def test_delegate_without_kernels_of_its_own_says_that_it_has_nothing_to_tune(bundle_dir, name):
     with pytest.raises(StretchError, match=r"has nothing to tune in subgraph `s1\.gpu`"):
         delegates.get(name)().tuning_from(load_bundle(bundle_dir), "s1.gpu", "fast")
+
+
+X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def compiled(bundle_dir):
+    session = onnx_runtime.session(bundle_dir / "stem.onnx")
+    return SessionCompiled(session, {"x": (1, 3, 8, 8)}, {"t0": (1, 6, 8, 8)})
+
+
+def test_each_run_reads_what_the_buffer_holds_then(compiled):
+    x, y = X.copy(), np.zeros((1, 6, 8, 8), np.float32)
+    call = compiled.bind([x], [y])
+    call.run()
+    first = y.copy()
+    x[:] = 0
+    call.run()
+    assert not np.array_equal(first, y)
+    x[:] = X
+    call.run()
+    assert np.array_equal(first, y)
+
+
+def test_buffers_of_another_shape_are_refused(compiled):
+    with pytest.raises(StretchError, match="`t0` has shape"):
+        compiled.bind([X], [np.zeros((1, 6, 8, 9), np.float32)])
+
+
+def test_writes_straight_into_a_slice_of_a_larger_buffer_and_nowhere_else(bundle_dir):
+    joined = np.full((1, 20, 8, 8), 5, np.float32)
+    CpuDelegate().compile(bundle_dir / "stem.onnx").run([X], [joined[:, 7:13]])
+    expected = onnx_runtime.output(bundle_dir / "stem.onnx", X)
+    assert np.array_equal(joined[:, 7:13], expected)
+    assert (joined[:, :7] == 5).all()
+    assert (joined[:, 13:] == 5).all()
+
+
+def test_one_thread_leaves_no_helper_threads(bundle_dir):
+    def threads():
+        return len(os.listdir("/proc/self/task"))
+
+    if not os.path.isdir("/proc/self/task"):
+        pytest.skip("this system does not list threads")
+    before = threads()
+    compiled = CpuDelegate().compile(bundle_dir / "stem.onnx")
+    compiled.run([X], [np.zeros((1, 6, 8, 8), np.float32)])
+    assert threads() == before
+
+
+def test_model_without_fixed_shapes_is_refused(tmp_path):
+    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["batch", 4]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(tmp_path / "m.onnx"))
+    with pytest.raises(StretchError, match=r"`x` of .* has no fixed shape"):
+        CpuDelegate().compile(tmp_path / "m.onnx")
+
+
+NODES = [
+    helper.make_node("Conv", ["x", "w1"], ["c1"], name="conv1"),
+    helper.make_node("BatchNormalization", ["c1"], ["b1"], name="bn1"),
+    helper.make_node("Relu", ["b1"], ["r1"], name="relu1"),
+    helper.make_node("Conv", ["r1", "w2"], ["c2"], name="conv2"),
+    helper.make_node("Add", ["c2", "x"], ["a2"], name="add2"),
+    helper.make_node("Relu", ["a2"], ["r2"], name="relu2"),
+    helper.make_node("Flatten", ["r2"], ["y"]),
+]
+
+
+def placed(kernels):
+    return {p.name: (p.ms, p.reason) for p in place_kernels(NODES, kernels)}
+
+
+def test_kernel_in_blocked_layout_belongs_to_the_convolution_it_started_from():
+    places = placed({"r1_nchwc": ("Conv", 2.0), "r2_nchwc": ("Conv", 3.0), "Flatten_6": ("Flatten", 0.5)})
+    assert {name: ms for name, (ms, _) in places.items() if ms is not None} == {"conv1": 2.0, "conv2": 3.0, "Flatten_6": 0.5}
+    assert "`conv1`" in places["bn1"][1]
+    assert "`conv1`" in places["relu1"][1]
+    assert "`conv2`" in places["add2"][1]
+    assert "`conv2`" in places["relu2"][1]
+
+
+def test_fused_kernel_is_found_by_the_name_it_was_given():
+    places = placed({"fused conv1": ("FusedConv", 2.0), "conv2": ("Conv", 1.0), "add2": ("Add", 0.1), "relu2": ("Relu", 0.2)})
+    assert places["conv1"][0] == 2.0
+    assert places["add2"][0] == 0.1
+    assert "`conv1`" in places["relu1"][1]
+
+
+def test_kernel_of_no_operator_is_listed_as_added():
+    places = placed({"ReorderOutput_token_3": ("ReorderOutput", 0.4)})
+    assert places["ReorderOutput_token_3"] == (0.4, "added by ONNX Runtime to change the layout")
+
+
+def test_operator_without_any_kernel_before_it_was_optimised_away():
+    assert "optimised away" in placed({})["conv1"][1]
+
+
+IMAGE = np.zeros((1, 3, 8, 8), np.float32)
+
+
+@pytest.mark.parametrize(("seconds", "cost"), [(0.03, 0.03), ({"stem": 0.03}, 0.03), ({"other": 9.0}, 0.0)])
+def test_costs_at_least_what_it_is_told_and_writes_nothing(bundle_dir, seconds, cost):
+    output = np.full((1, 6, 8, 8), 7, np.float32)
+    call = NullDelegate(seconds).compile(bundle_dir / "stem.onnx").bind([IMAGE], [output])
+    start = time.perf_counter()
+    call.run()
+    assert time.perf_counter() - start >= cost
+    assert (output == 7).all()

@@ -1,8 +1,14 @@
+"""Layouts that LiteRT takes and what it prints."""
+
+import os
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.delegates.litert_layout import to_nchw, to_nhwc
+from scheduler.delegates.litert_log import quiet
 
 shapes = st.tuples(st.integers(1, 2), st.integers(1, 130), st.integers(1, 40), st.integers(1, 9))
 
@@ -25,3 +31,16 @@ def test_images_larger_than_a_block_are_turned_whole():
     assert np.array_equal(turned, x.transpose(0, 2, 3, 1))
     to_nchw(turned, back)
     assert np.array_equal(back, x)
+
+
+def test_notes_of_native_code_are_held_back_and_the_rest_is_passed_on(capfd):
+    with quiet():
+        os.write(2, b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\nERROR: a tensor is missing\n")
+    assert capfd.readouterr().err == "ERROR: a tensor is missing\n"
+
+
+def test_standard_error_is_back_after_an_error(capfd):
+    with pytest.raises(RuntimeError), quiet():
+        raise RuntimeError
+    os.write(2, b"INFO: later\n")
+    assert capfd.readouterr().err == "INFO: later\n"

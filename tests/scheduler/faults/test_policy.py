@@ -1,7 +1,15 @@
+"""What is decided about sites that fail."""
+
+import threading
+
 import pytest
 
-from predictors.errors import UsageError
+from predictors.errors import StretchError, UsageError
+from scheduler.faults.keeper import Keeper
 from scheduler.faults.policy import Ended, Failed, FaultPolicy, Probation, Returned, Site
+from scheduler.faults.recovery import Recovery
+from scheduler.placement.fallback import fallback_placement
+from scheduler.placement.place import Placement
 
 GPU, CPU = Site("opencl", ()), Site("cpu", (1,))
 
@@ -61,3 +69,101 @@ def test_site_that_hangs_is_never_tried_again():
 def test_numbers_that_make_no_sense_are_refused(numbers):
     with pytest.raises(UsageError):
         FaultPolicy(**numbers)
+
+
+KEPT_GPU = Placement("gpu", "opencl", (), "gpu", "async", True, "")
+
+
+def test_many_threads_that_see_the_same_fault_decide_once():
+    keeper = Keeper(FaultPolicy())
+    threads = [threading.Thread(target=keeper.failed, args=(KEPT_GPU, "s1.gpu", "it broke")) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(keeper.decisions) == 1
+
+
+GPU_PLACE = Placement("gpu", "opencl", (), "gpu", "async", True, "")
+CPU_PLACE = Placement("cpu", "cpu", (0,), "cpu0", "inline", False, "")
+HOME = {"a": GPU_PLACE, "b": GPU_PLACE, "c": CPU_PLACE}
+
+
+class Code:
+    """Compiles all but what it is told to refuse."""
+
+    def __init__(self, *refused):
+        self.refused, self.forgotten = refused, []
+
+    def stand_in(self, name, place, error, queues):
+        if name in self.refused:
+            raise error
+        return fallback_placement(place, "cpu", str(error), queues)
+
+    def forget(self, site):
+        self.forgotten.append(site)
+
+
+class Runner:
+    """Says where it was told to run what; refuses what it is told to refuse."""
+
+    def __init__(self, places, *refused):
+        self.places, self.refused, self.forgotten = dict(places), refused, []
+
+    def replace(self, name, place):
+        if name in self.refused:
+            raise StretchError("it does not compile")
+        self.places[name] = place
+
+    def forget(self, site):
+        self.forgotten.append(site)
+
+
+def recovery(code):
+    return Recovery(HOME, Keeper(FaultPolicy(back_off=1, trial=1)), code)
+
+
+def test_everything_on_a_retired_site_leaves_and_comes_back_made_anew():
+    code, runner = Code(), Runner(HOME)
+    found = recovery(code)
+    found.keeper.failed(GPU_PLACE, "a", "it broke")
+    found.carry_out(runner.places, runner)
+    assert {name: place.delegate for name, place in runner.places.items()} == dict.fromkeys("abc", "cpu")
+    assert code.forgotten == []
+    found.keeper.ended()
+    found.carry_out(runner.places, runner)
+    assert runner.places == HOME
+    assert code.forgotten == runner.forgotten == [Site.of(GPU_PLACE)]
+
+
+def test_of_what_was_decided_while_nothing_was_carried_out_the_last_word_counts():
+    runner = Runner(HOME)
+    found = recovery(Code())
+    found.keeper.failed(GPU_PLACE, "a", "it broke")
+    found.keeper.ended()
+    found.carry_out(runner.places, runner)
+    assert runner.places == HOME
+    assert [each.what for each in found.keeper.decisions] == ["retired", "on trial"]
+
+
+def test_what_nothing_else_can_run_stays():
+    runner = Runner(HOME)
+    found = recovery(Code("b"))
+    found.keeper.failed(GPU_PLACE, "a", "it broke")
+    found.carry_out(runner.places, runner)
+    assert {name: place.delegate for name, place in runner.places.items()} == {"a": "cpu", "b": "opencl", "c": "cpu"}
+
+
+def test_site_that_cannot_even_compile_on_trial_has_failed_again():
+    runner = Runner(HOME, "a")
+    found = recovery(Code())
+    found.keeper.failed(GPU_PLACE, "a", "it broke")
+    found.keeper.ended()
+    found.carry_out(runner.places, runner)
+    assert [(each.what, each.inferences) for each in found.keeper.decisions] == [("retired", 1), ("on trial", None), ("retired", 2)]
+
+
+def test_site_that_hangs_is_left_by_all_or_said_to_be_needed():
+    assert {place.delegate for place in recovery(Code()).without(Site.of(GPU_PLACE), "it hangs", HOME).values()} == {"cpu"}
+    with pytest.raises(StretchError, match="it hangs"):
+        recovery(Code("a")).without(Site.of(GPU_PLACE), "it hangs", HOME)

@@ -1,9 +1,18 @@
+"""Benchmarks of bundles, their verdict and their traces."""
+
+import csv
+import json
+
+import numpy as np
 import pytest
 
 from scheduler.checks.verify import random_input
 from scheduler.delegates.null import NullDelegate
-from scheduler.measure.benchmark import Effort, benchmark, ideal_ms
+from scheduler.measure.benchmark import Benchmark, Effort, Timing, benchmark, ideal_ms
+from scheduler.measure.trace_files import perfetto, write_csv, write_perfetto
+from scheduler.measure.verdict import judge_speed
 from scheduler.runtime.session import Session
+from scheduler.runtime.trace import QueueDepth, Span, Trace
 
 
 def measured(path, mapping=None, rounds=3, **options):
@@ -49,3 +58,101 @@ def test_rounds_go_on_until_ratios_are_known_or_the_time_is_over(bundle_dir):
     assert more.seconds >= 0.5
     assert least.branched.runs > 4
     assert least.seconds >= 0.5
+
+
+NAMES = ("branched", "original, 2 threads", "sequential_same_macs, 1 thread", "same net as one graph, 2 threads")
+
+
+def contestants(times, noise=0.01, rounds=40, controls=True):
+    """A benchmark in which the four contestants take `times` ms, but for noise."""
+    rng = np.random.default_rng(0)
+    series = {name: tuple(t * rng.lognormal(0, noise, rounds)) for name, t in zip(NAMES, times, strict=True)}
+    timing = {name: Timing(name, float(np.median(v)), float(np.percentile(v, 90)), rounds) for name, v in series.items()}
+    original, same, whole = (timing[name] for name in NAMES[1:])
+    return Benchmark(
+        timing["branched"],
+        original if controls else None,
+        same if controls else None,
+        whole,
+        (),
+        (0, 1),
+        series,
+        {},
+        1.0,
+        None,
+        None,
+        (),
+        np.zeros(1),
+        1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "told", "winner"),
+    [
+        ((10, 9, 9, 9), "branching loses here: 0.90×", "sequential"),
+        (
+            (10, 9, 8, 9),
+            "branching loses here: 0.80× (0.80–0.80) the speed of the best sequential run (sequential_same_macs, 1 thread:",
+            "sequential",
+        ),
+        ((10, 12, 11, 13), "branching wins here: 1.10×", "branched"),
+        ((10, 12, 11, 9), "loses to a sequential control on the same 2 cores: same net as one graph, 2 threads takes 9.00", "sequential"),
+        ((10, 12, 8, 9), "loses to a sequential control on the same 2 cores: sequential_same_macs, 1 thread takes 8.00", "sequential"),
+        ((10, 10, 8, 12), "branching is no clear winner over the original here", "sequential"),
+        ((10, 10, 11, 12), "no clear winner: branching has", None),
+        ((10, 12, 10, 13), "no clear winner against sequential_same_macs, 1 thread", None),
+    ],
+)
+def test_verdict_names_the_fastest_way(times, told, winner):
+    found = judge_speed(contestants(times, noise=0.001))
+    assert told in found.text
+    assert found.winner == winner
+
+
+@pytest.mark.parametrize("times", [(10, 9.5, 9.6, 9.7), (10.5, 10, 10.1, 10.2)])
+def test_verdict_is_withheld_inside_the_interval_and_gives_it(times):
+    result = contestants(times, noise=0.3)
+    found = judge_speed(result)
+    ratio = found.ratios[result.best_sequential.name]
+    assert ratio.low < 1 < ratio.high
+    assert found.winner is None
+    assert f"({ratio.low:.2f}–{ratio.high:.2f})" in found.text
+
+
+MS = 1_000_000
+
+
+def trace(*spans, start=0, load=None):
+    """Spans as (name, processor, start ms, end ms)."""
+    made = tuple(Span(n, p, f"q{p}", "join" if n == "join" else "subgraph", int(a * MS), int(b * MS)) for n, p, a, b in spans)
+    return Trace(made, start * MS, 10 * MS, load)
+
+
+def test_perfetto_has_a_named_track_per_processor_and_microseconds(tmp_path):
+    file = tmp_path / "t.json"
+    write_perfetto(file, {"measured": [trace(("a", "cpu", 1, 4), ("b", "gpu", 3, 6))], "predicted": [trace(("a", "cpu", 0, 1))]})
+    events = json.loads(file.read_text())["traceEvents"]
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {(1, 1): "cpu", (1, 2): "gpu", (2, 1): "cpu"}
+    assert {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"} == {1: "measured", 2: "predicted"}
+    spans = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert spans == [("a", 1, 1, 1000, 3000), ("b", 1, 2, 3000, 3000), ("a", 2, 1, 0, 1000)]
+
+
+def test_counters_tell_how_many_subgraphs_run_and_wait_and_how_busy_the_machine_was():
+    one = trace(("a", "cpu", 1, 4), ("b", "gpu", 3, 6), ("join", "cpu", 6, 7), load=1.5)
+    depths = {"measured": [QueueDepth(2 * MS, {"cpu0": 1, "gpu": 0})]}
+    events = [e for e in perfetto({"measured": [one]}, depths)["traceEvents"] if e["ph"] == "C"]
+    assert [(e["ts"], e["args"]["subgraphs"]) for e in events if e["name"] == "running"] == [(1000, 1), (3000, 2), (4000, 1), (6000, 0)]
+    assert [(e["ts"], e["args"]) for e in events if e["name"] == "waiting"] == [(2000, {"cpu0": 1, "gpu": 0})]
+    assert [(e["ts"], e["args"]) for e in events if e["name"] == "load average"] == [(10000, {"load": 1.5})]
+
+
+def test_csv_has_a_row_for_each_span_from_the_start_of_its_inference(tmp_path):
+    write_csv(tmp_path / "t.csv", {"measured": [trace(("b", "gpu", 3, 6.5), ("a", "cpu", 1, 4), start=1)]})
+    rows = list(csv.DictReader((tmp_path / "t.csv").read_text().splitlines()))
+    assert [(r["name"], r["processor"], r["start_ms"], r["end_ms"], r["ms"]) for r in rows] == [
+        ("a", "cpu", "0.0000", "3.0000", "3.0000"),
+        ("b", "gpu", "2.0000", "5.5000", "3.5000"),
+    ]

@@ -1,3 +1,5 @@
+"""Memory of tensors, slices and rows."""
+
 from dataclasses import replace
 
 import msgspec
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Tensor
+from scheduler.delegates.base import AsyncInvocation, Invocation
 from scheduler.memory import planners
+from scheduler.runtime.band import with_rows
 from scheduler.runtime.buffers import SHARED_AT_MOST, Buffers
 from scheduler.runtime.plan import PlannedSubgraph, make_plan, plan_of
 from tests.scheduler.runtime.plans import plans
@@ -248,3 +252,67 @@ def test_tensor_that_is_called_like_a_copy_of_rows_keeps_its_memory():
     tensors = [Tensor(n, (1, 2, 2, 2), "", ()) for n in ("x", name, "y")]
     bound, _ = Buffers(plan, tensors).reads(plan.subgraphs["s"])
     assert [bound[n].shape for n in ("x", name)] == [(1, 2, 1, 2), (1, 2, 2, 2)]
+
+
+class Doubled(Invocation):
+    """Writes twice what it reads."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def run(self):
+        self.y[...] = 2 * self.x
+
+    def conversions(self):
+        return (("to NHWC", 1, 2),)
+
+
+class DoubledLater(AsyncInvocation):
+    """The same, begun with `enqueue`."""
+
+    def __init__(self, x, y):
+        self.x, self.y, self.read = x, y, None
+
+    def enqueue(self):
+        self.read = self.x.copy()
+
+    def wait(self):
+        self.y[...] = 2 * self.read
+
+    def times(self):
+        return 5, 9
+
+
+def image():
+    x = np.arange(24.0).reshape(1, 3, 4, 2)
+    return x, np.zeros((1, 3, 2, 2)), np.zeros((1, 3, 2, 2))
+
+
+def test_rows_are_copied_before_every_run_and_told_as_a_conversion():
+    x, own, y = image()
+    call = with_rows(Doubled(own, y), [(own, x[:, :, 1:3])])
+    for _ in range(2):
+        call.run()
+        assert np.array_equal(y, 2 * x[:, :, 1:3])
+        x += 1
+    (rows, start, end), inner = call.conversions()
+    assert (rows, inner) == ("rows", ("to NHWC", 1, 2))
+    assert 0 < start <= end
+
+
+def test_what_is_enqueued_reads_rows_as_they_were_then():
+    x, own, y = image()
+    call = with_rows(DoubledLater(own, y), [(own, x[:, :, 1:3])])
+    assert isinstance(call, AsyncInvocation)
+    before = x[:, :, 1:3].copy()
+    call.enqueue()
+    x += 1
+    call.wait()
+    assert np.array_equal(y, 2 * before)
+    assert call.times() == (call.conversions()[0][1], 9)
+
+
+def test_nothing_to_copy_leaves_the_invocation_as_it_is():
+    _, own, y = image()
+    call = Doubled(own, y)
+    assert with_rows(call, []) is call

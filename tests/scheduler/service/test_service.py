@@ -1,15 +1,24 @@
+"""Requests of a service, their order and what is counted."""
+
 import asyncio
+import re
 import threading
 from concurrent.futures import CancelledError
+from math import inf
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
 from scheduler import DeadlineError, Demand, OverloadedError, Scheduler, Service, Session
 from scheduler.delegates import CpuDelegate, NullDelegate
 from scheduler.delegates.base import Compiled, Invocation
 from scheduler.runtime.several import Begins
+from scheduler.service.counters import Counters
+from scheduler.service.measured import measured_network
+from scheduler.service.requests import Request, Waiting
 from tests import onnx_runtime
 
 
@@ -196,3 +205,80 @@ def test_rates_that_can_be_held_are_told_from_those_that_cannot(two):
         assert "times these rates are held" in caught.value.hint
         with pytest.raises(OverloadedError, match="without a concurrent workload, more than its deadline of 1 ms"):
             service.admit({"a": Demand(1.0, 1)})
+
+
+ROOM = {"a": True, "b": True}
+
+
+def request(model="a", *, priority=0, arrived=0.0, deadline=inf):
+    return Request(model, None, priority, arrived, deadline)
+
+
+def order(requests, used=(), room=ROOM):
+    waiting = Waiting(ROOM, 100)
+    for model, seconds in used:
+        waiting.used(model, seconds)
+    for each in requests:
+        waiting.add(each)
+    found = []
+    while (each := waiting.next(room)) is not None:
+        found.append(requests.index(each))
+    return found
+
+
+def test_priority_goes_before_deadline_and_deadline_before_arrival():
+    requests = [request(arrived=0), request(arrived=1, deadline=9), request(arrived=2, deadline=5), request(arrived=3, priority=1)]
+    assert order(requests) == [3, 2, 1, 0]
+
+
+def test_model_that_had_least_of_the_processors_goes_first():
+    requests = [request("a", arrived=0), request("b", arrived=1)]
+    assert order(requests, used=[("a", 2.0), ("b", 1.0)]) == [1, 0]
+
+
+def test_requests_that_are_late_are_taken_away():
+    waiting = Waiting(ROOM, 9)
+    early, late, never = request(deadline=1), request(deadline=2), request()
+    for each in (late, never, early):
+        waiting.add(each)
+    assert waiting.first_deadline == 1
+    assert waiting.overdue(1.5) == [early]
+    assert len(waiting) == 2
+    assert waiting.everything() == [late, never]
+    assert waiting.first_deadline is None
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3))))
+def test_nobody_goes_before_someone_of_higher_priority_or_earlier_deadline(pairs):
+    requests = [
+        request(priority=priority, arrived=float(number), deadline=float(deadline)) for number, (priority, deadline) in enumerate(pairs)
+    ]
+    found = order(requests)
+    assert sorted(found) == list(range(len(pairs)))
+    keys = [(-pairs[each][0], pairs[each][1], each) for each in found]
+    assert keys == sorted(keys)
+
+
+def test_text_has_the_form_that_prometheus_reads():
+    counters = Counters(["a", 'b"\n'])
+    counters.note("a", "done", 0.003)
+    counters.note("a", "late", 20.0)
+    counters.note('b"\n', "refused")
+    text = counters.text(3, {"a": 1, 'b"\n': 0})
+    # metric, labels and number, as the format's grammar has it
+    sample = re.compile(r'[a-z_]+(\{[a-z]+="([^"\\\n]|\\["\\n])*"(,[a-z]+="([^"\\\n]|\\["\\n])*")*\})? [0-9.e+-]+')
+    for line in text.splitlines():
+        assert line.startswith(("# HELP ", "# TYPE ")) or sample.fullmatch(line), line
+    assert 'nn_stretch_requests_total{model="a",outcome="done"} 1' in text
+    assert 'nn_stretch_requests_total{model="b\\"\\n",outcome="refused"} 1' in text
+    assert "nn_stretch_waiting 3" in text
+    assert text.endswith("\n")
+
+
+def test_session_that_is_closed_cannot_be_measured(bundle_dir):
+    from predictors.errors import StretchError
+
+    with Session(bundle_dir) as session:
+        pass
+    with pytest.raises(StretchError, match="closed"):
+        measured_network("n", session)

@@ -1,13 +1,20 @@
+"""What a simulation answers."""
+
+import msgspec
 import numpy as np
 import pytest
 
+from predictors.errors import UsageError
 from scheduler.bundle.load import load_bundle
+from scheduler.simulate.admit import Demand, admit
 from scheduler.simulate.answer import Request, simulate, tracks
 from scheduler.simulate.arrivals import Arrivals
 from scheduler.simulate.load import Load
+from scheduler.simulate.networks import Network
 from scheduler.simulate.predicted import predicted_trace
 from scheduler.simulate.scene import Scene
 from tests.predictors.specified import specified
+from tests.scheduler.simulate.plans import single
 
 PIXEL6 = specified("pixel6")
 
@@ -58,3 +65,66 @@ def test_efficiency_is_the_plans_where_nothing_disturbs_and_falls_with_latency(b
     assert calm.ideal_split_ms == planned / 2
     slowed, _ = simulate(bundle, PIXEL6, Scene(loads=(Load("cpu", 0.5, 0, 1e6),)), Request(), [])
     assert slowed.efficiency == pytest.approx(0.8 * planned / slowed.p50_ms, rel=1e-5)
+
+
+def whole(name, processor, ms):
+    return Network(name, *single(processor, ms))
+
+
+def test_rates_that_leave_time_are_held_and_the_busiest_processor_is_named():
+    found = admit([whole("a", "cpu", 4.0), whole("b", "gpu", 2.0)], [Demand(100, 20.0), Demand(100, 20.0)])
+    assert found.holds
+    assert found.busy == pytest.approx({"cpu0": 0.4, "gpu": 0.2})
+    assert "the busiest is `cpu0`, 40 %" in found.reason
+    assert found.factor == pytest.approx(2.5)
+    assert {name: each.missed for name, each in found.kept.items()} == {"a": 0, "b": 0}
+
+
+def test_deadline_that_the_network_alone_misses_is_refused_and_named():
+    found = admit([whole("a", "cpu", 6.0)], [Demand(10, 5.0)])
+    assert not found.holds
+    assert found.reason == "an inference of `a` takes 6.00 ms without a concurrent workload, more than its deadline of 5 ms"
+    assert found.factor == 0
+
+
+@pytest.mark.slow
+def test_a_hundred_per_second_for_the_first_does_not_starve_the_rare_one():
+    found = admit([whole("often", "cpu", 5.0), whole("rare", "cpu", 20.0)], [Demand(100, 40.0), Demand(2, 300.0)])
+    assert found.holds
+    assert found.kept["rare"].requests >= 90
+
+
+def test_what_makes_no_sense_is_refused():
+    own = whole("a", "cpu", 1.0)
+    with pytest.raises(UsageError, match="distinct names"):
+        admit([own, own], [Demand(1), Demand(1)])
+    with pytest.raises(UsageError, match="distinct names"):
+        admit([], [])
+    with pytest.raises(UsageError, match="do not go together"):
+        admit([own], [])
+    with pytest.raises(UsageError, match="deadline"):
+        Demand(1, 0.0)
+    with pytest.raises(UsageError, match="priority"):
+        Demand(1, priority=101)
+
+
+@pytest.fixture
+def manifest(bundle_dir):
+    return load_bundle(bundle_dir).manifest
+
+
+def spans(trace):
+    return {span.name: span for span in trace.spans}
+
+
+def test_branches_overlap_and_the_meeting_point_waits_for_the_slower(manifest):
+    slow = tuple(msgspec.structs.replace(s, predicted_ms=5.0) if s.name == "s1.gpu" else s for s in manifest.subgraphs)
+    found = spans(predicted_trace(msgspec.structs.replace(manifest, subgraphs=slow), specified("pixel6")))
+    assert found["s1.cpu"].start_ns < found["s1.gpu"].end_ns
+    assert found["s1.join"].start_ns == found["s1.gpu out"].end_ns > found["s1.cpu"].end_ns
+    assert found["s1.gpu in"].end_ns == found["s1.gpu"].start_ns
+
+
+def test_bundle_without_predicted_times_has_no_predicted_trace(manifest):
+    unknown = tuple(msgspec.structs.replace(s, predicted_ms=None) if s.name == "head" else s for s in manifest.subgraphs)
+    assert predicted_trace(msgspec.structs.replace(manifest, subgraphs=unknown), specified("pixel6")) is None

@@ -1,15 +1,24 @@
+"""The simulated clock of one user, of several and of plans that change."""
+
+from dataclasses import replace
 from itertools import pairwise
+from math import inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from predictors.errors import UsageError
+from scheduler.adapt.policy import Policy, Probe, Probed, Ran
 from scheduler.runtime.machine import CALLING_THREAD
+from scheduler.runtime.several import Several, User
 from scheduler.simulate.arrivals import Arrivals
 from scheduler.simulate.clock import Clock
+from scheduler.simulate.flow import Look
 from scheduler.simulate.load import Load
-from scheduler.simulate.networks import Network
+from scheduler.simulate.networks import Network, alternative_of
 from scheduler.simulate.scene import Scene
+from scheduler.simulate.sharing import Sharing
 from scheduler.simulate.times import StepTime
 from stretch.planning.cost.schedule import Job, schedule
 from tests.effort import examples
@@ -122,3 +131,149 @@ def test_requests_wait_for_a_lane_and_their_waiting_counts():
     early = simulated(single("gpu", 10.0), runs=4, arrivals=Arrivals("periodic", 25.0))
     assert early.latencies_ms == pytest.approx((10, 10, 10, 10))
     assert early.elapsed_ms == pytest.approx(85)
+
+
+BOTH = Network("both", *chain([{"cpu": (0.0, 10.0, 0.0), "gpu": (1.0, 10.0, 1.0)}] * 2))
+CPU = Network("cpu", *single("cpu", 36.0))
+GPU = Network("gpu", *single("gpu", 34.0))
+BUSY = (Load("gpu", 0.9, 400.0, 2000.0),)
+
+
+def test_work_moves_away_from_a_contended_processor_and_returns():
+    still = Clock(BOTH, Scene(runs=200, loads=BUSY)).run()
+    found = Clock((BOTH, CPU, GPU), Scene(runs=200, loads=BUSY)).run()
+    (served,) = found.users
+    assert served.decided[0].decision.kind == "move"
+    assert served.decided[-1].decision.kind == "return"
+    assert served.decided[-1].decision.after == "both"
+    assert served.decided[-1].at_ms > 2000 > served.decided[0].at_ms > 400
+    assert sum(served.ran.values()) == 200
+    assert served.ran["cpu"] > 20
+    assert found.latencies_ms[-1] == found.latencies_ms[0] == still.latencies_ms[0]
+    # while the load lasts, most inferences take what the cpu alone takes, not ten times the gpu's time
+    assert found.elapsed_ms < still.elapsed_ms
+    slow, fewer = (sum(ms > 100 for ms in each.latencies_ms) for each in (still, found))
+    assert 0 < fewer < slow
+
+
+def test_decisions_are_those_of_the_policy_told_the_same_inferences_and_probes():
+    found = Clock((BOTH, CPU, GPU), Scene(runs=200, loads=BUSY, traced=200)).run()
+    policy = Policy([alternative_of(each) for each in (BOTH, CPU, GPU)])
+    state, decided, look = policy.begin(), [], None
+    for number, trace in enumerate(found.traces):
+        took = {}
+        for span in trace.spans:
+            if span.kind in ("subgraph", "join"):
+                took[span.processor] = took.get(span.processor, 0.0) + span.ms
+        ran, now = policy.alternatives[state.present], trace.end_ns / 1e6
+        state, decision = policy.after(state, Ran(number, ran.name, ran.computing_ms, took))
+        decided += [(decision.inference, decision.kind, decision.after)] if decision else []
+        if look is not None and look[0] + look[2] <= now:
+            state, decision = policy.after(state, Probed(number, look[1].processor, look[1].expected_ms, look[2]))
+            decided += [(decision.inference, decision.kind, decision.after)]
+            look = None
+        elif decision is not None and decision.probe is not None:
+            # a tenth of the processor is left as long as the load lasts
+            look = now, decision.probe, decision.probe.expected_ms * (10 if 400 <= now < 2000 else 1)
+    want = [each.decision for each in found.users[0].decided]
+    assert decided == [(each.inference, each.kind, each.after) for each in want]
+
+
+@given(st.floats(0.1, 50), st.lists(st.tuples(st.floats(0.1, 10), st.floats(0, 1)), min_size=1, max_size=20), st.floats(0.05, 1))
+def test_probe_is_over_when_its_work_is_done_at_the_rates_of_the_time(ms, stretches, rate):
+    look, now, done = Look(Probe("gpu", "both", ms), 5.0, rate), 5.0, 0.0
+    for lasts, after in stretches:
+        took = look.took(now + lasts, after)
+        if done + lasts * rate < ms * (1 - 1e-9):
+            assert took is None
+        elif took is not None:
+            assert now - 5 <= took <= now + lasts - 5 + 1e-9
+            assert done + (took - (now - 5)) * rate == pytest.approx(ms)
+            return
+        now, done, rate = now + lasts, done + lasts * rate, after
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(20))
+@given(st.integers(2, 4), st.sampled_from([None, Arrivals("poisson", 20.0)]), st.integers(0, 3))
+def test_inferences_in_flight_end_on_the_plan_they_began_on(in_flight, arrivals, seed):
+    found = Clock((BOTH, CPU, GPU), Scene(runs=120, in_flight=in_flight, arrivals=arrivals, loads=BUSY, seed=seed, traced=120)).run()
+    (served,) = found.users
+    assert len(served.latencies_ms) == 120
+    steps = [{span.name for span in trace.spans if span.kind == "subgraph"} for trace in served.traces]
+    assert {frozenset(each) for each in steps} <= {frozenset(each.plan.subgraphs) for each in (BOTH, CPU, GPU)}
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(30))
+@given(timed_plans(), timed_plans(), st.integers(1, 3), st.integers(1, 2))
+def test_users_share_processors_and_none_runs_two_steps_at_once(one, other, in_flight, theirs):
+    scene = Scene(runs=6, in_flight=in_flight, traced=6)
+    found = Clock(Network("a", *one), scene, [(Network("b", *other), Scene(runs=40, in_flight=theirs, traced=40))]).run()
+    ended = [span for served in found.users for trace in served.traces for span in trace.spans if span.kind == "subgraph"]
+    for name in {span.queue for span in ended} - {"calling thread"}:
+        mine = sorted((span.start_ns, span.end_ns) for span in ended if span.queue == name)
+        assert all(end <= start + 1 for (_, end), (start, _) in pairwise(mine))
+    assert len(found.users[0].latencies_ms) == 6
+    assert found.elapsed_ms == pytest.approx(max(trace.end_ns for trace in found.users[0].traces) / 1e6)
+
+
+def network(name, *segments):
+    return Network(name, *chain(segments))
+
+
+def whole(name, processor, ms):
+    return Network(name, *single(processor, ms))
+
+
+def segments():
+    branch = st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(0, 2))
+    return st.lists(st.dictionaries(st.sampled_from(PROCESSORS), branch, min_size=1, max_size=3), min_size=1, max_size=3)
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(40))
+@given(segments(), segments(), st.integers(1, 3), st.one_of(st.none(), st.integers(1, 60)), st.integers(0, 3))
+def test_the_runtime_s_machine_told_the_same_decides_the_same(one, other, lanes, deadline, seed):
+    networks = (network("a", *one), network("b", *other))
+    scene = Scene(runs=12, in_flight=lanes, jitter=0.2, seed=seed, deadline_ms=deadline)
+    clock = Clock(networks[0], scene, [(networks[1], replace(scene, runs=1000))], sharing=Sharing((2.0,)))
+    ran = clock.run()
+    assert len(ran.users[0].latencies_ms) == 12
+    events = list(clock.shared.events)
+    users = {
+        str(number): User(each.plan, each.placements, lanes, weight)
+        for number, (each, weight) in enumerate(zip(networks, (2.0, 1.0), strict=True))
+    }
+    again = Several(users)
+    assert [tuple(again.handle(event)) for event, _ in events] == [answer for _, answer in events]
+
+
+def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue():
+    long, urgent = whole("long", "cpu", 5.0), whole("urgent", "cpu", 1.0)
+    scene = Scene(runs=40, in_flight=4)
+    theirs = Scene(runs=100, arrivals=Arrivals("periodic", 20.0), deadline_ms=8.0)
+    workloads = [(urgent, theirs), *((long, replace(scene, runs=1000)) for _ in range(3))]
+    turns = Clock(long, scene, workloads, sharing=Sharing()).run().users[1]
+    lined = Clock(long, scene, workloads).run().users[1]
+    assert max(turns.latencies_ms) <= 6.0 + 1e-9
+    assert max(lined.latencies_ms) > 15
+
+
+def test_weights_divide_a_processor():
+    own, other = whole("a", "cpu", 1.0), whole("b", "cpu", 1.0)
+    ran = Clock(own, Scene(runs=300, in_flight=2), [(other, Scene(runs=10_000, in_flight=2))], sharing=Sharing((3.0,))).run()
+    assert len(ran.users[1].latencies_ms) == pytest.approx(100, abs=3)
+
+
+def test_what_makes_no_sense_is_refused():
+    own = whole("a", "cpu", 1.0)
+    with pytest.raises(UsageError, match="do not take turns"):
+        Clock((own, whole("b", "cpu", 1.0)), Scene(), sharing=Sharing())
+    with pytest.raises(UsageError, match="weight"):
+        Clock(own, Scene(), sharing=Sharing((-1.0,)))
+    with pytest.raises(UsageError, match="patience"):
+        Clock(own, Scene(), sharing=Sharing(patience_ms=0.0))
+    for options in ({"deadline_ms": 0.0}, {"deadline_ms": inf}, {"priority": 1000}):
+        with pytest.raises(UsageError):
+            Scene(**options)

@@ -1,10 +1,46 @@
+"""Where tensors lie, and the tiles that read them."""
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduler.delegates.opencl import OpenCLDelegate
-from scheduler.delegates.opencl.device import open_device
+from scheduler.delegates.opencl.device import Traits, open_device
 from scheduler.delegates.opencl.memory import Arenas
+from scheduler.delegates.opencl.schedule import COSTS, Problem, Schedules, analytic_cycles, rank_tiles, tile_cycles
+from scheduler.delegates.opencl.tensors import Blocking
 from scheduler.memory.naive import plan_naive
 from tests.scheduler.delegates.opencl import networks
+
+shapes = st.tuples(*[st.integers(1, 9)] * 4)
+blockings = st.builds(Blocking, st.sampled_from([4, 8, 16]), st.booleans())
+
+
+def element(view, n, c, h, w):
+    """Index of an element in memory, as the kernels compute it."""
+    return (
+        view.offset + n * view.strides[0] + c // view.lanes * view.strides[1] + h * view.strides[2] + w * view.strides[3] + c % view.lanes
+    )
+
+
+@given(shapes, blockings)
+def test_every_element_has_a_place_of_its_own_inside_the_buffer(shape, blocking):
+    view = blocking.blocked("t", shape)
+    places = {element(view, *index) for index in np.ndindex(*shape)}
+    assert len(places) == int(np.prod(shape))
+    assert max(places) * blocking.item_bytes < view.bytes
+
+
+@given(shapes, blockings, st.data())
+def test_slice_of_channels_is_where_these_channels_are(shape, blocking, data):
+    n, c, h, w = shape
+    first = data.draw(st.integers(0, (c - 1) // blocking.lanes)) * blocking.lanes
+    count = data.draw(st.integers(1, c - first))
+    whole = blocking.blocked("t", shape)
+    part = whole.channels(first, count)
+    assert part.shape == (n, count, h, w)
+    assert all(element(part, i, k, y, x) == element(whole, i, first + k, y, x) for i, k, y, x in np.ndindex(n, count, h, w))
 
 
 def test_kernels_compute_the_same_with_a_buffer_for_each_tensor(tmp_path):
@@ -35,3 +71,39 @@ def test_subgraphs_of_one_queue_take_turns_in_the_same_memory(tmp_path):
     assert first is second
     for path in [*paths, *reversed(paths)]:
         assert networks.error(path) <= 1e-5
+
+
+AVX2 = Traits("pocl-avx2", 8, True, 16, True, (1, 16, 1), 1)
+AVX512 = Traits("pocl-avx512", 16, True, 32, True, (1, 16, 1), 1)
+GPU = Traits("nvidia", 4, False, 40, False, (32, 4, 1), 1)
+
+problems = st.builds(Problem, st.just("conv"), st.just(""), st.integers(1, 20000), st.integers(1, 256), st.integers(1, 5000))
+
+
+@given(problems, st.sampled_from([AVX2, AVX512, GPU]))
+def test_every_tile_fits_registers_pixels_and_blocks(problem, traits):
+    for tile in rank_tiles(Schedules(traits), problem):
+        assert tile["VW"] <= problem.pixels
+        assert tile["VC"] <= problem.blocks
+        assert tile["VW"] * tile["VC"] + tile["VC"] <= traits.registers
+
+
+@pytest.mark.parametrize(("traits", "best"), [(AVX2, 12), (AVX512, 24)])
+def test_sums_of_the_best_tile_of_a_large_convolution_fill_the_registers(traits, best):
+    tile = rank_tiles(Schedules(traits), Problem("conv", "", 3136, 16, 512))[0]
+    assert tile["VW"] * tile["VC"] >= best
+
+
+def test_tuned_schedule_is_taken_where_it_is_legal():
+    problem = Problem("conv", "s", 100, 4, 64)
+    legal = rank_tiles(Schedules(AVX2), problem)
+    assert Schedules(AVX2, {("conv", "s"): legal[-1]}).parameters(problem, legal) == legal[-1]
+    assert Schedules(AVX2, {("conv", "s"): {"VW": 99, "VC": 1, "CHANNELS_FIRST": 0}}).parameters(problem, legal) == legal[0]
+    assert Schedules(AVX2, {("conv", "other"): legal[-1]}).parameters(problem, legal) == legal[0]
+
+
+def test_device_that_nothing_was_learned_on_is_ranked_analytically():
+    problem = Problem("conv", "", 3136, 16, 512)
+    assert GPU.id not in COSTS
+    assert tile_cycles(GPU, problem, 4, 2) == analytic_cycles(GPU, problem, 4, 2)
+    assert tile_cycles(AVX2, problem, 4, 2) != analytic_cycles(AVX2, problem, 4, 2)

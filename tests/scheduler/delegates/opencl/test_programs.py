@@ -1,11 +1,19 @@
+"""Kernels, how they are built and kept."""
+
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from scheduler.delegates.opencl import programs
-from scheduler.delegates.opencl.binaries import binary_folder, write_binary
-from scheduler.delegates.opencl.device import open_device
+from predictors.errors import StretchError
+from scheduler.delegates.opencl import binaries, pocl_target, programs
+from scheduler.delegates.opencl.binaries import binary_file, binary_folder, read_binary, write_binary
+from scheduler.delegates.opencl.device import cpu_flags, find_device, open_device
 from scheduler.delegates.opencl.programs import FOLDER, BuildError, Programs
+from tests.scheduler.delegates.opencl import networks
 
 
 def test_failed_build_names_a_file_with_the_drivers_log():
@@ -62,3 +70,128 @@ def test_file_holds_the_kernel_of_its_name_and_says_what_it_does(path):
     assert f"__kernel void {path.stem}(" in text
     assert text.count("__kernel") == 1
     assert text.startswith("// ")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "nn-stretch" / "opencl"
+
+
+@pytest.mark.parametrize(
+    "other", [("d2", "driver", "o", "s"), ("d", "driver 2", "o", "s"), ("d", "driver", "o2", "s"), ("d", "driver", "o", "s2")]
+)
+def test_another_device_driver_option_or_source_has_a_file_of_its_own(other):
+    assert binary_file(*other) != binary_file("d", "driver", "o", "s")
+
+
+@pytest.mark.parametrize("damage", [lambda kept: kept[:-1], lambda kept: kept[:10], lambda kept: kept + b"x", lambda kept: b""])
+def test_damaged_binary_is_not_read(damage):
+    path = binary_file("d")
+    write_binary(path, b"code of a kernel")
+    path.write_bytes(damage(path.read_bytes()))
+    assert read_binary(path) is None
+
+
+def test_binaries_that_were_not_used_for_longest_are_dropped(monkeypatch):
+    monkeypatch.setattr(binaries, "MAX_FILES", 2)
+    paths = [binary_file(str(i)) for i in range(3)]
+    for i, path in enumerate(paths[:2]):
+        write_binary(path, b"code")
+        os.utime(path, (i, i))
+    read_binary(paths[0])
+    write_binary(paths[2], b"code")
+    assert [path.is_file() for path in paths] == [True, False, True]
+
+
+def test_nothing_is_kept_where_nothing_can_be_written(folder):
+    folder.parent.mkdir(parents=True)
+    folder.write_text("a file where the folder should be")
+    write_binary(binary_file("d"), b"code")
+    assert read_binary(binary_file("d")) is None
+    assert Path(folder).is_file()
+
+
+HASWELL = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "cx16", "popcnt", "abm"})
+SKYLAKE = HASWELL | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (SKYLAKE, "skylake-avx512"),
+        (SKYLAKE - {"avx512bw"}, "haswell"),
+        (HASWELL, "haswell"),
+        (HASWELL - {"fma"}, None),
+        (frozenset(), None),
+    ],
+)
+def test_oldest_processor_with_the_instructions_is_compiled_for(flags, name):
+    assert pocl_target.target(flags) == name
+
+
+#: The driver forgets the processor, as on one that it does not know; then it is told. Some builds of
+#: the driver take the name from elsewhere: they compile on, and there is nothing to tell them.
+FORGETS = """
+import sys
+
+import pyopencl as cl
+from scheduler.delegates.opencl import pocl_target
+from scheduler.delegates.opencl.device import cpu_flags, find_device
+
+device = find_device()
+known = pocl_target.place_of(device.int_ptr, device.version.split("linux-gnu-")[-1].strip())
+place = known or pocl_target.place_of(device.int_ptr, pocl_target.target(cpu_flags()))
+if place is None:
+    sys.exit("forgets nothing")
+pocl_target.point(place, "generic")
+source = "kernel void twice(global float8* a) { a[get_global_id(0)] = fma(a[get_global_id(0)], 2.0f, 1.0f); }"
+
+def result():
+    import numpy as np
+
+    context = cl.Context([device])
+    x = np.arange(64, dtype=np.float32)
+    buffer = cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=x)
+    queue = cl.CommandQueue(context)
+    cl.Program(context, source).build().twice(queue, (8,), None, buffer)
+    got = np.empty_like(x)
+    cl.enqueue_copy(queue, got, buffer)
+    return bool((got == x * 2 + 1).all())
+
+try:
+    result()
+    sys.exit("forgets nothing")
+except cl.RuntimeError as error:
+    print("unknown target CPU" in str(error))
+print(pocl_target.name_target(device, cpu_flags()))
+print(result())
+"""
+
+
+def test_driver_that_does_not_know_the_processor_compiles_for_one_it_knows(tmp_path):
+    if platform.machine() != "x86_64" or "Portable" not in find_device().platform.name or pocl_target.target(cpu_flags()) is None:
+        pytest.skip("PoCL on x86-64 with AVX2 alone")
+    run = subprocess.run(
+        [sys.executable, "-c", FORGETS], capture_output=True, text=True, env=os.environ | {"POCL_CACHE_DIR": str(tmp_path)}
+    )
+    if run.stderr.endswith("forgets nothing\n"):
+        pytest.skip("this driver knows its processor in another way")
+    assert run.stdout.split() == ["True", pocl_target.target(cpu_flags()), "True"], run.stderr
+
+
+@pytest.mark.slow
+def test_newcomer_adds_a_kernel_with_one_file_and_one_function(tmp_path, added_template):
+    (tmp_path / "cosine.cl").write_text(networks.COSINE)
+    added_template("Cos", networks.cosine("cosine"), tmp_path)
+    nodes = [("Relu", ["x"], "r", {}), ("Cos", ["r"], "y", {})]
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 9, 5, 3)}, ["y"], {})
+    assert "cosine" in networks.kernels(path)
+    assert networks.error(path) <= 1e-6
+
+
+def test_kernel_without_a_file_is_an_error_that_says_where_it_should_be(tmp_path, added_template):
+    added_template("Cos", networks.cosine("cosine_of_nowhere"), tmp_path)
+    path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 4, 2, 2)}, ["y"], {})
+    with pytest.raises(StretchError, match=r"the kernel `cosine_of_nowhere` has no file cosine_of_nowhere\.cl in .*" + tmp_path.name):
+        networks.error(path)

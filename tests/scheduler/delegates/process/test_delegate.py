@@ -1,15 +1,21 @@
+"""Subgraphs in another process."""
+
 import gc
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError
 from scheduler.delegates.process import ProcessDelegate
+from scheduler.delegates.process.child import Server, serve
+from scheduler.delegates.process.line import GoneError, Line
 from scheduler.runtime.session import Session
 from scheduler.shared import shared_like
 from tests import onnx_runtime
@@ -123,3 +129,96 @@ def test_buffers_in_shared_memory_are_not_copied(bundle_dir):
     x[:] = X
     call.run()
     assert np.array_equal(output, onnx_runtime.output(bundle_dir / "stem.onnx", X))
+
+
+@pytest.fixture
+def line():
+    found = Line("reference", ())
+    yield found
+    found.end()
+
+
+def compiled(line, bundle_dir):
+    return line.make(do="compile", model=str(bundle_dir / "stem.onnx"))
+
+
+@pytest.mark.slow
+def test_several_threads_get_their_own_answers(line, bundle_dir):
+    found = {}
+
+    def ask(key):
+        number = line.send(do="compile", model=str(bundle_dir / f"{key}.onnx"), key=key)
+        try:
+            found[key] = line.answer(number)["outputs"]
+        except StretchError as error:
+            found[key] = error.message
+
+    keys = ["stem", "nowhere", "head"]
+    threads = [threading.Thread(target=ask, args=(key,)) for key in keys]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "nowhere.onnx" in found["nowhere"]
+    assert found["stem"] != found["head"]
+
+
+@pytest.mark.slow
+def test_new_child_has_made_what_the_old_one_had(line, bundle_dir):
+    compiled(line, bundle_dir)
+    old = line.pid
+    os.kill(old, signal.SIGKILL)
+    key, found = compiled(line, bundle_dir)
+    assert (key, found["inputs"]) == (1, [["x", [1, 3, 8, 8]]])
+    assert line.pid != old
+
+
+@pytest.mark.slow
+def test_child_that_cannot_be_made_as_the_old_one_was_is_tried_anew_each_time(line, bundle_dir, tmp_path):
+    file = tmp_path / "stem.onnx"
+    file.write_bytes((bundle_dir / "stem.onnx").read_bytes())
+    line.make(do="compile", model=str(file))
+    kept = file.read_bytes()
+    file.unlink()
+    os.kill(line.pid, signal.SIGKILL)
+    for _ in range(2):
+        with pytest.raises(StretchError, match=r"stem\.onnx"):
+            compiled(line, bundle_dir)
+    file.write_bytes(kept)
+    assert compiled(line, bundle_dir)[1]["inputs"]
+
+
+def test_nothing_is_asked_of_what_was_closed(line):
+    line.end()
+    with pytest.raises(GoneError, match="closed"):
+        line.make(do="compile", model="x.onnx")
+
+
+def test_a_failure_is_an_answer_and_the_next_command_is_served(bundle_dir):
+    commands = [
+        {"do": "compile", "model": "nowhere.onnx", "key": 0, "number": 1},
+        {"do": "compile", "model": str(bundle_dir / "stem.onnx"), "key": 1, "number": 2},
+    ]
+    answers = io.BytesIO()
+    serve(Server("reference", ()), io.BytesIO(b"".join(json.dumps(c).encode() + b"\n" for c in commands)), answers)
+    first, second = (json.loads(line) for line in answers.getvalue().splitlines())
+    assert "nowhere.onnx" in first["error"]
+    assert first["number"] == 1
+    assert second == {"number": 2, "inputs": [["x", [1, 3, 8, 8]]], "outputs": [["t0", [1, 6, 8, 8]]]}
+
+
+def test_unknown_command_is_refused():
+    with pytest.raises(StretchError, match="does not know"):
+        Server("reference", ()).handle({"do": "dance"})
+
+
+def test_results_are_written_to_the_shared_files(bundle_dir, tmp_path):
+    server = Server("reference", ())
+    server.handle({"do": "compile", "model": str(bundle_dir / "stem.onnx"), "key": 3})
+    shapes = {"x": (1, 3, 8, 8), "t0": (1, 6, 8, 8)}
+    memory = {name: np.memmap(tmp_path / name, np.float32, "w+", shape=shape) for name, shape in shapes.items()}
+    described = {name: [{"file": str(tmp_path / name), "offset": 0, "shape": shape, "dtype": "<f4"}] for name, shape in shapes.items()}
+    memory["x"][:] = 1
+    server.handle({"do": "bind", "key": 4, "compiled": 3, "inputs": described["x"], "outputs": described["t0"]})
+    server.handle({"do": "run", "bound": 4})
+    assert memory["t0"].any()

@@ -1,10 +1,21 @@
+"""ONNX files, what they tell and their weights."""
+
+from pathlib import Path
+
+import numpy as np
 import onnx
 import onnx.shape_inference
 import pytest
-from onnx import TensorProto, helper
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx import open_onnx, state
+from scheduler.formats.onnx.file import graph_shapes, load_onnx
+from scheduler.formats.onnx.shapes.constants import SHORT
+from scheduler.formats.onnx.weights import TYPES, stored_tensor
 
 
 def saved(path, *nodes, weights=(), side=2):
@@ -46,3 +57,53 @@ def test_damaged_file_is_refused_as_it_is_opened(tmp_path):
     (tmp_path / "m.onnx").write_bytes(two(tmp_path / "whole.onnx").read_bytes()[:-9])
     with pytest.raises(StretchError, match=r"m\.onnx is not an ONNX model"):
         open_onnx(tmp_path / "m.onnx")
+
+
+def external(name, location):
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+def graph(nodes=(), initializers=(), name="g"):
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2]) for n in ("x", "y")]
+    return helper.make_graph(list(nodes), name, values[:1], values[1:], list(initializers))
+
+
+def test_shapes_leave_weights_out(tmp_path):
+    path = tmp_path / "m.onnx"
+    weight = helper.make_tensor("x", TensorProto.FLOAT, [1, 2], [1.0, 2.0])
+    onnx.save(helper.make_model(graph([helper.make_node("Relu", ["x"], ["y"])], [weight])), str(path))
+    assert graph_shapes(load_onnx(path), path) == ({}, {"y": (1, 2)})
+
+
+@pytest.mark.parametrize("content", [None, b"", b"text"])
+def test_file_that_is_no_model_is_one_error(tmp_path, content):
+    path = tmp_path / "m.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StretchError, match=r"cannot read|is not an ONNX model"):
+        load_onnx(path)
+
+
+FILE = Path("m.onnx")
+
+
+@given(st.data(), st.sampled_from(sorted(TYPES)))
+def test_weight_of_any_type_is_what_its_array_is(data, kind):
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    shape = data.draw(arrays.array_shapes(min_dims=0, max_dims=3, max_side=4))
+    array = data.draw(arrays.arrays(dtype, shape))
+    found = stored_tensor(numpy_helper.from_array(array, "w"), FILE)
+    assert (found.shape, found.type) == (shape, kind)
+    if array.size > SHORT:
+        assert found.values is None
+    else:
+        np.testing.assert_array_equal(np.array(found.values, dtype).reshape(shape), array)
+
+
+def test_weight_beside_the_file_is_not_read(tmp_path):
+    (tmp_path / "w.bin").write_bytes(b"\0" * 8)
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    assert stored_tensor(tensor, tmp_path / "m.onnx").values is None

@@ -1,4 +1,6 @@
-"""Files from anywhere: what a file says is checked before anything follows it."""
+"""TFLite files as they are read."""
+
+import inspect
 
 import numpy as np
 import pytest
@@ -6,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
+from scheduler.formats.flatbuffer import SCALARS
 from scheduler.formats.tflite import open_tflite
 from scheduler.formats.tflite.file import TYPES
-from scheduler.formats.tflite.operators import ANY_TFLITE
+from scheduler.formats.tflite.operators import ANY_TFLITE, NAMES, OPTIONS, TABLES
 
 KINDS = {kind: number for number, kind in TYPES.items()}
 
@@ -155,3 +158,27 @@ def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_fa
         assert "\n" not in message
     else:
         assert all(0 <= i < len(network.tensors) for operator in network.operators for i in operator.outputs)
+
+
+schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
+
+
+def test_operators_have_the_numbers_of_the_schema():
+    assert {name: getattr(schema.BuiltinOperator, name) for name in NAMES.values()} == {name: number for number, name in NAMES.items()}
+
+
+def test_tables_of_settings_have_the_numbers_of_the_schema():
+    assert {table: getattr(schema.BuiltinOptions, table) for table in OPTIONS.values()} == {table: n for n, table in OPTIONS.items()}
+
+
+@pytest.mark.parametrize(("table", "field"), [(table, field) for table, fields in TABLES.items() for field in fields])
+def test_fields_lie_where_the_schema_has_them(table, field):
+    slot, kind = TABLES[table][field]
+    own = getattr(schema, table, None)
+    if own is None:
+        pytest.skip("the runtime's schema has no such table")
+    read = inspect.getsource(getattr(own, "".join(part.title() for part in field.split("_"))))
+    assert f"self._tab.Offset({4 + 2 * slot})" in read
+    if kind in SCALARS:
+        names = {"b": "Int8", "B": "Uint8", "i": "Int32", "I": "Uint32", "q": "Int64", "Q": "Uint64", "f": "Float32", "?": "Bool"}
+        assert f"{names[SCALARS[kind]]}Flags" in read

@@ -1,13 +1,20 @@
-"""Files of other exporters: shapes, work and hashes, and what is refused."""
+"""Files that are compared and the runtimes that take them."""
+
+import hashlib
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
+from scheduler.cores import available_cores
 from scheduler.formats.tflite import open_tflite
 from scheduler.measure.bench.files import open_subject, tflite_macs
-from scheduler.measure.bench.subject import UNNAMED
+from scheduler.measure.bench.runtimes import RUNTIMES, SCHEDULER, expected_of, prepare, unavailable
+from scheduler.measure.bench.subject import UNNAMED, End, digest, hash_of, random_arrays, settled
 from tests.scheduler.measure.bench.nets import CHANNELS, FILTERS, WIDE, conv_onnx, linear_tflite
 
 
@@ -67,3 +74,99 @@ def test_weights_outside_of_the_files_folder_are_refused(tmp_path):
     path.write_bytes(model.SerializeToString())
     with pytest.raises(StretchError, match="outside of its folder"):
         open_subject(str(path), {}, 0, tmp_path)
+
+
+CORES = available_cores()
+
+
+def needs(runtime):
+    if unavailable(runtime) is not None:
+        pytest.skip(f"{runtime} is not installed")
+
+
+@pytest.mark.parametrize("inputs", [1, 3])
+@pytest.mark.parametrize("runtime", [name for name, (kind, _, _) in RUNTIMES.items() if kind == "onnx"])
+def test_onnx_file_gives_what_a_plain_session_gives(tmp_path, runtime, inputs):
+    needs(runtime)
+    path = conv_onnx(tmp_path / "m.onnx", inputs=inputs)
+    subject = open_subject(str(path), {}, 0, tmp_path)
+    expected = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, dict(subject.inputs))[0]
+    ready = prepare(subject, runtime, CORES)
+    assert ready.time() > 0
+    np.testing.assert_allclose(ready.outputs()["y"], expected, rtol=1e-4, atol=1e-4)
+    ready.close()
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_tflite_file_gives_what_numpy_gives_also_of_another_batch(tmp_path, rows):
+    needs("litert")
+    path, linear = linear_tflite(tmp_path / "m.tflite", opened=True)
+    subject = open_subject(str(path), {"x": (rows, 5)}, 0, tmp_path)
+    ready = prepare(subject, "litert", CORES[:1])
+    assert ready.time() > 0
+    (output,) = ready.outputs().values()
+    np.testing.assert_allclose(output, linear(subject.inputs["x"]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.torch
+def test_bundle_gives_what_its_whole_model_gives(tmp_path, tiny_bundle):
+    subject = open_subject(str(tiny_bundle), {}, 0, tmp_path)
+    ready = prepare(subject, SCHEDULER, CORES)
+    assert ready.time() > 0
+    expected = expected_of(subject, CORES)
+    got = ready.outputs()
+    ready.close()
+    assert got.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-3, atol=1e-4)
+
+
+IMAGE = End("x", (None, 3, None, None), "float32")
+FIXED = End("mask", (1, 4), "float32")
+
+
+def test_hash_is_that_of_the_file_and_of_weights_beside_it(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(b"model")
+    (tmp_path / "w").write_bytes(b"weights")
+    assert digest("onnx", tmp_path / "m.onnx") == (hashlib.sha256(b"model").hexdigest(), 5)
+    assert digest("onnx", tmp_path / "m.onnx", ["w"]) == (hashlib.sha256(b"modelweights").hexdigest(), 12)
+    with pytest.raises(StretchError, match="cannot read"):
+        digest("onnx", tmp_path / "m.onnx", ["gone"])
+
+
+@pytest.mark.parametrize(
+    ("ends", "asked", "found"),
+    [
+        ([IMAGE], {UNNAMED: (2, 3, 8, 8)}, {"x": (2, 3, 8, 8)}),
+        ([IMAGE, FIXED], {UNNAMED: (1, 3, 8, 8)}, {"x": (1, 3, 8, 8), "mask": (1, 4)}),
+        ([IMAGE, FIXED], {"x": (1, 3, 8, 8), "mask": (1, 4)}, {"x": (1, 3, 8, 8), "mask": (1, 4)}),
+        ([FIXED], {}, {"mask": (1, 4)}),
+        ([FIXED], {"other": (9, 9)}, {"mask": (1, 4)}),
+    ],
+)
+def test_shapes_are_the_files_filled_in_by_what_is_asked(tmp_path, ends, asked, found):
+    assert settled(tmp_path, ends, asked) == found
+
+
+@pytest.mark.parametrize("asked", [{"x": (1, 4, 8, 8)}, {"x": (1, 3, 8)}])
+def test_size_that_contradicts_the_file_is_refused(tmp_path, asked):
+    with pytest.raises(UsageError, match="is requested"):
+        settled(tmp_path, [IMAGE], asked)
+
+
+@pytest.mark.parametrize("shape", [(1 << 15, 3, 1 << 15, 1 << 15)])
+def test_huge_input_is_refused(tmp_path, shape):
+    with pytest.raises(StretchError, match="has the shape"):
+        settled(tmp_path, [IMAGE], {UNNAMED: shape})
+    with pytest.raises(StretchError, match="has 0 inputs"):
+        settled(tmp_path, [], {})
+
+
+@given(st.sampled_from(["float32", "float16", "int8", "uint8", "int64", "bool"]), st.integers(0, 99))
+def test_numbers_are_of_the_type_finite_and_those_of_the_seed(dtype, seed):
+    first, again, other = (random_arrays({"x": (dtype, (4, 50))}, each) for each in (seed, seed, seed + 1))
+    assert first["x"].dtype == np.dtype(dtype)
+    assert np.isfinite(first["x"].astype(float)).all()
+    assert hash_of(first) == hash_of(again) != hash_of(other)
+    if dtype == "int64":
+        assert set(np.unique(first["x"])) <= {0, 1}
