@@ -7,12 +7,11 @@ import pytest
 from hypothesis import strategies as st
 from msgspec import structs
 
-from predictors.devices import PROFILE_FOLDER, load_device
+from predictors.devices import load_device
 from predictors.errors import StretchError, UnknownNameError
-from predictors.fits import fit_path, read_fits, write_fits
-from predictors.fitting.conformal import covered, ends, family_ends, family_interval, interval
+from predictors.fits import fit_path, write_fits
+from predictors.fitting.conformal import covered, ends, family_interval, interval
 from predictors.fitting.fit import fit_device
-from predictors.measurements.networks import load_measurements
 from predictors.predictor import LatencyPredictor
 from tests.predictors.fitting.alike import differences
 from tests.predictors.fitting.worlds import DEVICE, kernel_world, whole_world
@@ -98,17 +97,6 @@ def test_profile_without_the_measured_core_sets_is_refused():
         fit_device(whole_world(), load_device("host"), DEVICE)
 
 
-@pytest.mark.slow
-def test_shipped_fit_of_a_phone_is_made_anew():
-    shipped = read_fits(PROFILE_FOLDER / "mi8se.toml", "mi8se")
-    made = {
-        (each.fit.processor, each.fit.core_set, each.fit.precision): each.fit
-        for each in fit_device(load_measurements("phones"), load_device("mi8se"))
-    }
-    assert made.keys() == shipped.keys()
-    assert [(key, each) for key in made for each in differences(made[key], shipped[key])] == []
-
-
 def test_another_slope_is_another_fit_and_another_last_digit_is_not(judged):
     fit = judged[0].fit
     for factor, alike in ((1 + 1e-4, True), (1.05, False)):
@@ -165,19 +153,3 @@ def test_interval_names_its_method_and_coverage():
     for made in (interval([0.9, 1.0, 1.2]), family_interval({"a": 0.9, "b": 1.0, "c": 1.2}, {"a": "a", "b": "b", "c": "c"})):
         assert (made.coverage, made.low, made.high) == (0.9, 0.9, 1.2)
         assert "Barber" in made.method
-
-
-@pytest.mark.slow
-def test_families_that_err_alike_are_covered_as_often_as_stated():
-    """Twelve families whose networks share an error: a thirteenth is covered about as often as stated, and more often than by plain ranks."""
-    draw = np.random.default_rng(0)
-    families = {f"{family}.{network}": str(family) for family in range(12) for network in range(6)}
-    plain, raised = [], []
-    for _ in range(60):
-        shared = {family: 0.1 * draw.standard_normal() for family in [*families.values(), "new"]}
-        ratios = {name: float(np.exp(shared[family] + 0.02 * draw.standard_normal())) for name, family in families.items()}
-        new = np.exp(shared["new"] + 0.02 * draw.standard_normal(50))
-        for found, (low, high) in ((plain, ends(list(ratios.values()))), (raised, family_ends(ratios, families))):
-            found.append(np.mean((low <= new) & (new <= high)))
-    assert np.mean(plain) <= np.mean(raised)
-    assert np.mean(raised) >= 0.83

@@ -7,13 +7,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from predictors.devices import PROFILE_FOLDER, DeviceProfile, load_device
+from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError
-from predictors.fits import KernelGroup, read_fits
+from predictors.fits import KernelGroup
 from predictors.fits.fit import Correction, Fit, HeldOut, Interval
 from predictors.fitting.borrowed import BORROWED_FITS, add_borrowed
 from predictors.fitting.design import Networks, design
-from predictors.fitting.fit import fit_device
 from predictors.fitting.folds import family_folds
 from predictors.fitting.formula import load_formula
 from predictors.fitting.pooled import fit_pooled
@@ -26,7 +25,6 @@ from predictors.models.fitted import FittedModel
 from predictors.models.terms import Grain
 from predictors.predictor import LatencyPredictor
 from tests.predictors.fits.examples import fit
-from tests.predictors.fitting.alike import differences
 from tests.predictors.networks import small_resnet
 
 
@@ -53,18 +51,6 @@ def world():
             places.append(CoreSet(f"d{number}", "all", made.units @ truth[precision, f"d{number}", "all"]))
         sets[precision] = places
     return designs, formula, sets, truth
-
-
-@pytest.mark.slow
-def test_networks_left_out_are_predicted_where_devices_differ_in_speed_alone(world):
-    designs, formula, sets, truth = world
-    training = np.ones(len(designs["fp16"].names), dtype=bool)
-    training[::4] = False
-    found = fit_pooled(designs, formula, sets, training)
-    assert set(found) == set(truth)
-    for place, sizes in found.items():
-        units = designs[place[0]].units[~training]
-        np.testing.assert_allclose(units @ sizes, units @ truth[place], rtol=0.12)
 
 
 def test_runtimes_differ_in_what_an_inference_takes_and_the_fastest_is_predicted(world):
@@ -118,16 +104,6 @@ def relatives_of_one_phone(lucks):
     tables = Measurements(Source("tables", "", "", "MIT", "n"), NETWORKS, dict.fromkeys(NETWORKS, "resnet"), rows)
     unknown, _ = chip("unknown", 40.0, 1.0)
     return dataclasses.replace(unknown, fits={}), [profile for profile, _ in chips], tables
-
-
-@pytest.mark.slow
-def test_chips_that_differ_by_their_peaks_alone_predict_each_other():
-    device, profiles, tables = relatives_of_one_phone([1.0] * 4)
-    [prior] = fit_priors(device, profiles, [tables])
-    assert [relative.device for relative in prior.relatives] == [f"phone{i}" for i in range(4)]
-    assert prior.scale == pytest.approx(1.0, rel=1e-4)
-    assert (prior.interval.low, prior.interval.high) == pytest.approx((1.0, 1.0), rel=1e-3)
-    assert prior.left_out.mape == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.slow
@@ -199,18 +175,6 @@ def test_interval_of_a_precision_holds_about_nine_tenths_of_all_devices(pool):
         ratios = [ratio for place, some in pool.ratios.items() if place[0] == precision for ratio in some.values()]
         assert np.mean([made.low <= ratio <= made.high for ratio in ratios]) >= 0.85
         assert 0.8 <= pool.covered([place for place in pool.ratios if place[0] == precision]) <= 0.97
-
-
-@pytest.mark.parametrize(("measurements", "device"), [("npu", "s24"), ("boards", "raspberrypi4")])
-@pytest.mark.slow
-def test_shipped_fit_is_the_one_that_its_measurements_make(measurements, device):
-    made = {
-        (each.fit.processor, each.fit.core_set, each.fit.precision): each.fit
-        for each in fit_device(load_measurements(measurements), load_device(device))
-    }
-    shipped = read_fits(PROFILE_FOLDER / f"{device}.toml", device)
-    assert made.keys() == shipped.keys()
-    assert [(key, each) for key in made for each in differences(made[key], shipped[key])] == []
 
 
 HELD = HeldOut(0, 0, 0, 0.0, 0.0, 0.0, 0.0)

@@ -24,14 +24,7 @@ PLANS = (BOTH, GPU, CPU)
 
 
 def play(factors, plans=PLANS, rules=None, lasts=1):
-    """Plans that inferences ran, and decisions.
-
-    Args:
-        factors: On each processor's time, for each inference.
-        plans: The alternatives.
-        rules: Of the policy.
-        lasts: Inferences that go by until a probe is over.
-    """
+    """Plans that inferences ran, and decisions."""
     policy = Policy(plans, rules)
     state, ran, decided, looks = policy.begin(), [], [], []
     for number, slow in enumerate(factors):
@@ -100,28 +93,6 @@ def test_probe_that_fails_leaves_its_processor_contended_and_is_repeated_later(m
     assert after.seen["gpu"].mean == state.seen["gpu"].mean
     assert after.seen["gpu"].wait > policy.rules.probe_after
     assert after.probed is None
-
-
-def test_probe_of_a_processor_that_was_taken_into_use_meanwhile_decides_nothing():
-    policy, state, probe = contended_gpu()
-    # now the cpu is contended, and worse: the present plan is left for one that uses the gpu
-    for number in range(60, 80):
-        state, decision = policy.after(state, Ran(number, "cpu", CPU.computing_ms, {"cpu": 100 * 25.0}))
-        if decision is not None:
-            break
-    assert decision.kind == "move"
-    assert state.probed is None
-    assert policy.after(state, Probed(80, "gpu", probe.expected_ms, probe.expected_ms)) == (state, None)
-
-
-@pytest.mark.slow
-@given(st.floats(3.0, 50.0), st.floats(3.0, 50.0))
-def test_load_that_changes_the_processor_is_followed(one, other):
-    ran, _ = play(busy("gpu", one, 60) + busy("cpu", other, 200))
-    assert ran[59] == "cpu" or one < 4
-    # by then the gpu was looked at, for the cpu has become slow
-    assert ran[75] == "gpu" or other < 3.5
-    assert ran[-1] == "gpu" or other < 3.5
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["cpu", "gpu"]), st.sampled_from([1.0, 1.3, 2.0, 8.0])), max_size=120))

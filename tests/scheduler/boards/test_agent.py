@@ -4,12 +4,9 @@ import ast
 import io
 import subprocess
 import sys
-import tarfile
 from importlib.resources import files
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.boards.agent import Agent, Content, unpack
@@ -37,15 +34,6 @@ def test_source_imports_the_standard_library_alone():
     names = {alias.name for node in ast.walk(ast.parse(SOURCE)) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in ast.walk(ast.parse(SOURCE)) if isinstance(node, ast.ImportFrom)}
     assert not {name for name in names if name.split(".")[0] in ("stretch", "scheduler", "predictors", "numpy", "msgspec")}
-
-
-@given(st.binary(max_size=5000), st.integers(1, 7), st.integers(1, 999))
-def test_content_arrives_whole_however_it_is_cut(data, pieces, step):
-    content = Content(io.BytesIO(sent(data, pieces) + b"next"))
-    got = b"".join(iter(lambda: content.read(step), b""))
-    assert got == data
-    content.check()
-    assert content.stream.read() == b"next"
 
 
 def test_content_that_was_changed_on_the_way_is_noticed():
@@ -110,15 +98,6 @@ def packed(archive):
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("compress", [True, False])
-def test_archive_holds_the_files_and_nothing_of_this_machine(folder, compress):
-    content = packed(Archive("x", below(folder), compress))
-    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        members = archive.getmembers()
-        assert {m.name: archive.extractfile(m).read() for m in members} == {name: path.read_bytes() for name, path in below(folder).items()}
-        assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members} == {(0, 0, "", "", 0)}
-
-
 def test_same_files_give_the_same_bytes_and_compression_makes_them_fewer(folder):
     assert packed(Archive("x", below(folder))) == packed(Archive("x", below(folder)))
     assert len(packed(Archive("x", below(folder)))) < len(packed(Archive("x", below(folder), compress=False)))
@@ -150,27 +129,6 @@ def line(tmp_path):
 def ask(line, make, *names):
     words = ["-c", ASKING.format(path=[entry for entry in sys.path if entry]), *names]
     return line.ask("run", None, make, words=words, imports=[], folder=line.ask("scratch")["name"])["answer"].splitlines()
-
-
-@pytest.mark.slow
-def test_program_gets_the_files_that_it_asks_for(line):
-    asked = []
-
-    def make(question):
-        asked.append(question)
-        return question.encode() * 200_000
-
-    assert ask(line, make, "a", "b") == ["1000000 for af", "1000000 for bf"]
-    assert asked == ["for a", "for b"]
-
-
-def test_file_that_cannot_be_made_is_a_problem_of_the_program_alone(line):
-    def make(question):
-        if question == "for a":
-            raise StretchError("no `a` today")
-        return b"123456"
-
-    assert ask(line, make, "a", "b") == ["problem: no `a` today", "6 123456"]
 
 
 def test_end_that_is_closed_is_one_sentence(monkeypatch, tmp_path):

@@ -7,14 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from scheduler import Session
 from scheduler.boards.agent import facts as told_facts
 from scheduler.boards.facts import read_facts
 from scheduler.boards.packages import package_name, requirements
-from scheduler.boards.ssh import connect
 from tests.scheduler.boards.servers import ended
 from tests.stretch.cli.commands import spawn
 
@@ -48,15 +45,6 @@ def there(first, loopback, server):
     return loopback
 
 
-@pytest.fixture(scope="module")
-def first_aarch64(server, aarch64, on, tiny_bundle, tmp_path_factory):
-    """The first run on the aarch64 board."""
-    trace = tmp_path_factory.mktemp("aarch64") / "trace.json"
-    done = spawn("", "run", tiny_bundle, *QUICK, *on(aarch64), "--trace", trace, "--json")
-    assert done.code == 0, done.err + done.out
-    return json.loads(done.out), done.err, trace
-
-
 def test_json_is_that_of_a_run_here_and_says_where_it_was(first, server, tiny_bundle):
     data, _, trace = first
     here = json.loads(spawn("", "run", tiny_bundle, *QUICK, "--json").out)
@@ -78,15 +66,6 @@ def test_second_run_copies_nothing(there, server, on, tiny_bundle):
     data = json.loads(spawn("", "run", tiny_bundle, *QUICK, *on(there), "--json").out)
     assert data["on"]["copied_bytes"] == {"packages": 0, "nn_stretch": 0, "bundle": 0}
     assert server.kept(there) == before
-
-
-def test_bundle_that_was_changed_there_is_copied_again(there, server, on, tiny_bundle):
-    (kept,) = (server.boards[there] / "cache/nn-stretch/board/bundles").iterdir()
-    with (kept / "model.onnx").open("r+b") as stream:
-        stream.write(b"damaged")
-    data = json.loads(spawn("", "run", tiny_bundle, *QUICK, *on(there), "--json").out)
-    assert data["on"]["copied_bytes"]["bundle"] > 0
-    assert (kept / "model.onnx").read_bytes() == (tiny_bundle / "model.onnx").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -175,31 +154,3 @@ def test_disk_that_is_too_small_is_told_of_before_anything_is_copied(there, serv
         assert sorted(path.name for path in disk.iterdir()) == ["nn-stretch", "packages"]
     finally:
         subprocess.run(["umount", disk], check=True)
-
-
-COMPUTE = """
-import sys
-import numpy as np
-from scheduler import Session
-with Session(sys.argv[1]) as session:
-    np.save("out.npy", session.run(np.load(sys.argv[2])))
-"""
-
-
-def test_output_of_aarch64_is_close_to_the_output_here(first_aarch64, server, aarch64, tiny_bundle, tmp_path):
-    x = np.random.default_rng(3).standard_normal((1, 3, 32, 32)).astype(np.float32)
-    with Session(tiny_bundle) as session:
-        here = session.run(x)
-    np.save(tmp_path / "x.npy", x)
-    kept = server.kept(aarch64)
-    imports = [name for name in kept if name.startswith(("packages/", "nn-stretch/"))]
-    (bundle,) = [name for name in kept if name.startswith("bundles/")]
-    with connect(aarch64, server.config) as line:
-        root = line.ask("open", folder="")["root"]
-        folder = line.ask("scratch")["name"]
-        words = ["-P", "-s", "-c", COMPUTE, f"{root}/{bundle}", str(tmp_path / "x.npy")]
-        done = line.ask("run", words=words, imports=imports, folder=folder)
-        assert done["code"] == 0, done
-        there = np.load(Path(root) / folder / "out.npy")
-    assert there.dtype == here.dtype
-    assert np.abs(there - here).max() <= 1e-5 * np.abs(here).max()

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from scheduler.boards.archive import Archive, below
-from scheduler.boards.line import Line, LostError, RefusedError, boot
+from scheduler.boards.line import Line, RefusedError, boot
 from tests.scheduler.boards.servers import ended
 
 START = [sys.executable]
@@ -21,17 +21,6 @@ def line(tmp_path):
 def run(line, code, said=None):
     folder = line.ask("scratch")["name"]
     return line.ask("run", said, words=["-c", code], imports=["packages"], folder=folder)
-
-
-@pytest.mark.parametrize(
-    ("text", "code"), [("echo go away; exit 1", 1), ("exit 0", 0), ("cat /dev/zero", None), ("echo why >&2; exit 3", 3)]
-)
-def test_what_is_no_agent_is_lost_with_what_it_said(text, code):
-    with pytest.raises(LostError) as lost:
-        Line(["sh", "-c", text])
-    if code is not None:
-        assert lost.value.code == code
-    assert "go away" in lost.value.greeting or "why" in lost.value.stderr or code in (0, None)
 
 
 def test_files_are_put_kept_fetched_and_removed(line, tmp_path):
@@ -57,16 +46,6 @@ def test_what_was_put_before_is_replaced_whole_or_stays(line, tmp_path):
         line.send("put", Archive("x", {name: tmp_path / name}).write, name="x", trial=[], replace=replace)
     assert below(tmp_path / "root/x").keys() == {"b"}
     assert not list((tmp_path / "root").glob("unfinished/put*"))
-
-
-def test_trial_that_fails_leaves_nothing_and_tells_what_it_said(line, tmp_path):
-    (tmp_path / "a.py").write_text("raise ImportError('not here')")
-    archive = Archive("packages", {"a.py": tmp_path / "a.py"})
-    done = line.send("put", archive.write, name="packages", trial=["-c", "import a"], replace=False)
-    assert done["failed"] == 1
-    assert "not here" in done["told"]
-    assert not (tmp_path / "root/packages").exists()
-    assert not list((tmp_path / "root").glob("unfinished/*"))
 
 
 def test_sender_that_breaks_off_leaves_nothing(tmp_path):

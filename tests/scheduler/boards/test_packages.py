@@ -2,7 +2,6 @@
 
 import importlib.util
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -16,7 +15,7 @@ from scheduler.boards import ours
 from scheduler.boards.agent import facts
 from scheduler.boards.facts import check_facts, read_facts
 from scheduler.boards.host import check_host
-from scheduler.boards.packages import installer, package_archive, package_name, pins, requirements
+from scheduler.boards.packages import installer, package_archive, package_name, requirements
 
 HERE = read_facts("here", facts())
 ARM = msgspec.structs.replace(HERE, machine="aarch64")
@@ -32,46 +31,10 @@ def test_extra_that_boards_have_no_use_for_is_refused(extra):
         requirements((extra,), HERE)
 
 
-def test_versions_are_those_installed_here_down_to_the_last_package():
-    found = dict(pin.split("==") for pin in pins(requirements((), HERE), HERE))
-    assert found["numpy"] == metadata.version("numpy")
-    # only onnxruntime needs it
-    assert found["flatbuffers"] == metadata.version("flatbuffers")
-    assert "torch" not in found
-    assert "nn-stretch" not in found
-
-
-def test_names_of_folders_differ_with_all_that_decides_what_is_in_them(tmp_path):
-    base = requirements((), HERE)
-    (tmp_path / "a-1-py3-none-any.whl").write_bytes(b"1")
-    given = [
-        package_name(base, HERE, None),
-        package_name(base, ARM, None),
-        package_name(requirements(("fit",), HERE), HERE, None),
-        package_name(base, HERE, tmp_path),
-    ]
-    assert len(set(given)) == 4
-    (tmp_path / "a-1-py3-none-any.whl").write_bytes(b"12")
-    assert package_name(base, HERE, tmp_path) != given[3]
-    assert package_name(base, HERE, None) == given[0]
-
-
 def test_folder_without_wheels_is_refused(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(StretchError, match="is no folder with wheels"):
             package_name(requirements((), HERE), HERE, folder)
-
-
-def test_wheels_that_lack_one_package_are_told_of(tmp_path):
-    (tmp_path / "colourful-1-py3-none-any.whl").write_bytes(b"")
-    stated = requirements((), ARM)
-    with (
-        pytest.raises(MissingBackendError, match="cannot be had") as refused,
-        package_archive("board", ARM, stated, "packages/x", tmp_path),
-    ):
-        pass
-    assert str(tmp_path) in refused.value.hint
-    assert "aarch64" in refused.value.message
 
 
 @pytest.mark.representatives(1)

@@ -1,28 +1,11 @@
 """A real ssh and a real sshd on the loopback interface: what is connected, and what is said where it is not."""
 
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 
-from predictors.errors import MissingBackendError, StretchError
-from scheduler.boards.facts import SERIES, check_facts, read_facts
-from scheduler.boards.line import LostError
-from scheduler.boards.ssh import connect, explain_start, ssh_words
-from tests.scheduler.boards.servers import free_port, script
-
-#: Pythons of other series, of which one may be here.
-OTHERS = [f"python3.{minor}" for minor in range(7, 15) if f"3.{minor}" != SERIES]
-
-
-def runnable(name):
-    """The path of a program that runs, also of one that pyenv keeps."""
-    kept = sorted(Path.home().glob(f".pyenv/versions/{name.removeprefix('python')}.*/bin/{name}"))
-    for found in [shutil.which(name), *map(str, kept)]:
-        if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
-            return found
-    return None
+from predictors.errors import StretchError
+from scheduler.boards.facts import SERIES
+from scheduler.boards.ssh import connect, ssh_words
+from tests.scheduler.boards.servers import free_port
 
 
 def failure(server, host, kind=StretchError):
@@ -59,15 +42,6 @@ def test_command_and_forwardings_of_the_configuration_are_left_out(server, loopb
         assert line.facts["system"] == "Linux"
 
 
-def test_connection_that_is_shared_is_used_and_does_not_hold_us_up(server, loopback):
-    key = server.folder / f"{loopback}.key"
-    control = ("ControlMaster auto", f"ControlPath {server.folder}/%C", "ControlPersist 5")
-    server.host("shared", f"IdentityFile {key}", *control)
-    for _ in range(2):
-        with connect("shared", server.config) as line:
-            assert line.facts["system"] == "Linux"
-
-
 def test_host_that_is_not_there_is_told_of(server):
     with (server.config).open("a") as stream:
         stream.write(f"Host dead\n  HostName 127.0.0.1\n  Port {free_port()}\n")
@@ -91,28 +65,3 @@ def test_host_whose_key_has_changed_is_told_of(server, loopback):
         "changed", f"IdentityFile {server.folder / loopback}.key", f"UserKnownHostsFile {known}", "GlobalKnownHostsFile none"
     )
     assert failure(server, host).message == "the key of changed is not the one that is known"
-
-
-def test_python_of_another_series_is_told_of(server):
-    other = next((found for name in OTHERS if (found := runnable(name))), None)
-    if other is None:
-        pytest.skip("there is no other Python")
-    host = server.board("series", None)
-    (server.folder / "series/bin/python3").symlink_to(script(server.folder / "series-python", f'exec "{other}" "$@"'))
-    with connect(host, server.config) as line, pytest.raises(MissingBackendError, match=f"and here is {SERIES}: packages have to be"):
-        check_facts(host, read_facts(host, line.facts))
-
-
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        ("ssh: connect to host b port 22: No route to host", "b does not answer"),
-        ("ssh: connect to host b port 22: Connection timed out", "b does not answer"),
-        ("Received disconnect from 1.2.3.4: Too many authentication failures", "b does not accept our key"),
-        ("No ED25519 host key is known for b and you have requested strict checking.", "the key of b is not known here"),
-        ("something else", "ssh does not connect to b: something else"),
-        ("", "ssh does not connect to b: it said nothing"),
-    ],
-)
-def test_what_ssh_says_becomes_a_sentence(said, told):
-    assert explain_start("b", LostError(255, said, "")).message == told

@@ -231,18 +231,6 @@ def test_size_that_no_picture_can_be_cropped_from_is_a_problem_of_the_bundle(tmp
     assert "`model.preprocessing` resizes pictures to 3, the model reads 8×8" in problem
 
 
-OWN = Preprocessing((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 0.9, size=40, interpolation="bicubic", channels="bgr")
-
-
-def test_values_that_are_asked_for_take_the_place_of_those_stated():
-    shape = (1, 3, 32, 32)
-    assert requested_preprocessing(OWN, None, shape) == OWN
-    assert requested_preprocessing(OWN, IMAGENET, shape) == IMAGENET
-    assert requested_preprocessing(OWN, {"mean": [1, 2, 3]}, shape) == msgspec.structs.replace(OWN, mean=(1, 2, 3))
-    assert requested_preprocessing(OWN, {"crop": 0.5}, shape) == msgspec.structs.replace(OWN, crop=0.5, size=None)
-    assert requested_preprocessing(OWN, {"crop": 0.5, "size": 64}, shape).size == 64
-
-
 @pytest.mark.parametrize(
     ("asked", "shape", "told"),
     [

@@ -1,6 +1,5 @@
 """What all delegates have in common, and those of ONNX Runtime."""
 
-import os
 import time
 
 import numpy as np
@@ -48,21 +47,6 @@ def test_delegate_of_another_package_is_found_by_its_entry_point(tmp_path, monke
     assert "theirs_ok" in delegates
 
 
-@pytest.mark.parametrize(
-    ("name", "target", "code", "told"),
-    [
-        ("nowhere", "no_such_module:X", "", "ModuleNotFoundError"),
-        ("crashing", "crashing_module:X", "1 / 0", "ZeroDivisionError"),
-        ("notours", "notours_module:X", "X = 3", "is not a Delegate"),
-        ("cpu", "cpu_module:Theirs", THEIRS, "the name is taken"),
-    ],
-)
-def test_broken_package_is_reported_and_takes_nothing_away(tmp_path, monkeypatch, clean_registry, name, target, code, told):
-    installed(tmp_path, monkeypatch, name, target, code)
-    assert told in load_plugins()[name]
-    assert get_delegate("cpu") is CpuDelegate
-
-
 @pytest.mark.representatives(18)
 @pytest.mark.parametrize(
     ("inputs", "outputs", "told"),
@@ -107,19 +91,6 @@ def compiled(bundle_dir):
     return SessionCompiled(session, {"x": (1, 3, 8, 8)}, {"t0": (1, 6, 8, 8)})
 
 
-def test_each_run_reads_what_the_buffer_holds_then(compiled):
-    x, y = X.copy(), np.zeros((1, 6, 8, 8), np.float32)
-    call = compiled.bind([x], [y])
-    call.run()
-    first = y.copy()
-    x[:] = 0
-    call.run()
-    assert not np.array_equal(first, y)
-    x[:] = X
-    call.run()
-    assert np.array_equal(first, y)
-
-
 def test_buffers_of_another_shape_are_refused(compiled):
     with pytest.raises(StretchError, match="`t0` has shape"):
         compiled.bind([X], [np.zeros((1, 6, 8, 9), np.float32)])
@@ -132,18 +103,6 @@ def test_writes_straight_into_a_slice_of_a_larger_buffer_and_nowhere_else(bundle
     assert np.array_equal(joined[:, 7:13], expected)
     assert (joined[:, :7] == 5).all()
     assert (joined[:, 13:] == 5).all()
-
-
-def test_one_thread_leaves_no_helper_threads(bundle_dir):
-    def threads():
-        return len(os.listdir("/proc/self/task"))
-
-    if not os.path.isdir("/proc/self/task"):
-        pytest.skip("this system does not list threads")
-    before = threads()
-    compiled = CpuDelegate().compile(bundle_dir / "stem.onnx")
-    compiled.run([X], [np.zeros((1, 6, 8, 8), np.float32)])
-    assert threads() == before
 
 
 def test_model_without_fixed_shapes_is_refused(tmp_path):

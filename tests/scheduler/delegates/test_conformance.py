@@ -62,17 +62,6 @@ def test_delegate_agrees_with_the_reference(cases, tmp_path, name, op, data):
     agree(cases, tmp_path, name, data.draw(cases.OPS[op]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("op", OPERATORS)
-@pytest.mark.parametrize("name", OF_ONNX)
-@settings(max_examples=examples(40), suppress_health_check=CHECKS)
-@given(data=st.data())
-def test_delegate_agrees_with_the_reference_on_many_shapes(cases, tmp_path, name, op, data):
-    if problem := delegates.get(name).unavailable():
-        pytest.skip(problem)
-    agree(cases, tmp_path, name, data.draw(cases.OPS[op]))
-
-
 def agree_on_kind(folder, name, case):
     """Compare one graph with the reference, each in the form that `stretch export` writes for it."""
     graph, weights, x = case

@@ -1,6 +1,5 @@
 """Subgraphs on a Hexagon DSP, which QNN's simulator stands in for."""
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,10 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError
 from scheduler.delegates.dsp import DspDelegate, check_int8
 from scheduler.delegates.qnn_cache import cached_context
-from scheduler.delegates.qnn_context import compile_context, open_context
+from scheduler.delegates.qnn_context import compile_context
 from scheduler.delegates.qnn_library import INSTALL
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.quantize.qdq import quantise
-from tests import onnx_runtime
 from tests.effort import examples
 from tests.scheduler.delegates import qdq
 
@@ -137,16 +135,6 @@ def test_second_compilation_reads_the_cache_and_computes_the_same(dsp, tmp_path)
     assert (tmp_path / "cache").iterdir().__next__().stat().st_mtime_ns == written
 
 
-@pytest.mark.qnn
-def test_damaged_file_of_the_cache_is_made_again(dsp, tmp_path):
-    qdq.save_conv(tmp_path / "m.onnx")
-    first = run(dsp, tmp_path / "m.onnx")
-    (kept,) = (tmp_path / "cache").iterdir()
-    kept.write_bytes(b"damaged")
-    assert np.array_equal(run(dsp, tmp_path / "m.onnx"), first)
-    assert kept.stat().st_size > 1000
-
-
 def test_float_weight_beside_an_int8_activation_is_refused(tmp_path):
     qdq.save_conv(tmp_path / "m.onnx")
     proto = onnx.load(tmp_path / "m.onnx")
@@ -186,25 +174,6 @@ def test_first_time_compiles_and_later_times_read(tmp_path, model):
     assert compiler.opened == [b"model", b"compiled model", b"compiled model"]
 
 
-def test_other_content_and_other_versions_have_files_of_their_own(tmp_path, model):
-    compiler = Compiler()
-    cached_context(tmp_path / "c", model, "v1", compiler)
-    cached_context(tmp_path / "c", model, "v2", compiler)
-    model.write_bytes(b"changed")
-    cached_context(tmp_path / "c", model, "v1", compiler)
-    assert compiler.opened == [b"model", b"model", b"changed"]
-    assert len(list((tmp_path / "c").iterdir())) == 3
-
-
-def test_unreadable_file_is_replaced(tmp_path, model):
-    compiler = Compiler()
-    cached_context(tmp_path / "c", model, "v1", compiler)
-    (kept,) = (tmp_path / "c").iterdir()
-    kept.write_bytes(b"damaged")
-    cached_context(tmp_path / "c", model, "v1", compiler)
-    assert kept.read_bytes() == b"compiled model"
-
-
 def test_failed_compilation_leaves_nothing(tmp_path, model):
     model.write_bytes(b"damaged")
     with pytest.raises(RuntimeError):
@@ -216,27 +185,6 @@ def test_folder_that_cannot_be_written_is_done_without(tmp_path, model):
     compiler = Compiler()
     assert cached_context(model / "inside a file", model, "v1", compiler) == b"model"
     assert compiler.opened == [b"model"]
-
-
-def code(file):
-    (node,) = onnx.load(file).graph.node
-    assert node.op_type == "EPContext"
-    return hashlib.sha256(next(a.s for a in node.attribute if a.name == "ep_cache_context")).hexdigest()
-
-
-@pytest.mark.slow
-@pytest.mark.qnn
-def test_code_for_a_chip_computes_what_the_subgraph_does_and_is_the_same_every_time(tmp_path):
-
-    qdq.save_conv(tmp_path / "m.onnx")
-    expected = onnx_runtime.output(tmp_path / "m.onnx", X)
-    for name in ("a", "b"):
-        got = compile_context(tmp_path / "m.onnx", "sm8550", tmp_path / f"{name}.onnx", X)
-        assert np.abs(got - expected).max() <= qdq.Y_SCALE * 1.001
-    assert code(tmp_path / "a.onnx") == code(tmp_path / "b.onnx")
-    session = open_context(tmp_path / "a.onnx", "sm8550")
-    assert np.array_equal(session.run(None, {"x": X})[0], got)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.onnx", "b.onnx", "m.onnx"]
 
 
 @pytest.mark.qnn
@@ -259,18 +207,6 @@ try:
 except MissingBackendError as error:
     print(f"{error.exit_code}: {error.message} | {error.hint}")
 """
-
-
-@pytest.mark.slow
-@pytest.mark.qnn
-@pytest.mark.parametrize("library", ["libQnnHtp.so", "libonnxruntime_providers_qnn.so"])
-def test_removed_library_is_a_missing_backend_with_the_install_line(tmp_path, library):
-    path = qdq.broken_package(tmp_path, {library: None})
-    unavailable, error = qdq.python(LOAD, path=path).stdout.splitlines()
-    assert library in unavailable
-    assert error.startswith("5: the `dsp` delegate cannot run")
-    assert library in error
-    assert error.endswith(INSTALL)
 
 
 def test_missing_package_is_a_missing_backend_with_the_install_line():

@@ -24,15 +24,6 @@ def test_channels_go_last_and_come_back(shape):
     assert np.array_equal(back, x)
 
 
-def test_images_larger_than_a_block_are_turned_whole():
-    x = np.random.default_rng(0).standard_normal((1, 96, 60, 50)).astype(np.float32)
-    turned, back = np.empty((1, 60, 50, 96), np.float32), np.empty_like(x)
-    to_nhwc(x, turned)
-    assert np.array_equal(turned, x.transpose(0, 2, 3, 1))
-    to_nchw(turned, back)
-    assert np.array_equal(back, x)
-
-
 def test_notes_of_native_code_are_held_back_and_the_rest_is_passed_on(capfd):
     with quiet():
         os.write(2, b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\nERROR: a tensor is missing\n")

@@ -1,12 +1,11 @@
 """ONNX Runtime asked about foreign files; its own exception, caught without us, is the witness."""
 
-import onnx
 import pytest
 
 from scheduler.explain.foreign import explain_file
 from scheduler.explain.model import open_model
 from scheduler.explain.on_onnxruntime import find_named
-from tests.scheduler.explain.files import FOREIGN, conv, model, node, weights
+from tests.scheduler.explain.files import FOREIGN
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -40,21 +39,6 @@ def test_first_unsupported_operator_is_the_one_of_its_own_message(foreign, name)
     assert first.op in said
     assert first.words.split()[-1] in said
     assert found.partitions == 0
-
-
-@pytest.mark.slow
-def test_casts_that_it_adds_for_half_precision_are_counted(tmp_path):
-    half = onnx.TensorProto.FLOAT16
-    chain = [conv(), node("Erf", ["c"], ["e"], "erf"), node("Relu", ["e"], ["y"], "relu")]
-    path = tmp_path / "half.onnx"
-    onnx.save(model(chain, [weights("w", 4, 3, 3, 3, kind="float16")], out=(1, 4, 8, 8), kind=half), str(path))
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
-    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    added = [each.name for each in onnx.load(str(tmp_path / "optimised.onnx")).graph.node if each.op_type == "Cast"]
-    assert added
-    assert explain_file(path, "onnxruntime", "cpu").copies == len(added)
 
 
 def test_operator_of_a_message_is_found_by_its_name_and_else_by_its_type(foreign):

@@ -136,31 +136,12 @@ def test_everything_on_a_retired_site_leaves_and_comes_back_made_anew():
     assert code.forgotten == runner.forgotten == [Site.of(GPU_PLACE)]
 
 
-def test_of_what_was_decided_while_nothing_was_carried_out_the_last_word_counts():
-    runner = Runner(HOME)
-    found = recovery(Code())
-    found.keeper.failed(GPU_PLACE, "a", "it broke")
-    found.keeper.ended()
-    found.carry_out(runner.places, runner)
-    assert runner.places == HOME
-    assert [each.what for each in found.keeper.decisions] == ["retired", "on trial"]
-
-
 def test_what_nothing_else_can_run_stays():
     runner = Runner(HOME)
     found = recovery(Code("b"))
     found.keeper.failed(GPU_PLACE, "a", "it broke")
     found.carry_out(runner.places, runner)
     assert {name: place.delegate for name, place in runner.places.items()} == {"a": "cpu", "b": "opencl", "c": "cpu"}
-
-
-def test_site_that_cannot_even_compile_on_trial_has_failed_again():
-    runner = Runner(HOME, "a")
-    found = recovery(Code())
-    found.keeper.failed(GPU_PLACE, "a", "it broke")
-    found.keeper.ended()
-    found.carry_out(runner.places, runner)
-    assert [(each.what, each.inferences) for each in found.keeper.decisions] == [("retired", 1), ("on trial", None), ("retired", 2)]
 
 
 def test_site_that_hangs_is_left_by_all_or_said_to_be_needed():

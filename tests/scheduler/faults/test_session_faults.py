@@ -1,9 +1,7 @@
 """Sessions whose delegates fail: nothing is lost, nothing is wrong, and what is decided is told."""
 
-import gc
 import threading
 import time
-import weakref
 
 import numpy as np
 import pytest
@@ -119,35 +117,3 @@ def test_call_that_hangs_is_left_behind_for_good_and_the_inference_is_done(bundl
         time.sleep(0.1)
         x = inputs(1)[0]
         assert np.allclose(session(x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
-
-
-def test_what_was_moved_by_hand_stays_where_it_was_moved_to(bundle_dir):
-    broken = Broken(None, None)
-    with made(bundle_dir, broken) as session:
-        session(inputs(1)[0])
-        session.replace("s1.gpu", "cpu")
-        broken.wrong = [RuntimeError("it broke")]
-        for x in inputs(8):
-            session(x)
-        assert [each.what for each in session.decisions] == ["retired", "on trial", "restored"]
-        assert {name: session.places[name].delegate for name in ("s1.gpu", "s2.gpu")} == {"s1.gpu": "cpu", "s2.gpu": "null"}
-
-
-@pytest.mark.slow
-def test_nothing_of_a_session_is_left_after_a_hang_in_flight(bundle_dir):
-    broken = Broken(*[None] * 4, "hang")
-
-    def use():
-        with made(bundle_dir, broken, time_limit=1.0, in_flight=2) as session:
-            for future in [session.submit(x) for x in inputs(8)]:
-                future.result(60)
-            return weakref.ref(session), weakref.ref(session.bundle)
-
-    left = use()
-    broken.release.set()
-    for _ in range(100):
-        gc.collect()
-        if all(each() is None for each in left):
-            break
-        time.sleep(0.1)
-    assert [each() for each in left] == [None, None]

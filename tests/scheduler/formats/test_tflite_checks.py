@@ -13,7 +13,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from scheduler.bundle.tflite_file import parse_tflite
 from scheduler.formats.flatbuffer import Flatbuffer
-from scheduler.formats.tflite_schema import OPERATORS, OPTIONS, TABLES, TFLITE, TYPES, VERSION
+from scheduler.formats.tflite_schema import OPERATORS, OPTIONS, TYPES
 from tests.scheduler.delegates import graphs
 from tests.scheduler.tflite_files import changed, small_source
 from tests.stretch.export.tflite.rounded import rounded_source
@@ -261,30 +261,7 @@ def test_list_longer_than_the_file_is_refused():
         FORMAT.decode(content)
 
 
-@pytest.mark.slow
-def test_file_that_names_one_part_many_times_ends():
-    """A list of a million references to one list of a million references."""
-    tables = {"Root": {"a": (0, "[Mid]")}, "Mid": {"b": (0, "[Leaf]")}, "Leaf": {"c": (0, "bool")}}
-    nested = Flatbuffer(tables, {}, "Root", b"TEST")
-    leaves = 800
-    content = nested.encode({"a": [{"b": [{}] * leaves}] + [{}] * leaves})
-    start = int.from_bytes(content[:4], "little")
-    first = start + 4 + int.from_bytes(content[start + 4 : start + 8], "little") + 4
-    target = first + int.from_bytes(content[first : first + 4], "little")
-    for i in range(leaves + 1):
-        at = first + 4 * i
-        content[at : at + 4] = (target - at).to_bytes(4, "little", signed=False)
-    with pytest.raises(StretchError, match="more than 500000 parts"):
-        nested.decode(content)
-
-
 schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
-
-SCALARS = {"bool": True, "i8": 3, "u8": 5, "i32": -7, "u32": 11, "f32": 0.5}
-
-
-def camel(name):
-    return "".join(part.capitalize() for part in name.split("_"))
 
 
 def test_numbers_of_operators_options_and_types_are_the_schemas():
@@ -292,16 +269,3 @@ def test_numbers_of_operators_options_and_types_are_the_schemas():
     assert {name: getattr(schema.BuiltinOptions, name) for name in OPTIONS} == OPTIONS
     assert {name: getattr(schema.TensorType, name.upper()) for name in TYPES} == TYPES
     assert {kind.options for kind in OPERATORS.values()} - {None} == OPTIONS.keys()
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_settings_are_read_by_the_schemas_own_classes(name):
-    settings = {field: SCALARS[kind] for field, (_, kind) in TABLES[name].items() if kind in SCALARS}
-    operator = {"opcode_index": 0, "builtin_options_type": OPTIONS[name], "builtin_options": settings}
-    content = TFLITE.encode({"version": VERSION, "subgraphs": [{"operators": [operator]}]})
-    read = schema.Model.GetRootAs(content, 0).Subgraphs(0).Operators(0)
-    assert read.BuiltinOptionsType() == OPTIONS[name]
-    options = getattr(schema, name)()
-    options.Init(read.BuiltinOptions().Bytes, read.BuiltinOptions().Pos)
-    for field, value in settings.items():
-        assert getattr(options, camel(field))() == value, field

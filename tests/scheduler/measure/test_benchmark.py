@@ -1,18 +1,16 @@
 """Benchmarks of bundles, their verdict and their traces."""
 
-import csv
 import json
 
 import numpy as np
 import pytest
 
 from scheduler.checks.verify import random_input
-from scheduler.delegates.null import NullDelegate
 from scheduler.measure.benchmark import Benchmark, Effort, Timing, benchmark, ideal_ms
-from scheduler.measure.trace_files import perfetto, write_csv, write_perfetto
+from scheduler.measure.trace_files import write_perfetto
 from scheduler.measure.verdict import judge_speed
 from scheduler.runtime.session import Session
-from scheduler.runtime.trace import QueueDepth, Span, Trace
+from scheduler.runtime.trace import Span, Trace
 
 
 def measured(path, mapping=None, rounds=3, **options):
@@ -35,15 +33,6 @@ def test_ideal_is_the_sum_over_segments_of_the_slowest_branch(bundle_dir):
     with Session(bundle_dir) as session:
         alone = {"stem": 1.0, "s1.cpu": 2.0, "s1.gpu": 3.0, "s2.cpu": 5.0, "s2.gpu": 4.0, "head": 0.5}
         assert ideal_ms(session, alone) == 1 + 3 + 5 + 0.5
-
-
-@pytest.mark.slow
-def test_efficiency_is_ideal_over_measured_in_the_same_round_and_both_are_at_least_the_known_costs(bundle_dir):
-    cost = NullDelegate({"stem": 0.02, "s1.cpu": 0.02, "s1.gpu": 0.04, "s2.cpu": 0.03, "s2.gpu": 0.01})
-    result = measured(bundle_dir, {"cpu": "null", "gpu": "null"}, rounds=1, delegates={"null": cost})
-    assert result.ideal_ms >= 90
-    assert result.efficiency == pytest.approx(result.ideal_ms / result.branched.median_ms)
-    assert result.branched.median_ms >= 90
 
 
 def test_rounds_go_on_until_ratios_are_known_or_the_time_is_over(bundle_dir):
@@ -138,21 +127,3 @@ def test_perfetto_has_a_named_track_per_processor_and_microseconds(tmp_path):
     assert {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"} == {1: "measured", 2: "predicted"}
     spans = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
     assert spans == [("a", 1, 1, 1000, 3000), ("b", 1, 2, 3000, 3000), ("a", 2, 1, 0, 1000)]
-
-
-def test_counters_tell_how_many_subgraphs_run_and_wait_and_how_busy_the_machine_was():
-    one = trace(("a", "cpu", 1, 4), ("b", "gpu", 3, 6), ("join", "cpu", 6, 7), load=1.5)
-    depths = {"measured": [QueueDepth(2 * MS, {"cpu0": 1, "gpu": 0})]}
-    events = [e for e in perfetto({"measured": [one]}, depths)["traceEvents"] if e["ph"] == "C"]
-    assert [(e["ts"], e["args"]["subgraphs"]) for e in events if e["name"] == "running"] == [(1000, 1), (3000, 2), (4000, 1), (6000, 0)]
-    assert [(e["ts"], e["args"]) for e in events if e["name"] == "waiting"] == [(2000, {"cpu0": 1, "gpu": 0})]
-    assert [(e["ts"], e["args"]) for e in events if e["name"] == "load average"] == [(10000, {"load": 1.5})]
-
-
-def test_csv_has_a_row_for_each_span_from_the_start_of_its_inference(tmp_path):
-    write_csv(tmp_path / "t.csv", {"measured": [trace(("b", "gpu", 3, 6.5), ("a", "cpu", 1, 4), start=1)]})
-    rows = list(csv.DictReader((tmp_path / "t.csv").read_text().splitlines()))
-    assert [(r["name"], r["processor"], r["start_ms"], r["end_ms"], r["ms"]) for r in rows] == [
-        ("a", "cpu", "0.0000", "3.0000", "3.0000"),
-        ("b", "gpu", "2.0000", "5.5000", "3.5000"),
-    ]

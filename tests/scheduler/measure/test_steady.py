@@ -10,35 +10,13 @@ from hypothesis import strategies as st
 
 from scheduler.measure.interval import BATCHES, T_975, ratio_interval
 from scheduler.measure.links import MOST_GBS, Handover, fit_link
-from scheduler.measure.steady import MOST, UNSTEADY, time_steadily
-from scheduler.measure.throughput import throughput
+from scheduler.measure.steady import time_steadily
 from scheduler.measure.together import time_together
 from scheduler.measure.turns import play_round
-from scheduler.runtime.session import Session
 
 
 def work(turns: int) -> int:
     return sum(i * i for i in range(turns))
-
-
-@pytest.mark.slow
-def test_work_that_differs_from_run_to_run_is_told_to_be_unsteady():
-    runs = iter(range(10_000))
-    found = time_steadily({"wild": lambda: work(2_000 if next(runs) % 2 else 60_000)}, serial=True)["wild"]
-    assert found.unsteady
-    assert found.spread > UNSTEADY
-    assert found.runs == MOST
-
-
-@pytest.mark.slow
-def test_contestants_take_turns_and_each_has_its_own_time():
-    order = []
-    found = time_steadily(
-        {"short": lambda: (order.append("short"), work(2_000)), "long": lambda: (order.append("long"), work(60_000))}, serial=True
-    )
-    assert found["long"].ms > 5 * found["short"].ms
-    assert abs(order.count("short") - order.count("long")) == 0
-    assert all(set(order[i : i + 2]) == {"short", "long"} for i in range(0, len(order), 2))
 
 
 def test_rounds_stay_between_their_bounds():
@@ -61,20 +39,6 @@ def test_works_that_need_the_same_thing_slow_each_other_down():
     assert together.second > 1.1
 
 
-def test_an_error_ends_the_other_work():
-    before = threading.active_count()
-    calls = []
-
-    def fail() -> None:
-        calls.append(1)
-        if len(calls) > 3:
-            raise RuntimeError("device lost")
-
-    with pytest.raises(RuntimeError, match="device lost"):
-        time_together(fail, lambda: None, runs=3, phases=2)
-    assert threading.active_count() == before
-
-
 @given(st.integers(1, 6), st.integers(0, 4))
 def test_every_contestant_runs_once_a_round_and_is_first_as_often_as_the_others(count, times):
     ran = []
@@ -86,21 +50,6 @@ def test_every_contestant_runs_once_a_round_and_is_first_as_often_as_the_others(
         assert sorted(ran) == list(range(count))
         first.append(ran[0])
     assert [first.count(i) for i in range(count)] == [times] * count
-
-
-X = np.zeros((1, 3, 8, 8), np.float32)
-
-
-def test_every_contestant_runs_every_round(bundle_dir):
-    rounds = []
-    with Session(bundle_dir, in_flight=3) as session:
-        found = throughput(session, X, 3, rounds=2, burst=4, warmup=1, step=lambda: rounds.append(len(session.submitted_traces)))
-    assert rounds == [4, 8, 12]
-    assert found.submitted.name == "branched, 3 in flight"
-    assert (found.rounds, found.burst) == (2, 4)
-    for rate in (found.submitted, found.one_at_a_time, found.one_core, found.all_cores):
-        assert 0 < rate.p10_per_second <= rate.per_second
-    assert found.over_one_core == found.submitted.per_second / found.one_core.per_second
 
 
 positive = st.floats(0.01, 100.0)

@@ -2,8 +2,6 @@
 
 import dataclasses
 import os
-import subprocess
-import sys
 from itertools import product
 
 import msgspec
@@ -12,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
-from predictors.install import install_line
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Alternative
 from scheduler.delegates import CpuDelegate, delegates
@@ -75,18 +72,6 @@ def test_every_processor_is_placed_on_a_core_there_is_and_at_most_one_queue_is_i
 def test_dsp_whose_subgraphs_are_int8_goes_to_its_delegate_and_takes_no_core():
     placed = place_processors(["cpu", "dsp", "gpu"], cores=(0, 1), precisions={"dsp": {"int8"}})
     assert brief(placed) == {"cpu": ("cpu", (0,), "inline"), "dsp": ("dsp", (), "blocking"), "gpu": ("cpu", (1,), "blocking")}
-
-
-def test_int8_dsp_without_its_package_has_a_stand_in_that_names_the_install_line():
-    code = (
-        "import sys\nsys.modules['onnxruntime_qnn'] = None\n"
-        "from scheduler.placement.mapping import place_processors\n"
-        "place = place_processors(['cpu', 'dsp'], cores=(0, 1), precisions={'dsp': {'int8'}})['dsp']\n"
-        "print(place.delegate, place.reason)\n"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.startswith("cpu ")
-    assert install_line("qnn") in said
 
 
 def test_target_takes_its_place_beside_the_queues_that_are_there():

@@ -1,7 +1,6 @@
 """The runner, compiled and run: its numbers are those of the Python session, its order that of the state machine."""
 
 import shutil
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -120,32 +119,6 @@ def test_the_state_machine_of_python_answers_its_events_alike(ran):
     replayed = replay(ran.folder / "record.jsonl")
     assert (replayed.machines, replayed.finished) == (1, 1)
     assert replayed.events == 1 + len(ran.spans()[0])
-
-
-def test_steps_wait_for_what_they_read_and_queues_run_one_at_a_time(bundle, ran):
-    steps = {sub.name: (sub.inputs, sub.outputs) for sub in bundle.manifest.subgraphs}
-    steps |= {join.name: (join.inputs, (join.output,)) for join in bundle.manifest.joins}
-    writer = {tensor: name for name, (_, writes) in steps.items() for tensor in writes}
-    assert len(ran.spans()) == 3
-    for spans in ran.spans().values():
-        assert spans.keys() == steps.keys()
-        for name, (reads, _) in steps.items():
-            for tensor in reads:
-                if tensor in writer:
-                    assert spans[writer[tensor]][1] <= spans[name][0]
-        for one, other in combinations(spans.values(), 2):
-            assert one[2] != other[2] or one[1] <= other[0] or other[1] <= one[0]
-        assert {queue for _, _, queue in spans.values()} == set(PROCESSORS)
-
-
-def test_branches_of_a_segment_are_in_flight_at_once(built, tmp_path):
-    # Each waits at its start until all others of its segment have begun: with one thread for all, this would never end.
-    ran = built.run(tmp_path / "results", "--together")
-    assert ran.code == 0, ran.err
-    for spans in ran.spans().values():
-        for segment in ("s1", "s2"):
-            branches = [spans[f"{segment}.{processor}"] for processor in PROCESSORS]
-            assert max(start for start, _, _ in branches) < min(end for _, end, _ in branches)
 
 
 def refused(ran, code, told):

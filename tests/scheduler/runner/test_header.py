@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.runner.header import _text, plan_header
-from tests.scheduler.bundles import several_ends, two_branches
-from tests.scheduler.runner.exported import exported_file, with_file
+from tests.scheduler.bundles import two_branches
+from tests.scheduler.runner.exported import exported_file
 
 pytest.importorskip("ai_edge_litert")
 pytestmark = pytest.mark.torch
@@ -20,19 +20,6 @@ def path(tmp_path_factory):
 def test_processors_stand_in_the_order_in_which_they_are_set_to_work(path):
     text = plan_header(path.read_bytes(), path)
     assert re.findall(r'\{"(\w+)", Dispatch::(\w+)\}', text) == [("gpu", "kAsync"), ("dsp", "kBlocking"), ("cpu", "kInline")]
-
-
-def test_branches_of_a_segment_that_read_the_same_start_together(path, tmp_path):
-    def meetings(text):
-        return dict(re.findall(r'\{"([\w.]+)", "[\w.]+", -?\d+, .*, (-?\d+)\},', text))
-
-    found = meetings(plan_header(path.read_bytes(), path))
-    assert {name: found[name] for name in found if found[name] != "-1"} == {
-        name: number for number, segment in (("0", "s1"), ("1", "s2")) for name in (f"{segment}.{p}" for p in ("cpu", "gpu", "dsp"))
-    }
-    bundle = with_file(tmp_path, several_ends)
-    other = bundle.file(bundle.manifest.tflite)
-    assert set(meetings(plan_header(other.read_bytes(), other)).values()) == {"-1"}
 
 
 @given(st.text(max_size=40))

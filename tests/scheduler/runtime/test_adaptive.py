@@ -61,30 +61,6 @@ def sessions(bundle_dir):
         yield gpu, {"both": both, "cpu alone": alone}
 
 
-@pytest.mark.slow
-def test_another_plan_is_run_while_a_processor_is_busy_and_the_first_again_when_it_is_free(bundle_dir, sessions):
-    gpu, both = sessions
-    session = AdaptiveSession(both, RULES, quiet=3)
-    want = onnx_runtime.output(bundle_dir / "model.onnx", X)
-    assert session.present == "both"
-    gpu.seconds = 12 * USUAL
-    for _ in range(12):
-        assert np.allclose(session(X), want, atol=1e-5)
-        if session.present == "cpu alone":
-            break
-    assert session.present == "cpu alone"
-    gpu.seconds = USUAL
-    for _ in range(60):
-        assert np.allclose(session(X), want, atol=1e-5)
-        if session.present == "both":
-            break
-    assert session.present == "both"
-    kinds = [each.kind for each in session.decisions]
-    assert kinds[0] == "move"
-    assert "return" in kinds
-    assert "gpu takes" in session.decisions[0].reason
-
-
 def test_policy_that_is_told_the_same_decides_the_same(sessions):
     gpu, both = sessions
     session = AdaptiveSession(both, RULES, quiet=3)

@@ -150,13 +150,3 @@ def test_step_that_fails_is_redone_elsewhere_and_what_follows_runs_after_it(path
     counts = Counter(noting.begun)
     assert counts.pop(broken) == 2
     assert set(counts.values()) == {4}
-
-
-def test_step_that_was_moved_is_no_follower_any_more(path):
-    noting = Noting()
-    with Session(path, {"gpu": "reference"}, delegates={"reference": noting}) as session:
-        session(X)
-        session.replace("s2.gpu", "cpu")
-        assert np.allclose(session(X), onnx_runtime.output(path / "model.onnx", X), atol=1e-5)
-        assert {span.name: span.queue for span in session.trace.spans}["s2.gpu"] != "reference"
-    assert Counter(noting.begun) == {"s1.gpu": 2, "s2.gpu": 1, "s3.gpu": 2}

@@ -75,10 +75,7 @@ def test_sum_adds_all_branches_and_leaves_them_as_they_are(buffers_of, processor
 
 
 def alive_together(plan, a, b, readers):
-    """Whether two tensors may be in use at once, by following what reads what: an oracle that knows no steps' numbers.
-
-    `readers` has the one step that uses each copy of rows.
-    """
+    """Whether two tensors may be in use at once, by following what reads what: an oracle that knows no steps' numbers."""
 
     def users(tensor):
         if tensor in readers:

@@ -201,25 +201,6 @@ def test_subgraphs_may_be_placed_elsewhere_between_any_two_steps_and_the_next_st
     assert play.ran == Counter({(lane, step): 1 for lane in range(lanes) for step in plan.order})
 
 
-@pytest.mark.slow
-@settings(deadline=None)
-@given(played(), st.data())
-def test_copy_goes_its_own_way_and_equal_keys_answer_alike(case, data):
-    plan, places, lanes, caller, movable = case
-    play = Play(data, plan, places, lanes, caller, movable)
-    play.begin(0)
-    while play.running:
-        queue = data.draw(st.sampled_from(sorted(play.running)))
-        lane, step = play.running[queue]
-        twin = play.machine.copy()
-        before = twin.key()
-        assert before == play.machine.key()
-        answer = play.end(queue)
-        assert twin.key() == before
-        assert twin.handle(StepDone(lane, step, queue)) == answer
-        assert twin.key() == play.machine.key()
-
-
 @pytest.fixture(scope="module")
 def machine(bundles, tmp_path_factory):
     """stem, three branches, join, three branches, join, head."""
@@ -230,43 +211,6 @@ def machine(bundles, tmp_path_factory):
 
 def key(event):
     return getattr(event, "step", "input")
-
-
-def infer(data, step):
-    """One inference in an order that hypothesis draws; `step` answers events, and its answers are collected."""
-    answers = []
-    event = InputReady(0)
-    while True:
-        answer = step(event)
-        answers.append(list(answer))
-        match answer[-1]:
-            case Finish() | Fail():
-                return answers
-            case RunInline(_, name, queue) | Join(_, name, queue):
-                event = StepDone(0, name, queue)
-            case Wait(running):
-                queue = data.draw(st.sampled_from(sorted(running)))
-                event = StepDone(0, running[queue], queue)
-
-
-class Follower:
-    """Answers events from a table that learns, and from a state machine that does not."""
-
-    def __init__(self, machine, table):
-        self.machine, self.table, self.node = machine.copy(), table, table.node(machine)
-
-    def __call__(self, event):
-        answer, self.node = self.node.answers.get(key(event)) or self.table.learn(self.node, event, key(event))
-        assert list(answer) == self.machine.handle(event)
-        return answer
-
-
-@pytest.mark.slow
-@given(st.data())
-def test_remembered_answers_are_those_of_the_state_machine_in_any_order(machine, data):
-    table = Transitions(tuple)
-    for _ in range(4):
-        infer(data, Follower(machine, table))
 
 
 def test_second_inference_starts_where_the_first_ended_and_learns_nothing(machine):

@@ -197,31 +197,6 @@ def test_wait_ends_after_its_time(mailbox):
             mailbox.get("a", 0.001)
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.0003, 0.002])
-def test_every_item_arrives_once_whatever_the_wait_is(mailbox, pause):
-    """Both sides wait for each other, as a session's threads do: spins that begin, end and miss."""
-    back = Mailbox(spins=mailbox.spins)
-    rested = threading.Event()
-
-    def answer():
-        while (item := mailbox.get("question")) is not None:
-            if pause:
-                rested.wait(pause)
-            back.put(item)
-
-    thread = threading.Thread(target=answer)
-    thread.start()
-    try:
-        for each in range(200):
-            mailbox.put(each)
-            assert back.get("answer", 60) == each
-    finally:
-        mailbox.put(None)
-        thread.join(60)
-    assert not thread.is_alive()
-    assert back.qsize() == 0
-
-
 def test_nothing_is_an_item_too(mailbox):
     """What ends a thread is None, and must not look like a wait that missed."""
     for _ in range(2 * LEAST):

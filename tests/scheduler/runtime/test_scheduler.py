@@ -85,16 +85,6 @@ def test_the_earliest_deadline_is_served_first(folders):
     assert ended.index("soon") < ended.index("late") < ended.index("none")
 
 
-def test_failure_of_one_bundle_is_told_to_its_callers_alone(folders):
-    gate = Gate(folders["a"], ValueError("broken"))
-    with Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": gate}) as scheduler:
-        bad, good = scheduler.submit(numbers(), "a"), scheduler.submit(numbers(1), "b")
-        assert np.allclose(good.result(60), wanted(folders["b"], numbers(1)), atol=1e-5)
-        with pytest.raises(StretchError, match="broken"):
-            bad.result(60)
-        assert scheduler.run(numbers(2), "b") is not None
-
-
 def test_all_processors_of_a_bundle_lost_are_replaced_where_faults_are_minded(folders):
     gate = Gate(folders["a"], RuntimeError("lost"))
     with Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": gate}, faults=FaultPolicy()) as scheduler:

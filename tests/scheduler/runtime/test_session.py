@@ -369,12 +369,3 @@ def test_close_waits_for_what_is_in_flight_and_leaves_no_thread(bundle_dir):
     assert threads() == []
     with pytest.raises(StretchError, match="closed"):
         session.submit(inputs_of())
-
-
-@pytest.mark.parametrize("x", [[1.0], inputs_of(shape=(1, 3, 8, 9)), np.full((1, 3, 8, 8), np.nan, np.float32)])
-def test_wrong_input_is_refused_before_it_takes_a_lane(bundle_dir, x):
-    with Session(bundle_dir, in_flight=1) as session:
-        for _ in range(3):
-            with pytest.raises(UsageError):
-                session.submit(x)
-        session.submit(inputs_of()).result(60)

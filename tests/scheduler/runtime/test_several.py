@@ -216,29 +216,6 @@ def _check_steps(users, log):
             running[start.queue] = (*key, start.step)
 
 
-@pytest.mark.slow
-@given(worlds())
-def test_no_step_starts_while_one_with_an_earlier_deadline_waits_for_the_same_queue(world):
-    users, asked, lengths = world
-    several = Several(users, patience_ms=1e9)
-    deadlines, late = {}, []
-    handle = several.handle
-
-    def watched(event):
-        if isinstance(event, Begins):
-            deadlines[event.user, event.lane] = event.deadline_ms
-        answer = handle(event)
-        for go in answer:
-            if isinstance(go.instruction, Start):
-                own = deadlines[go.user, go.instruction.lane]
-                late.extend(one for one, _ in several.turns.waiting(go.instruction.queue) if deadlines[one] < own)
-        return answer
-
-    several.handle = watched
-    play(users, asked, lengths, several)
-    assert not late
-
-
 def turns(*users, patience_ms=1e9, **weights):
     found = Turns(patience_ms)
     for user in users or ("a", "b"):

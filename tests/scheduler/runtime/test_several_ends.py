@@ -7,11 +7,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import UsageError
 from scheduler.bundle.consistency import graph_problems
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.judge import judge
-from scheduler.checks.verify import random_input, verify_bundle
 from scheduler.cores import available_cores
 from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.runtime.session import Session
@@ -62,37 +61,6 @@ def test_wrong_inputs_are_usage_errors_that_name_the_input(path, x, told):
             with pytest.raises(UsageError, match=told):
                 call(x)
         assert same(session(numbers()), whole(path, numbers()))
-
-
-def test_bundle_is_verified_judged_and_measured(path):
-    found = verify_bundle(path)
-    assert found.ok, found.problems
-    assert found.max_error < 1e-5
-    with Session(path) as session:
-        x = random_input(session.bundle)
-        assert judge(session, x).tensors == 2 + 6
-        result = benchmark(session, x, Effort(2, 0))
-    assert result.error < 1e-5
-    assert result.output.keys() == {"first", "second"}
-
-
-def test_wrong_second_output_is_found(bundles, path):
-    import onnx
-    from onnx import numpy_helper
-
-    model = onnx.load(path / "h2.cpu.onnx")
-    model.graph.initializer[0].CopyFrom(
-        numpy_helper.from_array(numpy_helper.to_array(model.graph.initializer[0]) * np.float32(1.5), "h2.cpu.w")
-    )
-    onnx.save(model, path / "h2.cpu.onnx")
-    entry = msgspec.to_builtins(bundles.file_entry(path / "h2.cpu.onnx"))
-    bundles.edit(path, lambda m: m["files"].update({"h2.cpu.onnx": entry}))
-    assert "for the output `second` differ" in verify_bundle(path).problems[0]
-    with (
-        Session(path) as session,
-        pytest.raises(StretchError, match=r"subgraph `h2\.cpu` is off by .*h2\.cpu\.onnx computes something else"),
-    ):
-        judge(session, random_input(session.bundle))
 
 
 def test_file_of_several_tensors_may_have_them_in_another_order(bundles, path):

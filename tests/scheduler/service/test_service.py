@@ -1,7 +1,6 @@
 """Requests of a service, their order and what is counted."""
 
 import asyncio
-import re
 import threading
 from concurrent.futures import CancelledError
 from math import inf
@@ -15,9 +14,6 @@ from predictors.errors import StretchError, UsageError
 from scheduler import DeadlineError, Demand, OverloadedError, Scheduler, Service, Session
 from scheduler.delegates import CpuDelegate, NullDelegate
 from scheduler.delegates.base import Compiled, Invocation
-from scheduler.runtime.several import Begins
-from scheduler.service.counters import Counters
-from scheduler.service.measured import measured_network
 from scheduler.service.requests import Request, Waiting
 from tests import onnx_runtime
 
@@ -181,19 +177,6 @@ def two(bundles, tmp_path):
     return {"a": bundles.two_branches(tmp_path / "a"), "b": bundles.two_branches(tmp_path / "b", seed=1)}
 
 
-def test_two_models_of_a_scheduler_are_served_with_deadlines(two):
-    xs = inputs(8)
-    with Scheduler(two) as scheduler, Service(scheduler) as service:
-        service.warm_up()
-        asked = [(name, x, service.submit(x, name, deadline_ms=60_000, priority=1)) for x in xs for name in two]
-        for name, x, future in asked:
-            assert np.allclose(future.result(60), wanted(two[name], x), atol=1e-5)
-        assert [service.outcomes(name)["done"] for name in two] == [8, 8]
-        deadlines = [event.deadline_ms - event.at_ms for event, _ in scheduler.events if isinstance(event, Begins) and event.priority]
-    assert len(deadlines) == 16
-    assert all(0 < ms <= 60_000 for ms in deadlines)
-
-
 def test_rates_that_can_be_held_are_told_from_those_that_cannot(two):
     null = NullDelegate({"head": 0.02})
     with Scheduler(two, {"cpu": "null", "gpu": "null"}, delegates={"null": null}) as scheduler, Service(scheduler) as service:
@@ -236,18 +219,6 @@ def test_model_that_had_least_of_the_processors_goes_first():
     assert order(requests, used=[("a", 2.0), ("b", 1.0)]) == [1, 0]
 
 
-def test_requests_that_are_late_are_taken_away():
-    waiting = Waiting(ROOM, 9)
-    early, late, never = request(deadline=1), request(deadline=2), request()
-    for each in (late, never, early):
-        waiting.add(each)
-    assert waiting.first_deadline == 1
-    assert waiting.overdue(1.5) == [early]
-    assert len(waiting) == 2
-    assert waiting.everything() == [late, never]
-    assert waiting.first_deadline is None
-
-
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3))))
 def test_nobody_goes_before_someone_of_higher_priority_or_earlier_deadline(pairs):
     requests = [
@@ -257,28 +228,3 @@ def test_nobody_goes_before_someone_of_higher_priority_or_earlier_deadline(pairs
     assert sorted(found) == list(range(len(pairs)))
     keys = [(-pairs[each][0], pairs[each][1], each) for each in found]
     assert keys == sorted(keys)
-
-
-def test_text_has_the_form_that_prometheus_reads():
-    counters = Counters(["a", 'b"\n'])
-    counters.note("a", "done", 0.003)
-    counters.note("a", "late", 20.0)
-    counters.note('b"\n', "refused")
-    text = counters.text(3, {"a": 1, 'b"\n': 0})
-    # metric, labels and number, as the format's grammar has it
-    sample = re.compile(r'[a-z_]+(\{[a-z]+="([^"\\\n]|\\["\\n])*"(,[a-z]+="([^"\\\n]|\\["\\n])*")*\})? [0-9.e+-]+')
-    for line in text.splitlines():
-        assert line.startswith(("# HELP ", "# TYPE ")) or sample.fullmatch(line), line
-    assert 'nn_stretch_requests_total{model="a",outcome="done"} 1' in text
-    assert 'nn_stretch_requests_total{model="b\\"\\n",outcome="refused"} 1' in text
-    assert "nn_stretch_waiting 3" in text
-    assert text.endswith("\n")
-
-
-def test_session_that_is_closed_cannot_be_measured(bundle_dir):
-    from predictors.errors import StretchError
-
-    with Session(bundle_dir) as session:
-        pass
-    with pytest.raises(StretchError, match="closed"):
-        measured_network("n", session)

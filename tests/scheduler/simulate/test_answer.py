@@ -9,7 +9,6 @@ from scheduler.bundle.load import load_bundle
 from scheduler.simulate.admit import Demand, admit
 from scheduler.simulate.answer import Request, simulate, tracks
 from scheduler.simulate.arrivals import Arrivals
-from scheduler.simulate.load import Load
 from scheduler.simulate.networks import Network
 from scheduler.simulate.predicted import predicted_trace
 from scheduler.simulate.scene import Scene
@@ -21,12 +20,6 @@ PIXEL6 = specified("pixel6")
 
 @pytest.fixture
 def bundle(bundle_dir):
-    return load_bundle(bundle_dir)
-
-
-def edited(bundles, bundle_dir, change):
-    """The bundle after a change to its manifest."""
-    bundles.edit(bundle_dir, change)
     return load_bundle(bundle_dir)
 
 
@@ -54,17 +47,6 @@ def test_percentiles_and_missed_deadlines_are_those_of_the_latencies(bundle):
     assert sum(busy.share for busy in answer.busy.values()) == pytest.approx(
         sum(busy.ms for busy in answer.busy.values()) * 200 / answer.elapsed_ms
     )
-
-
-def test_efficiency_is_the_plans_where_nothing_disturbs_and_falls_with_latency(bundles, bundle_dir):
-    planned = predicted_trace(load_bundle(bundle_dir).manifest, PIXEL6).makespan_ms
-    figures = {"makespan_ms": planned, "efficiency": 0.8, "ideal_split_ms": planned / 2}
-    bundle = edited(bundles, bundle_dir, lambda data: data.update(predicted=figures))
-    calm, _ = simulate(bundle, PIXEL6, Scene(), Request(), [])
-    assert (calm.efficiency, calm.ideal_fraction) == pytest.approx((0.8, 0.5), rel=1e-5)
-    assert calm.ideal_split_ms == planned / 2
-    slowed, _ = simulate(bundle, PIXEL6, Scene(loads=(Load("cpu", 0.5, 0, 1e6),)), Request(), [])
-    assert slowed.efficiency == pytest.approx(0.8 * planned / slowed.p50_ms, rel=1e-5)
 
 
 def whole(name, processor, ms):

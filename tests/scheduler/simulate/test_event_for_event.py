@@ -14,13 +14,10 @@ from scheduler.delegates.null import NullCompiled, NullDelegate, NullInvocation
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import Code
-from scheduler.runtime.events import Finish, Start, StepDone
-from scheduler.runtime.pipeline import Pipeline
+from scheduler.runtime.events import Finish, Start
 from scheduler.runtime.plan import make_plan
-from scheduler.runtime.record import Recorder
 from scheduler.runtime.several import Told
 from scheduler.runtime.shared import SharedPipeline, SharedQueues
-from scheduler.simulate import flow
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
@@ -33,57 +30,6 @@ from tests.scheduler.simulate.test_clock import ROOTS
 
 #: Seconds after which a test gives up; nothing depends on how long anything takes.
 PATIENCE = 60.0
-
-
-class Conductor(Recorder):
-    """Has steps end in the order of their times.
-
-    Args:
-        path: The record.
-        times: Of each subgraph.
-    """
-
-    def __init__(self, path, times):
-        super().__init__(path)
-        self.times, self.events = times, []
-        self.changed = threading.Condition()
-        self.now = 0.0
-        self.ends = {}  # when each subgraph that was started ends, by name
-        self.waiting = {}  # what releases those that wait
-        self.joining = self.finished = 0
-
-    def note(self, machine, event, instructions):
-        super().note(machine, event, instructions)
-        with self.changed:
-            self.events.append(event)
-            self.joining -= isinstance(event, StepDone) and event.step not in self.times
-            for each in instructions:
-                if isinstance(each, Start) and each.step in self.times:
-                    self.ends[each.step] = self.now + self.times[each.step]
-                self.joining += isinstance(each, Start) and each.step not in self.times
-                self.finished += isinstance(each, Finish)
-            self.changed.notify_all()
-
-    def hold(self, name):
-        """A subgraph waits here for its end."""
-        released = threading.Event()
-        with self.changed:
-            self.waiting[name] = released
-            self.changed.notify_all()
-        assert released.wait(PATIENCE)
-
-    def conduct(self, inferences):
-        """Release what ends next, again and again."""
-        while True:
-            with self.changed:
-                assert self.changed.wait_for(lambda: not self.joining and set(self.ends) == set(self.waiting), PATIENCE)
-                if self.finished == inferences:
-                    return
-                name = min(self.ends, key=self.ends.__getitem__)
-                self.now = self.ends.pop(name)
-                self.waiting.pop(name).set()
-                seen = len(self.events)
-                assert self.changed.wait_for(lambda told=seen: len(self.events) > told, PATIENCE)
 
 
 class ConductedInvocation(NullInvocation):
@@ -142,61 +88,8 @@ def write(folder, segments):
     return load_bundle(builder.write(arriving))
 
 
-@pytest.mark.slow
-@settings(max_examples=examples(25))
-@given(networks(), st.integers(2, 3))
-def test_events_of_the_executor_are_those_of_the_simulation(network, lanes):
-    segments, took = network
-    times = {
-        f"s{number}.{name}": ms
-        for number, (branches, row) in enumerate(zip(segments, took, strict=True))
-        for name, ms in zip(branches, row, strict=True)
-    }
-    with TemporaryDirectory() as folder:
-        bundle = write(Path(folder) / "bundle", segments)
-        plan = make_plan(bundle.manifest)
-        places = place_subgraphs(
-            bundle.manifest.subgraphs, {name: Placement(name, "null", (), name, "blocking", False, "") for name in PROCESSORS}
-        )
-        conductor = Conductor(Path(folder) / "record.jsonl", times)
-        code = Code(bundle, {"null": ConductedDelegate(conductor)})
-        lines = [Buffers(plan, bundle.manifest.tensors) for _ in range(lanes)]
-        pipeline = Pipeline(plan, places, lines, code, recorder=conductor)
-        try:
-            for _ in range(lanes):
-                pipeline.submit({"x": np.zeros((1, 3, 8, 8), np.float32)})
-            conductor.conduct(lanes)
-        finally:
-            pipeline.close()
-            conductor.close()
-    simulated = told_by_the_simulation(plan, places, times, lanes)
-    assert simulated == conductor.events
-
-
-def told_by_the_simulation(plan, places, times, lanes):
-    """What the machines of a simulation are told."""
-    steps = {name: StepTime(places[name].processor, (("subgraph", times[name]),)) for name in plan.subgraphs}
-    steps |= {name: StepTime("cpu", (("join", 0.0),)) for name in plan.joins}
-    events, tell = [], flow.Engine.tell
-
-    def noted(engine, key, event):
-        events.append(event)
-        return tell(engine, key, event)
-
-    flow.Engine.tell = noted
-    try:
-        Clock(Network("n", plan, places, steps), Scene(runs=lanes, in_flight=lanes)).run()
-    finally:
-        flow.Engine.tell = tell
-    return events
-
-
 class Conducted(SharedQueues):
-    """Has steps of all users end in the order of their times.
-
-    Args:
-        times: Of each subgraph, by user and name.
-    """
+    """Has steps of all users end in the order of their times."""
 
     def __init__(self, times):
         super().__init__(now=lambda: self.clock)

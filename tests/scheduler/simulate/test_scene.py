@@ -1,10 +1,8 @@
 """What is simulated: networks, their times, loads and requests."""
 
-import shutil
 from dataclasses import replace
 from itertools import islice
 from math import inf
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -18,12 +16,10 @@ from scheduler.bundle.load import load_bundle
 from scheduler.formats.onnx import open_onnx
 from scheduler.simulate.arrivals import Arrivals, parse_arrivals
 from scheduler.simulate.load import Free, Load, parse_loads
-from scheduler.simulate.networks import Network, alternative_of
-from scheduler.simulate.prepare import Other, check_alternatives, parse_workload, prepare
+from scheduler.simulate.prepare import prepare
 from scheduler.simulate.scene import Scene
-from scheduler.simulate.times import contention_factors, step_times, with_times
+from scheduler.simulate.times import step_times, with_times
 from tests.predictors.specified import specified
-from tests.scheduler.simulate.test_clock import timed_plans
 
 
 @pytest.mark.parametrize(
@@ -139,30 +135,6 @@ def test_periodic_requests_come_at_equal_distances_from_the_start_on():
     assert list(islice(Arrivals("periodic", 2.5).times(7), 4)) == [0, 2.5, 5, 7.5]
 
 
-def test_random_requests_are_as_far_apart_as_an_exponential_law_says():
-    times = np.array(list(islice(Arrivals("poisson", 4.0).times(3), 20_000)))
-    gaps = np.diff(times)
-    assert (gaps >= 0).all()
-    # mean and standard deviation are both 4, each known to about 1 %
-    assert gaps.mean() == pytest.approx(4, rel=0.05)
-    assert gaps.std() == pytest.approx(4, rel=0.05)
-    assert (gaps > 4).mean() == pytest.approx(np.exp(-1), abs=0.02)
-
-
-@pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        ("runs/b", (Path("runs/b"), None, None, None)),
-        ("runs/b@periodic:20", (Path("runs/b"), Arrivals("periodic", 20.0), "periodic:20", None)),
-        ("runs/b@periodic:20@7.5", (Path("runs/b"), Arrivals("periodic", 20.0), "periodic:20", 7.5)),
-        ("runs/b@2@poisson:50", (Path("runs/b@2"), Arrivals("poisson", 20.0), "poisson:50", None)),
-        ("runs/b@home", (Path("runs/b@home"), None, None, None)),
-    ],
-)
-def test_guest_is_a_folder_and_when_it_asks(text, want):
-    assert parse_workload(text) == want
-
-
 def test_times_are_the_plans_on_its_device_and_the_files_on_another(bundle_dir):
     bundle, told = load_bundle(bundle_dir), []
     here = prepare(bundle, specified("pixel6"), False, told.append)
@@ -170,21 +142,6 @@ def test_times_are_the_plans_on_its_device_and_the_files_on_another(bundle_dir):
     assert not told
     assert all(dict(here.times[name].parts)["subgraph"] == 1.0 for name in here.plan.subgraphs)
     assert all(dict(there.times[name].parts).get("subgraph", 0) != 1.0 for name in there.plan.subgraphs)
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (lambda data: data["model"].update(name="other"), "its network is other, not tiny"),
-        (lambda data: data.update(device="mi9"), "its device is mi9, not pixel6"),
-        (lambda data: data["model"].update(original_macs=1), "multiply-accumulates is 1, not"),
-    ],
-)
-def test_bundle_of_another_network_or_device_is_no_alternative(bundles, bundle_dir, tmp_path, change, told):
-    other = shutil.copytree(bundle_dir, tmp_path / "other")
-    bundles.edit(other, change)
-    with pytest.raises(UsageError, match=told):
-        check_alternatives(load_bundle(bundle_dir), [Other("other", load_bundle(other))])
 
 
 PIXEL6 = specified("pixel6")
@@ -221,28 +178,3 @@ def test_subgraph_without_a_planned_time_is_predicted_from_its_file(bundle):
         assert found[name].predicted_ms == estimate.computing_ms
         assert found[name].contention == estimate.contended_ms / estimate.computing_ms >= 1
     assert [found[e.name] for e in silent if e.predicted_ms is not None] == [e for e in silent if e.predicted_ms is not None]
-
-
-def test_only_subgraphs_that_are_whole_segments_are_slowed_by_other_inferences(bundle):
-    factors = contention_factors(bundle, PIXEL6)
-    assert factors.keys() == {"stem", "head"}
-    for name, factor in factors.items():
-        estimate = LatencyPredictor(PIXEL6).predict(open_onnx(bundle.file(f"{name}.onnx")).graph, "cpu", "fp32")
-        assert factor == estimate.contended_ms / estimate.computing_ms >= 1
-    assert step_times(bundle.manifest, PIXEL6, {"stem": 1.25})["stem"].contention == 1.25
-    assert step_times(bundle.manifest, PIXEL6)["stem"].contention == 1
-
-
-@pytest.mark.slow
-@given(timed_plans())
-def test_every_step_waits_for_those_that_write_what_it_reads(network):
-    plan, _, times = network
-    work = alternative_of(Network("n", *network)).work
-    assert [each.name for each in work] == list(plan.order)
-    seen = set()
-    for each in work:
-        assert set(each.after) <= seen
-        seen.add(each.name)
-        reads = set(plan.step(each.name).inputs) - set(plan.inputs)
-        assert reads <= {tensor for name in each.after for tensor in plan.step(name).outputs}
-        assert each.computing_ms + each.other_ms == sum(ms for _, ms in times[each.name].parts)

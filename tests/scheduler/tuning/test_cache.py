@@ -1,7 +1,5 @@
 """Parameters that were found, kept by a user or shipped."""
 
-import os
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -66,26 +64,6 @@ def test_damaged_file_is_ignored_with_a_warning_and_mended_by_saving(tmp_path, c
     with pytest.warns(UserWarning, match="is ignored"):
         cache.save([entry()])
     assert len(TuningCache("d", "v", tmp_path)) == 1
-
-
-def test_folder_that_cannot_be_written_costs_a_warning_only(tmp_path):
-    (tmp_path / "file").write_text("")
-    cache = TuningCache("d", "v", tmp_path / "empty")
-    cache.path = tmp_path / "file" / "x.json"
-    with pytest.warns(UserWarning, match="cannot be"):
-        cache.save([entry()])
-    assert cache.get("schedule", "conv", "hash", "s") is not None
-
-
-def test_nothing_half_written_is_left(tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
-    cache = TuningCache("d", "v", tmp_path)
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.warns(UserWarning, match="No space left"):
-        cache.save([entry()])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_too_large_file_is_not_read(tmp_path, monkeypatch):

@@ -69,16 +69,6 @@ def opened(*cores, **environment):
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("core", available_cores()[:2])
-def test_cpu_device_computes_on_the_core_that_is_asked_for(core):
-    if not POCL:
-        pytest.skip("the device is not PoCL's")
-    units, threads = opened(core).stdout.splitlines()
-    assert units == "[1]"
-    assert f"[{core}]" in threads
-
-
 def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
     if not POCL or len(available_cores()) < 2:
         pytest.skip("the device is not PoCL's, or there is one core")
@@ -88,19 +78,6 @@ def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
     assert f"[{first}]" in threads
     assert f"[{second}]" in threads
     assert "1 units, 1 are in use and 1 more are requested" in opened(first, second, POCL_MAX_PTHREAD_COUNT="1").stderr
-
-
-def test_device_that_is_not_there_is_an_unknown_name():
-    code = "from scheduler.delegates.opencl.device import find_device; find_device()"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"NN_STRETCH_OPENCL_DEVICE": "Teapot"}
-    )
-    assert "UnknownNameError: NN_STRETCH_OPENCL_DEVICE names `Teapot`, which no OpenCL device has in its name" in run.stderr
-    code = "from scheduler.delegates import get_delegate; print(get_delegate('opencl').unavailable())"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"NN_STRETCH_OPENCL_DEVICE": "Teapot"}
-    )
-    assert f"(here: {find_device().name.strip()}" in run.stdout
 
 
 def told(hide):

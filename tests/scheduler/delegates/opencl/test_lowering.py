@@ -8,23 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.delegates.opencl.fuse import Activation, fuse
+from scheduler.delegates.opencl.fuse import fuse
 from scheduler.delegates.opencl.graph import read_graph
-from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights
+from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.lowering import MAX_ELEMENTS, UnsupportedError
 from scheduler.delegates.opencl.simplify import simplify
-from scheduler.delegates.opencl.tensors import Blocking, plain
 from scheduler.delegates.reference import ReferenceDelegate
 from tests.scheduler.delegates.opencl import networks
-
-
-def test_readers_and_writers_are_found(tmp_path):
-    graph = read_graph(networks.classifier(tmp_path / "m.onnx"))
-    assert [node.name for node in graph.readers()["p"]] == ["a", "b"]
-    assert graph.only_reader("p") is None
-    assert graph.only_reader("y") is None
-    assert graph.only_reader("c").name == "g"
-    assert graph.writers()["c"].op == "Concat"
 
 
 def test_old_opset_is_refused(tmp_path, monkeypatch):
@@ -61,15 +51,6 @@ def test_batch_norm_elsewhere_becomes_scale_and_shift(tmp_path):
     norm = {key: np.abs(networks.numbers(3, seed=i)) + 0.5 for i, key in enumerate("sbmv")}
     path = networks.save(tmp_path / "m.onnx", [("BatchNormalization", ["x", *norm], "y", {})], {"x": (1, 3, 4, 4)}, ["y"], norm)
     assert [node.op for node in simplified(path).nodes] == ["ScaleShift"]
-
-
-@pytest.mark.slow
-def test_batch_norm_stays_apart_from_a_convolution_that_others_read(tmp_path):
-    norm = {key: np.abs(networks.numbers(4, seed=i)) + 0.5 for i, key in enumerate("sbmv")}
-    nodes = [networks.conv("x", "c", "w", kernel_shape=[1, 1]), ("BatchNormalization", ["c", *norm], "n", {}), ("Add", ["c", "n"], "y", {})]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 4, 4)}, ["y"], {"w": networks.numbers(4, 3, 1, 1), **norm})
-    assert [node.op for node in simplified(path).nodes] == ["Conv", "ScaleShift", "Add"]
-    assert networks.error(path) <= 1e-5
 
 
 def padded(path, after, value=0.0, **attrs):
@@ -146,21 +127,6 @@ def test_unfused_graph_computes_the_same(tmp_path):
     assert networks.error(path, fuse=False) <= 1e-5
 
 
-@pytest.mark.slow
-def test_activation_before_the_addition_keeps_its_place(tmp_path):
-    nodes = [
-        networks.conv("x", "c", "w", kernel_shape=[1, 1]),
-        ("Relu", ["c"], "r", {}),
-        ("Add", ["x", "r"], "a", {}),
-        ("Tanh", ["a"], "y", {}),
-    ]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 8, 5, 5)}, ["y"], {"w": networks.numbers(8, 8, 1, 1)})
-    conv, tanh = fused(path)
-    assert (conv.attrs["activation"], conv.attrs["residual_last"]) == (Activation("relu"), True)
-    assert tanh.op == "Unary"
-    assert networks.error(path) <= 1e-5
-
-
 def test_output_that_is_read_inside_as_well_and_output_that_is_an_input(tmp_path):
     nodes = [("Relu", ["x"], "y", {}), ("Tanh", ["y"], "z", {}), ("Identity", ["x"], "same", {})]
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 5, 3, 3)}, ["y", "z", "same"], {})
@@ -230,17 +196,3 @@ def test_work_group_is_brought_within_limits(grid, local, limit, most):
     assert all(size <= own and size <= top for size, own, top in zip(launch.local, local, most, strict=True))
     assert prod(launch.local) <= limit or launch.local[:2] == (1, 1)
     assert Launch("k", "n", (), (), grid, "").within(limit, most).local is None
-
-
-@pytest.mark.parametrize(("half", "item"), [(False, 4), (True, 2)])
-def test_traffic_counts_every_input_weight_and_result_once_with_the_padding_of_blocks(half, item):
-    blocking = Blocking(8, True, half)
-    x, y = blocking.blocked("x", (1, 12, 5, 5)), plain("y", (1, 3, 5, 5), "output")
-    arguments = (
-        Tensor(x),
-        Weights(np.zeros(100, np.float32)),
-        Weights(np.zeros(8, np.float32), "float"),
-        Tensor(y, written=True),
-        Ints((1,)),
-    )
-    assert Launch("k", "n", (), arguments, (1,), "s").traffic(item) == 16 * 25 * item + 100 * item + 8 * 4 + 3 * 25 * 4

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.delegates.opencl import OpenCLDelegate
-from scheduler.delegates.opencl.device import Traits, open_device
-from scheduler.delegates.opencl.memory import Arenas
+from scheduler.delegates.opencl.device import Traits
 from scheduler.delegates.opencl.schedule import COSTS, Problem, Schedules, analytic_cycles, rank_tiles, tile_cycles
 from scheduler.delegates.opencl.tensors import Blocking
 from scheduler.memory.naive import plan_naive
@@ -32,17 +31,6 @@ def test_every_element_has_a_place_of_its_own_inside_the_buffer(shape, blocking)
     assert max(places) * blocking.item_bytes < view.bytes
 
 
-@given(shapes, blockings, st.data())
-def test_slice_of_channels_is_where_these_channels_are(shape, blocking, data):
-    n, c, h, w = shape
-    first = data.draw(st.integers(0, (c - 1) // blocking.lanes)) * blocking.lanes
-    count = data.draw(st.integers(1, c - first))
-    whole = blocking.blocked("t", shape)
-    part = whole.channels(first, count)
-    assert part.shape == (n, count, h, w)
-    assert all(element(part, i, k, y, x) == element(whole, i, first + k, y, x) for i, k, y, x in np.ndindex(n, count, h, w))
-
-
 def test_kernels_compute_the_same_with_a_buffer_for_each_tensor(tmp_path):
     assert networks.error(networks.classifier(tmp_path / "m.onnx"), planner=plan_naive) <= 1e-5
 
@@ -50,27 +38,6 @@ def test_kernels_compute_the_same_with_a_buffer_for_each_tensor(tmp_path):
 def test_plan_of_a_network_lets_no_two_live_tensors_meet(tmp_path):
     compiled = OpenCLDelegate().build(networks.classifier(tmp_path / "m.onnx"))
     assert compiled.allocation.problem(compiled.intermediates) is None
-
-
-def test_arena_grows_and_is_shared_by_all_who_need_no_more():
-    arenas = Arenas(open_device(()).context)
-    (small,) = arenas.take((256,))
-    assert arenas.take((128,)) == [small]
-    (large,) = arenas.take((1024,))
-    assert large.size == 1024
-    assert arenas.take((256,)) == [large]
-    assert arenas.bytes == 1024
-
-
-@pytest.mark.slow
-def test_subgraphs_of_one_queue_take_turns_in_the_same_memory(tmp_path):
-    paths = [networks.classifier(tmp_path / "a.onnx"), networks.residual_block(tmp_path / "b.onnx")]
-    compiled = [OpenCLDelegate().build(path) for path in paths]
-    device = open_device(())
-    first, second = (device.arenas.take(one.allocation.sizes)[0] for one in compiled)
-    assert first is second
-    for path in [*paths, *reversed(paths)]:
-        assert networks.error(path) <= 1e-5
 
 
 AVX2 = Traits("pocl-avx2", 8, True, 16, True, (1, 16, 1), 1)

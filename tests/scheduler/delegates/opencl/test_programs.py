@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.delegates.opencl import binaries, pocl_target, programs
+from scheduler.delegates.opencl import pocl_target, programs
 from scheduler.delegates.opencl.binaries import binary_file, binary_folder, read_binary, write_binary
 from scheduler.delegates.opencl.device import cpu_flags, find_device, open_device
 from scheduler.delegates.opencl.programs import FOLDER, BuildError, Programs
@@ -25,15 +25,6 @@ def test_failed_build_names_a_file_with_the_drivers_log():
     assert "-DLOGARITHM=nonsense(" in text
     assert "error" in text
     assert caught.value.hint is not None
-
-
-def test_equal_macros_are_built_once(monkeypatch):
-    built = Programs(open_device(()), False)
-    first = built.kernel("softmax", (("LOGARITHM", "0"),))
-    monkeypatch.setattr(built, "_build", None)
-    second = built.kernel("softmax", (("LOGARITHM", "0"),))
-    assert first is not second
-    assert first.get_info(0x1193).int_ptr == second.get_info(0x1193).int_ptr  # CL_KERNEL_PROGRAM
 
 
 @pytest.fixture
@@ -91,17 +82,6 @@ def test_damaged_binary_is_not_read(damage):
     write_binary(path, b"code of a kernel")
     path.write_bytes(damage(path.read_bytes()))
     assert read_binary(path) is None
-
-
-def test_binaries_that_were_not_used_for_longest_are_dropped(monkeypatch):
-    monkeypatch.setattr(binaries, "MAX_FILES", 2)
-    paths = [binary_file(str(i)) for i in range(3)]
-    for i, path in enumerate(paths[:2]):
-        write_binary(path, b"code")
-        os.utime(path, (i, i))
-    read_binary(paths[0])
-    write_binary(paths[2], b"code")
-    assert [path.is_file() for path in paths] == [True, False, True]
 
 
 def test_nothing_is_kept_where_nothing_can_be_written(folder):
@@ -178,16 +158,6 @@ def test_driver_that_does_not_know_the_processor_compiles_for_one_it_knows(tmp_p
     if run.stderr.endswith("forgets nothing\n"):
         pytest.skip("this driver knows its processor in another way")
     assert run.stdout.split() == ["True", pocl_target.target(cpu_flags()), "True"], run.stderr
-
-
-@pytest.mark.slow
-def test_newcomer_adds_a_kernel_with_one_file_and_one_function(tmp_path, added_template):
-    (tmp_path / "cosine.cl").write_text(networks.COSINE)
-    added_template("Cos", networks.cosine("cosine"), tmp_path)
-    nodes = [("Relu", ["x"], "r", {}), ("Cos", ["r"], "y", {})]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 9, 5, 3)}, ["y"], {})
-    assert "cosine" in networks.kernels(path)
-    assert networks.error(path) <= 1e-6
 
 
 def test_kernel_without_a_file_is_an_error_that_says_where_it_should_be(tmp_path, added_template):

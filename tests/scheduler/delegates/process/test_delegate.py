@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from scheduler.delegates.process import ProcessDelegate
 from scheduler.delegates.process.child import Server, serve
 from scheduler.delegates.process.line import GoneError, Line
 from scheduler.runtime.session import Session
-from scheduler.shared import shared_like
 from tests import onnx_runtime
 
 X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
@@ -98,15 +96,6 @@ def test_interpreter_that_ends_without_closing_leaves_no_child(bundle_dir):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.slow
-def test_session_that_cannot_be_made_leaves_no_child_behind(bundle_dir, before):
-    last = json.loads((bundle_dir / "bundle.json").read_text())["subgraphs"][-1]
-    (bundle_dir / last["file"]).write_bytes(b"no model")
-    with pytest.raises(StretchError):
-        Session(bundle_dir, {"gpu": "process", "cpu": "process"})
-    assert children() <= before
-
-
 def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle_dir, before):
     with Session(bundle_dir, {"gpu": "process"}, time_limit=0.5) as session:
         for run in (session, lambda x: session.submit(x).result(60)):
@@ -120,17 +109,6 @@ def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle
     assert children() <= before
 
 
-@pytest.mark.slow
-def test_buffers_in_shared_memory_are_not_copied(bundle_dir):
-    delegate = ProcessDelegate("cpu")
-    x, output = shared_like([X, np.zeros((1, 6, 8, 8), np.float32)])
-    call = delegate.compile(bundle_dir / "stem.onnx").bind([x], [output])
-    assert call.copied_bytes == 0
-    x[:] = X
-    call.run()
-    assert np.array_equal(output, onnx_runtime.output(bundle_dir / "stem.onnx", X))
-
-
 @pytest.fixture
 def line():
     found = Line("reference", ())
@@ -140,37 +118,6 @@ def line():
 
 def compiled(line, bundle_dir):
     return line.make(do="compile", model=str(bundle_dir / "stem.onnx"))
-
-
-@pytest.mark.slow
-def test_several_threads_get_their_own_answers(line, bundle_dir):
-    found = {}
-
-    def ask(key):
-        number = line.send(do="compile", model=str(bundle_dir / f"{key}.onnx"), key=key)
-        try:
-            found[key] = line.answer(number)["outputs"]
-        except StretchError as error:
-            found[key] = error.message
-
-    keys = ["stem", "nowhere", "head"]
-    threads = [threading.Thread(target=ask, args=(key,)) for key in keys]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert "nowhere.onnx" in found["nowhere"]
-    assert found["stem"] != found["head"]
-
-
-@pytest.mark.slow
-def test_new_child_has_made_what_the_old_one_had(line, bundle_dir):
-    compiled(line, bundle_dir)
-    old = line.pid
-    os.kill(old, signal.SIGKILL)
-    key, found = compiled(line, bundle_dir)
-    assert (key, found["inputs"]) == (1, [["x", [1, 3, 8, 8]]])
-    assert line.pid != old
 
 
 @pytest.mark.slow

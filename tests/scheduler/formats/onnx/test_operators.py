@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
 from scheduler.formats.onnx import open_onnx
-from scheduler.formats.onnx.operators import ATTRIBUTES, KIND, state
+from scheduler.formats.onnx.operators import state
 from tests.predictors.specified import specified
 
 IDENTITIES = ("dropout", "stochastic_depth", "identity")
@@ -49,15 +49,6 @@ def sigmoid_and_product(**first):
     return [stating(sigmoid, **first) if first else sigmoid, helper.make_node("Mul", ["x", "gate"], ["y"], name="m")]
 
 
-def test_inner_nodes_may_write_several_tensors(tmp_path):
-    split = helper.make_node("Split", ["x"], ["one", "other"], name="s", axis=1, num_outputs=2)
-    first, second = (helper.make_node("Relu", [half], [f"{half}.relu"], name=half) for half in ("one", "other"))
-    joined = stating(helper.make_node("Concat", ["one.relu", "other.relu"], ["y"], name="c", axis=1), "relu")
-    (part,) = open_onnx(model(tmp_path / "m.onnx", [split, first, second, joined])).operators
-    assert [node.name for node in part.nodes] == ["s", "one", "other", "c"]
-    assert (part.op.name, part.op.inputs) == ("y", ("x",))
-
-
 def test_node_that_belongs_to_no_operator_is_refused(tmp_path):
     sigmoid, product = sigmoid_and_product(kind="sigmoid")
     with pytest.raises(StretchError, match="writes `y` does not say which operator") as caught:
@@ -96,16 +87,6 @@ def test_operator_that_its_nodes_are_not_is_refused(tmp_path, node, kind, attrs,
     weight = helper.make_tensor("w", TensorProto.FLOAT, [4, 4, 1, 1], [0.0] * 16)
     with pytest.raises(StretchError, match=problem):
         _ = open_onnx(model(tmp_path / "m.onnx", [stating(node, kind, **attrs)], [weight])).graph
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"kernel": [1, "x"]}', '{"kernel": null}', "null"])
-def test_attributes_that_are_none_are_refused(tmp_path, text):
-    node = helper.make_node("Relu", ["x"], ["y"], name="n")
-    for key, value in ((KIND, "relu"), (ATTRIBUTES, text)):
-        entry = node.metadata_props.add()
-        entry.key, entry.value = key, value
-    with pytest.raises(StretchError, match="node `n` states attributes that no operator has"):
-        _ = open_onnx(model(tmp_path / "m.onnx", [node])).graph
 
 
 def test_file_with_a_node_that_is_never_written_is_refused(tmp_path):

@@ -8,7 +8,7 @@ from predictors.errors import StretchError, UsageError
 from scheduler.measure.bench.compare import Request, compare, largest_error
 from scheduler.measure.bench.rounds import Effort
 from scheduler.measure.bench.runtimes import unavailable
-from tests.scheduler.measure.bench.nets import CHANNELS, CONV_MACS, LINEAR_MACS, WIDE, conv_onnx, linear_tflite
+from tests.scheduler.measure.bench.nets import conv_onnx
 
 SHORT = Effort(rounds=3, starts=2, warmup=4)
 
@@ -18,37 +18,10 @@ def measured(*what, **others):
     return compare(Request([str(each) for each in what], effort=SHORT, **others), warnings.append), warnings
 
 
-@pytest.mark.slow
-def test_files_are_contenders_on_each_runtime_and_tell_what_they_are(tmp_path):
-    answer, warnings = measured(conv_onnx(tmp_path / "m.onnx"))
-    names = ["m.onnx, onnxruntime"] + ([] if unavailable("openvino") else ["m.onnx, openvino"])
-    assert [each.name for each in answer.contenders] == names
-    for each in answer.contenders:
-        assert [len(rounds) for rounds in each.ns] == [3, 3]
-        assert each.macs_ratio == 1
-    for each in answer.contenders[1:]:
-        assert each.compared_with == names[0]
-        assert each.max_error < 1e-3
-    assert answer.files[0].macs == CONV_MACS
-    assert answer.files[0].inputs == {"x": f"float32 1x{CHANNELS}x{WIDE}x{WIDE}"}
-    assert answer.warnings == warnings
-    assert answer.source == "measured"
-
-
 def test_same_seed_gives_the_same_input(tmp_path):
     path = conv_onnx(tmp_path / "m.onnx")
     hashes = [measured(path, runtimes=["onnxruntime"], seed=seed)[0].files[0].input_sha256 for seed in (1, 1, 2)]
     assert hashes[0] == hashes[1] != hashes[2]
-
-
-def test_tflite_file_stands_beside_an_onnx_file(tmp_path):
-    if unavailable("litert"):
-        pytest.skip("litert is not installed")
-    answer, _ = measured(linear_tflite(tmp_path / "m.tflite")[0], conv_onnx(tmp_path / "m.onnx"), cores=1)
-    assert [each.kind for each in answer.files] == ["tflite", "onnx"]
-    assert answer.files[0].macs == LINEAR_MACS
-    assert {each.threads for each in answer.contenders} == {1}
-    assert len(answer.conditions.cores) == 1
 
 
 @pytest.mark.torch

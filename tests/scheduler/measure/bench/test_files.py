@@ -4,7 +4,6 @@ import hashlib
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from predictors.errors import StretchError, UsageError
 from scheduler.cores import available_cores
 from scheduler.formats.tflite import open_tflite
 from scheduler.measure.bench.files import open_subject, tflite_macs
-from scheduler.measure.bench.runtimes import RUNTIMES, SCHEDULER, expected_of, prepare, unavailable
+from scheduler.measure.bench.runtimes import prepare, unavailable
 from scheduler.measure.bench.subject import UNNAMED, End, digest, hash_of, random_arrays, settled
 from tests.scheduler.measure.bench.nets import CHANNELS, FILTERS, WIDE, conv_onnx, linear_tflite
 
@@ -84,19 +83,6 @@ def needs(runtime):
         pytest.skip(f"{runtime} is not installed")
 
 
-@pytest.mark.parametrize("inputs", [1, 3])
-@pytest.mark.parametrize("runtime", [name for name, (kind, _, _) in RUNTIMES.items() if kind == "onnx"])
-def test_onnx_file_gives_what_a_plain_session_gives(tmp_path, runtime, inputs):
-    needs(runtime)
-    path = conv_onnx(tmp_path / "m.onnx", inputs=inputs)
-    subject = open_subject(str(path), {}, 0, tmp_path)
-    expected = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, dict(subject.inputs))[0]
-    ready = prepare(subject, runtime, CORES)
-    assert ready.time() > 0
-    np.testing.assert_allclose(ready.outputs()["y"], expected, rtol=1e-4, atol=1e-4)
-    ready.close()
-
-
 @pytest.mark.parametrize("rows", [1, 4])
 def test_tflite_file_gives_what_numpy_gives_also_of_another_batch(tmp_path, rows):
     needs("litert")
@@ -108,21 +94,7 @@ def test_tflite_file_gives_what_numpy_gives_also_of_another_batch(tmp_path, rows
     np.testing.assert_allclose(output, linear(subject.inputs["x"]), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.torch
-def test_bundle_gives_what_its_whole_model_gives(tmp_path, tiny_bundle):
-    subject = open_subject(str(tiny_bundle), {}, 0, tmp_path)
-    ready = prepare(subject, SCHEDULER, CORES)
-    assert ready.time() > 0
-    expected = expected_of(subject, CORES)
-    got = ready.outputs()
-    ready.close()
-    assert got.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_allclose(got[name], array, rtol=1e-3, atol=1e-4)
-
-
 IMAGE = End("x", (None, 3, None, None), "float32")
-FIXED = End("mask", (1, 4), "float32")
 
 
 def test_hash_is_that_of_the_file_and_of_weights_beside_it(tmp_path):
@@ -132,20 +104,6 @@ def test_hash_is_that_of_the_file_and_of_weights_beside_it(tmp_path):
     assert digest("onnx", tmp_path / "m.onnx", ["w"]) == (hashlib.sha256(b"modelweights").hexdigest(), 12)
     with pytest.raises(StretchError, match="cannot read"):
         digest("onnx", tmp_path / "m.onnx", ["gone"])
-
-
-@pytest.mark.parametrize(
-    ("ends", "asked", "found"),
-    [
-        ([IMAGE], {UNNAMED: (2, 3, 8, 8)}, {"x": (2, 3, 8, 8)}),
-        ([IMAGE, FIXED], {UNNAMED: (1, 3, 8, 8)}, {"x": (1, 3, 8, 8), "mask": (1, 4)}),
-        ([IMAGE, FIXED], {"x": (1, 3, 8, 8), "mask": (1, 4)}, {"x": (1, 3, 8, 8), "mask": (1, 4)}),
-        ([FIXED], {}, {"mask": (1, 4)}),
-        ([FIXED], {"other": (9, 9)}, {"mask": (1, 4)}),
-    ],
-)
-def test_shapes_are_the_files_filled_in_by_what_is_asked(tmp_path, ends, asked, found):
-    assert settled(tmp_path, ends, asked) == found
 
 
 @pytest.mark.parametrize("asked", [{"x": (1, 4, 8, 8)}, {"x": (1, 3, 8)}])

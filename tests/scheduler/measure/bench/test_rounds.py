@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError, UsageError
 from scheduler.measure.bench.check import check_bench, read_bench
 from scheduler.measure.bench.compare import Request, compare
-from scheduler.measure.bench.conditions import Conditions, conditions, look
+from scheduler.measure.bench.conditions import Conditions
 from scheduler.measure.bench.interval import MOST_STARTS, known
 from scheduler.measure.bench.rounds import LEAST_STARTS, WINDOW, Effort, holds, play
 from scheduler.measure.bench.runtimes import Ready
@@ -61,16 +61,6 @@ def test_order_is_drawn_anew_in_each_round_and_is_that_of_the_seed():
     assert rounds == order(0) != order(1)
 
 
-def test_contender_whose_times_never_hold_is_named():
-    found = play(
-        {"calm": lambda: Noting("calm", []), "wild": lambda: Noting("wild", [], lambda run: 1000 << (run % 2))},
-        Effort(rounds=2, starts=1, warmup=20),
-        seed=0,
-    )
-    assert found.warmup == [20]
-    assert found.steady == {"calm"}
-
-
 @pytest.mark.parametrize(("factor", "starts"), [(1.0, LEAST_STARTS), (3.0, MOST_STARTS)])
 def test_starts_go_on_until_medians_are_known_to_the_width(factor, starts):
     made = []
@@ -82,17 +72,6 @@ def test_starts_go_on_until_medians_are_known_to_the_width(factor, starts):
 
     found = play({"a": make}, Effort(rounds=2, starts=MOST_STARTS, width=0.02, warmup=0), seed=0)
     assert len(found.ns["a"]) == starts
-
-
-def test_contenders_that_were_made_are_closed_if_another_cannot_be():
-    log = []
-
-    def broken():
-        raise StretchError("no")
-
-    with pytest.raises(StretchError):
-        play({"a": lambda: Noting("a", log), "b": broken}, Effort(), seed=0)
-    assert log == ["made a", "closed a"]
 
 
 def test_times_hold_once_two_windows_agree():
@@ -127,73 +106,6 @@ def test_one_round_has_no_interval_and_no_side():
     found = known([[2.0]])
     assert (found.low, found.high, found.repeat_low, found.repeat_high) == (None, None, None, None)
     assert (found.side, found.width) == (0, math.inf)
-
-
-@pytest.mark.slow
-def test_rounds_that_resemble_their_neighbours_do_not_make_one_start_look_surer_than_it_is():
-    rng = np.random.default_rng(5)
-
-    def drifting(rounds=400):
-        noise = np.zeros(rounds)
-        for i in range(1, rounds):
-            noise[i] = 0.9 * noise[i - 1] + rng.normal(0, 0.01)
-        return 10 * np.exp(noise)
-
-    found = [known([drifting()]) for _ in range(200)]
-    held = np.mean([each.low <= 10 <= each.high for each in found])
-    naive = []
-    for _ in range(200):
-        each = np.log(drifting())
-        half = 1.2533 * 1.96 * each.std() / math.sqrt(len(each))
-        naive.append(abs(np.median(each) - math.log(10)) <= half)
-    assert held >= 0.85 > np.mean(naive) + 0.1
-
-
-def tree(root, ticks, celsius, khz="1800000", governor="powersave"):
-    """A machine of two cores."""
-    for core in (0, 1):
-        folder = root / f"sys/devices/system/cpu/cpu{core}/cpufreq"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "scaling_cur_freq").write_text(khz)
-        (folder / "scaling_governor").write_text(f"{governor}\n")
-    for i, degrees in enumerate(celsius):
-        zone = root / f"sys/class/thermal/thermal_zone{i}"
-        zone.mkdir(parents=True, exist_ok=True)
-        (zone / "type").write_text("chip\n")
-        (zone / "temp").write_text(degrees)
-    (root / "proc").mkdir(exist_ok=True)
-    rows = "".join(f"cpu{core} {' '.join(map(str, ticks))} 0 0\n" for core in (0, 1))
-    (root / "proc/stat").write_text(f"cpu  1 1 1 1 1 1 1 1 0 0\n{rows}intr 5\n")
-
-
-def seen(root, before, after, cores=(0, 1)):
-    tree(root, **before)
-    one = look(cores, root)
-    tree(root, **after)
-    return conditions(one, look(cores, root), processor="p", system="s", cores=cores, process_cores=cores)
-
-
-def test_shares_frequencies_and_temperatures_are_those_of_the_files(tmp_path):
-    before = {"ticks": (0, 0, 0, 100, 0, 0, 0, 0), "celsius": ["40000", "55500"]}
-    after = {"ticks": (60, 0, 10, 110, 10, 0, 0, 10), "celsius": ["41000", "70000"], "khz": "900000"}
-    found = seen(tmp_path, before, after)
-    # of 100 ticks that passed on each core 20 were idle and 10 stolen
-    assert (found.stolen, found.busy) == (0.1, 0.7)
-    assert (found.mhz_before, found.mhz_after) == ({"0": 1800.0, "1": 1800.0}, {"0": 900.0, "1": 900.0})
-    assert (found.celsius_before, found.celsius_after) == ({"chip": 55.5}, {"chip": 70.0})
-    words = " ".join(found.warnings)
-    assert "the host gave 10.0% of the cores' time to others" in words
-    assert "warmed up by 14 °C" in words
-
-
-@pytest.mark.parametrize("text", ["", "cpu0 1 2\n", "cpu0 a b c d e f g h\n", "nothing"])
-def test_what_the_system_does_not_tell_is_unknown(tmp_path, text):
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/stat").write_text(text)
-    found = look((0,), tmp_path)
-    assert (found.mhz, found.celsius, found.ticks) == ({}, {}, None)
-    known = conditions(found, found, processor="p", system="s", cores=(0,), process_cores=(0,))
-    assert (known.stolen, known.busy) == (None, None)
 
 
 @pytest.mark.parametrize(("load", "told"), [(0.0, False), (5.0, True), (None, False)])
@@ -257,28 +169,6 @@ def test_what_was_changed_is_found(tmp_path, record, path, to, says):
     found = check(tmp_path, changed(record, *path, to=to))
     assert not found.ok
     assert any(says in problem for problem in found.problems), found.problems
-
-
-@pytest.mark.parametrize(
-    ("path", "to"),
-    [
-        (("contenders", 0, "ns", 0, 0), 0),
-        (("contenders", 0, "ns", 0, 0), -5),
-        (("contenders", 0, "ns", 0, 0), 10**30),
-        (("contenders", 0, "ns", 0, 0), 1.5),
-        (("contenders", 0, "ns"), []),
-        (("contenders", 0, "ns", 0), []),
-        (("contenders",), []),
-        (("starts",), 9),
-        (("files", 0, "kind"), "pickle"),
-        (("files", 0, "sha256"), "x"),
-        (("conditions",), None),
-        (("source",), "paper"),
-    ],
-)
-def test_what_is_no_measurement_is_refused(tmp_path, record, path, to):
-    with pytest.raises(StretchError, match="is no measurement"):
-        check(tmp_path, changed(record, *path, to=to))
 
 
 @given(st.binary(max_size=200))

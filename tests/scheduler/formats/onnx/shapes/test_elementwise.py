@@ -8,7 +8,6 @@ from hypothesis.extra import numpy as arrays
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES
-from scheduler.formats.onnx.shapes.elementwise import RULES as OWN
 from scheduler.formats.onnx.shapes.node import Node, Tensor
 from tests.scheduler.formats.onnx.shapes.oracle import Case, agrees, node, reals, rule, shapes, sizes, whole
 
@@ -33,16 +32,6 @@ def test_operator_of_whole_numbers_keeps_them_whole(op, drawn, kind):
 def test_choice_broadcasts_condition_and_both_values(drawn, kind):
     chosen, one, other = drawn.input_shapes
     agrees(Case("Where", [np.ones(chosen, bool), np.ones(one, kind), np.ones(other, kind)]))
-
-
-def test_cast_of_a_short_constant_keeps_its_whole_numbers():
-    def cast(*values, to):
-        return OWN["Cast"](Node((Tensor((len(values),), 1, values),), {"to": to})).results[0].values
-
-    assert cast(2.5, -1.0, to=7) == (2, -1)
-    assert cast(0.0, 3.0, to=9) == (False, True)
-    assert cast(float("nan"), to=7) is None
-    assert cast(float("-inf"), to=1) == (float("-inf"),)
 
 
 def typed(*types):
@@ -183,15 +172,6 @@ PRODUCTS = arrays.mutually_broadcastable_shapes(signature="(n?,k),(k,m?)->(n?,m?
 @given(PRODUCTS)
 def test_product_has_the_shape_that_the_runtime_gives_it(drawn):
     agrees(Case("MatMul", [reals(shape) for shape in drawn.input_shapes]))
-
-
-@given(st.permutations("abcde"), st.integers(1, 4), st.integers(1, 4), st.data())
-def test_product_by_letters_has_the_sizes_of_its_letters(letters, first, second, data):
-    lengths = {letter: data.draw(sizes) for letter in letters}
-    one, other = letters[:first], letters[-second:]
-    made = data.draw(st.lists(st.sampled_from(sorted({*one, *other})), unique=True))
-    inputs = [reals(tuple(lengths[letter] for letter in each)) for each in (one, other)]
-    agrees(Case("Einsum", inputs, {"equation": f"{''.join(one)},{''.join(other)}->{''.join(made)}"}))
 
 
 def test_work_is_counted_in_multiply_accumulates():

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from onnx import helper, numpy_helper
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES
@@ -28,23 +27,6 @@ def test_reshape_keeps_sizes_and_works_one_out(shape, data):
     for sizes_ in (wanted, kept, [-1], [1, *wanted]):
         agrees(Case("Reshape", [reals(shape), whole(*sizes_)], stored=(1,)))
     agrees(Case("Reshape", [reals(shape), whole(*shape)], {"allowzero": 1}, stored=(1,)))
-
-
-@given(shapes, st.data())
-def test_axes_of_one_are_dropped_and_added_again(shape, data):
-    places = sorted(data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
-    ones = tuple(1 if i in places else n for i, n in enumerate(shape))
-    signed = [i - len(shape) if data.draw(st.booleans()) else i for i in places]
-    agrees(Case("Squeeze", [reals(ones), whole(*signed)], stored=(1,)))
-    agrees(Case("Squeeze", [reals(ones)]))
-    agrees(Case("Squeeze", [reals(ones)], {"axes": places}, opset=11))
-    rank = len(shape) + len(places)
-    added = sorted(data.draw(st.sets(st.integers(0, rank - 1), min_size=1, max_size=len(places))))
-    rank = len(shape) + len(added)
-    added = [i for i in added if i < rank]
-    added += [i for i in range(rank) if i not in added][: rank - len(shape) - len(added)]
-    signed = [i - rank if data.draw(st.booleans()) else i for i in added]
-    agrees(Case("Unsqueeze", [reals(shape), whole(*signed)], stored=(1,)))
 
 
 @given(sizes, sizes, sizes, sizes, st.integers(1, 3), st.sampled_from(["DCR", "CRD"]))
@@ -252,21 +234,6 @@ def test_values_of_long_constants_are_forgotten():
     assert short(Tensor((SHORT + 1,), 7, (1,) * (SHORT + 1))).values is None
 
 
-def test_shape_that_a_file_works_out_itself_is_followed(tmp_path):
-    from scheduler.formats.onnx import open_onnx
-
-    value = helper.make_tensor_value_info("x", 1, [2, 3, 4, 4])
-    rest = numpy_helper.from_array(whole(-1), "rest")
-    nodes = [
-        helper.make_node("Shape", ["x"], ["kept"], end=1),
-        helper.make_node("Concat", ["kept", "rest"], ["sizes"], axis=0),
-        helper.make_node("Reshape", ["x", "sizes"], ["y"]),
-    ]
-    graph = helper.make_graph(nodes, "g", [value], [helper.make_tensor_value_info("y", 1, [2, 48])], [rest])
-    (tmp_path / "m.onnx").write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]).SerializeToString())
-    assert open_onnx(tmp_path / "m.onnx").demand.work > 0
-
-
 def numbers(*each):
     return Node(tuple(Tensor((), 7, (n,)) for n in each), {})
 
@@ -304,17 +271,6 @@ def test_shapes_go_together_where_numpy_says_so(one, other):
             broadcast([one, other])
     else:
         assert broadcast([one, other]) == wanted
-
-
-def test_sizes_are_short_lists_of_whole_numbers():
-    assert node([X, ()], {}, {1: [3, 4]}).numbers(1) == [3, 4]
-    for wrong in (Tensor((2,), 1, (1.0, 2.0)), Tensor((1, 2), 7, (1, 2))):
-        with pytest.raises(StretchError, match="no list of whole numbers"):
-            Node((wrong,), {}).numbers(0)
-    with pytest.raises(StretchError, match="no short constant"):
-        Node((Tensor((99,), 7),), {}).numbers(0)
-    with pytest.raises(StretchError, match="has 2 numbers, one is needed"):
-        node([X, ()], {}, {1: [3, 4]}).number(1)
 
 
 def test_attribute_of_another_type_is_refused():

@@ -47,20 +47,6 @@ def test_window_moves_over_one_to_three_axes_as_in_the_runtime(op, data):
     agrees(data.draw(windows(op)))
 
 
-@given(st.integers(1, 3), st.data())
-def test_transposed_convolution_grows_as_in_the_runtime(axes, data):
-    kernel, strides = lists(data.draw, axes, 1, 3), lists(data.draw, axes, 1, 3)
-    dilations = lists(data.draw, axes, 1, 2)
-    more = [data.draw(st.integers(0, stride - 1)) for stride in strides]
-    size, groups, each = lists(data.draw, axes, 2, 5), data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2))
-    attrs = {"strides": strides, "dilations": dilations, "output_padding": more, "group": groups}
-    reach = [s * (n - 1) + d * (k - 1) + 1 for s, n, d, k in zip(strides, size, dilations, kernel, strict=True)]
-    if min(reach) > 2:
-        attrs["pads"] = [data.draw(st.integers(0, 1)) for _ in range(2 * axes)]
-    weight = reals((2 * groups, each, *kernel))
-    agrees(Case("ConvTranspose", [reals((1, 2 * groups, *size)), weight, reals((each * groups,))], attrs))
-
-
 @pytest.mark.parametrize(
     ("op", "given_node", "work"),
     [
