@@ -20,6 +20,7 @@ def broken(tmp_path, old, new):
     return path
 
 
+@pytest.mark.representatives(8)
 @pytest.mark.parametrize("device", list_devices())
 def test_every_number_of_a_profile_says_where_it_comes_from(device):
     profile = load_device(device)
@@ -32,13 +33,13 @@ def test_every_number_of_a_profile_says_where_it_comes_from(device):
     assert len(re.findall(r"value =", (PROFILE_FOLDER / f"{device}.toml").read_text())) == len(found)
 
 
-@pytest.mark.parametrize("device", list_devices())
-def test_profile_is_named_after_its_file_and_its_backends_exist(device):
-    profile = load_device(device)
-    assert profile.id == device
-    for processor in profile.processors.values():
-        assert load_rules(processor.backend).id == processor.backend
-        assert set(processor.efficiency) | {"matmul"} == set(KERNEL_KINDS)
+def test_profiles_are_named_after_their_files_and_their_backends_exist():
+    for device in list_devices():
+        profile = load_device(device)
+        assert profile.id == device
+        for processor in profile.processors.values():
+            assert load_rules(processor.backend).id == processor.backend
+            assert set(processor.efficiency) | {"matmul"} == set(KERNEL_KINDS)
 
 
 def test_bare_name_means_the_default_core_set():
@@ -83,9 +84,8 @@ def test_misspelt_device_hints_at_the_closest_and_another_number_is_called_anoth
         assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize("device", [name for name in list_devices() if load_device(name).left_out])
-def test_processor_that_a_profile_leaves_out_is_refused_with_the_reason(device):
-    profile = load_device(device)
+def test_processor_that_a_profile_leaves_out_is_refused_with_the_reason():
+    profile = next(profile for profile in map(load_device, list_devices()) if profile.left_out)
     for name, reason in profile.left_out.items():
         with pytest.raises(UnknownNameError, match=re.escape(reason)) as caught:
             profile.processor(name)

@@ -41,6 +41,7 @@ def test_swish_is_an_operator_of_its_own_on_the_cpu_but_not_on_the_gpu():
     assert kinds(graph, "tflite_gpu") == [("conv", "batch_norm", "silu")]
 
 
+@pytest.mark.representatives(9)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("make", [residual, resnet50, efficientnet_b5])
 def test_every_operator_is_in_one_kernel_or_free(make, backend):

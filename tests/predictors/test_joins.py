@@ -14,12 +14,9 @@ class Written(msgspec.Struct):
     join: JoinKind
 
 
-@pytest.mark.parametrize("name", sorted(joins))
-def test_join_that_is_registered_may_be_written_in_files(name):
-    assert msgspec.convert({"join": name}, Written).join == name
-
-
-def test_join_that_nothing_registers_is_refused_where_a_file_is_read():
+def test_joins_that_are_registered_may_be_written_in_files_and_no_others():
+    for name in joins:
+        assert msgspec.convert({"join": name}, Written).join == name
     with pytest.raises(msgspec.ValidationError, match=r"Invalid enum value 'glue' - at `\$.join`"):
         msgspec.convert({"join": "glue"}, Written)
 

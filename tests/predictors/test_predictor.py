@@ -23,7 +23,7 @@ from tests.predictors.specified import specified
 MI9 = LatencyPredictor(specified("mi9"))
 
 
-@pytest.mark.representatives(24)
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize("device", list_devices())
 def test_estimate_is_the_sum_of_its_kernels_inside_its_interval(device):
     predictor = LatencyPredictor(load_device(device))

@@ -16,6 +16,7 @@ def graph(*kinds):
     return OpGraph.build("net", ops, ops[-1].name)
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize(("kind", "by"), [(kind, by) for kind, others in INSTEAD.items() for by in others])
 def test_one_takes_the_place_of_every_other_and_names_and_shapes_stay(kind, by):
     before = graph(kind, "relu", kind)
@@ -26,10 +27,10 @@ def test_one_takes_the_place_of_every_other_and_names_and_shapes_stay(kind, by):
     assert [op.name for op in after.ops] == [op.name for op in before.ops]
 
 
-@pytest.mark.parametrize("name", [name for name in rewrites if not name.startswith("squeeze")])
-def test_graph_without_it_is_the_same_graph(name):
+def test_graph_without_what_is_rewritten_is_the_same_graph():
     before = graph("relu", "tanh")
-    assert rewritten(before, [name]) == (before, ())
+    for name in rewrites:
+        assert name.startswith("squeeze") or rewritten(before, [name]) == (before, ()), name
 
 
 NAME = "grouped_conv=parts"

@@ -103,32 +103,11 @@ def test_same_files_give_the_same_bytes_and_compression_makes_them_fewer(folder)
     assert len(packed(Archive("x", below(folder)))) < len(packed(Archive("x", below(folder), compress=False)))
 
 
-ASKING = """
-import sys
-from pathlib import Path
-sys.path[:0] = {path!r}
-from predictors.errors import StretchError
-from scheduler.boards.asking import ask_for_file, can_ask
-for name in sys.argv[1:]:
-    try:
-        ask_for_file(Path(name), "for " + name)
-    except StretchError as error:
-        print("problem:", error.message)
-    else:
-        print(Path(name).stat().st_size, Path(name).read_bytes()[:6].decode())
-"""
-
-
 @pytest.fixture
 def line(tmp_path):
     with Line(["sh", "-c", boot([sys.executable])]) as made:
         made.ask("open", folder=str(tmp_path / "root"))
         yield made
-
-
-def ask(line, make, *names):
-    words = ["-c", ASKING.format(path=[entry for entry in sys.path if entry]), *names]
-    return line.ask("run", None, make, words=words, imports=[], folder=line.ask("scratch")["name"])["answer"].splitlines()
 
 
 def test_end_that_is_closed_is_one_sentence(monkeypatch, tmp_path):

@@ -21,10 +21,6 @@ HERE = read_facts("here", facts())
 ARM = msgspec.structs.replace(HERE, machine="aarch64")
 
 
-def names(stated):
-    return {each.name for each in stated}
-
-
 @pytest.mark.parametrize("extra", ["torch", "dev", "opencI", ""])
 def test_extra_that_boards_have_no_use_for_is_refused(extra):
     with pytest.raises(UnknownNameError, match="unknown extra for a board"):

@@ -47,7 +47,7 @@ def test_delegate_of_another_package_is_found_by_its_entry_point(tmp_path, monke
     assert "theirs_ok" in delegates
 
 
-@pytest.mark.representatives(18)
+@pytest.mark.representatives(9)
 @pytest.mark.parametrize(
     ("inputs", "outputs", "told"),
     [
@@ -65,7 +65,7 @@ def test_every_delegate_refuses_buffers_that_do_not_fit(bundle_dir, name, inputs
         delegate.compile(bundle_dir / "stem.onnx").bind(inputs, outputs)
 
 
-@pytest.mark.representatives(24)
+@pytest.mark.representatives(8)
 @pytest.mark.parametrize("name", sorted(delegates))
 @pytest.mark.parametrize("content", [None, b"", b"not onnx at all"])
 def test_every_delegate_refuses_a_file_that_is_no_model(tmp_path, name, content):

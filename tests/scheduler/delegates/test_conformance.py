@@ -51,7 +51,7 @@ def agree(cases, folder, name, case):
 CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
-@pytest.mark.representatives(134)
+@pytest.mark.representatives(67)
 @pytest.mark.parametrize("op", OPERATORS)
 @pytest.mark.parametrize("name", OF_ONNX)
 @settings(max_examples=examples(4), suppress_health_check=CHECKS)
@@ -72,6 +72,7 @@ def agree_on_kind(folder, name, case):
     assert np.allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))
 
 
+@pytest.mark.representatives(19)
 @pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
 @pytest.mark.parametrize("name", OF_TFLITE)
 @settings(max_examples=examples(4), suppress_health_check=CHECKS)

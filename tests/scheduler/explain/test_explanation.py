@@ -1,8 +1,9 @@
-"""Why a runtime does not take an operator."""
+"""Why a runtime does not take an operator; ONNX Runtime's own exception is the witness."""
 
 from itertools import pairwise
 
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +13,11 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.explain.answer import Verdict
 from scheduler.explain.causes import find_cause
 from scheduler.explain.child import in_child
-from scheduler.explain.foreign import judge
+from scheduler.explain.foreign import explain_file, judge
 from scheduler.explain.model import ForeignModel, ForeignOp, open_model
+from scheduler.explain.on_onnxruntime import find_named
 from scheduler.explain.runtimes import check_runtime
-from tests.scheduler.explain.files import conv, model, node, weights
+from tests.scheduler.explain.files import FOREIGN, conv, model, node, weights
 
 
 def test_operators_have_types_shapes_and_work(foreign):
@@ -139,3 +141,42 @@ def test_kind_of_file_that_a_runtime_does_not_read_is_refused_with_others_that_d
 def test_process_that_ends_before_it_answers_is_told_with_its_last_line(foreign):
     with pytest.raises(StretchError, match="ended with code 1: KeyError: 'no such work'"):
         in_child("no such work", str(foreign["plain"]), "onnxruntime")
+
+
+#: Files that its CPU provider does not run: the operator, and what stops it.
+STOPPED = {"own_domain": ("swirl", "domain com.example"), "doubles": ("conv", "type double")}
+
+
+def witness(path):
+    """Its own words on a file that it refuses."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("name", FOREIGN)
+def test_first_unsupported_operator_is_the_one_of_its_own_message(foreign, name):
+    found = explain_file(foreign[name], "onnxruntime", "cpu")
+    said = witness(foreign[name])
+    if name not in STOPPED:
+        assert said is None
+        assert not found.obstacles
+        assert {op.target for op in found.operators if op.taken} == {"CPUExecutionProvider"}
+        return
+    first = found.obstacles[0]
+    assert (first.operator, first.cause) == STOPPED[name]
+    assert first.op in said
+    assert first.words.split()[-1] in said
+    assert found.partitions == 0
+
+
+def test_operator_of_a_message_is_found_by_its_name_and_else_by_its_type(foreign):
+    opened = open_model(foreign["own_domain"])
+    assert find_named(opened, "Could not find an implementation for Relu(14) node with name 'relu'") == 2
+    assert find_named(opened, "Fatal error: com.example:Swirl(-1) is not a registered function/op") == 1
+    assert find_named(opened, "it is too large") is None

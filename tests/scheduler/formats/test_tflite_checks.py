@@ -261,10 +261,8 @@ def test_list_longer_than_the_file_is_refused():
         FORMAT.decode(content)
 
 
-schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
-
-
 def test_numbers_of_operators_options_and_types_are_the_schemas():
+    schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
     assert {name: kind.number for name, kind in OPERATORS.items()} == {name: getattr(schema.BuiltinOperator, name) for name in OPERATORS}
     assert {name: getattr(schema.BuiltinOptions, name) for name in OPTIONS} == OPTIONS
     assert {name: getattr(schema.TensorType, name.upper()) for name in TYPES} == TYPES

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from predictors.errors import UsageError
 from scheduler.runtime.machine import CALLING_THREAD
-from scheduler.runtime.several import Several, User
 from scheduler.simulate.arrivals import Arrivals
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.load import Load
@@ -63,11 +62,6 @@ def test_inference_alone_ends_when_the_planners_schedule_does(network):
     assert {span.name: span.start_ns / 1e6 for span in found.traces[0].spans} == pytest.approx(
         {step.name: start for step, start in zip(steps, want.starts, strict=True)}, abs=1e-5
     )
-
-
-def order(trace):
-    """Which steps were over before which began."""
-    return {(a.name, b.name) for a in trace.spans for b in trace.spans if a.end_ns <= b.start_ns and a is not b}
 
 
 @pytest.mark.slow
@@ -132,24 +126,6 @@ def whole(name, processor, ms):
 def segments():
     branch = st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(0, 2))
     return st.lists(st.dictionaries(st.sampled_from(PROCESSORS), branch, min_size=1, max_size=3), min_size=1, max_size=3)
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(40))
-@given(segments(), segments(), st.integers(1, 3), st.one_of(st.none(), st.integers(1, 60)), st.integers(0, 3))
-def test_the_runtime_s_machine_told_the_same_decides_the_same(one, other, lanes, deadline, seed):
-    networks = (network("a", *one), network("b", *other))
-    scene = Scene(runs=12, in_flight=lanes, jitter=0.2, seed=seed, deadline_ms=deadline)
-    clock = Clock(networks[0], scene, [(networks[1], replace(scene, runs=1000))], sharing=Sharing((2.0,)))
-    ran = clock.run()
-    assert len(ran.users[0].latencies_ms) == 12
-    events = list(clock.shared.events)
-    users = {
-        str(number): User(each.plan, each.placements, lanes, weight)
-        for number, (each, weight) in enumerate(zip(networks, (2.0, 1.0), strict=True))
-    }
-    again = Several(users)
-    assert [tuple(again.handle(event)) for event, _ in events] == [answer for _, answer in events]
 
 
 def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue():

@@ -66,15 +66,6 @@ class ConductedDelegate(NullDelegate):
         return ConductedCompiled(super().compile(model), self.conductor, model.stem)
 
 
-@st.composite
-def networks(draw):
-    """Segments of one to three branches each, on processors that change, and a time for every subgraph."""
-    segments = draw(st.lists(st.lists(st.sampled_from(PROCESSORS), min_size=1, max_size=3, unique=True), min_size=1, max_size=4))
-    numbers = iter(draw(st.permutations(range(len(ROOTS)))) * 2)
-    whole = [[draw(st.integers(1, 20)) for _ in branches] for branches in segments]
-    return segments, [[number + ROOTS[next(numbers)] for number in row] for row in whole]
-
-
 def write(folder, segments):
     """A bundle of these segments."""
     builder, arriving = Builder(folder), "x"

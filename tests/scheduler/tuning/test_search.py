@@ -1,8 +1,6 @@
 """Search for the fastest parameters."""
 
 import signal
-import subprocess
-import sys
 from math import prod
 
 import pytest
@@ -136,15 +134,6 @@ def test_device_that_allows_nothing_is_an_error():
 def test_what_is_no_grid_is_refused(grid):
     with pytest.raises(ValueError, match="no grid"):
         three(grid)
-
-
-START = (
-    "import signal\nfrom scheduler.tuning.interrupt import interruption_waits\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-)
-
-
-def output(program):
-    return subprocess.run([sys.executable, "-c", START + program], capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_block_that_fails_is_left_as_it_fails():

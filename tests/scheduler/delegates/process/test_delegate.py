@@ -120,21 +120,6 @@ def compiled(line, bundle_dir):
     return line.make(do="compile", model=str(bundle_dir / "stem.onnx"))
 
 
-@pytest.mark.slow
-def test_child_that_cannot_be_made_as_the_old_one_was_is_tried_anew_each_time(line, bundle_dir, tmp_path):
-    file = tmp_path / "stem.onnx"
-    file.write_bytes((bundle_dir / "stem.onnx").read_bytes())
-    line.make(do="compile", model=str(file))
-    kept = file.read_bytes()
-    file.unlink()
-    os.kill(line.pid, signal.SIGKILL)
-    for _ in range(2):
-        with pytest.raises(StretchError, match=r"stem\.onnx"):
-            compiled(line, bundle_dir)
-    file.write_bytes(kept)
-    assert compiled(line, bundle_dir)[1]["inputs"]
-
-
 def test_nothing_is_asked_of_what_was_closed(line):
     line.end()
     with pytest.raises(GoneError, match="closed"):

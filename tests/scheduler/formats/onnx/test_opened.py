@@ -52,12 +52,6 @@ def test_damaged_file_is_refused_as_it_is_opened(tmp_path):
         open_onnx(tmp_path / "m.onnx")
 
 
-def external(name, location):
-    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
-    tensor.external_data.add(key="location", value=location)
-    return tensor
-
-
 def graph(nodes=(), initializers=(), name="g"):
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2]) for n in ("x", "y")]
     return helper.make_graph(list(nodes), name, values[:1], values[1:], list(initializers))

@@ -148,25 +148,22 @@ def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_fa
         assert all(0 <= i < len(network.tensors) for operator in network.operators for i in operator.outputs)
 
 
-schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
+@pytest.fixture
+def schema():
+    return pytest.importorskip("ai_edge_litert.schema_py_generated")
 
 
-def test_operators_have_the_numbers_of_the_schema():
+def test_operators_and_tables_of_settings_have_the_numbers_of_the_schema(schema):
     assert {name: getattr(schema.BuiltinOperator, name) for name in NAMES.values()} == {name: number for number, name in NAMES.items()}
-
-
-def test_tables_of_settings_have_the_numbers_of_the_schema():
     assert {table: getattr(schema.BuiltinOptions, table) for table in OPTIONS.values()} == {table: n for n, table in OPTIONS.items()}
 
 
-@pytest.mark.parametrize(("table", "field"), [(table, field) for table, fields in TABLES.items() for field in fields])
-def test_fields_lie_where_the_schema_has_them(table, field):
-    slot, kind = TABLES[table][field]
-    own = getattr(schema, table, None)
-    if own is None:
-        pytest.skip("the runtime's schema has no such table")
-    read = inspect.getsource(getattr(own, "".join(part.title() for part in field.split("_"))))
-    assert f"self._tab.Offset({4 + 2 * slot})" in read
-    if kind in SCALARS:
-        names = {"b": "Int8", "B": "Uint8", "i": "Int32", "I": "Uint32", "q": "Int64", "Q": "Uint64", "f": "Float32", "?": "Bool"}
-        assert f"{names[SCALARS[kind]]}Flags" in read
+def test_fields_lie_where_the_schema_has_them(schema):
+    names = {"b": "Int8", "B": "Uint8", "i": "Int32", "I": "Uint32", "q": "Int64", "Q": "Uint64", "f": "Float32", "?": "Bool"}
+    known = [(getattr(schema, table), fields) for table, fields in TABLES.items() if hasattr(schema, table)]
+    assert len(known) > 20
+    for reader, fields in known:
+        for field, (slot, kind) in fields.items():
+            source = inspect.getsource(getattr(reader, "".join(part.title() for part in field.split("_"))))
+            assert f"self._tab.Offset({4 + 2 * slot})" in source, field
+            assert kind not in SCALARS or f"{names[SCALARS[kind]]}Flags" in source, field
