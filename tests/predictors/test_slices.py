@@ -9,18 +9,7 @@ from predictors.channels import Seen
 from predictors.graph import Op
 from predictors.kinds import kinds
 from predictors.operators import kind_of
-from predictors.slices import (
-    Additive,
-    Channels,
-    all_channels,
-    columns,
-    cut_out,
-    filters,
-    flattened,
-    pieces,
-    weight_rows,
-    width,
-)
+from predictors.slices import Additive, Channels, all_channels, columns, cut_out, filters, flattened, pieces, weight_rows, width
 from tests.effort import examples
 from tests.predictors.test_rows import _loaded, _values
 from tests.scheduler.delegates.graphs import KIND_NAMES, graphs

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import onnx
 import onnxruntime
 import pytest
 from hypothesis import given
@@ -17,7 +16,7 @@ from scheduler.explain.foreign import explain_file, judge
 from scheduler.explain.model import ForeignModel, ForeignOp, open_model
 from scheduler.explain.on_onnxruntime import find_named
 from scheduler.explain.runtimes import check_runtime
-from tests.scheduler.explain.files import FOREIGN, conv, model, node, weights
+from tests.scheduler.explain.files import FOREIGN, conv, model, weights
 
 
 def test_operators_have_types_shapes_and_work(foreign):
@@ -25,11 +24,6 @@ def test_operators_have_types_shapes_and_work(foreign):
     assert (first.name, first.op, first.macs) == ("conv", "Conv", 4 * 8 * 8 * 3 * 9)
     assert first.types == ("float",)
     assert first.shapes[0] == (1, 3, 8, 8)
-
-
-def test_open_size_is_told(foreign):
-    assert open_model(foreign["open_batch"]).ops[0].dynamic
-    assert not open_model(foreign["plain"]).ops[0].dynamic
 
 
 @pytest.mark.parametrize("place", ["../elsewhere.bin", "/etc/hostname"])
@@ -58,12 +52,6 @@ def test_file_of_another_kind_is_refused(tmp_path):
         open_model(tmp_path / "m.pt2")
 
 
-def test_work_of_matrices_is_counted(tmp_path):
-    path = tmp_path / "m.onnx"
-    onnx.save(model([node("MatMul", ["x", "w"], ["y"], "product")], [weights("w", 16, 5)], shape=(7, 16), out=(7, 5)), str(path))
-    assert open_model(path).ops[0].macs == 7 * 16 * 5
-
-
 @pytest.mark.parametrize(
     ("name", "place", "words", "cause"),
     [
@@ -82,12 +70,6 @@ def test_cause_is_what_the_words_or_the_operator_tell(foreign, name, place, word
     found, change = find_cause(open_model(foreign[name]), place, words, ())
     assert found == cause
     assert change
-
-
-def test_kind_that_is_taken_elsewhere_is_stopped_by_its_settings(foreign):
-    cause, _ = find_cause(open_model(foreign["plain"]), 0, None, {"Conv"})
-    assert cause.startswith("settings ")
-    assert "kernel_shape = [3, 3]" in cause
 
 
 def chain(count):

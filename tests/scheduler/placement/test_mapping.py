@@ -83,12 +83,6 @@ def test_target_takes_its_place_beside_the_queues_that_are_there():
     assert place.reason == f"mapped to cpu{core}"
 
 
-@pytest.mark.parametrize("target", ["cpu999", "cpu0+", ""])
-def test_target_that_is_none_is_a_usage_error(target):
-    with pytest.raises(UsageError):
-        target_placement("gpu", target, {})
-
-
 GPU = Placement("gpu", "opencl", (), "opencl:gpu", "async", False, "the gpu of this machine", waits_on=0)
 
 

@@ -9,9 +9,9 @@ from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session
-from tests.scheduler.bundles import several_ends, two_branches
+from tests.scheduler.bundles import two_branches
 from tests.scheduler.runner.built import again, build
-from tests.scheduler.runner.exported import exported, with_file
+from tests.scheduler.runner.exported import exported
 from tests.stretch.cli.commands import spawn
 
 pytest.importorskip("ai_edge_litert")
@@ -79,13 +79,6 @@ def test_int8_gives_the_outputs_of_the_session(built, tmp_path):
 def test_ways_to_run_give_the_same_outputs(bundle, built, ran, tmp_path, options):
     other = run_beside(bundle, built, tmp_path, *options)
     same(other)
-
-
-def test_several_inputs_and_outputs_keep_their_order(built, tmp_path):
-    bundle = with_file(tmp_path, several_ends)
-    rng = np.random.default_rng(0)
-    inputs = {name: rng.standard_normal((1, 3, 8, 8)).astype(np.float32) for name in bundle.manifest.inputs}
-    same(run_beside(bundle, again(bundle, built, tmp_path / "ends"), tmp_path, inputs=inputs))
 
 
 def test_bands_read_their_rows(built, tmp_path):

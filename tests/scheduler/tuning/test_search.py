@@ -1,6 +1,5 @@
 """Search for the fastest parameters."""
 
-import signal
 from math import prod
 
 import pytest
@@ -8,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.tuning.interrupt import interruption_waits
 from scheduler.tuning.search import HOPELESS, quickest
-from scheduler.tuning.workgroups import Limits, exhaustive, fast, fast_convolution, greatest_divisor, greatest_even_divisor, three
+from scheduler.tuning.workgroups import Limits, exhaustive, fast, fast_convolution, greatest_divisor, greatest_even_divisor
 
 
 class Clock:
@@ -128,16 +126,3 @@ def test_small_grids_fall_back_to_parts_and_then_to_small_groups():
 def test_device_that_allows_nothing_is_an_error():
     with pytest.raises(StretchError, match="no work-group at all"):
         exhaustive((4, 4, 4), Limits(0, (1, 1, 1)))
-
-
-@pytest.mark.parametrize("grid", [(), (1, 2, 3, 4), (0, 1)])
-def test_what_is_no_grid_is_refused(grid):
-    with pytest.raises(ValueError, match="no grid"):
-        three(grid)
-
-
-def test_block_that_fails_is_left_as_it_fails():
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(ValueError, match="inside"), interruption_waits():
-        raise ValueError("inside")
-    assert signal.getsignal(signal.SIGINT) is before

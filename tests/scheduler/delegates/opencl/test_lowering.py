@@ -139,12 +139,6 @@ def test_operator_without_a_kernel_is_refused_by_name(tmp_path):
         networks.launches(path)
 
 
-def test_operator_of_another_rank_is_refused_with_the_reason(tmp_path):
-    path = networks.save(tmp_path / "m.onnx", [("Relu", ["x"], "y", {})], {"x": (2, 3, 5)}, ["y"], {})
-    with pytest.raises(UnsupportedError, match=r"node `y` \(Unary\): `x` has rank 3"):
-        networks.launches(path)
-
-
 def test_tensor_beyond_32_bit_indices_is_refused(tmp_path):
     side = int(MAX_ELEMENTS**0.5) + 1
     path = networks.save(tmp_path / "m.onnx", [("Relu", ["x"], "y", {})], {"x": (1, 1, side, side)}, ["y"], {})
@@ -158,14 +152,6 @@ def test_weights_that_are_computed_are_refused(tmp_path):
     )
     with pytest.raises(UnsupportedError, match="`v` is computed"):
         networks.launches(path)
-
-
-def test_flatten_of_larger_images_brings_channels_in_order(tmp_path):
-    weights = {"w": networks.numbers(4, 45)}
-    nodes = [("Relu", ["x"], "r", {}), ("Flatten", ["r"], "f", {}), ("Gemm", ["f", "w"], "y", {"transB": 1})]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 5, 3, 3)}, ["y"], weights)
-    assert networks.error(path) <= 1e-5
-    assert np.isfinite(networks.error(path))
 
 
 def test_parts_of_a_concatenation_are_written_in_place(tmp_path):

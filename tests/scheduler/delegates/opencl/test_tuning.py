@@ -7,12 +7,8 @@ import pytest
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.graph import read_graph
-from scheduler.delegates.opencl.tuner import (
-    ScheduleTuner,
-    cached_schedules,
-    open_cache,
-)
-from scheduler.delegates.opencl.workgroups import GroupTuner, TunedGroup, apply_groups, group_entries
+from scheduler.delegates.opencl.tuner import ScheduleTuner, cached_schedules, open_cache
+from scheduler.delegates.opencl.workgroups import GroupTuner
 from tests.scheduler.delegates.opencl import networks
 
 
@@ -55,13 +51,6 @@ def path(tmp_path):
 
 def launches(path):
     return OpenCLDelegate().lowered(read_graph(path))
-
-
-def test_group_of_another_version_of_a_kernel_is_not_taken(path):
-    cache, target = open_cache(open_device(()), False), launches(path)[0]
-    (entry,) = group_entries([TunedGroup(target, 2.0, 1.0, (1, 1, 1), 6)])
-    cache.save([type(entry)(entry.kind, entry.kernel, "another", entry.shape, entry.parameters, 1.0, 2.0)])
-    assert apply_groups([target], cache) == [target]
 
 
 def test_launches_that_are_alike_are_measured_once(path):

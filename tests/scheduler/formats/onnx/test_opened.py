@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx import open_onnx, state
-from scheduler.formats.onnx.file import graph_shapes, load_onnx
+from scheduler.formats.onnx.file import load_onnx
 from scheduler.formats.onnx.weights import stored_tensor
 
 
@@ -55,13 +55,6 @@ def test_damaged_file_is_refused_as_it_is_opened(tmp_path):
 def graph(nodes=(), initializers=(), name="g"):
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2]) for n in ("x", "y")]
     return helper.make_graph(list(nodes), name, values[:1], values[1:], list(initializers))
-
-
-def test_shapes_leave_weights_out(tmp_path):
-    path = tmp_path / "m.onnx"
-    weight = helper.make_tensor("x", TensorProto.FLOAT, [1, 2], [1.0, 2.0])
-    onnx.save(helper.make_model(graph([helper.make_node("Relu", ["x"], ["y"])], [weight])), str(path))
-    assert graph_shapes(load_onnx(path), path) == ({}, {"y": (1, 2)})
 
 
 @pytest.mark.parametrize("content", [None, b"", b"text"])

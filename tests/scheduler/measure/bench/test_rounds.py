@@ -178,9 +178,3 @@ def test_any_bytes_are_refused_in_one_sentence(tmp_path_factory, data):
     with pytest.raises(StretchError, match="is no measurement") as error:
         read_bench(path)
     assert "\n" not in error.value.message
-
-
-def test_missing_file_and_folder_are_refused(tmp_path):
-    for path in (tmp_path, tmp_path / "gone.json"):
-        with pytest.raises(StretchError, match="cannot read the measurement"):
-            read_bench(path)
