@@ -34,6 +34,13 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, kind):
             read_bytes(path, "thing", 5)
 
 
+def test_regular_file_is_read_up_to_its_limit(tmp_path):
+    (tmp_path / "f").write_bytes(b"12345")
+    assert read_bytes(tmp_path / "f", "thing", 5) == b"12345"
+    with pytest.raises(StretchError, match="larger than 4 bytes, a thing is not"):
+        read_bytes(tmp_path / "f", "thing", 4)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -98,6 +105,12 @@ def test_unknown_name_hints_at_the_closest_one():
     error = UnknownNameError.among("device", "pixel7", ["mi9", "pixel6"])
     assert error.message == "unknown device `pixel7`"
     assert error.hint == "did you mean `pixel6`?"
+
+
+def test_long_lists_are_cut_with_an_ellipsis():
+    names = [f"model{i:02}" for i in range(20)]
+    hint = UnknownNameError.among("model", "zzz", names).hint
+    assert hint == "known: " + ", ".join(names[:12]) + ", …"
 
 
 def test_empty_list_says_that_nothing_is_registered():

@@ -62,6 +62,14 @@ def test_tensor_read_twice_is_not_fused_away():
     assert kinds(net.graph("g"), "tflite_cpu")[0] == ("conv", "batch_norm")
 
 
+def test_output_of_the_graph_is_not_fused_into_what_follows():
+    net = Net(1, 8, 4, 4)
+    end = net.conv(8, act=None)
+    net.add("relu")
+    net.last = end
+    assert kinds(net.graph("g"), "tflite_cpu")[0] == ("conv", "batch_norm")
+
+
 def test_free_operator_inside_a_chain_is_looked_through():
     net = Net(1, 8, 4, 4)
     net.conv(8, act=None)

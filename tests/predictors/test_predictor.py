@@ -168,6 +168,12 @@ def test_processors_that_wait_take_the_power_that_the_profile_states_for_it(stat
     assert EnergyModel(waiting).plan_mj(busy, 12.0) - EnergyModel(device).plan_mj(busy, 12.0) == pytest.approx(2.0 * watts)
 
 
+def test_a_processor_without_work_takes_its_idle_power_for_the_whole_run():
+    device = load_device("mi9")
+    idle = with_power(device, "cpu", idle_w=0.5, waiting_w=9.0)
+    assert EnergyModel(idle).plan_mj({"gpu": 10.0}, 12.0) - EnergyModel(device).plan_mj({"gpu": 10.0}, 12.0) == pytest.approx(6.0)
+
+
 @pytest.mark.slow
 @given(
     busy=st.dictionaries(st.sampled_from(["cpu", "gpu", "dsp", "cpu[3med]"]), st.floats(0, 100), min_size=1),

@@ -26,7 +26,7 @@ from scheduler.runtime.events import StepFailed, StepReturned
 from scheduler.runtime.executor import Executor
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.sequential import Sequential, max_error
-from scheduler.runtime.trace import Span, Trace, typical
+from scheduler.runtime.trace import Span, Trace, timeline, typical
 from tests import onnx_runtime
 
 
@@ -304,6 +304,13 @@ def test_overlap_is_the_time_in_which_both_ran():
     assert one.overlap_ms("cpu", "gpu") == one.overlap_ms("gpu", "cpu") == 2
     assert one.busy_ms() == {"cpu": 8, "gpu": 3}
     assert one.makespan_ms == 10
+
+
+def test_timeline_marks_where_each_processor_ran():
+    lines = timeline(trace(("a", "cpu", 0, 5), ("b", "gpu", 5, 10), ("join", "cpu", 9, 10)), width=10)
+    assert lines[0] == "cpu |#####.....|"
+    assert lines[1] == "gpu |.....#####|"
+    assert lines[2].endswith("10.00 ms")
 
 
 times = st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted)
