@@ -42,12 +42,7 @@ branches = [{ processor = "cpu", depth = 1, width = 8 }, { processor = "gpu", de
 
 
 def sound_files(top, tiny):
-    """Sound files of every kind, and folders that hold them.
-
-    Args:
-        top: Folder to make them in.
-        tiny: A bundle that the command line wrote.
-    """
+    """Sound files of every kind, and folders that hold them."""
     from tests.stretch.models.tflite.files import op, random, write
 
     small = two_branches(top / "small")
@@ -255,17 +250,7 @@ def tree_of(folder):
 
 
 def made(kind, number, sound, top):
-    """A wrong file in a folder of its own, beside what nobody may touch.
-
-    Args:
-        kind: A key of `COUNTS`.
-        number: Which of that kind.
-        sound: Folder of sound files.
-        top: Folder to make it in.
-
-    Returns:
-        The words of a command that reads it, and a function that says what was written elsewhere.
-    """
+    """A wrong file in a folder of its own, beside what nobody may touch."""
     rng = mutations.chance(kind, number)
     top.mkdir(parents=True, exist_ok=True)
     forbidden = top / "forbidden"

@@ -12,12 +12,7 @@ PATIENCE_S = 60
 
 
 class Child:
-    """A process of `tests/corpus/worker.py`.
-
-    Args:
-        bundle: A sound bundle to warm up with.
-        log: Where its own output goes.
-    """
+    """A process of `tests/corpus/worker.py`."""
 
     def __init__(self, bundle, log):
         self._bundle, self._log = bundle, log

@@ -9,7 +9,6 @@ import pytest
 from tests.corpus import mutations
 from tests.corpus.cases import COUNTS, judge, made, sound_files
 from tests.corpus.pool import Child
-from tests.stretch.cli.commands import spawn
 
 pytestmark = pytest.mark.torch
 
@@ -68,14 +67,3 @@ def _is_onnx(content):
         return bool(onnx.load_model_from_string(content).graph.node)
     except Exception:
         return False
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", COUNTS)
-def test_wrong_file_ends_a_process_of_its_own_in_one_sentence(sound, tmp_path, kind):
-    words, strayed = made(kind, "process", sound, tmp_path / "cases")
-    if words[0] == "recipe":
-        words = ("train", words[1], "--dry-run", "--out", tmp_path / "out")
-    ended = spawn("", *words)
-    answer = {"code": ended.code, "out": ended.out, "err": ended.err, "escaped": ""}
-    assert (judge(answer) or strayed()) == ""

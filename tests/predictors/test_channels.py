@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.channels import Groups, Seen, freeze_all, fresh, side_by_side, tied
+from predictors.channels import Groups, Seen, freeze_all, fresh, side_by_side
 
 SHAPE = (1, 12, 4, 4)
 
@@ -46,19 +46,6 @@ def test_rule_that_knows_nothing_freezes_what_it_reads_and_writes():
     written = freeze_all(groups, Seen([SHAPE], {}, SHAPE), [read])
     assert groups.frozen[read[0][0]]
     assert groups.frozen[written[0][0]]
-
-
-def test_vector_of_one_axis_counts_as_one_channel():
-    groups = Groups()
-    assert groups.size(freeze_all(groups, Seen([], {}, (5,)), [])[0]) == 1
-
-
-def test_one_channel_for_all_keeps_it():
-    groups = Groups()
-    wide, gate = fresh(groups, Seen([], {}, SHAPE), []), fresh(groups, Seen([], {}, (1, 1, 4, 4)), [])
-    assert tied(groups, Seen([SHAPE, (1, 1, 4, 4)], {}, SHAPE), [wide, gate]) == wide
-    assert groups.frozen[gate[0][0]]
-    assert not groups.frozen[wide[0][0]]
 
 
 def test_pieces_lie_in_the_order_of_what_is_read():

@@ -1,25 +1,19 @@
+"""Files that people write, and the sentences about what is wrong with them."""
+
 import os
 import socket
+from typing import Annotated, Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError
-from predictors.files import MAX_TOML_BYTES, open_regular, parse_toml, read_bytes, read_toml, readable, write_whole
-
-
-def test_regular_file_is_read_up_to_its_limit(tmp_path):
-    (tmp_path / "f").write_bytes(b"12345")
-    assert read_bytes(tmp_path / "f", "thing", 5) == b"12345"
-    with pytest.raises(StretchError, match="larger than 4 bytes, a thing is not"):
-        read_bytes(tmp_path / "f", "thing", 4)
-
-
-def test_link_to_a_regular_file_is_followed(tmp_path):
-    (tmp_path / "f").write_bytes(b"1")
-    (tmp_path / "link").symlink_to("f")
-    assert read_bytes(tmp_path / "link", "thing", 5) == b"1"
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.faults import find_fault
+from predictors.files import MAX_TOML_BYTES, open_regular, read_bytes, read_toml, readable, write_whole
+from predictors.install import ON_BOARD, install_line
+from predictors.shapes import integer, ints, number, rank4
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder", "missing", "nul"])
@@ -40,11 +34,11 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, kind):
             read_bytes(path, "thing", 5)
 
 
-def test_opened_file_is_closed_when_the_block_ends(tmp_path):
-    (tmp_path / "f").write_bytes(b"1")
-    with open_regular(tmp_path / "f") as stream:
-        assert stream.read() == b"1"
-    assert stream.closed
+def test_regular_file_is_read_up_to_its_limit(tmp_path):
+    (tmp_path / "f").write_bytes(b"12345")
+    assert read_bytes(tmp_path / "f", "thing", 5) == b"12345"
+    with pytest.raises(StretchError, match="larger than 4 bytes, a thing is not"):
+        read_bytes(tmp_path / "f", "thing", 4)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +74,6 @@ def test_toml_that_is_no_text_or_too_large_is_refused(tmp_path):
         read_toml(tmp_path / "f.toml", "design")
 
 
-@given(st.integers(-(2**63) + 1, 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False))
-def test_numbers_of_64_bits_come_back_as_they_are(whole, real):
-    assert parse_toml(f"a = {whole}\n[b]\nc = [{real!r}]") == {"a": whole, "b": {"c": [real]}}
-
-
 def test_paths_through_a_descriptor_are_named_in_texts(tmp_path):
     (tmp_path / "f").write_text("")
     with open_regular(tmp_path / "f") as stream:
@@ -102,3 +91,121 @@ def test_file_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(StretchError, match="cannot write the thing"):
         write_whole(tmp_path / "missing" / "f", b"3", "thing")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "folder"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(StretchError, 1), (UsageError, 2), (UnknownNameError, 3), (InfeasibleError, 4), (MissingBackendError, 5)]
+)
+def test_each_kind_has_its_exit_code(kind, code):
+    error = kind("it failed", "mend it")
+    assert (error.exit_code, error.message, error.hint, str(error)) == (code, "it failed", "mend it", "it failed")
+
+
+def test_unknown_name_hints_at_the_closest_one():
+    error = UnknownNameError.among("device", "pixel7", ["mi9", "pixel6"])
+    assert error.message == "unknown device `pixel7`"
+    assert error.hint == "did you mean `pixel6`?"
+
+
+def test_long_lists_are_cut_with_an_ellipsis():
+    names = [f"model{i:02}" for i in range(20)]
+    hint = UnknownNameError.among("model", "zzz", names).hint
+    assert hint == "known: " + ", ".join(names[:12]) + ", …"
+
+
+def test_empty_list_says_that_nothing_is_registered():
+    assert UnknownNameError.among("delegate", "cpu", []).hint == "no delegate is registered"
+
+
+class Leaf(msgspec.Struct, forbid_unknown_fields=True):
+    value: Annotated[float, msgspec.Meta(gt=0)]
+    kind: Literal["conv", "linear"] = "conv"
+
+
+class Tree(msgspec.Struct, forbid_unknown_fields=True):
+    leaf: Leaf
+    named: dict[str, Leaf] = {}
+    chosen: dict[Literal["fp32", "int8"], int] = {}
+    many: tuple[Leaf, ...] = ()
+    pair: tuple[int, int] = (1, 2)
+    maybe: Leaf | None = None
+
+
+GOOD = {"value": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("raw", "where", "what", "hint"),
+    [
+        ({"lief": GOOD}, "lief", "unknown key", "`leaf`"),
+        ({}, "", "lacks the key `leaf`", None),
+        ({"leaf": {"valeu": 1}}, "leaf.valeu", "unknown key", "`value`"),
+        ({"leaf": {"value": -1}}, "leaf.value", "expected `float` > 0", None),
+        ({"leaf": {"value": 1, "kind": "convv"}}, "leaf.kind", "invalid enum value", "`conv`"),
+        ({"leaf": GOOD, "named": {"gpu": {"value": "x"}}}, "named.gpu.value", "expected `float`, got `str`", None),
+        ({"leaf": GOOD, "named": {"gpu": {}}}, "named.gpu", "lacks the key `value`", None),
+        ({"leaf": GOOD, "named": {"a b": {"vlaue": 1}}}, "named.a b.vlaue", "unknown key", "`value`"),
+        ({"leaf": GOOD, "chosen": {"fp33": 1}}, "chosen.fp33", "unknown key", "`fp32`"),
+        ({"leaf": GOOD, "chosen": {"zzz": 1}}, "chosen.zzz", "unknown key", "fp32, int8"),
+        ({"leaf": GOOD, "chosen": {"fp32": "x"}}, "chosen.fp32", "expected `int`", None),
+        ({"leaf": GOOD, "many": [GOOD, {"value": 0}]}, "many[1].value", "expected `float` > 0", None),
+        ({"leaf": GOOD, "pair": [1, "x"]}, "pair[1]", "expected `int`", None),
+        ({"leaf": GOOD, "maybe": {"value": 0}}, "maybe.value", "expected `float` > 0", None),
+        ({"leaf": GOOD, "maybe": 5}, "maybe", "expected `object", None),
+        ({"leaf": 5}, "leaf", "expected `object`, got `int`", None),
+        ([], "", "expected `object`, got `array`", None),
+    ],
+)
+def test_place_fault_and_nearest_name_are_told(raw, where, what, hint):
+    fault = find_fault(raw, Tree)
+    assert fault.where == where
+    assert what in fault.what
+    assert (fault.hint is None) if hint is None else (hint in fault.hint)
+    assert "[...]" not in fault.sentence
+
+
+leaves = st.fixed_dictionaries(
+    {}, optional={"value": st.floats(-1, 1) | st.text(max_size=2), "kind": st.sampled_from(["conv", "x"]), "odd": st.none()}
+)
+trees = st.fixed_dictionaries(
+    {},
+    optional={
+        "leaf": leaves,
+        "named": st.dictionaries(st.text(max_size=3), leaves, max_size=2),
+        "chosen": st.dictionaries(st.sampled_from(["fp32", "fp16"]), st.integers() | st.text(max_size=1), max_size=2),
+        "many": st.lists(leaves, max_size=2),
+        "maybe": leaves | st.none(),
+        "pair": st.lists(st.integers(), max_size=3),
+    },
+)
+
+
+@pytest.mark.slow
+@given(trees)
+def test_there_is_a_fault_exactly_where_the_schema_refuses(raw):
+    try:
+        msgspec.convert(raw, Tree)
+        refused = False
+    except msgspec.ValidationError:
+        refused = True
+    assert (find_fault(raw, Tree) is not None) == refused
+
+
+def test_line_on_a_board_names_the_flag_that_brings_extras_there(monkeypatch):
+    monkeypatch.setenv(ON_BOARD, "1")
+    assert install_line("opencl") == "`--extras opencl` beside `--on`"
+
+
+@pytest.mark.parametrize(
+    ("read", "attrs", "message"),
+    [(ints, {"a": 3}, "not a list of numbers"), (integer, {"a": (3,)}, "not a whole number"), (number, {"a": "x"}, "not a number")],
+)
+def test_attribute_of_the_wrong_type_is_refused(read, attrs, message):
+    with pytest.raises(TypeError, match=message):
+        read(attrs, "a")
+
+
+def test_tensor_of_another_rank_is_refused():
+    assert rank4((1, 2, 3, 4)) == (1, 2, 3, 4)
+    with pytest.raises(ValueError, match="N×C×H×W"):
+        rank4((1, 2))

@@ -1,10 +1,14 @@
-"""Operators become kernels by the rules of a backend."""
+"""Which operators become one kernel."""
 
 import pytest
 
+from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.errors import StretchError, UnknownNameError
-from predictors.fusion import RULE_FOLDER, Fuser, FusionRule, FusionRules, fuse, load_rules
+from predictors.fusion import RULE_FOLDER, Fuser, fuse, load_rules
 from predictors.graph import Op, OpGraph
+from predictors.idioms import IDIOMS, recognise
+from predictors.in_place import copied_parts
+from predictors.rewrites import rewritten
 from tests.predictors.networks import Net, efficientnet_b5, resnet50
 
 BACKENDS = sorted(path.stem for path in RULE_FOLDER.glob("*.toml"))
@@ -24,10 +28,6 @@ def kinds(graph, backend):
     return [tuple(graph.by_name[name].kind for name in kernel.ops) for kernel in fuse(graph, backend)]
 
 
-def test_batch_norm_and_activation_join_the_convolution():
-    assert kinds(residual(), "tflite_cpu") == [("conv", "batch_norm", "relu"), ("conv", "batch_norm"), ("add", "relu")]
-
-
 @pytest.mark.parametrize("backend", ["tflite_gpu", "onnxruntime"])
 def test_residual_addition_joins_the_convolution_where_the_backend_links_it(backend):
     assert kinds(residual(), backend) == [("conv", "batch_norm", "relu"), ("conv", "batch_norm", "add", "relu")]
@@ -41,6 +41,7 @@ def test_swish_is_an_operator_of_its_own_on_the_cpu_but_not_on_the_gpu():
     assert kinds(graph, "tflite_gpu") == [("conv", "batch_norm", "silu")]
 
 
+@pytest.mark.representatives(9)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("make", [residual, resnet50, efficientnet_b5])
 def test_every_operator_is_in_one_kernel_or_free(make, backend):
@@ -106,14 +107,6 @@ def test_reduction_counts_every_element_it_reads():
     net.add("global_avg_pool", keepdims=True)
     (kernel,) = fuse(net.graph("g"), "tflite_cpu")
     assert (kernel.cost.kind, kernel.cost.groups, kernel.cost.taps, kernel.cost.pixels) == ("reduce", 8, 16, 1)
-
-
-def test_sets_stand_for_their_kinds():
-    rules = FusionRules("t", "test", ("input",), (FusionRule(("conv",), (("clamp",),)),), {"clamp": ("relu", "relu6")})
-    net = Net(1, 8, 4, 4)
-    net.add("conv", out_channels=4, kernel=(1, 1), stride=(1, 1), padding=(0,) * 4, groups=1, bias=True)
-    net.add("relu6")
-    assert [k.ops for k in Fuser(rules).fuse(net.graph("g"))] == [("conv_1", "relu6_2")]
 
 
 def test_unknown_backend_hints_at_the_closest():
@@ -186,28 +179,6 @@ def test_implementation_is_chosen_by_channels_tiles_and_window(backend, channels
     assert found.cost.variant == variant
 
 
-def test_strided_convolution_is_not_computed_by_winograd():
-    net = Net(1, 64, 48, 48)
-    net.conv(64, 3, stride=2, act=None)
-    (found,) = fuse(net.graph("g"), "tflite_gpu")
-    assert found.cost.variant == ""
-
-
-def test_result_of_the_graph_is_written_and_not_fused_away():
-    graph = residual()
-    normed = next(op.name for op in graph.ops if op.kind == "batch_norm")
-    several = OpGraph.build("g", graph.ops, [graph.output, normed])
-    assert kinds(graph, "tflite_cpu")[0] == ("conv", "batch_norm", "relu")
-    assert kinds(several, "tflite_cpu")[:2] == [("conv", "batch_norm"), ("relu",)]
-
-
-def test_tensors_of_several_inputs_count_as_read():
-    shape = {"shape": (1, 8, 4, 4)}
-    graph = OpGraph.build("g", [Op("a", "input", attrs=shape), Op("b", "input", attrs=shape), Op("s", "add", ("a", "b"))], "s")
-    (kernel,) = fuse(graph, "tflite_cpu")
-    assert (kernel.cost.reads, kernel.cost.writes) == (2 * 8 * 4 * 4, 8 * 4 * 4)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_operator_that_the_processor_lacks_is_a_kernel_of_its_own_and_breaks_the_chain(backend):
     graph = residual()
@@ -218,3 +189,127 @@ def test_operator_that_the_processor_lacks_is_a_kernel_of_its_own_and_breaks_the
     )
     assert all(graph.by_name[name].kind != "relu" for kernel in kernels if not kernel.elsewhere for name in kernel.ops)
     assert sum(kernel.macs for kernel in kernels) == graph.macs
+
+
+CONV = {"out_channels": 8, "kernel": (1, 1), "stride": (1, 1), "padding": (0,) * 4, "groups": 1, "bias": True}
+
+
+def graph(*ops, output=None):
+    head = [Op("input", "input", (), {"shape": (1, 8, 4, 4)}), Op("conv", "conv", ("input",), CONV)]
+    return OpGraph.build("g", [*head, *ops], output or ops[-1].name)
+
+
+def written_out(shift=3.0, factor=1 / 6, clamp="relu6", multiplied="conv"):
+    return [
+        Op("shift", "add_scalar", ("conv",), {"value": shift}),
+        Op("clamp", clamp, ("shift",)),
+        Op("product", "mul", (multiplied, "clamp")),
+        Op("sixth", "mul_scalar", ("product",), {"value": factor}),
+    ]
+
+
+def test_hard_swish_that_is_written_out_is_one_operator_of_the_same_name_and_shape():
+    before = graph(*written_out())
+    seen = recognise(before, IDIOMS)
+    assert [op.kind for op in seen.graph.ops] == ["input", "conv", "hard_swish"]
+    assert seen.graph.by_name["sixth"].inputs == ("conv",)
+    assert seen.names("sixth") == ("shift", "clamp", "product", "sixth")
+    assert seen.names("conv") == ("conv",)
+    # Built anew, it has the shapes that it carries.
+    assert OpGraph.build("g", seen.graph.ops, "sixth") == seen.graph
+
+
+def test_hard_sigmoid_that_is_written_out_is_recognised():
+    shift, clamp, _, _ = written_out()
+    seen = recognise(graph(shift, clamp, Op("sixth", "mul_scalar", ("clamp",), {"value": 0.16667})), IDIOMS)
+    assert [op.kind for op in seen.graph.ops] == ["input", "conv", "hard_sigmoid"]
+
+
+@pytest.mark.parametrize("change", [{"shift": 2.0}, {"factor": 0.2}, {"clamp": "relu"}, {"multiplied": "input"}])
+def test_what_differs_in_a_number_or_an_operator_stays(change):
+    before = graph(*written_out(**change))
+    assert recognise(before, IDIOMS).graph is before
+
+
+def test_idiom_whose_inside_is_read_elsewhere_or_is_the_result_stays():
+    read = graph(*written_out(), Op("again", "add", ("clamp", "sixth")))
+    assert recognise(read, IDIOMS).graph is read
+    result = graph(*written_out()[:3])
+    assert recognise(result, IDIOMS).graph is result
+
+
+def test_kernel_of_an_idiom_names_every_operator_of_the_network():
+    (kernel,) = fuse(graph(*written_out()), "tflite_gpu")
+    assert kernel.ops == ("conv", "shift", "clamp", "product", "sixth")
+    assert [each.ops for each in fuse(graph(*written_out()), "tflite_cpu")] == [("conv",), ("shift", "clamp", "product", "sixth")]
+
+
+def test_idiom_whose_inside_is_a_result_of_the_graph_stays_written_out():
+    inside = graph(*written_out(), output=["sixth", "clamp"])
+    assert recognise(inside, IDIOMS).graph == inside
+
+
+def dense(widths, first=8, size=6):
+    """Each layer reads all that came before, side by side, as in DenseNet."""
+    net = Net(1, first, size, size)
+    known = [net.conv(first, 3)]
+    for width in widths:
+        known.append(net.conv(width, 3))
+        net.add("concat", *known)
+    net.conv(8, 3)
+    return net.graph("dense")
+
+
+def test_of_several_concatenations_the_first_has_a_tensor_in_place():
+    graph = dense((8, 8))
+    first, second = (op for op in graph.ops if op.kind == "concat")
+    copied = copied_parts(graph, {"concat"}, {"input"}, 4)
+    assert copied == {first.name: [], second.name: list(second.inputs[:2])}
+
+
+def test_part_that_does_not_end_with_a_block_is_copied_unless_it_is_the_last():
+    graph = dense((6,))
+    (concat,) = (op for op in graph.ops if op.kind == "concat")
+    assert copied_parts(graph, {"concat"}, {"input"}, 4) == {concat.name: []}
+    graph = dense((8,), first=6)
+    (concat,) = (op for op in graph.ops if op.kind == "concat")
+    assert copied_parts(graph, {"concat"}, {"input"}, 4) == {concat.name: list(concat.inputs)}
+
+
+def test_normalisation_of_what_lies_side_by_side_is_not_folded_into_a_part():
+    net = Net(1, 8, 6, 6)
+    one = net.conv(8, 3, act=None)
+    two = net.conv(8, 3, act=None)
+    net.add("concat", one, two)
+    net.add("batch_norm", eps=1e-5, momentum=0.1, affine=True)
+    net.add("relu")
+    kernels = fuse(net.graph("g"), "opencl")
+    assert [kernel.cost.kind for kernel in kernels] == ["conv", "conv", "elementwise"]
+
+
+GRAPH = OpGraph.build("net", [Op("x", "input", attrs={"shape": (1, 8, 4, 4)}), Op("a", "silu", ("x",))], "a")
+
+
+def test_rewrites_follow_each_other():
+    after, done = rewritten(GRAPH, ["silu=hard_swish", "gelu=relu", "hard_swish=relu6"])
+    assert after.by_name["a"].kind == "relu6"
+    assert done == ("silu=hard_swish", "hard_swish=relu6")
+
+
+def test_unknown_rewrite_is_told_with_its_nearest():
+    with pytest.raises(UnknownNameError) as caught:
+        rewritten(GRAPH, ["silu=hardswish"])
+    assert "silu=hard_swish" in str(caught.value.hint)
+
+
+def profile(tmp_path, names):
+    text = (PROFILE_FOLDER / "mi9.toml").read_text()
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace("[processors.gpu]\n", f"[processors.gpu]\nrewrites = {names}\n", 1))
+    return path
+
+
+def test_profile_says_what_its_processors_have_instead(tmp_path):
+    device = load_device(profile(tmp_path, '["silu=relu6"]'))
+    assert device.processor("gpu").profile.rewrites == ("silu=relu6",)
+    assert device.processor("cpu").profile.rewrites == ()

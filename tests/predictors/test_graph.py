@@ -1,13 +1,22 @@
-"""The operator graph checks itself and survives the way through JSON."""
+"""Graphs, their kinds of operators, and registries."""
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from predictors.errors import StretchError, UnknownNameError
+from predictors.devices import KERNEL_KINDS
+from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph, tensor_bytes
-from tests.predictors.networks import Net, efficientnet_b5, resnet50, small_resnet
+from predictors.kinds import Kind, per_channel, pixels
+from predictors.operators import kind_of
+from predictors.registry import Registry, Rules, import_modules
+from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
+from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
 
 INPUT = Op("x", "input", attrs={"shape": (1, 8, 4, 4)})
 
@@ -30,17 +39,6 @@ def test_published_cost_of_resnet50():
     assert round(graph.macs / 1e9, 2) == 4.09
 
 
-def test_tags_travel_but_do_not_make_graphs_differ():
-    tagged = OpGraph.build("g", [INPUT, Op("c", "conv", ("x",), conv().attrs, tags={"segment": "s1"})], "c")
-    assert tagged == OpGraph.build("g", [INPUT, conv()], "c")
-    assert OpGraph.from_json(tagged.to_json()).by_name["c"].tags == {"segment": "s1"}
-
-
-def test_consumers_name_each_reader_once():
-    graph = OpGraph.build("g", [INPUT, Op("d", "add", ("x", "x")), Op("r", "relu", ("d",))], "r")
-    assert graph.consumers == {"x": ("d",), "d": ("r",), "r": ()}
-
-
 @pytest.mark.parametrize("make", [resnet50, efficientnet_b5])
 def test_facts_of_operators_add_up_to_those_of_the_graph(make):
     graph = make()
@@ -48,12 +46,6 @@ def test_facts_of_operators_add_up_to_those_of_the_graph(make):
     assert sum(each.params for each in facts) == graph.params
     assert sum(each.macs for each in facts) == graph.macs
     assert all(graph.op_facts(op) is known for op, known in zip(graph.ops, facts, strict=True))
-
-
-def test_batch_norm_statistics_are_not_parameters():
-    net = Net(1, 8, 4, 4)
-    net.add("batch_norm", affine=True, eps=1e-5)
-    assert net.graph("g").params == 16
 
 
 @pytest.mark.parametrize(
@@ -96,12 +88,6 @@ def test_one_end_of_several_is_refused_where_only_one_is_supported(what):
         getattr(graph, what)
 
 
-def test_unknown_kind_is_refused_with_the_closest():
-    with pytest.raises(UnknownNameError) as caught:
-        OpGraph.build("g", [INPUT, Op("c", "convv", ("x",))], "c")
-    assert caught.value.hint == "did you mean `conv`?"
-
-
 def test_json_that_states_wrong_shapes_is_refused():
     raw = json.loads(small_resnet().to_json())
     raw["ops"][1]["shape"] = [1, 999, 4, 4]
@@ -117,3 +103,134 @@ def test_json_that_is_no_graph_is_refused(text):
 
 def test_tensor_bytes_count_elements_times_item_size():
     assert tensor_bytes((2, 3, 4), 2) == 48
+
+
+def test_kind_that_says_nothing_of_itself_is_safe():
+    """Its channels are frozen, all its rows are read, and it costs what moving its tensors costs."""
+    kind = Kind()
+    assert kind.work([(2, 6, 4, 8)], {}, (2, 6, 4, 8)) == ("elementwise", 1, 1, 6, 1, 64, 1)
+    assert (kind.macs([], {}, ()), kind.weights([], {}), kind.dense({}), kind.traits) == (0, {}, False, frozenset())
+
+
+def test_positions_count_every_image_of_a_batch():
+    assert pixels((2, 6, 4, 8)) == 64
+    assert per_channel("copy")([], {}, (3, 5)) == ("copy", 1, 1, 5, 1, 3, 1)
+
+
+@given(st.sampled_from(KIND_NAMES), st.data())
+def test_kernel_of_any_operator_is_of_a_known_kind_and_covers_its_result(name, data):
+    graph, _, _ = data.draw(graphs(name))
+    op = graph.by_name["y"]
+    work = kind_of(name).work(graph.input_shapes(op), op.attrs, op.shape)
+    assert work.kind in KERNEL_KINDS
+    assert min(work[1:]) >= 1
+    assert work.pixels * work.out_channels * work.groups == max(1, _elements(op.shape))
+
+
+def _elements(shape):
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+@given(st.sampled_from(KIND_NAMES), st.data())
+def test_operator_that_is_scaled_to_its_own_width_is_itself(name, data):
+    from predictors.channels import Narrowed
+
+    graph, _, _ = data.draw(graphs(name))
+    op = graph.by_name["y"]
+    channels = graph.input_shapes(op)[0][1]
+    same = Narrowed(channels, channels, op.shape[1], lambda channel: channel)
+    assert dict(kind_of(name).scaled(op.attrs, same)) == dict(op.attrs)
+
+
+def test_graph_refuses_rows_that_an_operator_does_not_have():
+    graph = OpGraph.build("g", [Op("x", "input", attrs={"shape": (1, 3, 8, 8)}), Op("y", "relu", ("x",))], "y")
+    with pytest.raises(Exception, match="has 8 rows, not rows 4 to 9"):
+        graph.op_rows(graph.by_name["y"], 4, 9)
+
+
+def test_registered_object_is_found_by_its_name():
+    registry = Registry("tool")
+
+    @registry.register("hammer")
+    def hammer():
+        return "bang"
+
+    assert registry.get("hammer") is hammer
+    assert "hammer" in registry
+    assert "saw" not in registry
+
+
+def test_second_object_of_a_name_is_refused():
+    registry = Registry("tool")
+    registry.register("axe")(len)
+    with pytest.raises(StretchError, match="tool `axe` is registered twice"):
+        registry.register("axe")(max)
+    assert registry.get("axe") is len
+
+
+def test_modules_of_a_folder_are_imported_with_what_they_register_and_those_below_are_left(tmp_path, monkeypatch):
+    for folder in ("shelf_of_tools", "shelf_of_tools/box"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text("")
+    (tmp_path / "shelf_of_tools/axe.py").write_text("")
+    (tmp_path / "shelf_of_tools/box/nail.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_modules("shelf_of_tools", [str(tmp_path / "shelf_of_tools")])
+    try:
+        assert sorted(name for name in sys.modules if name.startswith("shelf_of_tools")) == [
+            "shelf_of_tools",
+            "shelf_of_tools.axe",
+            "shelf_of_tools.box",
+        ]
+    finally:
+        for name in [name for name in sys.modules if name.startswith("shelf_of_tools")]:
+            del sys.modules[name]
+
+
+def test_rule_is_found_by_each_of_its_names():
+    rules = Rules()
+
+    @rules.add("saw", "axe")
+    def cut():
+        return "two"
+
+    assert rules == {"saw": cut, "axe": cut}
+
+
+def test_rules_may_start_from_those_of_another_table():
+    first = Rules()
+    first.add("saw")(len)
+    second = Rules(first)
+    second.add("axe")(len)
+    assert (set(first), set(second)) == ({"saw"}, {"saw", "axe"})
+
+
+PACKAGE = """
+from predictors.lazy import lazy_names
+__getattr__, __dir__ = lazy_names(__name__, {"lazypkg.inner": ["answer", "gone"]})
+"""
+INNER = "print('imported'); answer = 42\n"
+
+
+def python(folder, code):
+    """Standard output of a fresh interpreter that finds a package with two lazy names, one of which its module lacks."""
+    (folder / "lazypkg").mkdir()
+    (folder / "lazypkg/__init__.py").write_text(PACKAGE)
+    (folder / "lazypkg/inner.py").write_text(INNER)
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); import lazypkg\n{code}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
+
+
+def test_package_imports_nothing_until_a_name_is_asked_for(tmp_path):
+    assert python(tmp_path, "print('before'); print(lazypkg.answer)") == ["before", "imported", "42"]
+
+
+def test_name_is_kept_once_it_was_found(tmp_path):
+    assert python(tmp_path, "print('answer' in vars(lazypkg)); lazypkg.answer; print(vars(lazypkg)['answer'])") == [
+        "False",
+        "imported",
+        "42",
+    ]

@@ -1,11 +1,12 @@
-"""What holds for every join."""
+"""Joins, how they are registered and what they need."""
 
 import msgspec
 import pytest
 
 from predictors.devices import KERNEL_KINDS
 from predictors.errors import UnknownNameError
-from predictors.joins import JoinKind, join_of, joins, meeting_of, meetings
+from predictors.join import Join
+from predictors.joins import JoinKind, joins, meeting_of, meetings
 from predictors.operators import kinds
 
 
@@ -13,12 +14,9 @@ class Written(msgspec.Struct):
     join: JoinKind
 
 
-@pytest.mark.parametrize("name", sorted(joins))
-def test_join_that_is_registered_may_be_written_in_files(name):
-    assert msgspec.convert({"join": name}, Written).join == name
-
-
-def test_join_that_nothing_registers_is_refused_where_a_file_is_read():
+def test_joins_that_are_registered_may_be_written_in_files_and_no_others():
+    for name in joins:
+        assert msgspec.convert({"join": name}, Written).join == name
     with pytest.raises(msgspec.ValidationError, match=r"Invalid enum value 'glue' - at `\$.join`"):
         msgspec.convert({"join": "glue"}, Written)
 
@@ -31,11 +29,25 @@ def test_meeting_is_an_operator_and_a_kernel_and_a_join_of_its_own_name(name):
     assert meeting_of(name) is meeting
 
 
-def test_only_a_branch_with_a_convolution_of_its_own_writes_the_whole_trunk():
-    assert all(join_of(name).convolves for name in joins if join_of(name).whole)
-
-
 def test_unknown_join_names_the_closest():
     with pytest.raises(UnknownNameError) as caught:
         meeting_of("conact")
     assert caught.value.hint == "did you mean `concat`?"
+
+
+def test_join_leaves_the_branches_as_they_are_unless_it_is_told():
+    join = Join("concat")
+    assert (join.convolves, join.whole, join.adds) == (False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("join", "widens", "divides"),
+    [
+        (Join(None), False, False),
+        (Join("concat"), True, False),
+        (Join("concat", convolves=True), False, True),
+        (Join("sum", convolves=True, whole=True), False, False),
+    ],
+)
+def test_trunk_is_widened_by_outputs_as_they_are_and_divided_by_convolutions_to_a_part_of_it(join, widens, divides):
+    assert (join.widens, join.divides) == (widens, divides)

@@ -1,12 +1,21 @@
-"""Predictions add up and come near public figures."""
+"""Times and energy of networks, exchanges and of work beside other work."""
 
+import dataclasses
 from dataclasses import replace
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
-from predictors.devices import list_devices, load_device
+from predictors.communication import LinkModel
+from predictors.contention import contended_ms
+from predictors.devices import Factor, NotNegative, list_devices, load_device
+from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UnknownNameError
+from predictors.host import host_among
+from predictors.models.base import KernelTime
 from predictors.predictor import LatencyPredictor
 from tests.predictors.networks import efficientnet_lite4, resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -14,7 +23,7 @@ from tests.predictors.specified import specified
 MI9 = LatencyPredictor(specified("mi9"))
 
 
-@pytest.mark.representatives(24)
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize("device", list_devices())
 def test_estimate_is_the_sum_of_its_kernels_inside_its_interval(device):
     predictor = LatencyPredictor(load_device(device))
@@ -46,28 +55,11 @@ def test_uncalibrated_mi9_is_of_the_order_of_published_figures(make, processor, 
     assert estimate.ms == pytest.approx(measured_ms, rel=0.15)
 
 
-def test_default_precision_is_that_of_the_profile():
-    graph = small_resnet()
-    assert MI9.predict(graph, "cpu").precision == "int8"
-    assert MI9.predict(graph, "cpu", "fp32").ms > MI9.predict(graph, "cpu").ms
-
-
-def test_more_cores_are_faster():
-    graph = resnet50()
-    times = [MI9.predict(graph, name).ms for name in ("cpu", "cpu[3med]", "cpu[1large]")]
-    assert times == sorted(times)
-
-
 def test_kernels_costed_one_by_one_give_the_same_sum():
     graph = small_resnet()
     kernels = MI9.kernels(graph, "dsp")
     assert MI9.kernels_time(kernels, "dsp").ms == pytest.approx(MI9.predict(graph, "dsp").ms)
     assert sum(MI9.kernel_ms(k, "dsp") for k in kernels) == pytest.approx(MI9.predict(graph, "dsp").ms)
-
-
-def test_unknown_processor_is_refused():
-    with pytest.raises(UnknownNameError, match="unknown processor of mi9 `npu`"):
-        MI9.predict(small_resnet(), "npu")
 
 
 def lacking(processor, *kinds):
@@ -97,3 +89,110 @@ def test_operator_that_a_processor_lacks_costs_what_the_cpu_takes_and_the_exchan
 def test_list_of_lacking_operators_that_cannot_be_is_refused(processor, kind, why):
     with pytest.raises(StretchError, match=why):
         lacking(processor, kind).predict(small_resnet(), processor)
+
+
+MI9_PROFILE = load_device("mi9")
+LINKS = LinkModel(MI9_PROFILE)
+
+
+def test_tensor_stays_free_of_charge_on_its_processor_whatever_the_core_set():
+    assert LINKS.ms("cpu", "cpu[1large]", 10**6, "fp32") == 0
+    assert LINKS.ms("gpu", "gpu", 10**6, "fp16") == 0
+
+
+def test_way_to_the_gpu_is_a_map_and_a_conversion():
+    link = MI9_PROFILE.links["gpu"]
+    assert LINKS.ms("cpu", "gpu", 10**6, "fp16") == pytest.approx(link.map_ms.value + 2e6 / (link.convert_gbs.value * 1e9) * 1e3)
+
+
+def test_way_back_is_an_unmap_a_synchronisation_and_a_conversion():
+    link = MI9_PROFILE.links["gpu"]
+    assert LINKS.ms("gpu", "cpu", 0, "fp16") == pytest.approx(link.unmap_ms.value + link.sync_ms.value)
+
+
+@given(st.integers(0, 10**8), st.sampled_from(["fp32", "fp16", "int8"]))
+def test_two_other_processors_exchange_through_the_cpu(elements, precision):
+    through = LINKS.ms("gpu", "cpu", elements, precision) + LINKS.ms("cpu", "dsp", elements, precision)
+    assert LINKS.ms("gpu", "dsp", elements, precision) == pytest.approx(through)
+
+
+PROFILE = msgspec.structs.replace(load_device("mi9").processors["cpu"], contention=Factor(1.1, "x"), contention_memory=Factor(1.5, "x"))
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        (KernelTime(10.0, 0.0, 10.0, 0.0), 11.0),
+        (KernelTime(10.0, 0.0, 0.0, 10.0), 15.0),
+        (KernelTime(10.0, 0.0, 5.0, 5.0), 13.0),
+        (KernelTime(10.0, 10.0, 0.0, 0.0), 10.0),
+        (KernelTime(11.0, 1.0, 10.0, 0.0), 12.0),
+    ],
+)
+def test_each_part_of_a_kernel_is_slowed_by_its_own_factor(time, expected):
+    assert contended_ms(time, PROFILE) == pytest.approx(expected)
+
+
+def test_energy_is_power_times_time():
+    device = load_device("pixel6")
+    power = device.processor("cpu").cores.power_w.value
+    assert EnergyModel(device).mj("cpu", 10.0) == pytest.approx(power * 10)
+
+
+def test_unknown_processor_is_named():
+    with pytest.raises(UnknownNameError, match="npu"):
+        EnergyModel(load_device("mi9")).mj("npu", 1.0)
+
+
+def test_energy_of_a_run_is_that_of_its_processors_while_they_compute():
+    device = load_device("mi9")
+    one = {name: device.processor(name).cores.power_w.value for name in ("gpu", "dsp")}
+    assert EnergyModel(device).plan_mj({"gpu": 10.0, "dsp": 4.0}, 12.0) == pytest.approx(10 * one["gpu"] + 4 * one["dsp"])
+    assert EnergyModel(device).plan_mj({"gpu": 10.0, "cpu[1large]": 4.0}, 12.0) is None
+
+
+def with_power(device, family, **states):
+    """A device that states what a processor takes while it does not compute, W."""
+    stated = {key: NotNegative(watts, next(iter(device.sources))) for key, watts in states.items()}
+    changed = msgspec.structs.replace(device.processors[family], **stated)
+    return dataclasses.replace(device, processors={**device.processors, family: changed})
+
+
+@pytest.mark.parametrize(
+    ("states", "watts"), [({"idle_w": 0.5}, 0.5), ({"idle_w": 0.5, "waiting_w": 0.75}, 0.75), ({"waiting_w": 0.25}, 0.25)]
+)
+def test_processors_that_wait_take_the_power_that_the_profile_states_for_it(states, watts):
+    device = load_device("mi9")
+    waiting = with_power(device, "gpu", **states)
+    busy = {"gpu": 10.0, "dsp": 4.0}
+    assert EnergyModel(waiting).plan_mj(busy, 12.0) - EnergyModel(device).plan_mj(busy, 12.0) == pytest.approx(2.0 * watts)
+
+
+def test_a_processor_without_work_takes_its_idle_power_for_the_whole_run():
+    device = load_device("mi9")
+    idle = with_power(device, "cpu", idle_w=0.5, waiting_w=9.0)
+    assert EnergyModel(idle).plan_mj({"gpu": 10.0}, 12.0) - EnergyModel(device).plan_mj({"gpu": 10.0}, 12.0) == pytest.approx(6.0)
+
+
+@pytest.mark.slow
+@given(
+    busy=st.dictionaries(st.sampled_from(["cpu", "gpu", "dsp", "cpu[3med]"]), st.floats(0, 100), min_size=1),
+    longer=st.floats(0, 100),
+    idle=st.none() | st.floats(0, 10),
+)
+def test_parts_add_up_to_the_energy_and_cover_the_run_of_every_processor(busy, longer, idle):
+    device = load_device("mi9")
+    if idle is not None:
+        device = with_power(device, "dsp", idle_w=idle)
+    makespan = max(busy.values()) + longer
+    parts = EnergyModel(device).parts(busy, makespan)
+    assert sum(part.mj or 0.0 for part in parts) == pytest.approx(EnergyModel(device).plan_mj(busy, makespan))
+    assert {part.processor.partition("[")[0] for part in parts} == {"cpu", "gpu", "dsp"}
+    for name in {part.processor for part in parts}:
+        assert sum(part.ms for part in parts if part.processor == name) == pytest.approx(makespan)
+    assert all((part.mj is None) == (part.power_w is None) == (part.source is None) for part in parts)
+
+
+def test_host_is_found_wherever_it_stands_and_need_not_be_there():
+    assert host_among(["gpu", "cpu[1large]", "cpu"]) == "cpu[1large]"
+    assert host_among(["gpu", "dsp"]) is None

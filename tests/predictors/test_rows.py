@@ -1,4 +1,4 @@
-"""Bands of rows: what an operator computes from the rows that its kind states is what it computes from all."""
+"""Which rows operators read."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from predictors.graph import Op, OpGraph
-from predictors.rows import Rows, all_rows, enlarged_rows, height, padded_rows, same_rows, window_rows
+from predictors.rows import Rows, all_rows, enlarged_rows, height, padded_rows, window_rows
+from predictors.windows import window_shape
 from tests.effort import examples
 from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
 
@@ -42,10 +43,6 @@ def test_windows_that_the_last_row_cuts_short_are_computed_behind_one_that_fits(
     assert window_rows([(1, 4, 17, 17)], short, Rows(0, 9)).skip == 0
 
 
-def test_broadcast_input_is_read_whole():
-    assert same_rows([(1, 4, 9, 9), (1, 4, 1, 1)], {}, Rows(2, 5)).reads == (Rows(2, 5), Rows(0, 1))
-
-
 def test_what_mixes_rows_reads_all_and_keeps_the_band():
     band = all_rows(IMAGE, {"a": 1}, Rows(2, 5))
     assert (band.reads, band.skip, dict(band.attrs)) == ((Rows(0, 9),), 2, {"a": 1})
@@ -59,10 +56,6 @@ def test_padding_is_no_row_of_the_input():
 def test_copies_of_the_first_row_that_lie_before_the_band_are_skipped():
     band = enlarged_rows(IMAGE, {"scale": (3, 1)}, Rows(4, 7))
     assert (band.reads, band.skip) == ((Rows(1, 3),), 1)
-
-
-def test_vector_has_one_row():
-    assert (height((1, 9)), height((1, 4, 5, 6)), len(Rows(2, 5))) == (1, 5, 3)
 
 
 @pytest.mark.torch
@@ -116,3 +109,20 @@ def _values(graph: OpGraph, weights, x):
             module = _loaded(make_module(op, graph.input_shapes(op)), weights.get(op.name, {}))
             found[op.name] = module(*[torch.from_numpy(np.ascontiguousarray(found[name])) for name in op.inputs]).numpy()
     return found
+
+
+SQUARE = {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 0, 0, 1)}
+
+
+def test_sides_may_be_padded_differently():
+    assert window_shape((2, 3, 7, 5), SQUARE, 4) == (2, 4, 3, 5)
+
+
+@pytest.mark.parametrize(("height", "rows"), [(7, 4), (6, 3)])
+def test_window_that_would_begin_behind_the_image_is_left_out_of_what_rounds_up(height, rows):
+    attrs = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0, 0, 0), "ceil_mode": True}
+    assert window_shape((1, 1, height, 2), attrs, 1) == (1, 1, rows, 1)
+
+
+def test_dilation_widens_the_window():
+    assert window_shape((1, 1, 9, 9), SQUARE | {"padding": (0,) * 4, "dilation": (3, 2)}, 1) == (1, 1, 2, 7)

@@ -9,20 +9,7 @@ from predictors.channels import Seen
 from predictors.graph import Op
 from predictors.kinds import kinds
 from predictors.operators import kind_of
-from predictors.slices import (
-    Additive,
-    Channels,
-    all_channels,
-    columns,
-    cut_out,
-    every,
-    filters,
-    flattened,
-    pieces,
-    same_slice,
-    weight_rows,
-    width,
-)
+from predictors.slices import Additive, Channels, all_channels, columns, cut_out, filters, flattened, pieces, weight_rows, width
 from tests.effort import examples
 from tests.predictors.test_rows import _loaded, _values
 from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
@@ -56,10 +43,6 @@ def test_what_mixes_channels_reads_and_computes_all():
     assert (found.reads, found.computes, dict(found.attrs)) == ((Channels(0, 4), Channels(0, 2)), Channels(0, 8), {"a": 1})
 
 
-def test_broadcast_channel_is_read_by_all():
-    assert same_slice(seen({}, (1, 8, 2, 2), (1, 8, 2, 2), (1, 1, 2, 2)), Channels(3, 5)).reads == (Channels(3, 5), Channels(0, 1))
-
-
 def test_pieces_beside_the_range_are_not_read():
     found = pieces(seen({}, (1, 9), (1, 4), (1, 3), (1, 2)), Channels(5, 7))
     assert [len(read) for read in found.reads] == [0, 2, 0]
@@ -76,11 +59,6 @@ def test_features_of_more_axes_than_two_are_no_channels():
     attrs = {"out_features": 8, "bias": True}
     assert columns(seen(attrs, (1, 8), (1, 5)), Channels(2, 4)).attrs["out_features"] == 2
     assert columns(seen(attrs, (1, 7, 8), (1, 7, 5)), Channels(2, 4)).computes == Channels(0, 7)
-
-
-def test_channels_have_a_width_and_a_union():
-    assert (width((1, 5, 2, 2)), width((3,)), every((1, 5))) == (5, 1, Channels(0, 5))
-    assert Channels(1, 2).union(Channels(4, 6)) == Channels(1, 6)
 
 
 @pytest.mark.torch

@@ -1,15 +1,10 @@
 import os
-import threading
 
 import pytest
 
-from scheduler.cores import available_cores, little_core, pin_thread, pinned
+from scheduler.cores import little_core, pinned
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin threads")
-
-
-def test_available_cores_are_those_of_the_process_each_once():
-    assert sorted(available_cores()) == sorted(os.sched_getaffinity(0))
 
 
 def test_pinned_binds_the_thread_and_gives_its_set_back_after_an_error():
@@ -28,28 +23,6 @@ def test_pinned_binds_the_thread_and_gives_its_set_back_after_an_error():
     assert os.sched_getaffinity(0) == before
 
 
-def test_pinning_to_nothing_changes_nothing():
-    before = os.sched_getaffinity(0)
-    pin_thread(())
-    with pinned(()):
-        assert os.sched_getaffinity(0) == before
-
-
-def test_pin_thread_binds_only_the_thread_that_calls_it():
-    before, inside = os.sched_getaffinity(0), []
-    core = max(before)
-
-    def work():
-        pin_thread((core,))
-        inside.append(os.sched_getaffinity(0))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert inside == [{core}]
-    assert os.sched_getaffinity(0) == before
-
-
 def describe(folder, capacities):
     for core, capacity in zip(sorted(os.sched_getaffinity(0)), capacities, strict=False):
         (folder / f"cpu{core}").mkdir()
@@ -61,10 +34,6 @@ def describe(folder, capacities):
 def test_little_core_is_the_least_able_one(tmp_path):
     cores = sorted(os.sched_getaffinity(0))
     assert little_core((), describe(tmp_path, [1024, *[250] * (len(cores) - 1)])) == cores[1]
-
-
-def test_cores_that_are_alike_have_no_little_one_among_them(tmp_path):
-    assert little_core((), describe(tmp_path, [1024] * 64)) is None
 
 
 def test_profile_decides_on_an_arm_machine_that_does_not_tell(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.errors import UnknownNameError
 from scheduler.memory import Lifetime, Lifetimes, plan_memory, planners
 from tests.effort import examples
 
@@ -71,16 +70,6 @@ def test_example_of_the_paper_gives_its_totals(memory_example, name, total):
     assert plan_memory(memory_example, name, alignment=1).total_bytes == total
 
 
-def test_offsets_reach_the_lower_bound_of_the_example(memory_example):
-    assert memory_example.lower_bound == 76
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_no_tensors_need_no_memory(name):
     assert plan_memory(Lifetimes([]), name).total_bytes == 0
-
-
-def test_unknown_planner_hints_at_the_closest():
-    with pytest.raises(UnknownNameError) as error:
-        plan_memory(Lifetimes([]), "greedi")
-    assert "greedy" in error.value.hint

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from predictors.errors import StretchError
-from predictors.measurements.litert import network_ms, read_op_profile
-from tests.stretch.phone.samples import block, profile
+from predictors.measurements.litert import read_op_profile
 
 HEADER = "node type, first, avg_ms, %, cdf%, mem KB, times called, name"
 PROFILE = f"""Number of nodes executed: 1
@@ -41,10 +40,6 @@ def test_operators_that_run_are_read_in_order_and_those_that_prepare_are_not(tmp
     ]
 
 
-def test_an_operator_that_is_called_twice_counts_twice(tmp_path):
-    assert network_ms(read_op_profile(written(tmp_path, PROFILE))) == pytest.approx(1.25 + 0.75 + 2 * 0.25)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
@@ -71,12 +66,3 @@ def test_what_is_not_text_is_refused(tmp_path):
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(StretchError, match="not text"):
         read_op_profile(path)
-
-
-def test_operators_of_all_subgraphs_that_ran_are_read_and_those_inside_of_a_delegate_once(tmp_path):
-    rows = [("Convolution (NHWC, F32) GEMM", 1.0, "Delegate/Convolution (NHWC, F32) GEMM:0"), ("ADD", 0.5, "[sum, other]:7")]
-    text = profile(rows[:1], inside=rows[:1]).replace(
-        "Delegate internal", "Subgraph (index: 2, name: s1) profile:\n" + block(rows[1:]) + "Delegate internal"
-    )
-    found = read_op_profile(written(tmp_path, text))
-    assert [(each.kind, each.ms) for each in found] == [("Convolution (NHWC, F32) GEMM", 1.0), ("ADD", 0.5)]

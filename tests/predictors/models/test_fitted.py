@@ -1,7 +1,8 @@
-"""Kernel times from fits: what the terms, trees and corrections of a fit say, kernel by kernel."""
+"""Models that take their numbers from a fit."""
 
 import csv
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,11 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.devices import load_device
-from predictors.fits import Correction, KernelGroup, Trees
+from predictors.errors import UnknownNameError
+from predictors.fits import Correction, Interval, KernelGroup, LeftOut, Prior, Relative, Trees
 from predictors.fusion import KernelCost
 from predictors.measurements.networks import MEASUREMENT_FOLDER
+from predictors.models.base import KernelTime, Times
 from predictors.models.fitted import SIBLING_SPREAD, FittedModel
+from predictors.models.related import Ratios, RelatedModel
 from predictors.models.roofline import RooflinePredictor
+from predictors.models.terms import Grain, terms
+from predictors.models.trees import TreeModel
 from tests.effort import examples
 from tests.predictors.fits.examples import fit, kernel_costs
 
@@ -97,16 +103,6 @@ def test_no_kernel_is_faster_than_its_products_at_the_peak(some):
         assert time.ms == pytest.approx(least, rel=1e-9)
 
 
-@pytest.mark.slow
-@settings(max_examples=examples(50))
-@given(st.lists(kernel_costs, min_size=1, max_size=20))
-def test_many_kernels_at_once_take_the_times_of_each_alone(some):
-    groups = {kind: KernelGroup({"macs": 1e-6, "io_bytes": 1e-6, "serial": 1e-5}) for kind in ("conv1x1", "conv", "depthwise")}
-    together, alone = FittedModel(fit(groups), CPU), FittedModel(fit(groups), CPU)
-    for time, cost in zip(together.times(some), some, strict=True):
-        assert time.ms == pytest.approx(alone.time(cost).ms, rel=1e-12)
-
-
 @settings(max_examples=examples(50))
 @given(st.lists(kernel_costs, min_size=1, max_size=20))
 def test_kernels_as_columns_take_the_same_times_those_of_the_roofline_among_them(some):
@@ -120,3 +116,106 @@ def test_trees_multiply_the_terms_by_the_exponential_of_their_leaves():
     model = FittedModel(fit({"conv1x1": KernelGroup({"launch": 1.0}, trees)}), CPU)
     assert model.time(conv(cout=64)).ms == pytest.approx(np.exp(0.6))
     assert model.time(conv(cout=65)).ms == pytest.approx(np.exp(-0.15))
+
+
+def test_kernel_is_bound_by_what_takes_most_of_its_time():
+    assert KernelTime(6.0, 1.0, 3.0, 2.0).bound == "compute"
+    assert KernelTime(6.0, 1.0, 2.0, 3.0).bound == "memory"
+
+
+BIG, MED = load_device("mi9").processor("cpu[1large]"), load_device("mi9").processor("cpu[3med]")
+COST = KernelCost("conv1x1", 16, 16, 1, 1, 100, 1600, 1600, 256)
+
+
+def prior(scale=1.0, relatives=1):
+    at = Relative("mi9", "cpu", "1large", "fp32")
+    return Prior("cpu", "3med", "fp32", (at,) * relatives, scale, Interval(0.9, 0.5, 2.0, "m"), LeftOut(3, 9, 0.5, 0.3, 0.9))
+
+
+def test_each_part_is_scaled_by_its_own_ratio():
+    times = Times(*(np.array([ms]) for ms in (6.0, 1.0, 3.0, 2.0)))
+    assert Ratios(2.0, 3.0).of(times).kernels("relatives") == [KernelTime(13.0, 1.0, 6.0, 6.0, "relatives")]
+
+
+def test_ratios_are_those_of_what_the_profiles_specify():
+    ratios = Ratios.between(BIG, MED, "fp32")
+    peak = [p.cores.peak_gops["fp32"].value * p.cores.scaling.value for p in (BIG, MED)]
+    assert ratios.compute == pytest.approx(peak[0] / peak[1])
+    assert ratios.memory == pytest.approx(BIG.cores.bandwidth_gbs.value / MED.cores.bandwidth_gbs.value)
+
+
+def test_times_of_several_relatives_are_averaged_and_scaled():
+    slow, fast = (FittedModel(fit({"conv1x1": KernelGroup({"launch": ms})}), BIG) for ms in (3.0, 1.0))
+    one = Ratios(1.0, 1.0)
+    [found] = RelatedModel(prior(1.5, 2), [(slow, one), (fast, one)]).times([COST])
+    assert found.ms == pytest.approx(1.5 * 2.0)
+
+
+def test_channels_are_computed_in_whole_slices():
+    cost, grain = KernelCost("conv1x1", 5, 9, 1, 1, 10, 50, 90, 45), Grain(8, 4, 4)
+    assert terms.get("outputs").units(cost, grain) == 10 * 16
+    assert terms.get("macs").units(cost, grain) == 10 * 16 * 8
+
+
+def test_slices_run_over_the_groups_where_each_has_one_channel():
+    cost, grain = KernelCost("depthwise", 1, 1, 20, 9, 10, 200, 200, 180), Grain(8, 4, 4)
+    assert terms.get("outputs").units(cost, grain) == 10 * 24
+    assert terms.get("macs").units(cost, grain) == 10 * 24 * 9
+
+
+def test_windows_are_copied_and_single_positions_are_not():
+    window, point = (KernelCost("conv", 16, 8, 1, taps, 10, 160, 80, 128 * taps) for taps in (9, 1))
+    grain = Grain(8, 4, 1)
+    assert terms.get("patch_bytes").units(window, grain) == 10 * 9 * 16
+    assert terms.get("patch_rows").units(window, grain) == 10 * 3
+    assert terms.get("patch_bytes").units(point, grain) == terms.get("patch_rows").units(point, grain) == 0
+    assert terms.get("patch_bytes").units(point._replace(stride=4), grain) == 10 * 16
+
+
+def test_sums_are_taken_sixteen_products_at_a_time():
+    cost = KernelCost("conv1x1", 20, 16, 1, 1, 8, 160, 128, 320)
+    assert terms.get("deep_macs").units(cost, Grain(8, 4, 1)) == 8 * 16 * 32
+
+
+def test_tensor_processors_compute_whole_blocks_of_positions():
+    image, tokens = (KernelCost("conv1x1", 32, 32, 1, 1, pixels, 1, 1, 1024) for pixels in (14 * 14, 197))
+    small, wide = Grain(32, 32, 1), Grain(32, 32, 2)
+    assert terms.get("block_macs").units(image, small) == 16 * 16 * 32 * 32
+    assert terms.get("block_macs").units(image, wide) == 224 * 32 * 32
+    assert terms.get("block_macs").units(tokens, small) == 256 * 32 * 32
+    assert terms.get("packed_macs").units(image._replace(in_channels=4, out_channels=4, groups=8), small) == 16 * 16 * 32 * 32
+
+
+#: Two trees: pixels up to 10, then channels up to 4; and a single leaf.
+TREES = Trees(
+    ("pixels", "in_channels"),
+    (0, 5),
+    (0, 1, 0, 0, 0, 0),
+    (10.0, 4.0, 0.0, 0.0, 0.0, 0.0),
+    (1, 3, 2, 3, 4, 5),
+    (2, 4, 2, 3, 4, 5),
+    (0.0, 0.0, 0.3, 0.1, 0.2, 0.05),
+    -0.5,
+    1.0,
+)
+
+
+def by_hand(pixels, channels):
+    return -0.5 + 0.05 + (0.3 if pixels > 10 else 0.1 if channels <= 4 else 0.2)
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 8)), min_size=1, max_size=30))
+def test_trees_are_walked_as_by_hand(rows):
+    pixels, channels = (np.array(each, dtype=float) for each in zip(*rows, strict=True))
+    found = TreeModel(TREES)(SimpleNamespace(pixels=pixels, in_channels=channels))
+    assert found == pytest.approx([by_hand(p, c) for p, c in rows])
+
+
+def test_prediction_is_cut_to_its_bound():
+    trees = Trees(("pixels",), (0,), (0,), (0.0,), (0,), (0,), (3.0,), 0.0, 0.75)
+    assert TreeModel(trees)(SimpleNamespace(pixels=np.ones(2))) == pytest.approx([0.75, 0.75])
+
+
+def test_unknown_feature_is_refused():
+    with pytest.raises(UnknownNameError, match="pixles"):
+        TreeModel(Trees(("pixles",), (0,), (0,), (0.0,), (0,), (0,), (0.0,), 0.0, 1.0))

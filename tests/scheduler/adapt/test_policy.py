@@ -1,4 +1,4 @@
-"""The policy as lists of events: no clock, no simulation, no session."""
+"""When an adaptive session changes its plan."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from predictors.errors import UsageError
 from scheduler.adapt.alternatives import Alternative, Work
-from scheduler.adapt.policy import Policy, Probed, Ran, Rules, State
+from scheduler.adapt.policy import Policy, Probed, Ran, Rules
+from scheduler.simulate.clock import Clock
+from scheduler.simulate.networks import Network, alternative_of
+from scheduler.simulate.scene import Scene
+from tests.scheduler.simulate.plans import PROCESSORS
+from tests.scheduler.simulate.test_clock import chains
 
 BOTH = Alternative("both", (Work("c", "cpu", "cpu", 10.0, 0.0, ()), Work("g", "gpu", "gpu", 10.0, 1.0, ())))
 GPU = Alternative("gpu", (Work("g", "gpu", "gpu", 19.0, 1.0, ()),))
@@ -19,14 +24,7 @@ PLANS = (BOTH, GPU, CPU)
 
 
 def play(factors, plans=PLANS, rules=None, lasts=1):
-    """Plans that inferences ran, and decisions.
-
-    Args:
-        factors: On each processor's time, for each inference.
-        plans: The alternatives.
-        rules: Of the policy.
-        lasts: Inferences that go by until a probe is over.
-    """
+    """Plans that inferences ran, and decisions."""
     policy = Policy(plans, rules)
     state, ran, decided, looks = policy.begin(), [], [], []
     for number, slow in enumerate(factors):
@@ -43,41 +41,6 @@ def play(factors, plans=PLANS, rules=None, lasts=1):
 
 def busy(name, factor, count):
     return [{name: factor}] * count
-
-
-def test_nothing_is_decided_where_nothing_is_slow():
-    ran, decided = play([{}] * 200)
-    assert set(ran) == {"both"}
-    assert not decided
-
-
-@given(st.lists(st.dictionaries(st.sampled_from(["cpu", "gpu"]), st.floats(0.01, 100)), max_size=60))
-def test_only_plan_is_never_left(factors):
-    ran, decided = play(factors, plans=(BOTH,))
-    assert set(ran) <= {"both"}
-    assert all(each.after == "both" for each in decided)
-
-
-@given(st.integers(0, 30), st.floats(1, 1e6))
-def test_one_slow_inference_moves_nothing(before, factor):
-    ran, decided = play([{}] * before + busy("gpu", factor, 1) + [{}] * 20)
-    assert set(ran) == {"both"}
-    assert not decided
-
-
-@given(st.lists(st.floats(0.8, 1.45), min_size=1, max_size=80))
-def test_what_stays_below_the_threshold_moves_nothing(factors):
-    assert not play([{"gpu": factor} for factor in factors])[1]
-
-
-@given(st.lists(st.floats(1.25, 1.45), min_size=1, max_size=40))
-def test_between_the_thresholds_a_contended_processor_stays_contended(factors):
-    alone = Alternative("gpu", GPU.work)
-    policy = Policy((alone,))
-    state = policy.begin()
-    for number, factor in enumerate([10.0] * 6 + factors):
-        state, _ = policy.after(state, Ran(number, "gpu", {"gpu": 19.0}, {"gpu": 19.0 * factor}))
-    assert state.seen["gpu"].contended
 
 
 @given(st.floats(3, 100))
@@ -132,60 +95,6 @@ def test_probe_that_fails_leaves_its_processor_contended_and_is_repeated_later(m
     assert after.probed is None
 
 
-def test_probe_of_a_processor_that_was_taken_into_use_meanwhile_decides_nothing():
-    policy, state, probe = contended_gpu()
-    # now the cpu is contended, and worse: the present plan is left for one that uses the gpu
-    for number in range(60, 80):
-        state, decision = policy.after(state, Ran(number, "cpu", CPU.computing_ms, {"cpu": 100 * 25.0}))
-        if decision is not None:
-            break
-    assert decision.kind == "move"
-    assert state.probed is None
-    assert policy.after(state, Probed(80, "gpu", probe.expected_ms, probe.expected_ms)) == (state, None)
-
-
-def test_probe_runs_what_a_plan_that_uses_the_processor_has_for_it():
-    policy, _, probe = contended_gpu()
-    assert probe.expected_ms == policy.alternatives[probe.alternative].computing_ms["gpu"]
-
-
-def pair(one, other):
-    """A plan of two processors."""
-    work = tuple(Work(name, name, name, ms, 0.5, ()) for name, ms in (one, other))
-    return Alternative(f"{one[0]}+{other[0]}", work)
-
-
-PAIRS = (
-    pair(("cpu", 10.0), ("gpu", 11.0)),
-    pair(("cpu", 12.0), ("dsp", 9.0)),
-    pair(("gpu", 9.5), ("dsp", 13.0)),
-    Alternative("cpu", (Work("c", "cpu", "cpu", 22.0, 0.0, ()),)),
-)
-
-
-@pytest.mark.slow
-@given(st.fixed_dictionaries({name: st.sampled_from([1.0, 1.3, 3.0, 10.0]) for name in ("cpu", "gpu", "dsp")}), st.integers(50, 300))
-def test_while_nothing_changes_decisions_become_rare_whatever_is_contended(factors, count):
-    ran, decided = play([factors] * count, plans=PAIRS)
-    late = [each for each in decided if each.inference >= 40]
-    # a look and its end are two, of each of the processors
-    assert len(late) <= 2 * 3 * (3 + count // 64)
-    expected = {plan.name: plan.expected_ms(factors) for plan in PAIRS}
-    usual = max(set(ran[40:]), key=ran[40:].count)
-    # what was left for good was left because something else was nearly as quick
-    assert expected[usual] <= min(expected.values()) * 1.5 / 0.95
-
-
-@pytest.mark.slow
-@given(st.floats(3.0, 50.0), st.floats(3.0, 50.0))
-def test_load_that_changes_the_processor_is_followed(one, other):
-    ran, _ = play(busy("gpu", one, 60) + busy("cpu", other, 200))
-    assert ran[59] == "cpu" or one < 4
-    # by then the gpu was looked at, for the cpu has become slow
-    assert ran[75] == "gpu" or other < 3.5
-    assert ran[-1] == "gpu" or other < 3.5
-
-
 @given(st.lists(st.dictionaries(st.sampled_from(["cpu", "gpu"]), st.sampled_from([1.0, 1.3, 2.0, 8.0])), max_size=120))
 def test_every_move_goes_to_the_plan_that_takes_least_and_saves_enough(factors):
     rules = Rules()
@@ -197,24 +106,6 @@ def test_every_move_goes_to_the_plan_that_takes_least_and_saves_enough(factors):
             assert expected[each.after] <= min(expected.values()) / (1 - rules.gain) + 1e-9
 
 
-@given(st.lists(st.dictionaries(st.sampled_from(["cpu", "gpu"]), st.sampled_from([1.0, 1.3, 2.0, 8.0])), max_size=120))
-def test_decisions_follow_each_other_and_the_same_events_give_the_same_ones(factors):
-    ran, decided = play(factors)
-    assert play(factors) == (ran, decided)
-    for before, after in pairwise(decided):
-        assert before.after == after.before
-
-
-@pytest.mark.parametrize("ms", [nan, inf, 0.0, -1.0])
-def test_time_that_makes_no_sense_is_not_heard(ms):
-    policy = Policy(PLANS)
-    state = policy.begin()
-    for number in range(9):
-        state, decision = policy.after(state, Ran(number, "both", BOTH.computing_ms, {"cpu": 10.0, "gpu": ms}))
-        assert decision is None
-    assert "gpu" not in state.seen
-
-
 def test_inference_that_began_before_the_last_decision_decides_nothing():
     policy = Policy(PLANS)
     state = replace(policy.begin(), present="cpu")
@@ -222,11 +113,6 @@ def test_inference_that_began_before_the_last_decision_decides_nothing():
         state, decision = policy.after(state, Ran(number, "both", BOTH.computing_ms, {"cpu": 10.0, "gpu": 90.0}))
         assert decision is None
     assert state.seen["gpu"].contended
-
-
-def test_quickest_plan_is_the_one_to_begin_with_and_the_first_of_equals():
-    assert Policy((CPU, GPU, BOTH)).begin() == State("both")
-    assert Policy((CPU, replace(CPU, name="other"))).begin().present == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -248,23 +134,11 @@ def test_rules_that_contradict_each_other_are_refused(rules):
         Rules(**rules)
 
 
-@pytest.mark.parametrize("plans", [(), (CPU, CPU)])
-def test_plans_without_a_name_of_their_own_are_refused(plans):
-    with pytest.raises(UsageError, match="same name"):
-        Policy(plans)
-
-
 #: The GPU takes far less power, and both together are the quickest.
 WATTS = {"cpu": 4.0, "gpu": 1.0}
 POWERED = tuple(replace(each, watts=WATTS) for each in PLANS)
 ENERGY, WITHIN = Rules(prefer="energy"), Rules(prefer="deadline", deadline_ms=22.0)
 factors = st.fixed_dictionaries({name: st.floats(1, 12) for name in ("cpu", "gpu")})
-
-
-def test_plan_of_least_energy_is_the_one_to_begin_with_where_energy_is_preferred():
-    assert Policy(POWERED).begin().present == "both"
-    assert Policy(POWERED, ENERGY).begin().present == "gpu"
-    assert POWERED[0].expected_mj({"gpu": 2.0}) == pytest.approx(4.0 * 10 + 1.0 * 20)
 
 
 def test_energy_is_followed_when_a_processor_takes_longer_and_again_when_it_is_free():
@@ -286,17 +160,6 @@ def test_deadline_is_kept_with_the_least_energy_that_keeps_it():
     assert decided[0].reason.endswith("22 ms allowed")
 
 
-def test_where_no_plan_keeps_the_deadline_the_quickest_runs():
-    rules = Rules(prefer="deadline", deadline_ms=1.0)
-    assert Policy(POWERED, rules).begin().present == "both"
-    assert Policy(PLANS, rules).begin().present == "both"
-
-
-def test_deadline_without_known_power_is_kept_by_the_quickest():
-    assert Policy(PLANS, WITHIN).begin().present == "both"
-    assert Policy((GPU, CPU), WITHIN).begin().present == "gpu"
-
-
 @given(factors, st.sampled_from([ENERGY, WITHIN, Rules(prefer="deadline", deadline_ms=60.0)]))
 def test_plan_that_is_chosen_keeps_the_deadline_if_any_does_and_takes_least_energy_up_to_the_gain(slow, rules):
     policy = Policy(POWERED, rules)
@@ -313,11 +176,6 @@ def test_plan_that_is_chosen_keeps_the_deadline_if_any_does_and_takes_least_ener
             assert present in keeping
             least = min(each.expected_mj(known) for each in keeping)
             assert present.expected_mj(known) * (1 - rules.gain) <= least + 1e-9
-
-
-@given(st.lists(factors, max_size=60), st.sampled_from([ENERGY, WITHIN]))
-def test_same_events_give_the_same_decisions_whatever_is_preferred(some, rules):
-    assert play(some, POWERED, rules) == play(some, POWERED, rules)
 
 
 @pytest.mark.parametrize(
@@ -339,3 +197,25 @@ def test_preference_that_makes_no_sense_is_refused(rules, told):
 def test_energy_needs_the_power_of_every_processor_that_computes():
     with pytest.raises(UsageError, match="power of gpu is unknown"):
         Policy((replace(BOTH, watts={"cpu": 1.0}),), ENERGY)
+
+
+@given(chains, st.dictionaries(st.sampled_from(PROCESSORS), st.floats(0.2, 20)))
+def test_chain_takes_what_the_simulation_of_slower_processors_says(network, factors):
+    plan, places, times = network
+    slower = {
+        name: type(time)(
+            time.processor,
+            tuple((doing, ms * (factors.get(time.processor, 1.0) if doing in ("subgraph", "join") else 1.0)) for doing, ms in time.parts),
+        )
+        for name, time in times.items()
+    }
+    (simulated,) = Clock(Network("n", plan, places, slower), Scene()).run().latencies_ms
+    assert abs(alternative_of(Network("n", plan, places, times)).expected_ms(factors) - simulated) < 1e-6
+
+
+def test_computing_is_added_up_by_processor_and_exchanges_do_not_grow():
+    work = (Work("a", "cpu", "cpu", 2.0, 1.0, ()), Work("b", "gpu", "gpu", 3.0, 0.5, ("a",)), Work("c", "cpu", "cpu", 4.0, 0.0, ("b",)))
+    plan = Alternative("p", work)
+    assert plan.computing_ms == {"cpu": 6.0, "gpu": 3.0}
+    assert plan.expected_ms({}) == 10.5
+    assert plan.expected_ms({"gpu": 10.0}) == 37.5

@@ -35,12 +35,7 @@ def script(path: Path, *lines: str) -> Path:
 
 @dataclass
 class Server:
-    """An sshd, with a key for each board that it pretends to be.
-
-    Args:
-        folder: For keys, settings and what boards keep.
-        port: That it listens on.
-    """
+    """An sshd, with a key for each board that it pretends to be."""
 
     folder: Path
     port: int
@@ -58,11 +53,7 @@ class Server:
         return path
 
     def board(self, name: str, python: Path | None, *, tools: tuple[str, ...] = ("sh",)) -> str:
-        """A host whose PATH has this program as Python of our series, and else only `tools`.
-
-        Returns:
-            The name that ssh knows it by.
-        """
+        """A host whose PATH has this program as Python of our series, and else only `tools`."""
         home = self.folder / name
         (home / "bin").mkdir(parents=True)
         for tool in tools:

@@ -1,20 +1,18 @@
-"""The agent's own parts, and that it keeps to what any Python understands; tests of the line talk to one."""
+"""The program on a board, and files on their way to it."""
 
 import ast
 import io
-import shutil
-import struct
 import subprocess
-from hashlib import sha256
+import sys
 from importlib.resources import files
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from scheduler.boards.agent import Agent, Content, GoneError, unpack
-from scheduler.boards.archive import Archive
-from scheduler.boards.line import Sending
+from predictors.errors import StretchError
+from scheduler.boards.agent import Agent, Content, unpack
+from scheduler.boards.archive import Archive, below
+from scheduler.boards.asking import ASKS, ask_for_file
+from scheduler.boards.line import Line, Sending, boot
 
 SOURCE = files("scheduler.boards").joinpath("agent.py").read_text()
 
@@ -38,34 +36,11 @@ def test_source_imports_the_standard_library_alone():
     assert not {name for name in names if name.split(".")[0] in ("stretch", "scheduler", "predictors", "numpy", "msgspec")}
 
 
-@pytest.mark.parametrize("series", ["3.7", "3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
-def test_another_python_tells_what_it_is(series):
-    python = shutil.which(f"python{series}")
-    if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
-        pytest.skip(f"there is no Python {series}")
-    done = subprocess.run([python, "-c", f"{SOURCE}\nmain('python')"], input=b"", capture_output=True, check=False)
-    assert f'"python": "{series}.'.encode() in done.stdout, done.stderr
-
-
-@given(st.binary(max_size=5000), st.integers(1, 7), st.integers(1, 999))
-def test_content_arrives_whole_however_it_is_cut(data, pieces, step):
-    content = Content(io.BytesIO(sent(data, pieces) + b"next"))
-    got = b"".join(iter(lambda: content.read(step), b""))
-    assert got == data
-    content.check()
-    assert content.stream.read() == b"next"
-
-
 def test_content_that_was_changed_on_the_way_is_noticed():
     data = bytearray(sent(b"x" * 100))
     data[50] ^= 1
     with pytest.raises(OSError, match="what arrived is not what was sent"):
         Content(io.BytesIO(bytes(data))).check()
-
-
-def test_content_that_breaks_off_is_the_end_of_the_line():
-    with pytest.raises(GoneError):
-        Content(io.BytesIO(sent(b"x" * 100)[:60])).finish()
 
 
 def test_links_and_names_that_lead_out_are_not_unpacked(tmp_path):
@@ -100,11 +75,6 @@ def test_names_that_lead_out_of_the_folder_are_refused(tmp_path, name):
         agent.path(name)
 
 
-def test_nothing_is_named_before_a_folder_is_chosen():
-    with pytest.raises(OSError, match="leads out"):
-        Agent("python", io.BytesIO(), io.BytesIO()).path("x")
-
-
 def test_what_an_agent_that_is_gone_left_unfinished_is_removed_and_what_another_works_on_is_not(tmp_path):
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -114,5 +84,40 @@ def test_what_an_agent_that_is_gone_left_unfinished_is_removed_and_what_another_
     assert [path.name for path in (tmp_path / "unfinished").iterdir()] == ["run-1-1"]
 
 
-def test_sending_frames_chunks_and_ends_with_their_digest():
-    assert sent(b"abc") == struct.pack(">I", 3) + b"abc" + struct.pack(">I", 0) + sha256(b"abc").digest()
+@pytest.fixture
+def folder(tmp_path):
+    for name, content in {"a": b"1" * 70_000, "b/c": b"", "b/__pycache__/c.pyc": b"x"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def packed(archive):
+    stream = io.BytesIO()
+    archive.write(stream)
+    return stream.getvalue()
+
+
+def test_same_files_give_the_same_bytes_and_compression_makes_them_fewer(folder):
+    assert packed(Archive("x", below(folder))) == packed(Archive("x", below(folder)))
+    assert len(packed(Archive("x", below(folder)))) < len(packed(Archive("x", below(folder), compress=False)))
+
+
+@pytest.fixture
+def line(tmp_path):
+    with Line(["sh", "-c", boot([sys.executable])]) as made:
+        made.ask("open", folder=str(tmp_path / "root"))
+        yield made
+
+
+def test_end_that_is_closed_is_one_sentence(monkeypatch, tmp_path):
+    import os
+
+    asked, questions = os.pipe()
+    answers, given = os.pipe()
+    os.close(given)
+    monkeypatch.setenv(ASKS, f"{questions},{answers}")
+    with pytest.raises(StretchError, match="does not answer any more"):
+        ask_for_file(tmp_path / "x", "y")
+    for descriptor in (asked, questions, answers):
+        os.close(descriptor)

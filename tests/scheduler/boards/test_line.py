@@ -1,13 +1,12 @@
 """The line over a local shell: what ssh would start there is started here."""
 
-import shutil
 import sys
 
 import pytest
 
 from scheduler.boards.archive import Archive, below
-from scheduler.boards.line import NO_PYTHON, Line, LostError, RefusedError, boot
-from tests.scheduler.boards.servers import ended, script
+from scheduler.boards.line import Line, RefusedError, boot
+from tests.scheduler.boards.servers import ended
 
 START = [sys.executable]
 
@@ -22,41 +21,6 @@ def line(tmp_path):
 def run(line, code, said=None):
     folder = line.ask("scratch")["name"]
     return line.ask("run", said, words=["-c", code], imports=["packages"], folder=folder)
-
-
-@pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "fish", "csh", "tcsh", "ksh"])
-def test_every_shell_of_a_login_starts_the_agent(shell):
-    if shutil.which(shell) is None:
-        pytest.skip(f"there is no {shell}")
-    with Line([shell, "-c", boot(START)]) as line:
-        assert line.facts["system"] == "Linux"
-
-
-def test_first_python_of_the_names_that_is_there_answers():
-    with Line(["sh", "-c", boot(["python-that-is-not-there", sys.executable])]) as line:
-        assert line.facts["python"] == sys.version.split()[0]
-
-
-def test_what_a_login_prints_first_is_passed_over():
-    with Line(["sh", "-c", f"echo welcome; echo; {boot(START)}"]) as line:
-        assert line.facts["system"] == "Linux"
-
-
-def test_shell_without_python_ends_with_its_own_code():
-    with pytest.raises(LostError) as lost:
-        Line(["sh", "-c", boot(["python-that-is-not-there"])])
-    assert lost.value.code == NO_PYTHON
-
-
-@pytest.mark.parametrize(
-    ("text", "code"), [("echo go away; exit 1", 1), ("exit 0", 0), ("cat /dev/zero", None), ("echo why >&2; exit 3", 3)]
-)
-def test_what_is_no_agent_is_lost_with_what_it_said(text, code):
-    with pytest.raises(LostError) as lost:
-        Line(["sh", "-c", text])
-    if code is not None:
-        assert lost.value.code == code
-    assert "go away" in lost.value.greeting or "why" in lost.value.stderr or code in (0, None)
 
 
 def test_files_are_put_kept_fetched_and_removed(line, tmp_path):
@@ -76,34 +40,12 @@ def test_files_are_put_kept_fetched_and_removed(line, tmp_path):
     assert not (tmp_path / "root/some/thing").exists()
 
 
-def test_folder_counts_as_kept_only_with_the_content_that_is_asked_for(line, tmp_path):
-    from hashlib import sha256
-
-    (tmp_path / "a").write_bytes(b"1")
-    line.send("put", Archive("x", {"a": tmp_path / "a"}).write, name="x", trial=[], replace=False)
-    right = sha256(b"1").hexdigest()
-    assert line.ask("keeps", name="x", files={"a": right})["kept"]
-    assert not line.ask("keeps", name="x", files={"a": right, "b": right})["kept"]
-    (tmp_path / "root/x/a").write_bytes(b"2")
-    assert not line.ask("keeps", name="x", files={"a": right})["kept"]
-
-
 def test_what_was_put_before_is_replaced_whole_or_stays(line, tmp_path):
     for name, replace in (("a", False), ("b", True), ("c", False)):
         (tmp_path / name).write_text(name)
         line.send("put", Archive("x", {name: tmp_path / name}).write, name="x", trial=[], replace=replace)
     assert below(tmp_path / "root/x").keys() == {"b"}
     assert not list((tmp_path / "root").glob("unfinished/put*"))
-
-
-def test_trial_that_fails_leaves_nothing_and_tells_what_it_said(line, tmp_path):
-    (tmp_path / "a.py").write_text("raise ImportError('not here')")
-    archive = Archive("packages", {"a.py": tmp_path / "a.py"})
-    done = line.send("put", archive.write, name="packages", trial=["-c", "import a"], replace=False)
-    assert done["failed"] == 1
-    assert "not here" in done["told"]
-    assert not (tmp_path / "root/packages").exists()
-    assert not list((tmp_path / "root").glob("unfinished/*"))
 
 
 def test_sender_that_breaks_off_leaves_nothing(tmp_path):
@@ -128,17 +70,6 @@ def test_program_there_tells_lines_meanwhile_and_its_answer_at_the_end(line):
     assert done == {"code": 0, "answer": "c\n"}
 
 
-def test_program_there_imports_from_what_was_put_and_from_nothing_of_the_user(line, tmp_path):
-    (tmp_path / "mine.py").write_text("x = 5")
-    line.send("put", Archive("packages", {"mine.py": tmp_path / "mine.py"}).write, name="packages", trial=[], replace=False)
-    done = run(line, "import mine, site; print(mine.x, site.ENABLE_USER_SITE)")
-    assert done["answer"] == "5 False\n"
-
-
-def test_code_of_a_program_that_is_killed_is_the_signals(line):
-    assert run(line, "import os; os.kill(os.getpid(), 9)")["code"] == -9
-
-
 def test_program_ends_when_the_line_does_and_leaves_nothing(tmp_path):
     line = Line(["sh", "-c", boot(START)])
     line.ask("open", folder=str(tmp_path / "root"))
@@ -152,32 +83,6 @@ def test_program_ends_when_the_line_does_and_leaves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt), line:
         run(line, code, stop)
     assert ended(told[0])
-
-
-@pytest.mark.slow
-def test_program_that_ignores_an_interruption_is_killed(tmp_path):
-    source = script(tmp_path / "python", f'exec "{sys.executable}" "$@"')
-    line = Line(["sh", "-c", boot([str(source)])])
-    line.ask("open", folder=str(tmp_path / "root"))
-    told = []
-
-    def stop(text):
-        told.append(int(text))
-        raise KeyboardInterrupt
-
-    code = (
-        "import os, signal, sys, threading; signal.signal(2, signal.SIG_IGN); print(os.getpid(), file=sys.stderr); threading.Event().wait()"
-    )
-    with pytest.raises(KeyboardInterrupt), line:
-        run(line, code, stop)
-    assert ended(told[0])
-
-
-def test_agent_that_is_killed_is_lost(line):
-    code = "import os; os.kill(os.getppid(), 9)"
-    with pytest.raises(LostError) as lost:
-        run(line, code)
-    assert lost.value.greeting is None
 
 
 def test_answer_that_is_too_large_is_refused_and_the_line_goes_on(line):

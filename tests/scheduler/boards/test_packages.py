@@ -1,32 +1,24 @@
+"""What a board is called, has and lacks."""
+
 import importlib.util
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
-from predictors.errors import MissingBackendError, StretchError, UnknownNameError
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from scheduler.boards import ours
 from scheduler.boards.agent import facts
-from scheduler.boards.facts import read_facts
-from scheduler.boards.packages import EXTRAS, installer, package_archive, package_name, pins, requirements
+from scheduler.boards.facts import check_facts, read_facts
+from scheduler.boards.host import check_host
+from scheduler.boards.packages import installer, package_archive, package_name, requirements
 
 HERE = read_facts("here", facts())
 ARM = msgspec.structs.replace(HERE, machine="aarch64")
-
-
-def names(stated):
-    return {each.name for each in stated}
-
-
-def test_base_install_needs_no_torch_and_no_extra():
-    assert {"numpy", "onnx", "onnxruntime", "msgspec", "packaging"} <= names(requirements((), HERE))
-    assert names(requirements((), HERE)).isdisjoint({"torch", "scipy", "pyopencl", "pytest"})
-
-
-def test_extras_add_what_they_state():
-    assert names(requirements(("fit", "opencl"), HERE)) - names(requirements((), HERE)) == {"scipy", "scikit-learn", "pyopencl"}
 
 
 @pytest.mark.parametrize("extra", ["torch", "dev", "opencI", ""])
@@ -35,54 +27,10 @@ def test_extra_that_boards_have_no_use_for_is_refused(extra):
         requirements((extra,), HERE)
 
 
-def test_every_extra_of_boards_is_one_of_ours():
-    assert set(EXTRAS) <= set(metadata.metadata("nn-stretch").get_all("Provides-Extra"))
-
-
-def test_versions_are_those_installed_here_down_to_the_last_package():
-    found = dict(pin.split("==") for pin in pins(requirements((), HERE), HERE))
-    assert found["numpy"] == metadata.version("numpy")
-    # only onnxruntime needs it
-    assert found["flatbuffers"] == metadata.version("flatbuffers")
-    assert "torch" not in found
-    assert "nn-stretch" not in found
-
-
-def test_what_is_not_installed_here_is_not_pinned():
-    assert pins([Requirement("nn-stretch-has-no-such-package>=1")], HERE) == []
-
-
-def test_names_of_folders_differ_with_all_that_decides_what_is_in_them(tmp_path):
-    base = requirements((), HERE)
-    (tmp_path / "a-1-py3-none-any.whl").write_bytes(b"1")
-    given = [
-        package_name(base, HERE, None),
-        package_name(base, ARM, None),
-        package_name(requirements(("fit",), HERE), HERE, None),
-        package_name(base, HERE, tmp_path),
-    ]
-    assert len(set(given)) == 4
-    (tmp_path / "a-1-py3-none-any.whl").write_bytes(b"12")
-    assert package_name(base, HERE, tmp_path) != given[3]
-    assert package_name(base, HERE, None) == given[0]
-
-
 def test_folder_without_wheels_is_refused(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(StretchError, match="is no folder with wheels"):
             package_name(requirements((), HERE), HERE, folder)
-
-
-def test_wheels_that_lack_one_package_are_told_of(tmp_path):
-    (tmp_path / "colourful-1-py3-none-any.whl").write_bytes(b"")
-    stated = requirements((), ARM)
-    with (
-        pytest.raises(MissingBackendError, match="cannot be had") as refused,
-        package_archive("board", ARM, stated, "packages/x", tmp_path),
-    ):
-        pass
-    assert str(tmp_path) in refused.value.hint
-    assert "aarch64" in refused.value.message
 
 
 @pytest.mark.representatives(1)
@@ -118,17 +66,48 @@ def test_one_wheel_of_a_folder_becomes_files_to_import(program, tmp_path, monkey
     assert not folder.exists()
 
 
-def test_machine_with_neither_pip_nor_uv_is_told_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingBackendError, match="neither is here"):
-        installer(ARM)
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"system": "Darwin"}, "runs Darwin"),
+        ({"machine": "riscv64"}, "board is riscv64"),
+        ({"bits": 32, "machine": "aarch64"}, "aarch64 with a 32-bit Python"),
+        ({"python": "3.9.2"}, "has Python 3.9.2, and here is"),
+        ({"implementation": "pypy"}, "is pypy"),
+        ({"implementation": "cpythont"}, "is cpythont"),
+        ({"glibc": ""}, "has no glibc"),
+    ],
+)
+def test_board_without_packages_is_refused_with_what_it_lacks(change, told):
+    with pytest.raises(MissingBackendError, match=told) as refused:
+        check_facts("board", msgspec.structs.replace(HERE, **change))
+    assert refused.value.hint
 
 
-@pytest.mark.parametrize(("glibc", "newest"), [("2.36", "manylinux_2_36"), ("2.17", "manylinux_2_17"), ("2.28", "manylinux_2_28")])
-def test_wheels_are_for_the_boards_glibc_or_an_older_one(glibc, newest):
-    words = installer(msgspec.structs.replace(ARM, glibc=glibc))
-    tags = [words[at + 1] for at, word in enumerate(words) if word.startswith(("--platform", "--python-platform"))]
-    assert newest in tags[0]
-    assert not any(f"_2_{n}" in tag for tag in tags for n in range(int(glibc[2:]) + 1, 60))
+@pytest.mark.parametrize("told", [None, [], {}, {**facts(), "cores": "many"}])
+def test_what_is_no_facts_is_one_sentence(told):
+    with pytest.raises(StretchError, match="what board says of itself cannot be read"):
+        read_facts("board", told)
+
+
+@pytest.mark.parametrize("name", ["-oProxyCommand=x", "-", "--", "-me@board"])
+def test_name_that_ssh_would_read_as_an_option_is_refused(name):
+    with pytest.raises(UsageError, match="begins with a dash"):
+        check_host(name)
+
+
+@pytest.mark.slow
+@given(st.text(max_size=12))
+def test_no_name_that_is_taken_holds_what_a_shell_or_an_option_begins_with(name):
+    try:
+        taken = check_host(name)
+    except UsageError:
+        return
+    assert not any(part.startswith("-") for part in taken.split("@"))
+    assert not set(taken) & set(" \t\n\0;&|<>$`'\"\\(){}*?!#~=/,")
+
+
+def test_nn_stretch_that_was_never_installed_says_so(monkeypatch):
+    monkeypatch.setattr(ours, "DISTRIBUTION", "nn-stretch-that-is-not-here")
+    with pytest.raises(MissingBackendError, match="known only where it is installed"):
+        ours.distribution()

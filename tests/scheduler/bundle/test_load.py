@@ -1,32 +1,20 @@
+"""Bundles as they are read, from a folder that nobody vouches for."""
+
 import os
 import shutil
 
 import msgspec
-import numpy as np
 import onnx
 import pytest
 from onnx import external_data_helper
 
 from predictors.errors import StretchError
-from scheduler.bundle.load import MAX_MANIFEST_BYTES, bundle_problems, load_bundle, read_bundle
-
-
-def test_loads_a_whole_bundle_and_finds_its_files(bundle_dir):
-    bundle = load_bundle(bundle_dir, check_hashes=True)
-    assert [s.name for s in bundle.manifest.subgraphs] == ["stem", "s1.cpu", "s1.gpu", "s2.cpu", "s2.gpu", "head"]
-    assert bundle.file("stem.onnx").is_file()
-
-
-@pytest.mark.parametrize("kind", ["missing", "empty", "file"])
-def test_refuses_a_path_that_is_no_bundle(tmp_path, kind):
-    path = tmp_path / "b"
-    if kind == "empty":
-        path.mkdir()
-    elif kind == "file":
-        path.write_text("x")
-    with pytest.raises(StretchError, match="is not a bundle") as error:
-        load_bundle(path)
-    assert "stretch branch" in error.value.hint
+from scheduler.bundle.consistency import graph_problems
+from scheduler.bundle.files import inside
+from scheduler.bundle.held import Held, unused
+from scheduler.bundle.load import MAX_MANIFEST_BYTES, load_bundle
+from scheduler.bundle.manifest import Manifest
+from tests.scheduler.formats.onnx.test_checks import endless_loop
 
 
 def test_newer_schema_asks_to_upgrade_even_if_it_has_unknown_keys(bundles, bundle_dir):
@@ -54,19 +42,6 @@ def test_older_schema_says_how_to_make_the_bundle_anew(bundles, bundle_dir):
 def test_damaged_manifest_is_one_error(bundle_dir, text):
     (bundle_dir / "bundle.json").write_bytes(text)
     with pytest.raises(StretchError):
-        load_bundle(bundle_dir)
-
-
-@pytest.mark.parametrize("key", ["precision", "planned_precision"])
-def test_precision_that_is_none_is_refused(bundles, bundle_dir, key):
-    bundles.edit(bundle_dir, lambda m: m["subgraphs"][1].update({key: "fp99"}))
-    with pytest.raises(StretchError, match=rf"`\$\.subgraphs\[1\]\.{key}`"):
-        load_bundle(bundle_dir)
-
-
-def test_unknown_key_is_refused(bundles, bundle_dir):
-    bundles.edit(bundle_dir, lambda m: m.update(run="rm"))
-    with pytest.raises(StretchError, match="run"):
         load_bundle(bundle_dir)
 
 
@@ -101,22 +76,10 @@ def test_link_that_stays_inside_is_followed(bundle_dir):
     assert load_bundle(bundle_dir, check_hashes=True)
 
 
-def test_missing_file_is_named(bundle_dir):
-    (bundle_dir / "s1.gpu.onnx").unlink()
-    with pytest.raises(StretchError, match=r"s1\.gpu\.onnx is missing"):
-        load_bundle(bundle_dir)
-
-
 def test_folder_in_place_of_a_file_is_refused(bundle_dir):
     (bundle_dir / "s1.gpu.onnx").unlink()
     (bundle_dir / "s1.gpu.onnx").mkdir()
     with pytest.raises(StretchError, match="is not a file"):
-        load_bundle(bundle_dir)
-
-
-def test_truncated_file_is_refused_by_its_size(bundle_dir):
-    os.truncate(bundle_dir / "head.onnx", 10)
-    with pytest.raises(StretchError, match=r"head\.onnx has 10 bytes"):
         load_bundle(bundle_dir)
 
 
@@ -127,17 +90,6 @@ def test_edited_file_of_equal_size_is_refused_by_its_hash(bundle_dir):
     file.write_bytes(data)
     with pytest.raises(StretchError, match="SHA-256 differs"):
         load_bundle(bundle_dir, check_hashes=True)
-
-
-def test_swapped_files_are_refused_by_their_hashes(bundle_dir):
-    a, b, c = (bundle_dir / name for name in ("s2.cpu.onnx", "s2.gpu.onnx", "c"))
-    assert a.stat().st_size == b.stat().st_size
-    a.rename(c)
-    b.rename(a)
-    c.rename(b)
-    problems = list(bundle_problems(read_bundle(bundle_dir), hashes=True))
-    assert len(problems) == 2
-    assert all("SHA-256 differs" in problem for problem in problems)
 
 
 def test_pipe_in_place_of_the_manifest_is_refused_without_reading_it(bundle_dir):
@@ -196,14 +148,183 @@ def test_graph_problem_names_the_manifest(bundles, bundle_dir):
         load_bundle(bundle_dir)
 
 
-def test_three_branches_of_any_batch_load(bundles, tmp_path):
-    path = bundles.two_branches(tmp_path / "b", batch=2, processors=("cpu", "gpu", "dsp"))
-    shapes = {t.name: t.shape for t in load_bundle(path).manifest.tensors}
-    assert shapes["t1"] == (2, 4 + 6 + 8, bundles.SIDE, bundles.SIDE)
-    assert np.prod(shapes["y"]) == 10
-
-
 def test_tflite_file_must_be_one_of_the_hashed_files(bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: m.update(tflite="model.tflite"))
     with pytest.raises(StretchError, match=r"uses the file `model\.tflite` without stating its size and hash"):
         load_bundle(bundle_dir)
+
+
+def rewrite(bundles, folder, name, change):
+    """Change an ONNX file of a bundle and state its new size and hash."""
+    proto = onnx.load(folder / name)
+    proto = change(proto) or proto
+    (folder / name).write_bytes(proto.SerializeToString())
+    entry = msgspec.to_builtins(bundles.file_entry(folder / name))
+    bundles.edit(folder, lambda m: m["files"].update({name: entry}))
+
+
+@pytest.mark.parametrize("name", ["a", "a/b.onnx", ".hidden", "a..b"])
+def test_names_of_files_inside(name):
+    assert inside(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "/", "/a", "../a", "a/../b", "a\\b", "c:a", "a\0b"])
+def test_names_that_are_not_of_files_inside(name):
+    assert not inside(name)
+
+
+@pytest.mark.parametrize("name", ["stem.onnx", "model.onnx", "controls/original.onnx"])
+def test_endless_loop_is_refused_in_whatever_file_it_is_before_anything_runs(bundles, bundle_dir, name):
+    rewrite(bundles, bundle_dir, name, lambda proto: endless_loop())
+    with pytest.raises(StretchError, match=f"{name} cannot be run: operator `Loop_0`"):
+        load_bundle(bundle_dir)
+
+
+def test_file_with_other_ends_than_the_manifest_states_is_named(bundles, bundle_dir):
+    def rename(proto):
+        proto.graph.node[-1].output[0] = proto.graph.output[0].name = "other"
+
+    rewrite(bundles, bundle_dir, "head.onnx", rename)
+    with pytest.raises(
+        StretchError, match=r"head\.onnx does not fit the bundle: its output is `other` \[1, 5\], the manifest states `y` \[1, 5\]"
+    ):
+        load_bundle(bundle_dir)
+
+
+def test_all_subgraphs_together_are_bounded_too(bundles, bundle_dir, monkeypatch):
+    monkeypatch.setattr("scheduler.bundle.files.MAX_WORK", 1000)
+    with pytest.raises(StretchError, match=r"its subgraphs take .* multiply-accumulates"):
+        load_bundle(bundle_dir)
+
+
+def test_operator_of_compiled_code_is_left_to_who_trusts_it(bundles, bundle_dir):
+    (bundle_dir / "code.onnx").write_bytes((bundle_dir / "stem.onnx").read_bytes())
+    bundles.edit(bundle_dir, lambda m: m.update(contexts={"sm8550": {"stem": "code.onnx"}}))
+
+    def opaque(proto):
+        proto.graph.node[0].op_type, proto.graph.node[0].domain = "EPContext", "com.microsoft"
+
+    rewrite(bundles, bundle_dir, "code.onnx", opaque)
+    assert load_bundle(bundle_dir, check_hashes=True)
+    bundles.edit(bundle_dir, lambda m: m.update(contexts={}))
+    with pytest.raises(StretchError, match="EPContext"):
+        load_bundle(bundle_dir)
+
+
+def folder(path, text):
+    path.mkdir()
+    (path / "f").write_text(text)
+    return path
+
+
+def test_held_folder_stays_itself_when_another_takes_its_name(tmp_path):
+    held = Held(folder(tmp_path / "a", "old"))
+    (tmp_path / "a").rename(tmp_path / "gone")
+    folder(tmp_path / "a", "new")
+    assert (held.root / "f").read_text() == "old"
+    assert (tmp_path / "a" / "f").read_text() == "new"
+
+
+def test_held_folder_is_not_free_to_be_removed_until_it_is_let_go(tmp_path):
+    held = Held(folder(tmp_path / "a", ""))
+    with unused(tmp_path / "a") as free:
+        assert not free
+    del held
+    with unused(tmp_path / "a") as free:
+        assert free
+
+
+def test_folder_that_is_being_removed_is_not_held(tmp_path):
+    folder(tmp_path / "a", "")
+    with unused(tmp_path / "a"), pytest.raises(StretchError, match="is being removed"):
+        Held(tmp_path / "a")
+
+
+def test_links_that_lead_out_are_told_from_those_that_stay(tmp_path):
+    held = Held(folder(tmp_path / "a", ""))
+    (tmp_path / "a" / "inside").symlink_to("f")
+    (tmp_path / "a" / "outside").symlink_to("../b")
+    assert held.contains(held.root / "f")
+    assert held.contains(held.root / "inside")
+    assert not held.contains(held.root / "outside")
+
+
+@pytest.fixture
+def manifest(bundle_dir):
+    """The two-branch bundle's manifest as plain data."""
+    return msgspec.json.decode((bundle_dir / "bundle.json").read_bytes())
+
+
+def problems(data):
+    return list(graph_problems(msgspec.convert(data, Manifest, strict=False)))
+
+
+def tensor(data, name):
+    return next(t for t in data["tensors"] if t["name"] == name)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda m: m.update(subgraphs=[]), "no subgraph"),
+        (lambda m: m["tensors"].append(m["tensors"][0]), "tensor `x` is there twice"),
+        (lambda m: m["subgraphs"][1].update(name="stem"), "`stem` is there twice"),
+        (lambda m: m["subgraphs"][0].update(name="input"), "may be called `input`"),
+        (lambda m: m["subgraphs"][0].update(outputs=["lost"]), "`lost`, which is not described"),
+        (lambda m: m.update(inputs=["lost"]), "`lost` is not described"),
+        (lambda m: m["subgraphs"][0].update(outputs=["t1"]), "written by stem, s1.join"),
+        (lambda m: tensor(m, "t0").update(producer="head"), "states the producer `head`"),
+        (lambda m: tensor(m, "t0").update(consumers=["s1.cpu"]), "states the consumers s1.cpu"),
+        (lambda m: tensor(m, "x").update(producer="stem"), "is written by input"),
+        (lambda m: m["subgraphs"].reverse(), "not in topological order"),
+        (lambda m: m["joins"].reverse(), "not in topological order"),
+        (lambda m: tensor(m, "t1").update(shape=[1, 9, 8, 8]), "channels 4 + 6 do not give"),
+        (lambda m: tensor(m, "s1.cpu.y").update(shape=[1, 4, 8, 9]), "do not give"),
+        (lambda m: tensor(m, "s1.cpu.y").update(shape=[]), "empty or too large"),
+        (lambda m: tensor(m, "s1.cpu.y").update(shape=[1, 0, 8, 8]), "empty or too large"),
+        (lambda m: tensor(m, "s1.cpu.y").update(shape=[1 << 20, 1 << 20]), "empty or too large"),
+        (lambda m: tensor(m, "s2.cpu.y").update(shape=[1, 7, 8, 8]), "adds tensors of different shapes"),
+        (lambda m: tensor(m, "s1.cpu.y").update(dtype="int8"), "differ in type or layout"),
+        (lambda m: m["joins"][0].update(kind="glue"), "join `s1.join` meets by `glue`, known are concat, rows, sum"),
+        # A join of designs that is none of bundles: its convolutions belong to the branches.
+        (lambda m: m["joins"][0].update(kind="project"), "meets by `project`, known are concat, rows, sum"),
+        (lambda m: m["joins"][0].update(inputs=["s1.cpu.y"]), "two or more different tensors"),
+        (lambda m: m["joins"][0].update(inputs=["s1.cpu.y", "s1.cpu.y"]), "two or more different tensors"),
+        (lambda m: m["model"].update(input_shape=[1, 3, 9, 9]), "the model's input has shape"),
+        (lambda m: m["model"].update(output_shape=[1, 6]), "the model's output has shape"),
+        (lambda m: tensor(m, "t0").update(layout="NC"), "layout NC and 4 axes"),
+        (lambda m: m["subgraphs"][1].update(rows={"t0": [3, 9]}), "`s1.cpu` reads rows 3 to 9 of `t0`, which has 8"),
+        (lambda m: m["subgraphs"][1].update(rows={"t0": [3, 3]}), "`s1.cpu` reads rows 3 to 3 of `t0`"),
+        (lambda m: m["subgraphs"][1].update(rows={"x": [0, 3]}), "`s1.cpu` states rows of `x`, which it does not read"),
+        (lambda m: m["subgraphs"][1].update(rows={"lost": [0, 3]}), "states rows of `lost`, which it does not read"),
+        (lambda m: (tensor(m, "t0").update(layout="PHWC4"), m["subgraphs"][1].update(rows={"t0": [0, 3]})), "of layout PHWC4 and 4 axes"),
+        (lambda m: m.update(inputs=[]), "the model reads no tensor"),
+        (lambda m: m.update(outputs=[]), "the model writes no tensor"),
+        (lambda m: m.update(inputs=["x", "x"]), "the model reads the tensor `x` twice"),
+        (lambda m: m["subgraphs"][1].update(inputs=[]), "`s1.cpu` reads no tensor"),
+        (lambda m: m["subgraphs"][1].update(outputs=["s1.cpu.y"] * 2), "`s1.cpu` writes the tensor `s1.cpu.y` twice"),
+        (lambda m: m["subgraphs"][1].update(inputs=["t0", "x"]), "tensor `x` states the consumers stem and is read by s1.cpu, stem"),
+        (lambda m: m.update(outputs=["y", "t2"]), "tensor `t2` states the consumers head and is read by head, output"),
+    ],
+)
+def test_each_inconsistency_is_told_in_words(manifest, change, told):
+    change(manifest)
+    assert any(told in problem for problem in problems(manifest)), problems(manifest)
+
+
+def test_phwc4_tensors_cannot_be_put_side_by_side(manifest):
+    for name in ("s1.cpu.y", "s1.gpu.y", "t1"):
+        tensor(manifest, name)["layout"] = "PHWC4"
+    assert any("cannot be put side by side" in problem for problem in problems(manifest))
+
+
+def test_circle_is_found(manifest):
+    manifest["subgraphs"][0]["inputs"] = ["t2"]
+    assert any("not in topological order" in problem for problem in problems(manifest))
+
+
+def test_several_ends_and_several_tensors_have_no_problem(bundles, tmp_path):
+    data = msgspec.json.decode((bundles.several_ends(tmp_path / "b") / "bundle.json").read_bytes())
+    assert problems(data) == []
+    data["model"]["output_shape"] = [1, 3]
+    assert problems(data) == ["the model's first output has shape [1, 3], its tensor `first` [1, 5]"]

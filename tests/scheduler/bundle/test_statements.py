@@ -1,14 +1,22 @@
+"""What a bundle states about itself."""
+
 import copy
+import json
 import math
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.bundle.load import read_bundle
-from scheduler.bundle.manifest import Manifest
+from predictors.errors import StretchError, UsageError
+from scheduler.bundle.load import load_bundle, read_bundle
+from scheduler.bundle.manifest import Manifest, SubgraphEntry
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing, requested_preprocessing
+from scheduler.bundle.rows import cut, cut_shape, read_alone, read_by
 from scheduler.bundle.statements import statement_problems
+from scheduler.checks.verify import verify_bundle
 from tests.scheduler.bundles import two_branches
 
 PREDICTED = {"makespan_ms": 2.0, "best_single_ms": 3.0, "best_single_processor": "gpu", "best_single_precision": "fp16", "speedup": 1.5}
@@ -27,20 +35,9 @@ def problems(data):
     return list(statement_problems(msgspec.convert(data, Manifest)))
 
 
-def test_what_a_bundle_states_truly_is_no_problem(stated):
-    assert problems(stated) == []
-    assert problems(stated | {"predicted": {}, "checks": {}}) == []
-
-
 def test_rounding_that_would_excuse_any_difference_is_a_problem(stated):
     assert problems(stated | {"checks": CHECKS | {"rounding": {"y": 0.009}}}) == []
     assert problems(stated | {"checks": CHECKS | {"rounding": {"y": 0.2}}}) == ["`checks.rounding` states an error above 0.01"]
-
-
-def test_results_of_exports_are_no_problem(stated):
-    loss = {"cosine": 0.99, "snr_db": -3.5}
-    more = {"precision": {"subgraphs": {"s1.cpu": loss}, "output": loss | {"top1_agreement": None}, "kept_fp32": []}, "aot": {"sm8550": {}}}
-    assert problems(stated | {"checks": CHECKS | more}) == []
 
 
 @pytest.mark.parametrize(
@@ -112,3 +109,169 @@ def test_any_statement_is_judged_in_sentences_and_numbers_that_pass_are_finite(s
     if not found and predicted:
         assert math.isfinite(predicted["makespan_ms"])
         assert predicted["makespan_ms"] > 0
+
+
+RUN = {
+    "value": 0.8, "low": 0.7, "high": 0.9, "top5_overlap": None, "error": 0.2, "images": 20,
+    "precisions": {"cpu": ["int8"], "gpu": ["fp16", "fp32"]}, "delegates": {"cpu": "cpu", "gpu": "opencl"},
+}  # fmt: skip
+MEASURED = {
+    "value": 0.9, "low": 0.8, "high": 0.95, "top5_overlap": None, "error": 0.1, "images": 40,
+    "segments": [{"segment": "s1", "value": None, "error": None}],
+}  # fmt: skip
+
+
+def test_bundle_carries_what_was_measured(bundles, bundle_dir):
+    assert load_bundle(bundle_dir).manifest.agreement is None
+    bundles.edit(bundle_dir, lambda m: m.update(agreement=MEASURED))
+    found = load_bundle(bundle_dir).manifest.agreement
+    assert msgspec.to_builtins(found) == MEASURED | {
+        "precision": "fp32",
+        "source": "measured",
+        "classes": None,
+        "segments": tuple(MEASURED["segments"]),
+        "bundle": None,
+    }
+
+
+@pytest.mark.parametrize("wrong", [{"value": -1}, {"images": 0}, {"precisions": {"cpu": ["int7"]}}, {"source": "guessed"}, {"more": 1}])
+def test_files_that_ran_in_no_known_precision_are_refused(bundles, bundle_dir, wrong):
+    bundles.edit(bundle_dir, lambda m: m.update(agreement=MEASURED | {"bundle": RUN | wrong}))
+    with pytest.raises(StretchError, match="agreement"):
+        load_bundle(bundle_dir)
+
+
+@pytest.mark.parametrize("wrong", [{"value": 1.5}, {"low": -0.1}, {"images": 0}, {"error": "nan"}, {"source": "guessed"}, {"more": 1}])
+def test_shares_that_are_none_are_refused(bundles, bundle_dir, wrong):
+    bundles.edit(bundle_dir, lambda m: m.update(agreement=MEASURED | wrong))
+    with pytest.raises(StretchError, match="agreement"):
+        load_bundle(bundle_dir)
+
+
+#: Up to ten times as long as wide: longer pictures may be too large after the resize.
+SIDES = st.integers(200, 2000)
+
+
+@given(width=SIDES, height=SIDES, wide=st.integers(1, 400), high=st.integers(1, 400), crop=st.floats(0.5, 1), squash=st.booleans())
+def test_resized_picture_always_holds_the_crop(width, height, wide, high, crop, squash):
+    read = msgspec.structs.replace(IMAGENET, crop=crop, squash=squash)
+    found = read.scaled(width, height, (wide, high))
+    assert found[0] >= wide
+    assert found[1] >= high
+
+
+@pytest.mark.parametrize(
+    ("read", "picture", "resized"),
+    [
+        (Preprocessing(), (500, 400), (320, 256)),
+        (Preprocessing(crop=224 / 232), (400, 500), (232, 290)),
+        (Preprocessing(crop=224 / 248, squash=True), (500, 400), (248, 248)),
+        (Preprocessing(size=300), (500, 400), (375, 300)),
+    ],
+)
+def test_sizes_are_those_that_are_known(read, picture, resized):
+    assert read.scaled(*picture, (224, 224)) == resized
+
+
+def test_size_below_the_input_is_refused():
+    with pytest.raises(StretchError, match="resized to a shorter side of 200 is smaller than what the model reads"):
+        Preprocessing(size=200).scaled(500, 400, (224, 224))
+
+
+@pytest.mark.parametrize("read", [Preprocessing(size=16384), Preprocessing(crop=0.01)])
+def test_picture_that_would_fill_the_memory_is_refused(read):
+    with pytest.raises(StretchError, match="which is too large"):
+        read.scaled(20_000, 1_000, (224, 224))
+
+
+def prepared(folder, value):
+    """A bundle that states a preprocessing."""
+    bundle = two_branches(folder / "bundle")
+    path = bundle / "bundle.json"
+    data = json.loads(path.read_text())
+    data["model"]["preprocessing"] = value
+    path.write_text(json.dumps(data))
+    return bundle
+
+
+def test_bundle_carries_it_and_an_older_one_without_it_loads(tmp_path):
+    read = Preprocessing((0.5, 0.4, 0.3), (0.1, 0.2, 0.3), 0.9, interpolation="bicubic", channels="bgr", range=255)
+    bundle = prepared(tmp_path, msgspec.to_builtins(read))
+    assert load_bundle(bundle).manifest.model.preprocessing == read
+    assert verify_bundle(bundle).ok
+    older = two_branches(tmp_path / "older")
+    assert load_bundle(older).manifest.model.preprocessing is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"mean": [0.5, 0.5]},
+        {"std": [0.5, 0, 0.5]},
+        {"std": [0.5, -1, 0.5]},
+        {"mean": [0.5, 1e300, 0.5]},
+        {"crop": 0},
+        {"crop": 1.5},
+        {"size": 0},
+        {"size": 10**9},
+        {"interpolation": "nearly"},
+        {"channels": "yuv"},
+        {"range": 1023},
+        {"crops": 1},
+        "imagenet",
+    ],
+)
+def test_bundle_with_values_out_of_range_is_refused_in_one_sentence(tmp_path, value):
+    with pytest.raises(StretchError, match="preprocessing"):
+        load_bundle(prepared(tmp_path, value))
+
+
+def test_size_that_no_picture_can_be_cropped_from_is_a_problem_of_the_bundle(tmp_path):
+    [problem] = verify_bundle(prepared(tmp_path, {"size": 3})).problems
+    assert "`model.preprocessing` resizes pictures to 3, the model reads 8×8" in problem
+
+
+@pytest.mark.parametrize(
+    ("asked", "shape", "told"),
+    [
+        ({"men": [0, 0, 0]}, (1, 3, 8, 8), "cannot be used: .*`men`"),
+        ({"std": [0, 1, 1]}, (1, 3, 8, 8), r"cannot be used: .*\$\.std"),
+        (Preprocessing(std=(0, 1, 1)), (1, 3, 8, 8), r"cannot be used: .*\$\.std"),
+        ("bicubic", (1, 3, 8, 8), "cannot be used"),
+        (3, (1, 3, 8, 8), "cannot be used"),
+        ({"size": 7}, (1, 3, 8, 8), "resizes pictures to 7, the model reads 8×8"),
+        ({"crop": 0.5}, (1, 1, 8, 8), r"is one of colour pictures, the model reads \[1, 1, 8, 8\]"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_a_usage_error(asked, shape, told):
+    with pytest.raises(UsageError, match=told):
+        requested_preprocessing(IMAGENET, asked, shape)
+
+
+def entry(inputs, rows):
+    return SubgraphEntry("s", "s", "cpu", "s.onnx", inputs, ("y",), 0, rows)
+
+
+@pytest.mark.parametrize(("layout", "shape", "axis"), [("NCHW", (2, 3, 8, 4), 2), ("NHWC", (2, 8, 4, 3), 1)])
+def test_rows_are_cut_along_the_axis_of_the_layout(layout, shape, axis):
+    x = np.arange(np.prod(shape)).reshape(shape)
+    found = cut(x, (2, 5), layout)
+    assert found.shape == cut_shape(shape, (2, 5), layout)
+    assert np.array_equal(found, np.take(x, range(2, 5), axis))
+    assert np.shares_memory(found, x)
+
+
+def test_tensor_of_which_no_rows_are_stated_is_read_whole():
+    x = np.zeros((1, 5))
+    assert cut(x, None) is x
+    assert cut_shape((1, 5), None) == (1, 5)
+
+
+def test_subgraph_reads_its_rows_in_one_piece_and_in_the_order_of_its_inputs():
+    tensors = {"a": np.arange(24.0).reshape(1, 3, 4, 2), "b": np.ones((1, 2))}
+    b, a = read_by(entry(("b", "a"), {"a": (1, 3)}), tensors)
+    assert (a.shape, a.flags.c_contiguous, b.shape) == ((1, 3, 2, 2), True, (1, 2))
+    assert np.array_equal(a, tensors["a"][:, :, 1:3])
+    assert np.array_equal(read_alone(entry(("a",), {"a": (1, 3)}), tensors), a)
+    with pytest.raises(StretchError, match=r"reads 2 tensors \(b, a\), and only one is supported here"):
+        read_alone(entry(("b", "a"), {}), tensors)

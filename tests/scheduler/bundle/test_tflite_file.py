@@ -5,9 +5,7 @@ import pytest
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.tflite_file import METADATA, check_belongs, load_tflite, parse_tflite
-from scheduler.formats.tflite_schema import TFLITE
 from stretch.export.tflite.bundle import write_tflite
-from stretch.export.tflite.source import read_source
 from tests.scheduler.bundles import two_branches
 from tests.scheduler.delegates import graphs
 from tests.scheduler.tflite_files import changed, small_source
@@ -57,16 +55,6 @@ def test_join_is_a_concatenation_of_channels_without_transpositions(whole, tmp_p
     assert not any(code == "TRANSPOSE" for step in ("stem", "s1.cpu", "s1.gpu", "head") for _, code in file.operators(step))
 
 
-def test_one_signature_alone_keeps_its_weights_and_no_others(bundle, whole, tmp_path):
-    file = parse_tflite(whole, tmp_path)
-    alone = TFLITE.decode(file.alone("s1.gpu"))
-    assert [each["signature_key"] for each in alone["signature_defs"]] == ["s1.gpu"]
-    kept = {bytes(each["data"]) for each in alone["buffers"] if each}
-    (weight,) = [own["weight"] for own in read_source(bundle.file("s1.gpu.onnx")).weights.values()]
-    assert weight.transpose(0, 2, 3, 1).tobytes() in kept
-    assert sum(map(len, kept)) == weight.nbytes + 4 * len(weight)  # and a bias of zeros
-
-
 def test_unknown_signature_is_named_with_those_there_are(whole, tmp_path):
     with pytest.raises(StretchError, match="has no signature `s9`") as error:
         parse_tflite(whole, tmp_path).ends("s9")
@@ -101,15 +89,3 @@ def test_file_of_another_bundle_is_refused(whole, bundle, tmp_path):
     other = load_bundle(two_branches(tmp_path / "other", processors=("cpu", "dsp")))
     with pytest.raises(StretchError, match="written for another bundle"):
         check_belongs(parse_tflite(whole, tmp_path), other.manifest)
-
-
-@pytest.mark.parametrize("broken", [b"", b"TFL3", b"\x1c\0\0\0TFL3", b"not a model at all" * 10])
-def test_garbage_is_refused(tmp_path, broken):
-    (tmp_path / "m.tflite").write_bytes(broken)
-    with pytest.raises(StretchError, match=r"m\.tflite is no TFLite file that nn-stretch wrote"):
-        load_tflite(tmp_path / "m.tflite")
-
-
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(StretchError, match="cannot read the TFLite file"):
-        load_tflite(tmp_path / "m.tflite")

@@ -1,13 +1,23 @@
+"""Bundles that are verified and results that are judged."""
+
 import msgspec
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 
+from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
-from scheduler.checks.verify import STEPS, TOLERANCE, verify_bundle
-from scheduler.formats.tflite_schema import TFLITE
-from stretch.export.tflite.bundle import export_tflite, write_tflite
+from scheduler.checks.judge import judge
+from scheduler.checks.reference import run_file
+from scheduler.checks.sample import KEPT, KEY, Sample, read_sample
+from scheduler.checks.verify import TOLERANCE, random_input, verify_bundle
+from scheduler.delegates import CpuDelegate
+from scheduler.delegates.base import Compiled, Invocation
+from scheduler.runtime import distance
+from scheduler.runtime.session import Session
+from stretch.export.tflite.bundle import export_tflite
 from stretch.quantize.images import synthetic_images
 
 
@@ -30,14 +40,6 @@ def test_bundle_as_written_is_fine(bundle_dir):
     assert result.max_error <= TOLERANCE
 
 
-def test_all_problems_of_the_files_are_told_at_once(bundle_dir):
-    (bundle_dir / "stem.onnx").unlink()
-    (bundle_dir / "head.onnx").write_bytes(b"")
-    result = verify_bundle(bundle_dir)
-    assert len(result.problems) == 2
-    assert result.max_error is None
-
-
 @pytest.mark.parametrize(("factor", "fine"), [(1 + 1e-7, True), (1.5, False)])
 def test_subgraph_with_other_weights_than_the_whole_model_is_found_even_if_hashed(bundles, bundle_dir, factor, fine):
     change_weight(bundle_dir / "s2.gpu.onnx", factor)
@@ -55,14 +57,6 @@ def test_weights_that_give_nan_are_found(bundles, bundle_dir):
     assert "NaN" in verify_bundle(bundle_dir).problems[0]
 
 
-def test_whole_model_that_gives_nan_is_no_measure(bundles, bundle_dir):
-    change_weight(bundle_dir / "model.onnx", np.nan)
-    rehash(bundles, bundle_dir, "model.onnx")
-    result = verify_bundle(bundle_dir)
-    assert result.problems == ("the output of model.onnx contains NaN or infinity for a normal input",)
-    assert result.max_error is None
-
-
 def test_subgraph_that_does_not_load_is_a_problem(bundles, bundle_dir):
     model = onnx.load(bundle_dir / "stem.onnx")
     model.graph.node[0].op_type = "NoSuchOp"
@@ -71,52 +65,12 @@ def test_subgraph_that_does_not_load_is_a_problem(bundles, bundle_dir):
     assert "stem/conv` (NoSuchOp): no bundle holds `NoSuchOp`: nn-stretch does not know" in verify_bundle(bundle_dir).problems[0]
 
 
-def test_no_bundle_is_a_problem(tmp_path):
-    assert "is not a bundle" in verify_bundle(tmp_path).problems[0]
-
-
 @pytest.fixture
 def tflite_dir(bundle_dir, tmp_path):
     """A bundle with a TFLite file."""
     pytest.importorskip("ai_edge_litert")
     export_tflite(load_bundle(bundle_dir), tmp_path / "tflite", synthetic_images((1, 3, 8, 8), 8), "synthetic")
     return tmp_path / "tflite"
-
-
-def respell(bundles, path, change):
-    """Change the tables of the TFLite file and enter its new hash."""
-    model = TFLITE.decode((path / "model.tflite").read_bytes())
-    change(model)
-    (path / "model.tflite").write_bytes(TFLITE.encode(model))
-    rehash(bundles, path, "model.tflite")
-
-
-@pytest.mark.slow
-def test_tflite_file_is_run_as_well(tflite_dir):
-    result = verify_bundle(tflite_dir)
-    assert result.ok
-    assert result.max_error <= TOLERANCE
-
-
-@pytest.mark.slow
-def test_tflite_file_with_other_weights_is_found_even_if_hashed(bundles, tflite_dir):
-    def double(model):
-        at = max(range(len(model["buffers"]) - 1), key=lambda i: len(model["buffers"][i].get("data", ())))
-        model["buffers"][at] = {"data": (model["buffers"][at]["data"].view(np.float32) * 2).view(np.uint8)}
-
-    respell(bundles, tflite_dir, double)
-    (problem,) = verify_bundle(tflite_dir).problems
-    assert "the signatures of model.tflite differ from model.onnx" in problem
-
-
-@pytest.mark.slow
-def test_tflite_file_without_a_plan_or_of_another_bundle_is_a_problem(bundles, tflite_dir, tmp_path):
-    respell(bundles, tflite_dir, lambda model: model.pop("metadata"))
-    assert "has no plan in its metadata" in verify_bundle(tflite_dir).problems[0]
-    other = load_bundle(bundles.two_branches(tmp_path / "other", processors=("cpu", "dsp")))
-    (tflite_dir / "model.tflite").write_bytes(write_tflite(other))
-    rehash(bundles, tflite_dir, "model.tflite")
-    assert "written for another bundle" in verify_bundle(tflite_dir).problems[0]
 
 
 def test_truncated_tflite_file_is_a_problem(bundles, tflite_dir):
@@ -134,7 +88,144 @@ def test_garbage_in_what_the_manifest_states_is_a_problem(bundles, bundle_dir, k
     assert f"bundle.json: `{key}" in problem
 
 
-def test_progress_is_told_of_every_part(bundle_dir):
-    told = []
-    assert verify_bundle(bundle_dir, progress=told.append).ok
-    assert len(told) == STEPS
+class Wrong(CpuDelegate):
+    """ONNX Runtime, whose results for one subgraph are then changed."""
+
+    def __init__(self, subgraph, change):
+        super().__init__()
+        self._subgraph, self._change = subgraph, change
+
+    def compile(self, model):
+        right, change = super().compile(model), self._change if model.stem == self._subgraph else lambda y: y
+
+        class Changed(Compiled):
+            def bind(self, inputs, outputs):
+                call = right.bind(inputs, outputs)
+
+                class Call(Invocation):
+                    def run(self):
+                        call.run()
+                        outputs[0][...] = change(outputs[0])
+
+                return Call()
+
+        return Changed(right.inputs, right.outputs)
+
+
+def judged(path, subgraph=None, change=None):
+    delegates = None if change is None else {"reference": Wrong(subgraph, change)}
+    with Session(path, {"gpu": "reference"} if delegates else None, delegates=delegates) as session:
+        return judge(session, random_input(session.bundle))
+
+
+def rehash_file(bundles, path):
+    """Make the manifest say that every file is as it should be."""
+    entries = {f.relative_to(path).as_posix(): bundles.file_entry(f) for f in path.rglob("*.onnx")}
+    bundles.edit(path, lambda m: m.update(files={k: {"bytes": e.bytes, "sha256": e.sha256} for k, e in entries.items()}))
+
+
+@pytest.mark.parametrize("change", [lambda y: y * 1.86, lambda y: y * 0.99, lambda y: y * 0, lambda y: -y, lambda y: y[:, ::-1].copy()])
+@pytest.mark.parametrize("subgraph", ["s1.gpu", "s2.gpu"])
+def test_delegate_that_computes_something_else_is_named_with_the_subgraph(bundle_dir, subgraph, change):
+    with pytest.raises(StretchError, match=f"subgraph `{subgraph}` on processor `gpu` \\(delegate `reference`\\) is off by") as caught:
+        judged(bundle_dir, subgraph, change)
+    assert "--map gpu=cpu" in caught.value.hint
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_delegate_that_gives_no_numbers_is_named(bundle_dir, value):
+    with pytest.raises(StretchError, match=r"`s1.gpu` .* holds NaN or infinity, unlike that of model.onnx"):
+        judged(bundle_dir, "s1.gpu", lambda y: np.full_like(y, value))
+
+
+def test_rounding_of_another_order_of_sums_passes(bundle_dir):
+    assert judged(bundle_dir, "s1.gpu", lambda y: y * np.float32(1 + 1e-5)).error < distance.TOLERANCE["fp32"]
+
+
+def test_swapped_and_rehashed_subgraph_is_named_by_its_file(bundles, tmp_path):
+    path = bundles.two_branches(tmp_path / "b", processors=("cpu", "cpu[1large]"))
+    model = onnx.load(path / "s2.cpu.onnx")
+    shape = numpy_helper.to_array(model.graph.initializer[0]).shape
+    wrong = np.random.default_rng(9).standard_normal(shape).astype(np.float32)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(wrong, model.graph.initializer[0].name))
+    onnx.save(model, path / "s2.cpu.onnx")
+    rehash_file(bundles, path)
+    with pytest.raises(StretchError, match=r"subgraph `s2.cpu` is off by .*s2.cpu.onnx computes something else"):
+        judged(path)
+
+
+def test_weights_that_were_changed_everywhere_differ_from_the_stored_sample(bundles, bundle_dir):
+    x = np.random.default_rng(3).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    y = onnxruntime.InferenceSession(str(bundle_dir / "model.onnx")).run(None, {"x": x})[0]
+    sample = Sample.of(x, y, 3)
+    bundles.edit(bundle_dir, lambda m: m["checks"].update({KEY: {n: getattr(sample, n) for n in sample.__struct_fields__}}))
+    assert judged(bundle_dir).stored is True
+    for file in bundle_dir.rglob("*.onnx"):
+        model = onnx.load(file)
+        for tensor in model.graph.initializer:
+            if tensor.name == "head.w":
+                tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.1), tensor.name))
+        onnx.save(model, file)
+    rehash_file(bundles, bundle_dir)
+    with pytest.raises(StretchError, match=r"differs by 0.1 of the largest number from what it gave when the bundle was written"):
+        judged(bundle_dir)
+
+
+def test_lower_precision_is_allowed_its_rounding_and_no_more(bundles, bundle_dir):
+    bundles.edit(bundle_dir, lambda m: [s.update(precision="fp16") for s in m["subgraphs"] if s["name"] == "s1.gpu"])
+    half = Wrong("s1.gpu", lambda y: y * 1.02)
+    half.precisions = ("fp32", "fp16")
+    with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": half}) as session:
+        found = judge(session, random_input(session.bundle))
+    assert (found.measure, found.tolerance) == ("rms", distance.TOLERANCE["fp16"])
+    assert 0.001 < found.error < 0.05
+    with pytest.raises(StretchError, match=r"`s1.gpu` .* is off by 0.1 of its size"):
+        judged(bundle_dir, "s1.gpu", lambda y: y * 1.1)
+
+
+def test_fp32_subgraph_before_a_rounded_one_is_held_to_fp32(bundles, bundle_dir):
+    bundles.edit(bundle_dir, lambda m: [s.update(precision="fp16") for s in m["subgraphs"] if s["name"] == "head"])
+    with pytest.raises(StretchError, match=r"`s1.gpu` .* is off by 0.02 of its largest element"):
+        judged(bundle_dir, "s1.gpu", lambda y: y * 1.02)
+
+
+def test_file_that_cannot_be_loaded_or_run_is_one_sentence(bundle_dir):
+    with pytest.raises(StretchError, match="cannot run the model on this input"):
+        run_file(bundle_dir / "stem.onnx", np.zeros((1, 4, 8, 8), np.float32))
+    (bundle_dir / "stem.onnx").write_bytes(b"garbage")
+    with pytest.raises(StretchError, match="ONNX Runtime cannot load"):
+        run_file(bundle_dir / "stem.onnx", np.zeros((1, 3, 8, 8), np.float32))
+
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((1, 3, 4, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("size", [1, 5, 64, 65, 1000])
+def test_output_of_before_has_no_problem_and_survives_json(size):
+    y = np.random.default_rng(size).standard_normal((1, size)).astype(np.float32)
+    sample = read_sample({KEY: msgspec.json.decode(msgspec.json.encode(Sample.of(X, y, 0)))})
+    assert len(sample.values) == min(size, KEPT)
+    assert sample.problem(X, y) is None
+    assert sample.problem(X, y * np.float32(1 + 1e-5)) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda y: y * 1.01, "differs by 0.01 of the largest number"),
+        (lambda y: y * np.nan, "differs by nan"),
+        (lambda y: y[:, ::-1], "differs by"),
+        (lambda y: y[:, :-1], "has an output of 999 numbers, 1000 when"),
+    ],
+)
+def test_other_output_is_a_problem(change, told):
+    y = np.random.default_rng(1).standard_normal((1, 1000)).astype(np.float32)
+    assert told in Sample.of(X, y, 0).problem(X, change(y))
+
+
+def test_bundle_without_a_sample_has_none_and_garbage_is_one_sentence():
+    assert read_sample({}) is None
+    for garbage in (1, {"seed": "x"}, {"seed": 0, "input_sha256": "", "size": 1, "values": ["a"]}):
+        with pytest.raises(StretchError, match=r"`checks\.sample` of the bundle is damaged"):
+            read_sample({KEY: garbage})

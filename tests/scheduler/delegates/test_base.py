@@ -1,10 +1,19 @@
-import numpy as np
-import pytest
+"""What all delegates have in common, and those of ONNX Runtime."""
 
-from predictors.errors import StretchError, UnknownNameError
+import time
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.delegates import CpuDelegate, Delegate, delegates, get_delegate, load_plugins
+from scheduler.delegates.cpu_profile import place_kernels
 from scheduler.delegates.null import NullDelegate
+from scheduler.delegates.ort_session import SessionCompiled
+from tests import onnx_runtime
 
 
 def installed(tmp_path, monkeypatch, name, target, code=""):
@@ -38,34 +47,7 @@ def test_delegate_of_another_package_is_found_by_its_entry_point(tmp_path, monke
     assert "theirs_ok" in delegates
 
 
-@pytest.mark.parametrize(
-    ("name", "target", "code", "told"),
-    [
-        ("nowhere", "no_such_module:X", "", "ModuleNotFoundError"),
-        ("crashing", "crashing_module:X", "1 / 0", "ZeroDivisionError"),
-        ("notours", "notours_module:X", "X = 3", "is not a Delegate"),
-        ("cpu", "cpu_module:Theirs", THEIRS, "the name is taken"),
-    ],
-)
-def test_broken_package_is_reported_and_takes_nothing_away(tmp_path, monkeypatch, clean_registry, name, target, code, told):
-    installed(tmp_path, monkeypatch, name, target, code)
-    assert told in load_plugins()[name]
-    assert get_delegate("cpu") is CpuDelegate
-
-
-def test_broken_delegate_that_is_asked_for_says_why(tmp_path, monkeypatch, clean_registry):
-    installed(tmp_path, monkeypatch, "sick", "sick_module:X", "1 / 0")
-    with pytest.raises(StretchError, match="`sick` cannot be loaded: ZeroDivisionError"):
-        get_delegate("sick")
-
-
-def test_unknown_delegate_hints_at_the_closest_name():
-    with pytest.raises(UnknownNameError) as error:
-        get_delegate("nul")
-    assert error.value.hint == "did you mean `null`?"
-
-
-@pytest.mark.representatives(18)
+@pytest.mark.representatives(9)
 @pytest.mark.parametrize(
     ("inputs", "outputs", "told"),
     [
@@ -83,7 +65,7 @@ def test_every_delegate_refuses_buffers_that_do_not_fit(bundle_dir, name, inputs
         delegate.compile(bundle_dir / "stem.onnx").bind(inputs, outputs)
 
 
-@pytest.mark.representatives(24)
+@pytest.mark.representatives(8)
 @pytest.mark.parametrize("name", sorted(delegates))
 @pytest.mark.parametrize("content", [None, b"", b"not onnx at all"])
 def test_every_delegate_refuses_a_file_that_is_no_model(tmp_path, name, content):
@@ -94,14 +76,91 @@ def test_every_delegate_refuses_a_file_that_is_no_model(tmp_path, name, content)
         delegates.get(name)().compile(file)
 
 
-def test_places_of_a_delegate_without_kernels_of_its_own_lists_the_nodes(bundle_dir):
-    assert [(p.name, p.op, p.ms) for p in NullDelegate().places(bundle_dir / "stem.onnx")] == [
-        ("stem/conv", "Conv", None),
-        ("stem/relu", "Relu", None),
-    ]
-
-
 @pytest.mark.parametrize("name", [name for name in delegates if not delegates.get(name).tunes])
 def test_delegate_without_kernels_of_its_own_says_that_it_has_nothing_to_tune(bundle_dir, name):
     with pytest.raises(StretchError, match=r"has nothing to tune in subgraph `s1\.gpu`"):
         delegates.get(name)().tuning_from(load_bundle(bundle_dir), "s1.gpu", "fast")
+
+
+X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def compiled(bundle_dir):
+    session = onnx_runtime.session(bundle_dir / "stem.onnx")
+    return SessionCompiled(session, {"x": (1, 3, 8, 8)}, {"t0": (1, 6, 8, 8)})
+
+
+def test_buffers_of_another_shape_are_refused(compiled):
+    with pytest.raises(StretchError, match="`t0` has shape"):
+        compiled.bind([X], [np.zeros((1, 6, 8, 9), np.float32)])
+
+
+def test_writes_straight_into_a_slice_of_a_larger_buffer_and_nowhere_else(bundle_dir):
+    joined = np.full((1, 20, 8, 8), 5, np.float32)
+    CpuDelegate().compile(bundle_dir / "stem.onnx").run([X], [joined[:, 7:13]])
+    expected = onnx_runtime.output(bundle_dir / "stem.onnx", X)
+    assert np.array_equal(joined[:, 7:13], expected)
+    assert (joined[:, :7] == 5).all()
+    assert (joined[:, 13:] == 5).all()
+
+
+def test_model_without_fixed_shapes_is_refused(tmp_path):
+    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["batch", 4]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(tmp_path / "m.onnx"))
+    with pytest.raises(StretchError, match=r"`x` of .* has no fixed shape"):
+        CpuDelegate().compile(tmp_path / "m.onnx")
+
+
+NODES = [
+    helper.make_node("Conv", ["x", "w1"], ["c1"], name="conv1"),
+    helper.make_node("BatchNormalization", ["c1"], ["b1"], name="bn1"),
+    helper.make_node("Relu", ["b1"], ["r1"], name="relu1"),
+    helper.make_node("Conv", ["r1", "w2"], ["c2"], name="conv2"),
+    helper.make_node("Add", ["c2", "x"], ["a2"], name="add2"),
+    helper.make_node("Relu", ["a2"], ["r2"], name="relu2"),
+    helper.make_node("Flatten", ["r2"], ["y"]),
+]
+
+
+def placed(kernels):
+    return {p.name: (p.ms, p.reason) for p in place_kernels(NODES, kernels)}
+
+
+def test_kernel_in_blocked_layout_belongs_to_the_convolution_it_started_from():
+    places = placed({"r1_nchwc": ("Conv", 2.0), "r2_nchwc": ("Conv", 3.0), "Flatten_6": ("Flatten", 0.5)})
+    assert {name: ms for name, (ms, _) in places.items() if ms is not None} == {"conv1": 2.0, "conv2": 3.0, "Flatten_6": 0.5}
+    assert "`conv1`" in places["bn1"][1]
+    assert "`conv1`" in places["relu1"][1]
+    assert "`conv2`" in places["add2"][1]
+    assert "`conv2`" in places["relu2"][1]
+
+
+def test_fused_kernel_is_found_by_the_name_it_was_given():
+    places = placed({"fused conv1": ("FusedConv", 2.0), "conv2": ("Conv", 1.0), "add2": ("Add", 0.1), "relu2": ("Relu", 0.2)})
+    assert places["conv1"][0] == 2.0
+    assert places["add2"][0] == 0.1
+    assert "`conv1`" in places["relu1"][1]
+
+
+def test_kernel_of_no_operator_is_listed_as_added():
+    places = placed({"ReorderOutput_token_3": ("ReorderOutput", 0.4)})
+    assert places["ReorderOutput_token_3"] == (0.4, "added by ONNX Runtime to change the layout")
+
+
+def test_operator_without_any_kernel_before_it_was_optimised_away():
+    assert "optimised away" in placed({})["conv1"][1]
+
+
+IMAGE = np.zeros((1, 3, 8, 8), np.float32)
+
+
+@pytest.mark.parametrize(("seconds", "cost"), [(0.03, 0.03), ({"stem": 0.03}, 0.03), ({"other": 9.0}, 0.0)])
+def test_costs_at_least_what_it_is_told_and_writes_nothing(bundle_dir, seconds, cost):
+    output = np.full((1, 6, 8, 8), 7, np.float32)
+    call = NullDelegate(seconds).compile(bundle_dir / "stem.onnx").bind([IMAGE], [output])
+    start = time.perf_counter()
+    call.run()
+    assert time.perf_counter() - start >= cost
+    assert (output == 7).all()

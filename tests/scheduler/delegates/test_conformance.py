@@ -51,23 +51,12 @@ def agree(cases, folder, name, case):
 CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
-@pytest.mark.representatives(134)
+@pytest.mark.representatives(67)
 @pytest.mark.parametrize("op", OPERATORS)
 @pytest.mark.parametrize("name", OF_ONNX)
 @settings(max_examples=examples(4), suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_delegate_agrees_with_the_reference(cases, tmp_path, name, op, data):
-    if problem := delegates.get(name).unavailable():
-        pytest.skip(problem)
-    agree(cases, tmp_path, name, data.draw(cases.OPS[op]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("op", OPERATORS)
-@pytest.mark.parametrize("name", OF_ONNX)
-@settings(max_examples=examples(40), suppress_health_check=CHECKS)
-@given(data=st.data())
-def test_delegate_agrees_with_the_reference_on_many_shapes(cases, tmp_path, name, op, data):
     if problem := delegates.get(name).unavailable():
         pytest.skip(problem)
     agree(cases, tmp_path, name, data.draw(cases.OPS[op]))
@@ -83,22 +72,12 @@ def agree_on_kind(folder, name, case):
     assert np.allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))
 
 
+@pytest.mark.representatives(19)
 @pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
 @pytest.mark.parametrize("name", OF_TFLITE)
 @settings(max_examples=examples(4), suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_delegate_agrees_with_the_reference_on_a_kind(tmp_path, name, kind, data):
-    if problem := delegates.get(name).unavailable():
-        pytest.skip(problem)
-    agree_on_kind(tmp_path, name, data.draw(graphs.graphs(kind)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
-@pytest.mark.parametrize("name", OF_TFLITE)
-@settings(max_examples=examples(100), suppress_health_check=CHECKS)
-@given(data=st.data())
-def test_delegate_agrees_with_the_reference_on_many_shapes_of_a_kind(tmp_path, name, kind, data):
     if problem := delegates.get(name).unavailable():
         pytest.skip(problem)
     agree_on_kind(tmp_path, name, data.draw(graphs.graphs(kind)))

@@ -1,3 +1,7 @@
+"""Subgraphs on a Hexagon DSP, which QNN's simulator stands in for."""
+
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -6,8 +10,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from predictors.errors import StretchError
-from scheduler.delegates import get_delegate
-from scheduler.delegates.dsp import DspDelegate, check_int8, subgraph_name
+from scheduler.delegates.dsp import DspDelegate, check_int8
+from scheduler.delegates.qnn_cache import cached_context
+from scheduler.delegates.qnn_context import compile_context
+from scheduler.delegates.qnn_library import INSTALL
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.quantize.qdq import quantise
 from tests.effort import examples
@@ -42,16 +48,6 @@ def run(delegate, path, shape=(1, 4, 6, 6)):
 def test_convolution_is_the_integer_one_within_a_step_of_the_output_scale(dsp, tmp_path):
     qdq.save_conv(tmp_path / "m.onnx")
     assert np.abs(run(dsp, tmp_path / "m.onnx") - exact()).max() <= qdq.Y_SCALE
-
-
-@pytest.mark.qnn
-def test_writes_straight_into_a_slice_of_a_larger_buffer_and_nowhere_else(dsp, tmp_path):
-    qdq.save_conv(tmp_path / "m.onnx")
-    joined = np.full((1, 9, 6, 6), 5, np.float32)
-    dsp.compile(tmp_path / "m.onnx").run([X], [joined[:, 2:6]])
-    assert np.abs(joined[:, 2:6] - exact()).max() <= qdq.Y_SCALE
-    assert (joined[:, :2] == 5).all()
-    assert (joined[:, 6:] == 5).all()
 
 
 #: Operators of one input that subgraphs of networks have; what reads several is in the networks that other tests run.
@@ -139,49 +135,6 @@ def test_second_compilation_reads_the_cache_and_computes_the_same(dsp, tmp_path)
     assert (tmp_path / "cache").iterdir().__next__().stat().st_mtime_ns == written
 
 
-@pytest.mark.qnn
-def test_damaged_file_of_the_cache_is_made_again(dsp, tmp_path):
-    qdq.save_conv(tmp_path / "m.onnx")
-    first = run(dsp, tmp_path / "m.onnx")
-    (kept,) = (tmp_path / "cache").iterdir()
-    kept.write_bytes(b"damaged")
-    assert np.array_equal(run(dsp, tmp_path / "m.onnx"), first)
-    assert kept.stat().st_size > 1000
-
-
-@pytest.mark.slow
-@pytest.mark.qnn
-def test_cache_that_cannot_be_written_is_done_without(tmp_path):
-    (tmp_path / "file").write_text("")
-    qdq.save_conv(tmp_path / "m.onnx")
-    assert np.abs(run(DspDelegate(tmp_path / "file" / "cache"), tmp_path / "m.onnx") - exact()).max() <= qdq.Y_SCALE
-
-
-@pytest.mark.qnn
-def test_places_list_every_node_without_times(dsp, tmp_path):
-    qdq.save_conv(tmp_path / "m.onnx")
-    places = dsp.places(tmp_path / "m.onnx")
-    assert [place.name for place in places] == ["x_q", "x_dq", "w_dq", "conv", "y_q", "y_dq"]
-    assert all(place.ms is None for place in places)
-    assert "int8" in places[3].reason
-
-
-def test_model_compiled_elsewhere_is_refused(tmp_path):
-    node = helper.make_node("EPContext", ["x"], ["y"], name="ctx", domain="com.microsoft", embed_mode=1, ep_cache_context=b"code")
-    qdq.save(tmp_path / "m.onnx", [node], {}, [1, 3, 6, 6], "s1.dsp")
-    with pytest.raises(StretchError, match=r"`s1\.dsp` was compiled elsewhere"):
-        check_int8(onnx.load(tmp_path / "m.onnx"), "s1.dsp")
-
-
-def test_whole_numbers_that_give_shapes_do_not_make_a_subgraph_float(tmp_path):
-    qdq.save_conv(tmp_path / "m.onnx")
-    proto = onnx.load(tmp_path / "m.onnx")
-    del proto.graph.node[4:]
-    proto.graph.initializer.append(helper.make_tensor("shape", TensorProto.INT64, [1], [-1]))
-    proto.graph.node.append(helper.make_node("Reshape", ["x_real", "shape"], ["y"], name="flat"))
-    check_int8(proto, "s1.dsp")
-
-
 def test_float_weight_beside_an_int8_activation_is_refused(tmp_path):
     qdq.save_conv(tmp_path / "m.onnx")
     proto = onnx.load(tmp_path / "m.onnx")
@@ -191,14 +144,72 @@ def test_float_weight_beside_an_int8_activation_is_refused(tmp_path):
         check_int8(proto, "s1.dsp")
 
 
-def test_name_of_a_subgraph_is_in_its_file_or_is_the_files(tmp_path):
-    qdq.save_conv(tmp_path / "m.onnx", "s1.dsp")
-    proto = onnx.load(tmp_path / "m.onnx")
-    assert subgraph_name(proto, tmp_path / "m.onnx") == "s1.dsp"
-    del proto.metadata_props[:]
-    assert subgraph_name(proto, tmp_path / "m.onnx") == "m"
+class Compiler:
+    """Makes sessions as ONNX Runtime does: told to, it leaves the compiled form in a file."""
+
+    def __init__(self):
+        self.opened = []
+
+    def __call__(self, path: Path, settings):
+        content = path.read_bytes()
+        if content == b"damaged":
+            raise RuntimeError("cannot read it")
+        self.opened.append(content)
+        if settings:
+            Path(settings["ep.context_file_path"]).write_bytes(b"compiled " + content)
+        return content
 
 
-def test_it_is_found_by_name_and_runs_int8_alone():
-    assert get_delegate("dsp") is DspDelegate
-    assert DspDelegate.precisions == ("int8",)
+@pytest.fixture
+def model(tmp_path):
+    file = tmp_path / "m.onnx"
+    file.write_bytes(b"model")
+    return file
+
+
+def test_first_time_compiles_and_later_times_read(tmp_path, model):
+    compiler = Compiler()
+    for _ in range(3):
+        cached_context(tmp_path / "c", model, "v1", compiler)
+    assert compiler.opened == [b"model", b"compiled model", b"compiled model"]
+
+
+def test_failed_compilation_leaves_nothing(tmp_path, model):
+    model.write_bytes(b"damaged")
+    with pytest.raises(RuntimeError):
+        cached_context(tmp_path / "c", model, "v1", Compiler())
+    assert list((tmp_path / "c").iterdir()) == []
+
+
+def test_folder_that_cannot_be_written_is_done_without(tmp_path, model):
+    compiler = Compiler()
+    assert cached_context(model / "inside a file", model, "v1", compiler) == b"model"
+    assert compiler.opened == [b"model"]
+
+
+@pytest.mark.qnn
+def test_what_cannot_be_compiled_is_one_sentence_with_the_file(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(b"no model")
+    with pytest.raises(StretchError, match=r"QNN cannot compile m.onnx for sm8350") as error:
+        compile_context(tmp_path / "m.onnx", "sm8350", tmp_path / "out.onnx", X)
+    assert "\n" not in error.value.message
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
+LOAD = """
+from predictors.errors import MissingBackendError
+from scheduler.delegates import DspDelegate
+from scheduler.delegates.qnn_library import load_library
+print("unavailable:", DspDelegate.unavailable())
+try:
+    load_library()
+    print("loaded")
+except MissingBackendError as error:
+    print(f"{error.exit_code}: {error.message} | {error.hint}")
+"""
+
+
+def test_missing_package_is_a_missing_backend_with_the_install_line():
+    unavailable, error = qdq.python("import sys\nsys.modules['onnxruntime_qnn'] = None\n" + LOAD).stdout.splitlines()
+    assert unavailable == f"unavailable: onnxruntime-qnn is not installed ({INSTALL})"
+    assert error == f"5: the `dsp` delegate cannot run: onnxruntime-qnn is not installed | {INSTALL}"

@@ -1,8 +1,14 @@
+"""Layouts that LiteRT takes and what it prints."""
+
+import os
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.delegates.litert_layout import to_nchw, to_nhwc
+from scheduler.delegates.litert_log import quiet
 
 shapes = st.tuples(st.integers(1, 2), st.integers(1, 130), st.integers(1, 40), st.integers(1, 9))
 
@@ -18,27 +24,14 @@ def test_channels_go_last_and_come_back(shape):
     assert np.array_equal(back, x)
 
 
-def test_images_larger_than_a_block_are_turned_whole():
-    x = np.random.default_rng(0).standard_normal((1, 96, 60, 50)).astype(np.float32)
-    turned, back = np.empty((1, 60, 50, 96), np.float32), np.empty_like(x)
-    to_nhwc(x, turned)
-    assert np.array_equal(turned, x.transpose(0, 2, 3, 1))
-    to_nchw(turned, back)
-    assert np.array_equal(back, x)
+def test_notes_of_native_code_are_held_back_and_the_rest_is_passed_on(capfd):
+    with quiet():
+        os.write(2, b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\nERROR: a tensor is missing\n")
+    assert capfd.readouterr().err == "ERROR: a tensor is missing\n"
 
 
-def test_rows_are_copied_as_they_are():
-    x, y = np.arange(6, dtype=np.float32).reshape(2, 3), np.empty((2, 3), np.float32)
-    to_nhwc(x, y)
-    assert np.array_equal(x, y)
-    to_nchw(x + 1, y)
-    assert np.array_equal(x + 1, y)
-
-
-def test_target_may_be_a_slice_of_a_joined_buffer():
-    joined = np.zeros((1, 12, 5, 5), np.float32)
-    x = np.random.default_rng(0).standard_normal((1, 5, 5, 4)).astype(np.float32)
-    to_nchw(x, joined[:, 4:8])
-    assert np.array_equal(joined[:, 4:8], x.transpose(0, 3, 1, 2))
-    assert not joined[:, :4].any()
-    assert not joined[:, 8:].any()
+def test_standard_error_is_back_after_an_error(capfd):
+    with pytest.raises(RuntimeError), quiet():
+        raise RuntimeError
+    os.write(2, b"INFO: later\n")
+    assert capfd.readouterr().err == "INFO: later\n"

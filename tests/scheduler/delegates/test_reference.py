@@ -144,25 +144,6 @@ def test_opset_whose_operators_are_written_differently_is_refused(tmp_path):
         ReferenceDelegate().compile(path)
 
 
-def test_constants_are_read_as_weights(tmp_path):
-    value = helper.make_tensor("c", onnx.TensorProto.FLOAT, [1, 4], [1, 2, 3, 4])
-    path = model(tmp_path / "m.onnx", [helper.make_node("Constant", [], ["c"], value=value), helper.make_node("Add", ["x", "c"], ["y"])])
-    output = np.zeros((1, 4), np.float32)
-    ReferenceDelegate().compile(path).run([np.ones((1, 4), np.float32)], [output])
-    assert output.tolist() == [[2, 3, 4, 5]]
-
-
-def test_attribute_that_is_not_defined_names_the_node(tmp_path):
-    nodes = [
-        helper.make_node("Unsqueeze", ["x", "axes"], ["z"]),
-        helper.make_node("MaxPool", ["z"], ["y"], name="pool", kernel_shape=[1, 1], auto_pad="SAME_UPPER"),
-    ]
-    nodes.insert(0, helper.make_node("Constant", [], ["axes"], value=helper.make_tensor("a", onnx.TensorProto.INT64, [2], [0, 1])))
-    path = model(tmp_path / "m.onnx", nodes)
-    with pytest.raises(StretchError, match=r"node `pool` .* auto_pad"):
-        ReferenceDelegate().compile(path).run([np.ones((1, 4), np.float32)], [np.zeros((1, 4), np.float32)])
-
-
 def test_buffer_of_another_shape_is_refused(tmp_path):
     compiled = ReferenceDelegate().compile(model(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])]))
     with pytest.raises(StretchError, match="output `y` has shape"):

@@ -15,10 +15,7 @@ def weights(name, *shape, kind=np.float32):
 
 def model(nodes, stored=(), shape=(1, 3, 8, 8), out=None, kind=TensorProto.FLOAT, out_kind=None, opset=18, domains=()):
     """A file of one input `x` and one output `y`."""
-    ends = [
-        helper.make_tensor_value_info("x", kind, shape),
-        helper.make_tensor_value_info("y", out_kind or kind, out),
-    ]
+    ends = [helper.make_tensor_value_info("x", kind, shape), helper.make_tensor_value_info("y", out_kind or kind, out)]
     graph = helper.make_graph(nodes, "foreign", ends[:1], ends[1:], list(stored))
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
     return helper.make_model(graph, opset_imports=imports, ir_version=8)

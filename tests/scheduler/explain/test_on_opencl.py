@@ -1,13 +1,16 @@
-"""The opencl delegate asked about foreign files; what it says when it is to build them is the witness."""
+"""The opencl delegate asked about foreign files, and fixes for it; what it says when it is to build them is the witness."""
 
+import onnx
 import pytest
 
-from predictors.errors import StretchError, UnknownNameError
+from predictors.errors import StretchError, UsageError
 from scheduler.delegates.opencl.delegate import OpenCLDelegate
+from scheduler.explain.fixing import fix_file
 from scheduler.explain.foreign import explain_file
 from tests.scheduler.explain.files import FOREIGN
 
 pytestmark = [pytest.mark.opencl, pytest.mark.skipif(OpenCLDelegate.unavailable() is not None, reason="no OpenCL device")]
+
 
 #: First operator that no kernel computes, and what stops it; None where all are computed.
 FIRST = {
@@ -39,12 +42,29 @@ def test_first_unsupported_operator_is_the_one_that_stops_its_own_build(foreign,
 
 
 @pytest.mark.slow
-def test_operators_behind_an_unsupported_one_are_reported_too(foreign):
-    found = explain_file(foreign["best_places"], "opencl")
-    assert {op.name: op.taken for op in found.operators} == {"conv": True, "best": False}
-    assert (found.partitions, found.copies) == (1, 1)
+@pytest.mark.parametrize("name", ["open_batch", "upsample", "foldable"])
+def test_fixed_file_is_supported_and_equivalent(foreign, tmp_path, name):
+    before = foreign[name].read_bytes()
+    out = tmp_path / "fixed.onnx"
+    found = fix_file(explain_file(foreign[name], "opencl"), "opencl", None, out)
+    assert found.fix.file == out
+    assert found.fix.max_error < 1e-5
+    after = explain_file(out, "opencl")
+    assert found.fix.operators == (found.off, after.off)
+    assert after.off < found.off
+    onnx.checker.check_model(onnx.load(str(out)))
+    assert foreign[name].read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["fixed.onnx"]
 
 
-def test_other_devices_are_refused(foreign):
-    with pytest.raises(UnknownNameError, match="Mali-G999"):
-        explain_file(foreign["plain"], "opencl", "Mali-G999")
+def test_double_that_has_no_kernel_is_written_in_single_precision(foreign, tmp_path):
+    found = fix_file(explain_file(foreign["doubles"], "onnxruntime", "cpu"), "onnxruntime", "cpu", tmp_path / "single.onnx")
+    assert (found.fix.operators, found.fix.steps) == ((2, 0), ("write doubles in single precision",))
+    assert found.fix.max_error < 1e-5
+
+
+def test_existing_file_is_not_overwritten(foreign, tmp_path):
+    (tmp_path / "m.onnx").write_text("mine")
+    with pytest.raises(UsageError, match="exists already"):
+        fix_file(explain_file(foreign["foldable"], "opencl"), "opencl", None, tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").read_text() == "mine"

@@ -1,9 +1,15 @@
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+"""What is decided about sites that fail."""
 
-from predictors.errors import UsageError
+import threading
+
+import pytest
+
+from predictors.errors import StretchError, UsageError
+from scheduler.faults.keeper import Keeper
 from scheduler.faults.policy import Ended, Failed, FaultPolicy, Probation, Returned, Site
+from scheduler.faults.recovery import Recovery
+from scheduler.placement.fallback import fallback_placement
+from scheduler.placement.place import Placement
 
 GPU, CPU = Site("opencl", ()), Site("cpu", (1,))
 
@@ -51,15 +57,7 @@ def test_site_that_fails_on_trial_is_left_alone_for_twice_as_long_up_to_the_long
 def test_site_that_was_restored_begins_with_the_first_back_off_again():
     policy = FaultPolicy(back_off=1, trial=1)
     found = told(policy, [failed(), Ended(), failed(), Ended(), Ended(), Ended(), failed()])
-    assert [each for each in found if each[2] == "retired"] == [
-        (0, GPU, "retired", 1),
-        (2, GPU, "retired", 2),
-        (6, GPU, "retired", 1),
-    ]
-
-
-def test_of_several_that_fail_at_once_the_first_tells():
-    assert told(FaultPolicy(), [failed(), failed(), failed(CPU)]) == [(0, GPU, "retired", 8), (2, CPU, "retired", 8)]
+    assert [each for each in found if each[2] == "retired"] == [(0, GPU, "retired", 1), (2, GPU, "retired", 2), (6, GPU, "retired", 1)]
 
 
 def test_site_that_hangs_is_never_tried_again():
@@ -67,23 +65,86 @@ def test_site_that_hangs_is_never_tried_again():
     assert found == [(0, GPU, "retired", 1), (1, GPU, "retired", None)]
 
 
-@given(st.lists(st.sampled_from([Ended(), failed(), failed(CPU), failed(for_good=True)])))
-def test_what_is_decided_of_a_site_follows_what_was_decided_before(events):
-    last = {}
-    for _, site, what, inferences in told(FaultPolicy(back_off=2, trial=2), events):
-        before, for_good = last.get(site, ("restored", False))
-        assert what in {"restored": ("retired",), "retired": ("on trial", "retired"), "on trial": ("restored", "retired")}[before]
-        assert not for_good
-        assert before != "retired" or what != "retired" or inferences is None
-        last[site] = (what, what == "retired" and inferences is None)
-
-
-def test_same_events_come_to_the_same_decisions():
-    events = [failed(), *[Ended()] * 9, failed(CPU), *[Ended()] * 30]
-    assert told(FaultPolicy(), events) == told(FaultPolicy(), events)
-
-
 @pytest.mark.parametrize("numbers", [{"back_off": 0}, {"back_off": 9, "longest": 8}, {"trial": 0}, {"spot_every": -1}])
 def test_numbers_that_make_no_sense_are_refused(numbers):
     with pytest.raises(UsageError):
         FaultPolicy(**numbers)
+
+
+KEPT_GPU = Placement("gpu", "opencl", (), "gpu", "async", True, "")
+
+
+def test_many_threads_that_see_the_same_fault_decide_once():
+    keeper = Keeper(FaultPolicy())
+    threads = [threading.Thread(target=keeper.failed, args=(KEPT_GPU, "s1.gpu", "it broke")) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(keeper.decisions) == 1
+
+
+GPU_PLACE = Placement("gpu", "opencl", (), "gpu", "async", True, "")
+CPU_PLACE = Placement("cpu", "cpu", (0,), "cpu0", "inline", False, "")
+HOME = {"a": GPU_PLACE, "b": GPU_PLACE, "c": CPU_PLACE}
+
+
+class Code:
+    """Compiles all but what it is told to refuse."""
+
+    def __init__(self, *refused):
+        self.refused, self.forgotten = refused, []
+
+    def stand_in(self, name, place, error, queues):
+        if name in self.refused:
+            raise error
+        return fallback_placement(place, "cpu", str(error), queues)
+
+    def forget(self, site):
+        self.forgotten.append(site)
+
+
+class Runner:
+    """Says where it was told to run what; refuses what it is told to refuse."""
+
+    def __init__(self, places, *refused):
+        self.places, self.refused, self.forgotten = dict(places), refused, []
+
+    def replace(self, name, place):
+        if name in self.refused:
+            raise StretchError("it does not compile")
+        self.places[name] = place
+
+    def forget(self, site):
+        self.forgotten.append(site)
+
+
+def recovery(code):
+    return Recovery(HOME, Keeper(FaultPolicy(back_off=1, trial=1)), code)
+
+
+def test_everything_on_a_retired_site_leaves_and_comes_back_made_anew():
+    code, runner = Code(), Runner(HOME)
+    found = recovery(code)
+    found.keeper.failed(GPU_PLACE, "a", "it broke")
+    found.carry_out(runner.places, runner)
+    assert {name: place.delegate for name, place in runner.places.items()} == dict.fromkeys("abc", "cpu")
+    assert code.forgotten == []
+    found.keeper.ended()
+    found.carry_out(runner.places, runner)
+    assert runner.places == HOME
+    assert code.forgotten == runner.forgotten == [Site.of(GPU_PLACE)]
+
+
+def test_what_nothing_else_can_run_stays():
+    runner = Runner(HOME)
+    found = recovery(Code("b"))
+    found.keeper.failed(GPU_PLACE, "a", "it broke")
+    found.carry_out(runner.places, runner)
+    assert {name: place.delegate for name, place in runner.places.items()} == {"a": "cpu", "b": "opencl", "c": "cpu"}
+
+
+def test_site_that_hangs_is_left_by_all_or_said_to_be_needed():
+    assert {place.delegate for place in recovery(Code()).without(Site.of(GPU_PLACE), "it hangs", HOME).values()} == {"cpu"}
+    with pytest.raises(StretchError, match="it hangs"):
+        recovery(Code("a")).without(Site.of(GPU_PLACE), "it hangs", HOME)

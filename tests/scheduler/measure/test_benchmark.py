@@ -1,14 +1,16 @@
+"""Benchmarks of bundles, their verdict and their traces."""
+
+import json
+
 import numpy as np
 import pytest
 
 from scheduler.checks.verify import random_input
-from scheduler.cores import available_cores
-from scheduler.delegates.null import NullCompiled, NullDelegate, NullInvocation
-from scheduler.measure.benchmark import Effort, benchmark, ideal_ms, shares_a_core, used_cores
+from scheduler.measure.benchmark import Benchmark, Effort, Timing, benchmark, ideal_ms
+from scheduler.measure.trace_files import write_perfetto
+from scheduler.measure.verdict import judge_speed
 from scheduler.runtime.session import Session
-
-#: A core that this process may use.
-CORE = available_cores()[0]
+from scheduler.runtime.trace import Span, Trace
 
 
 def measured(path, mapping=None, rounds=3, **options):
@@ -27,94 +29,10 @@ def test_every_contestant_is_measured_as_often_and_checked(bundle_dir):
     assert set(result.alone_ms) == {"stem", "s1.cpu", "s1.gpu", "s2.cpu", "s2.gpu", "head"}
 
 
-def test_sequential_is_the_faster_of_one_thread_and_all(bundle_dir):
-    result = measured(bundle_dir)
-    originals = [t for t in (result.sequential, *result.others) if t.name.startswith("original")]
-    assert result.sequential.median_ms == min(t.median_ms for t in originals)
-
-
-def test_bundle_without_controls_has_no_ratio(bundles, bundle_dir):
-    bundles.edit(bundle_dir, lambda m: m.update(controls={}, control_macs={}))
-    result = measured(bundle_dir)
-    assert result.sequential is None
-    assert result.same_macs is None
-    assert result.ratio is None
-    assert result.whole.runs == 3
-
-
-def test_output_is_not_judged_where_a_delegate_computes_nothing(bundle_dir):
-    assert measured(bundle_dir, {"gpu": "null"}).error is None
-
-
-def test_efficiency_is_not_given_where_processors_share_a_core(bundles, tmp_path):
-    result = measured(bundles.two_branches(tmp_path / "b"), {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"})
-    assert result.efficiency is None
-    assert result.ideal_ms > 0
-
-
 def test_ideal_is_the_sum_over_segments_of_the_slowest_branch(bundle_dir):
     with Session(bundle_dir) as session:
         alone = {"stem": 1.0, "s1.cpu": 2.0, "s1.gpu": 3.0, "s2.cpu": 5.0, "s2.gpu": 4.0, "head": 0.5}
         assert ideal_ms(session, alone) == 1 + 3 + 5 + 0.5
-
-
-@pytest.mark.slow
-def test_efficiency_is_ideal_over_measured_in_the_same_round_and_both_are_at_least_the_known_costs(bundle_dir):
-    cost = NullDelegate({"stem": 0.02, "s1.cpu": 0.02, "s1.gpu": 0.04, "s2.cpu": 0.03, "s2.gpu": 0.01})
-    result = measured(bundle_dir, {"cpu": "null", "gpu": "null"}, rounds=1, delegates={"null": cost})
-    assert result.ideal_ms >= 90
-    assert result.efficiency == pytest.approx(result.ideal_ms / result.branched.median_ms)
-    assert result.branched.median_ms >= 90
-
-
-class SlowAlone(NullDelegate):
-    """Takes longer where the subgraph before it has not just run, as one whose caches are cold."""
-
-    def __init__(self):
-        super().__init__()
-        self.last = None
-
-    def compile(self, model):
-        owner, stem = self, model.stem
-
-        class Compiled(NullCompiled):
-            def bind(self, inputs, outputs):
-                class Call(NullInvocation):
-                    def enqueue(self):
-                        self._seconds = 0.03 if owner.last == stem else 0.001
-                        owner.last = stem
-                        super().enqueue()
-
-                return Call(0.0)
-
-        shapes = super().compile(model)
-        return Compiled(shapes.inputs, shapes.outputs, 0.0)
-
-
-@pytest.mark.slow
-def test_efficiency_is_at_most_one_although_subgraphs_are_slower_alone(bundles, tmp_path):
-    delegate = SlowAlone()
-    with Session(bundles.two_branches(tmp_path / "b"), {"cpu": "null", "gpu": "null"}, delegates={"null": delegate}) as session:
-        x = random_input(session.bundle)
-        alone = session.time_alone
-
-        def twice(name):
-            alone(name)
-            return alone(name)
-
-        session.time_alone = twice
-        result = benchmark(session, x, Effort(5, warmup=0))
-    assert sum(result.alone_ms.values()) > 150
-    assert 0 < result.efficiency <= 1
-    assert result.ideal_ms <= result.branched.median_ms
-
-
-def test_every_contestant_has_a_time_in_every_round(bundle_dir):
-    result = measured(bundle_dir, rounds=4)
-    names = {result.branched.name, result.whole.name, result.sequential.name, result.same_macs.name, *(t.name for t in result.others)}
-    assert result.rounds.keys() == names
-    assert {len(values) for values in result.rounds.values()} == {4}
-    assert result.sequential.median_ms == pytest.approx(np.median(result.rounds[result.sequential.name]))
 
 
 def test_rounds_go_on_until_ratios_are_known_or_the_time_is_over(bundle_dir):
@@ -131,18 +49,81 @@ def test_rounds_go_on_until_ratios_are_known_or_the_time_is_over(bundle_dir):
     assert least.seconds >= 0.5
 
 
-def test_sharing_is_seen_from_the_queues(bundle_dir):
-    with Session(bundle_dir, {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"}) as session:
-        assert shares_a_core(session)
-        assert used_cores(session) == (CORE,)
-    with Session(bundle_dir, {"cpu": "null", "gpu": "null"}) as session:
-        assert not shares_a_core(session)
-        assert used_cores(session) == available_cores()
+NAMES = ("branched", "original, 2 threads", "sequential_same_macs, 1 thread", "same net as one graph, 2 threads")
 
 
-def test_input_is_the_same_for_one_seed_and_of_the_models_shape(bundle_dir):
-    with Session(bundle_dir) as session:
-        x = random_input(session.bundle, 7)
-        assert x.shape == (1, 3, 8, 8)
-        assert x.dtype == np.float32
-        assert np.array_equal(x, random_input(session.bundle, 7))
+def contestants(times, noise=0.01, rounds=40, controls=True):
+    """A benchmark in which the four contestants take `times` ms, but for noise."""
+    rng = np.random.default_rng(0)
+    series = {name: tuple(t * rng.lognormal(0, noise, rounds)) for name, t in zip(NAMES, times, strict=True)}
+    timing = {name: Timing(name, float(np.median(v)), float(np.percentile(v, 90)), rounds) for name, v in series.items()}
+    original, same, whole = (timing[name] for name in NAMES[1:])
+    return Benchmark(
+        timing["branched"],
+        original if controls else None,
+        same if controls else None,
+        whole,
+        (),
+        (0, 1),
+        series,
+        {},
+        1.0,
+        None,
+        None,
+        (),
+        np.zeros(1),
+        1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "told", "winner"),
+    [
+        ((10, 9, 9, 9), "branching loses here: 0.90×", "sequential"),
+        (
+            (10, 9, 8, 9),
+            "branching loses here: 0.80× (0.80–0.80) the speed of the best sequential run (sequential_same_macs, 1 thread:",
+            "sequential",
+        ),
+        ((10, 12, 11, 13), "branching wins here: 1.10×", "branched"),
+        ((10, 12, 11, 9), "loses to a sequential control on the same 2 cores: same net as one graph, 2 threads takes 9.00", "sequential"),
+        ((10, 12, 8, 9), "loses to a sequential control on the same 2 cores: sequential_same_macs, 1 thread takes 8.00", "sequential"),
+        ((10, 10, 8, 12), "branching is no clear winner over the original here", "sequential"),
+        ((10, 10, 11, 12), "no clear winner: branching has", None),
+        ((10, 12, 10, 13), "no clear winner against sequential_same_macs, 1 thread", None),
+    ],
+)
+def test_verdict_names_the_fastest_way(times, told, winner):
+    found = judge_speed(contestants(times, noise=0.001))
+    assert told in found.text
+    assert found.winner == winner
+
+
+@pytest.mark.parametrize("times", [(10, 9.5, 9.6, 9.7), (10.5, 10, 10.1, 10.2)])
+def test_verdict_is_withheld_inside_the_interval_and_gives_it(times):
+    result = contestants(times, noise=0.3)
+    found = judge_speed(result)
+    ratio = found.ratios[result.best_sequential.name]
+    assert ratio.low < 1 < ratio.high
+    assert found.winner is None
+    assert f"({ratio.low:.2f}–{ratio.high:.2f})" in found.text
+
+
+MS = 1_000_000
+
+
+def trace(*spans, start=0, load=None):
+    """Spans as (name, processor, start ms, end ms)."""
+    made = tuple(Span(n, p, f"q{p}", "join" if n == "join" else "subgraph", int(a * MS), int(b * MS)) for n, p, a, b in spans)
+    return Trace(made, start * MS, 10 * MS, load)
+
+
+def test_perfetto_has_a_named_track_per_processor_and_microseconds(tmp_path):
+    file = tmp_path / "t.json"
+    write_perfetto(file, {"measured": [trace(("a", "cpu", 1, 4), ("b", "gpu", 3, 6))], "predicted": [trace(("a", "cpu", 0, 1))]})
+    events = json.loads(file.read_text())["traceEvents"]
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {(1, 1): "cpu", (1, 2): "gpu", (2, 1): "cpu"}
+    assert {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"} == {1: "measured", 2: "predicted"}
+    spans = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert spans == [("a", 1, 1, 1000, 3000), ("b", 1, 2, 3000, 3000), ("a", 2, 1, 0, 1000)]

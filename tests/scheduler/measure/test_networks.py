@@ -10,10 +10,6 @@ from stretch.profiling.styles import STYLES, draw
 pytestmark = pytest.mark.torch
 
 
-def test_kernels_take_the_sum_of_their_operators_and_none_where_nothing_ran():
-    assert time_kernels({"a": 1.0, "b": 2.0}, [("a", "x"), ("a", "b"), ("x",)]) == [1.0, 3.0, None]
-
-
 @pytest.mark.parametrize("style", STYLES)
 def test_kernels_of_onnx_runtime_are_those_of_the_fusion_rules(tmp_path, style):
     graph = draw(style, 1)

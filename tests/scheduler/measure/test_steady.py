@@ -1,55 +1,22 @@
-import os
+"""Measurements of contestants that take turns, and how sure they are."""
+
+import math
 import threading
-import time
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from scheduler.measure.steady import MOST, UNSTEADY, Steady, preferred, time_steadily
+from scheduler.measure.interval import BATCHES, T_975, ratio_interval
+from scheduler.measure.links import MOST_GBS, Handover, fit_link
+from scheduler.measure.steady import time_steadily
+from scheduler.measure.together import time_together
+from scheduler.measure.turns import play_round
 
 
 def work(turns: int) -> int:
     return sum(i * i for i in range(turns))
-
-
-@pytest.mark.slow
-def test_work_that_differs_from_run_to_run_is_told_to_be_unsteady():
-    runs = iter(range(10_000))
-    found = time_steadily({"wild": lambda: work(2_000 if next(runs) % 2 else 60_000)}, serial=True)["wild"]
-    assert found.unsteady
-    assert found.spread > UNSTEADY
-    assert found.runs == MOST
-
-
-def test_no_round_is_begun_after_the_end_and_too_few_rounds_tell_nothing():
-    runs = []
-    assert time_steadily({"late": lambda: runs.append(0)}, end=time.monotonic() - 1) == {}
-    assert runs == []
-    end = time.monotonic() + 0.05
-    assert time_steadily({"slow": lambda: (runs.append(0), time.sleep(0.03))}, end=end) == {}
-    assert len(runs) <= 3
-
-
-@pytest.mark.slow
-def test_contestants_take_turns_and_each_has_its_own_time():
-    order = []
-    found = time_steadily(
-        {"short": lambda: (order.append("short"), work(2_000)), "long": lambda: (order.append("long"), work(60_000))}, serial=True
-    )
-    assert found["long"].ms > 5 * found["short"].ms
-    assert abs(order.count("short") - order.count("long")) == 0
-    assert all(set(order[i : i + 2]) == {"short", "long"} for i in range(0, len(order), 2))
-
-
-def test_a_thread_that_computes_beside_one_run_does_not_shorten_the_others():
-    runs = iter(range(10_000))
-
-    def run() -> None:
-        other = threading.Thread(target=work, args=(200_000 if next(runs) == 4 else 0,))
-        other.start()
-        time.sleep(0.02)
-        other.join()
-
-    assert time_steadily({"waits": run}, serial=True)["waits"].ms >= 19
 
 
 def test_rounds_stay_between_their_bounds():
@@ -58,13 +25,85 @@ def test_rounds_stay_between_their_bounds():
     assert 3 <= len(count) - 2 <= 4
 
 
-def test_spread_is_that_of_the_quartiles():
-    assert Steady(10.0, 1.0, 20, 0).spread == pytest.approx(0.1349)
-    assert not Steady(10.0, 1.0, 20, 0).unsteady
+def test_works_that_need_the_same_thing_slow_each_other_down():
+    # a lock that is held for a fixed time, whatever else this machine does
+    lock, never = threading.Lock(), threading.Event()
+
+    def work() -> None:
+        with lock:
+            never.wait(0.02)
+        never.wait(0.002)
+
+    together = time_together(work, work, runs=3, phases=2)
+    assert together.first > 1.1
+    assert together.second > 1.1
 
 
-def test_preference_is_given_back():
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    with preferred():
-        assert os.getpriority(os.PRIO_PROCESS, 0) <= before
-    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+@given(st.integers(1, 6), st.integers(0, 4))
+def test_every_contestant_runs_once_a_round_and_is_first_as_often_as_the_others(count, times):
+    ran = []
+    contestants = {str(i): lambda i=i: ran.append(i) or i for i in range(count)}
+    first = []
+    for number in range(count * times):
+        ran.clear()
+        assert play_round(contestants, number) == {str(i): i for i in range(count)}
+        assert sorted(ran) == list(range(count))
+        first.append(ran[0])
+    assert [first.count(i) for i in range(count)] == [times] * count
+
+
+positive = st.floats(0.01, 100.0)
+
+
+def test_quantiles_are_those_of_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    assert len(T_975) == BATCHES - 1
+    assert [round(float(stats.t.ppf(0.975, df)), 6) for df in range(1, BATCHES)] == list(T_975)
+
+
+def test_interval_of_one_number_a_batch_is_students_on_logarithms():
+    stats = pytest.importorskip("scipy.stats")
+    times, others = [3.0, 3.1, 2.9, 3.3, 3.2, 2.8, 3.0, 3.05], [2.0, 2.2, 2.1, 1.9, 2.0, 2.3, 2.1, 2.05]
+    logs = np.log(np.array(times) / np.array(others))
+    low, high = stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=stats.sem(logs))
+    found = ratio_interval(times, others)
+    assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
+
+
+def covered(draw, truth, trials=300, rounds=40):
+    rng = np.random.default_rng(7)
+    found = [ratio_interval(*draw(rng, rounds)) for _ in range(trials)]
+    return np.mean([each.low <= truth <= each.high for each in found])
+
+
+def test_interval_holds_the_true_ratio_of_independent_rounds():
+    def draw(rng, rounds):
+        return 2.0 * rng.lognormal(0, 0.1, rounds), rng.lognormal(0, 0.1, rounds)
+
+    assert covered(draw, 2.0) >= 0.92
+
+
+@given(st.lists(st.tuples(positive, positive), min_size=2, max_size=60))
+def test_interval_holds_its_ratio_and_turns_round_with_the_contestants(pairs):
+    a, b = zip(*pairs, strict=True)
+    one, other = ratio_interval(a, b), ratio_interval(b, a)
+    assert one.low <= one.value <= one.high
+    assert one.low == pytest.approx(1 / other.high, rel=1e-9)
+    assert one.side == -other.side
+
+
+SIZES = [(1_000, 1_000), (1_000_000, 1_000), (1_000, 1_000_000), (4_000_000, 4_000_000)]
+
+
+@given(st.floats(0.001, 5), st.floats(0.1, 100), st.floats(0.1, 100))
+def test_a_link_without_noise_is_found_again(fixed, to, back):
+    runs = [Handover(i, o, fixed + i / (to * 1e6) + o / (back * 1e6)) for i, o in SIZES]
+    found = fit_link(runs)
+    assert (found.fixed_ms, found.to_gbs, found.back_gbs) == pytest.approx((fixed, to, back), rel=1e-4)
+
+
+def test_nothing_is_negative_where_large_tensors_are_handed_over_as_fast_as_small_ones():
+    found = fit_link([Handover(i, o, 1.0 - i * 1e-8) for i, o in SIZES])
+    assert found.fixed_ms > 0
+    assert found.to_gbs == MOST_GBS
+    assert 0 < found.back_gbs <= MOST_GBS

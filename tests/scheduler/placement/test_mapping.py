@@ -1,16 +1,23 @@
+"""Which delegate and cores a processor of a bundle gets."""
+
+import dataclasses
 import os
-import subprocess
-import sys
+from itertools import product
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import UnknownNameError, UsageError
-from predictors.install import install_line
+from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
-from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors, target_placement
+from scheduler.bundle.manifest import Alternative
+from scheduler.delegates import CpuDelegate, delegates
+from scheduler.placement.fallback import fallback_placement
+from scheduler.placement.mapping import parse_mapping, place_processors, target_placement
+from scheduler.placement.place import Placement, interchangeable, own_cores, place_subgraphs, queues_of
+from scheduler.placement.priority import choose_processors
+from scheduler.placement.processors import device_dispatch, is_integer_only
 
 
 def brief(placed):
@@ -23,27 +30,9 @@ def test_missing_gpu_gets_the_second_core_and_a_thread_of_its_own():
     assert [p.stand_in for p in placed.values()] == [False, True]
 
 
-def test_missing_dsp_gets_a_third_core():
-    assert place_processors(["cpu", "gpu", "dsp"], cores=(0, 1, 2))["dsp"].cores == (2,)
-
-
 def test_missing_dsp_shares_the_last_of_two_cores_one_subgraph_at_a_time():
     placed = place_processors(["cpu", "gpu", "dsp"], cores=(0, 1))
     assert placed["dsp"].queue == placed["gpu"].queue == "cpu1"
-
-
-def test_one_core_runs_everything_on_the_calling_thread():
-    placed = place_processors(["cpu", "gpu", "dsp"], cores=(3,))
-    assert set(brief(placed).values()) == {("cpu", (3,), "inline")}
-
-
-def test_bundle_without_a_cpu_leaves_the_first_core_to_the_calling_thread():
-    assert place_processors(["gpu", "dsp"], cores=(0, 1, 2))["gpu"].cores == (1,)
-
-
-def test_processor_that_is_not_mapped_keeps_off_the_cores_of_those_that_are():
-    placed = place_processors(["cpu", "gpu"], {"cpu": "cpu1"}, cores=(0, 1))
-    assert (placed["cpu"].cores, placed["gpu"].cores) == ((1,), (0,))
 
 
 def test_gpu_mapped_to_the_cpus_core_runs_inline_after_it():
@@ -57,16 +46,6 @@ def test_target_names_delegate_and_cores():
     assert brief(placed) == {"cpu": ("reference", (0, 1), "inline"), "gpu": ("null_async", (), "async")}
 
 
-def test_parse_accepts_commas_and_repetition():
-    assert parse_mapping(["gpu=cpu1, dsp=cpu0", "cpu=reference"]) == {"gpu": "cpu1", "dsp": "cpu0", "cpu": "reference"}
-
-
-@pytest.mark.parametrize("text", ["gpu", "gpu=", "=cpu1", "", "gpu=cpu1,"])
-def test_parse_refuses_what_is_no_mapping(text):
-    with pytest.raises(UsageError, match="is no mapping"):
-        parse_mapping([text])
-
-
 def test_parse_refuses_a_processor_mapped_twice():
     with pytest.raises(UsageError, match="twice"):
         parse_mapping(["gpu=cpu0", "gpu=cpu1"])
@@ -76,12 +55,6 @@ def test_parse_refuses_a_processor_mapped_twice():
 def test_targets_that_do_not_exist_are_usage_errors(mapping):
     with pytest.raises(UsageError):
         place_processors(["cpu", "gpu"], mapping, cores=(0, 1))
-
-
-def test_unknown_delegate_hints_at_the_closest():
-    with pytest.raises(UnknownNameError) as error:
-        place_processors(["cpu", "gpu"], {"gpu": "refrence1"}, cores=(0, 1))
-    assert "reference" in error.value.hint
 
 
 @given(
@@ -101,45 +74,6 @@ def test_dsp_whose_subgraphs_are_int8_goes_to_its_delegate_and_takes_no_core():
     assert brief(placed) == {"cpu": ("cpu", (0,), "inline"), "dsp": ("dsp", (), "blocking"), "gpu": ("cpu", (1,), "blocking")}
 
 
-@pytest.mark.parametrize("precisions", [{"fp32"}, {"fp32", "int8"}])
-def test_dsp_with_a_float_subgraph_has_a_stand_in_that_says_so(precisions):
-    placed = place_processors(["cpu", "dsp"], cores=(0, 1), precisions={"dsp": precisions})["dsp"]
-    assert (placed.delegate, placed.cores, placed.stand_in) == ("cpu", (1,), True)
-    assert "runs int8 alone, and subgraphs of the dsp are fp32" in placed.reason
-
-
-def test_int8_dsp_without_its_package_has_a_stand_in_that_names_the_install_line():
-    code = (
-        "import sys\nsys.modules['onnxruntime_qnn'] = None\n"
-        "from scheduler.placement.mapping import place_processors\n"
-        "place = place_processors(['cpu', 'dsp'], cores=(0, 1), precisions={'dsp': {'int8'}})['dsp']\n"
-        "print(place.delegate, place.reason)\n"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.startswith("cpu ")
-    assert install_line("qnn") in said
-
-
-@pytest.mark.slow
-def test_dsp_that_is_asked_for_by_name_without_its_package_is_a_missing_backend():
-    code = (
-        "import sys\nsys.modules['onnxruntime_qnn'] = None\n"
-        "from predictors.errors import MissingBackendError\n"
-        "from scheduler.placement.mapping import place_processors\n"
-        "try:\n    place_processors(['cpu', 'dsp'], {'dsp': 'dsp'}, cores=(0, 1))\n"
-        "except MissingBackendError as error:\n    print(error.exit_code, error.message)\n"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.startswith("5 ")
-    assert install_line("qnn") in said
-
-
-def test_precisions_of_a_bundle_are_collected_by_processor(bundle_dir):
-    manifest = load_bundle(bundle_dir).manifest
-    changed = [msgspec.structs.replace(s, precision="int8") if s.processor == "gpu" else s for s in manifest.subgraphs]
-    assert bundle_precisions(msgspec.structs.replace(manifest, subgraphs=tuple(changed))) == {"cpu": {"fp32"}, "gpu": {"int8"}}
-
-
 def test_target_takes_its_place_beside_the_queues_that_are_there():
     core = min(os.sched_getaffinity(0))
     place = target_placement("gpu", f"cpu{core}", {f"cpu{core}": "inline"})
@@ -149,7 +83,175 @@ def test_target_takes_its_place_beside_the_queues_that_are_there():
     assert place.reason == f"mapped to cpu{core}"
 
 
-@pytest.mark.parametrize("target", ["cpu999", "cpu0+", ""])
-def test_target_that_is_none_is_a_usage_error(target):
-    with pytest.raises(UsageError):
-        target_placement("gpu", target, {})
+GPU = Placement("gpu", "opencl", (), "opencl:gpu", "async", False, "the gpu of this machine", waits_on=0)
+
+
+def test_fallback_takes_the_cores_that_it_had_or_the_last_one():
+    found = fallback_placement(GPU, "cpu", "", {})
+    assert found.cores[0] in os.sched_getaffinity(0)
+    assert found.queue == f"cpu{found.cores[0]}"
+    pocl = Placement("gpu", "opencl", (1,), "opencl:gpu", "async", True, "")
+    assert fallback_placement(pocl, "cpu", "", {}).queue == "cpu1"
+
+
+@pytest.fixture
+def entries(bundle_dir):
+    return load_bundle(bundle_dir).manifest.subgraphs
+
+
+def test_subgraph_runs_where_its_processor_is_placed(entries):
+    placed = place_processors(["cpu", "gpu"], cores=(0, 1))
+    found = place_subgraphs(entries, placed)
+    assert {name: place.queue for name, place in found.items()} == {
+        "stem": "cpu0",
+        "s1.cpu": "cpu0",
+        "s1.gpu": "cpu1",
+        "s2.cpu": "cpu0",
+        "s2.gpu": "cpu1",
+        "head": "cpu0",
+    }
+    assert queues_of(found.values()) == {"cpu0": "inline", "cpu1": "blocking"}
+
+
+def test_processor_without_a_placement_is_named(entries):
+    with pytest.raises(StretchError, match=r"`s1\.gpu` needs processor `gpu`"):
+        place_subgraphs(entries, place_processors(["cpu"], cores=(0,)))
+
+
+def test_queue_cannot_have_two_ways_of_dispatch(entries):
+    placed = place_processors(["cpu", "gpu"], cores=(0, 1))
+    placed["gpu"] = dataclasses.replace(placed["gpu"], queue="cpu0")
+    with pytest.raises(StretchError, match="both inline and blocking"):
+        place_subgraphs(entries, placed)
+
+
+def test_two_queues_cannot_both_run_on_the_calling_thread(entries):
+    placed = place_processors(["cpu", "gpu"], cores=(0, 1))
+    placed["gpu"] = dataclasses.replace(placed["gpu"], dispatch="inline")
+    with pytest.raises(StretchError, match="both run on the calling thread"):
+        place_subgraphs(entries, placed)
+
+
+def kinds(mapping, movable):
+    return interchangeable(place_processors(["cpu", "gpu", "dsp"], mapping, cores=(0, 1, 2)).values(), movable)
+
+
+def test_only_equal_movable_delegates_on_as_many_cores_do_each_others_work():
+    apart = {"cpu": "cpu0", "gpu": "cpu1", "dsp": "reference2"}
+    assert kinds(apart, {"cpu"}) == {"cpu0": ("cpu1",), "cpu1": ("cpu0",)}
+    assert kinds(apart, ()) == {}
+    assert kinds({"cpu": "cpu0+2", "gpu": "cpu1", "dsp": "reference1"}, {"cpu"}) == {"cpu0+2": ()}
+
+
+def test_queue_with_a_subgraph_that_must_stay_helps_nobody_and_is_not_helped():
+    assert kinds({"cpu": "cpu0", "gpu": "cpu1", "dsp": "reference1"}, {"cpu"}) == {"cpu0": ()}
+
+
+def test_queue_whose_cores_another_uses_has_none_of_its_own():
+    apart = place_processors(["cpu", "gpu"], {"cpu": "cpu0", "gpu": "cpu1"}, cores=(0, 1))
+    assert own_cores(apart.values()) == {"cpu0", "cpu1"}
+    shared = place_processors(["cpu", "gpu", "dsp"], {"cpu": "cpu0+1", "gpu": "cpu1", "dsp": "cpu2"}, cores=(0, 1, 2))
+    assert own_cores(shared.values()) == {"cpu2"}
+    assert own_cores([dataclasses.replace(apart["gpu"], cores=())]) == set()
+
+
+@pytest.fixture
+def npu(monkeypatch):
+    """A delegate for a kind of processor that none here drives."""
+
+    class Npu(CpuDelegate):
+        drives = ("npu",)
+        precisions = ("int8",)
+        asynchronous = True
+
+    monkeypatch.setattr(delegates, "_items", {**delegates._items, "their_npu": Npu})
+    return Npu
+
+
+@pytest.mark.parametrize(
+    ("name", "alone"), [("dsp", True), ("dsp[1]", True), ("npu", True), ("gpu", False), ("cpu", False), ("tpu", False)]
+)
+def test_processor_whose_delegates_run_int8_alone_has_no_floating_point(npu, name, alone):
+    assert is_integer_only(name) is alone
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [("cpu", "inline"), ("cpu[1]", "inline"), ("gpu", "async"), ("dsp", "blocking"), ("npu", "async"), ("tpu", "blocking")]
+)
+def test_work_reaches_a_processor_as_its_delegate_takes_it(npu, name, how):
+    assert device_dispatch(name) == how
+
+
+@pytest.fixture(scope="module")
+def manifest(bundles, tmp_path_factory):
+    """cpu is slow and thirsty, gpu fast; what a subgraph takes does not depend on it."""
+    return with_times(load_bundle(bundles.two_branches(tmp_path_factory.mktemp("b"))).manifest, {"cpu": (3.0, 9.0), "gpu": (1.0, 2.0)})
+
+
+def with_times(manifest, times, **changes):
+    ways = {name: Alternative(*time) for name, time in times.items()}
+    entries = tuple(msgspec.structs.replace(s, alternatives=ways, **changes) for s in manifest.subgraphs)
+    return msgspec.structs.replace(manifest, subgraphs=entries)
+
+
+def places(manifest):
+    return {entry.name: entry.processor for entry in manifest.subgraphs}
+
+
+def test_work_of_a_processor_that_is_left_out_moves_with_its_prediction(manifest):
+    moved = choose_processors(manifest, ["gpu"])
+    assert set(places(moved).values()) == {"gpu"}
+    assert {entry.name: entry.predicted_ms for entry in moved.subgraphs if entry.name == "stem"} == {"stem": 1.0}
+
+
+def test_energy_goes_where_least_is_taken_though_branches_then_wait(manifest):
+    assert set(places(choose_processors(manifest, priority="energy")).values()) == {"gpu"}
+
+
+def test_latency_keeps_branches_apart_while_that_is_done_first(manifest):
+    both = places(choose_processors(with_times(manifest, {"cpu": (1.5, 9.0), "gpu": (1.0, 2.0)}), priority="latency"))
+    assert {both["s1.cpu"], both["s1.gpu"]} == {"cpu", "gpu"}
+    slow = places(choose_processors(with_times(manifest, {"cpu": (3.0, 9.0), "gpu": (1.0, 2.0)}), priority="latency"))
+    assert slow["s1.cpu"] == slow["s1.gpu"] == "gpu"
+
+
+def test_branches_that_cost_the_same_anywhere_stay_where_they_were_designed(manifest):
+    same = with_times(manifest, {"cpu": (1.0, 1.0), "gpu": (1.0, 1.0)})
+    assert places(choose_processors(same, priority="latency")) == places(manifest)
+
+
+def test_float_subgraph_is_not_moved_to_a_processor_without_floating_point(bundles, tmp_path):
+    ways = {"cpu": (3.0, 9.0), "dsp": (1.0, 1.0)}
+    manifest = load_bundle(bundles.two_branches(tmp_path / "b", processors=("cpu", "dsp"))).manifest
+    assert places(choose_processors(with_times(manifest, ways), priority="energy"))["stem"] == "cpu"
+    assert places(choose_processors(with_times(manifest, ways, precision="int8"), priority="energy"))["stem"] == "dsp"
+
+
+@pytest.mark.parametrize(("ways", "what"), [({"cpu": (1.0, 1.0)}, "time"), ({"cpu": (1.0, None), "gpu": (1.0, None)}, "energy")])
+def test_priority_without_the_predictions_it_needs_is_a_usage_error(manifest, ways, what):
+    with pytest.raises(UsageError, match=f"needs the predicted {what}"):
+        choose_processors(with_times(manifest, ways), priority="energy")
+
+
+times = st.floats(0.1, 10)
+
+
+@given(st.lists(st.tuples(times, times, times, times), min_size=6, max_size=6))
+def test_no_other_distribution_of_a_segment_takes_less(manifest, drawn):
+    """Oracle: every distribution, tried."""
+    entries = tuple(
+        msgspec.structs.replace(s, alternatives={"cpu": Alternative(a, b), "gpu": Alternative(c, d)})
+        for s, (a, b, c, d) in zip(manifest.subgraphs, drawn, strict=True)
+    )
+    given_ = msgspec.structs.replace(manifest, subgraphs=entries)
+    fast, frugal = (choose_processors(given_, priority=p) for p in ("latency", "energy"))
+    for segment in ("s1", "s2"):
+        branches = [e for e in entries if e.segment == segment]
+
+        def slowest(names, branches=branches):
+            return max(sum(e.alternatives[n].ms for e, n in zip(branches, names, strict=True) if n == p) for p in ("cpu", "gpu"))
+
+        ways = list(product(("cpu", "gpu"), repeat=len(branches)))
+        assert slowest([places(fast)[e.name] for e in branches]) == min(map(slowest, ways))
+        least = min(sum(e.alternatives[n].mj for e, n in zip(branches, names, strict=True)) for names in ways)
+        assert sum(e.alternatives[places(frugal)[e.name]].mj for e in branches) == pytest.approx(least)

@@ -1,7 +1,6 @@
 """The runner, compiled and run: its numbers are those of the Python session, its order that of the state machine."""
 
 import shutil
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -10,9 +9,9 @@ from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session
-from tests.scheduler.bundles import Builder, several_ends, two_branches
+from tests.scheduler.bundles import two_branches
 from tests.scheduler.runner.built import again, build
-from tests.scheduler.runner.exported import exported, with_file
+from tests.scheduler.runner.exported import exported
 from tests.stretch.cli.commands import spawn
 
 pytest.importorskip("ai_edge_litert")
@@ -82,15 +81,21 @@ def test_ways_to_run_give_the_same_outputs(bundle, built, ran, tmp_path, options
     same(other)
 
 
-def test_several_inputs_and_outputs_keep_their_order(built, tmp_path):
-    bundle = with_file(tmp_path, several_ends)
-    rng = np.random.default_rng(0)
-    inputs = {name: rng.standard_normal((1, 3, 8, 8)).astype(np.float32) for name in bundle.manifest.inputs}
-    same(run_beside(bundle, again(bundle, built, tmp_path / "ends"), tmp_path, inputs=inputs))
-
-
 def test_bands_read_their_rows(built, tmp_path):
-    asked = ("branch", "tiny_resnet", "--device", "mi9", "--processors", "cpu,gpu", "--weights", "none", "--lossless", "--precision", "cpu=int8", "--anyway")
+    asked = (
+        "branch",
+        "tiny_resnet",
+        "--device",
+        "mi9",
+        "--processors",
+        "cpu,gpu",
+        "--weights",
+        "none",
+        "--lossless",
+        "--precision",
+        "cpu=int8",
+        "--anyway",
+    )
     assert spawn("", *asked, "--out", tmp_path / "floats").code == 0
     assert spawn("", "export", tmp_path / "floats", "--format", "tflite", "--out", tmp_path / "bundle").code == 0
     bundle = load_bundle(tmp_path / "bundle")
@@ -107,60 +112,6 @@ def test_the_state_machine_of_python_answers_its_events_alike(ran):
     replayed = replay(ran.folder / "record.jsonl")
     assert (replayed.machines, replayed.finished) == (1, 1)
     assert replayed.events == 1 + len(ran.spans()[0])
-
-
-def test_steps_wait_for_what_they_read_and_queues_run_one_at_a_time(bundle, ran):
-    steps = {sub.name: (sub.inputs, sub.outputs) for sub in bundle.manifest.subgraphs}
-    steps |= {join.name: (join.inputs, (join.output,)) for join in bundle.manifest.joins}
-    writer = {tensor: name for name, (_, writes) in steps.items() for tensor in writes}
-    assert len(ran.spans()) == 3
-    for spans in ran.spans().values():
-        assert spans.keys() == steps.keys()
-        for name, (reads, _) in steps.items():
-            for tensor in reads:
-                if tensor in writer:
-                    assert spans[writer[tensor]][1] <= spans[name][0]
-        for one, other in combinations(spans.values(), 2):
-            assert one[2] != other[2] or one[1] <= other[0] or other[1] <= one[0]
-        assert {queue for _, _, queue in spans.values()} == set(PROCESSORS)
-
-
-def test_branches_of_a_segment_are_in_flight_at_once(built, tmp_path):
-    # Each waits at its start until all others of its segment have begun: with one thread for all, this would never end.
-    ran = built.run(tmp_path / "results", "--together")
-    assert ran.code == 0, ran.err
-    for spans in ran.spans().values():
-        for segment in ("s1", "s2"):
-            branches = [spans[f"{segment}.{processor}"] for processor in PROCESSORS]
-            assert max(start for start, _, _ in branches) < min(end for _, end, _ in branches)
-
-
-def test_times_are_told_with_what_they_are_of(bundle, ran):
-    times = ran.json("times.json")
-    assert (times["source"], times["runs"], times["model"]) == ("measured", 3, bundle.manifest.model.name)
-    assert times["sha256"] == bundle.manifest.files["model.tflite"].sha256
-    assert all(len(step["ms"]) == 3 and min(step["ms"]) > 0 for step in times["steps"].values())
-    assert times["on_cpu"] == []
-    assert "median of 3 inferences" in ran.out
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "told"),
-    [
-        (("--repeat", "none"), 2, "--repeat takes a whole number from 1"),
-        (("--repeats", "3"), 2, "--repeats is no option"),
-        (("--threads", "npu=2"), 2, "names the processor `npu`, and the plan has gpu, dsp, cpu"),
-        (("--threads", "cpu"), 2, "written as PROCESSOR=VALUE"),
-        (("--cores", "cpu=1000000"), 2, "--cores takes a whole number from 0"),
-        (("--cores", "cpu=1023"), 1, "cannot pin the thread of `cpu`"),
-        (("--accelerator", "gpu=gpu"), 5, "built for the CPU alone"),
-        (("--time-limit", "-1"), 2, "takes seconds"),
-        (("more.tflite",), 2, "one argument too many"),
-        (("--warmup",), 2, "its value is missing"),
-    ],
-)
-def test_wrong_arguments_are_one_sentence(built, tmp_path, options, code, told):
-    refused(built.run(tmp_path / "results", *options), code, told)
 
 
 def refused(ran, code, told):
@@ -197,25 +148,6 @@ def test_an_input_that_does_not_fit_is_refused(built, tmp_path, array, code, tol
     refused(built.run(tmp_path / "results", inputs=[tmp_path / "x.npy"]), code, told)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff{}", b"\x93NUMPY\x01\x00\x02\x00{}", b"not an array at all"]
-)
-def test_an_input_that_is_no_npy_file_is_refused(built, tmp_path, content):
-    (tmp_path / "x.npy").write_bytes(content)
-    refused(built.run(tmp_path / "results", inputs=[tmp_path / "x.npy"]), 1, "x.npy")
-
-
-def test_a_folder_that_cannot_be_written_is_told(built, tmp_path):
-    (tmp_path / "results").write_text("a file")
-    ended = built.run(tmp_path / "results")
-    assert (ended.code, "cannot make the folder" in ended.err) == (1, True)
-
-
-def test_without_a_library_cmake_says_how_to_give_one(bundle, tmp_path):
-    with pytest.raises(AssertionError, match="DLITERT_LIBRARY"):
-        build(bundle, tmp_path, "-DLITERT_LIBRARY=/nowhere/libLiteRt.so")
-
-
 @pytest.mark.parametrize("sanitizers", ["thread", "address,undefined"])
 def test_no_race_and_no_fault_is_found_by_sanitizers(bundle, tmp_path, sanitizers):
     runner = build(bundle, tmp_path, f"-DRUNNER_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=Debug")
@@ -223,27 +155,3 @@ def test_no_race_and_no_fault_is_found_by_sanitizers(bundle, tmp_path, sanitizer
     assert ran.code == 0, ran.err
     assert "Sanitizer" not in ran.err
     assert replay(ran.folder / "record.jsonl").finished == 1
-
-
-def test_names_of_any_kind_are_those_of_the_file(built, tmp_path):
-    def make(path):
-        b = Builder(path)
-        b.conv('st"em', "stem", "cpu", "x", "t0", 6)
-        b.conv("s1 é??-$(x);", "s1", "cpu", "t0", 't?"1', 6)
-        b.head("head", "head", "cpu", 't?"1', "y", 5)
-        return b.write("y")
-
-    bundle = exported(tmp_path, make)
-    ran = run_beside(bundle, again(bundle, built, tmp_path / "named"), tmp_path)
-    same(ran)
-    assert ran.json("times.json")["steps"].keys() == {'st"em', "s1 é??-$(x);", "head"}
-    assert replay(ran.folder / "record.jsonl").finished == 1
-
-
-def test_what_no_accelerator_takes_is_told_to_stay_on_the_cpu(bundle, built, tmp_path):
-    runner = again(bundle, built, tmp_path / "accelerated", "-DRUNNER_ACCELERATORS", "options.cpp")
-    ran = run_beside(bundle, runner, tmp_path, "--accelerator", "dsp=npu")
-    same(ran)
-    # No machine of the tests has an NPU that LiteRT drives.
-    assert ran.json("times.json")["on_cpu"] == ["s1.dsp", "s2.dsp"]
-    assert "operators of s1.dsp stay on the CPU" in ran.out

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import UsageError
-from scheduler.adapt.policy import Policy, Probed, Ran, Rules
+from scheduler.adapt.policy import Policy, Rules
 from scheduler.delegates import CpuDelegate
 from scheduler.delegates.base import Compiled, Invocation
 from scheduler.runtime.adaptive import AdaptiveSession
@@ -61,49 +61,6 @@ def sessions(bundle_dir):
         yield gpu, {"both": both, "cpu alone": alone}
 
 
-@pytest.mark.slow
-def test_another_plan_is_run_while_a_processor_is_busy_and_the_first_again_when_it_is_free(bundle_dir, sessions):
-    gpu, both = sessions
-    session = AdaptiveSession(both, RULES, quiet=3)
-    want = onnx_runtime.output(bundle_dir / "model.onnx", X)
-    assert session.present == "both"
-    gpu.seconds = 12 * USUAL
-    for _ in range(12):
-        assert np.allclose(session(X), want, atol=1e-5)
-        if session.present == "cpu alone":
-            break
-    assert session.present == "cpu alone"
-    gpu.seconds = USUAL
-    for _ in range(60):
-        assert np.allclose(session(X), want, atol=1e-5)
-        if session.present == "both":
-            break
-    assert session.present == "both"
-    kinds = [each.kind for each in session.decisions]
-    assert kinds[0] == "move"
-    assert "return" in kinds
-    assert "gpu takes" in session.decisions[0].reason
-
-
-@pytest.mark.slow
-def test_looks_run_beside_inferences_which_keep_their_plan(sessions):
-    gpu, both = sessions
-    session = AdaptiveSession(both, RULES, quiet=3)
-    gpu.seconds = 12 * USUAL
-    for _ in range(60):
-        session(X)
-        if session.decisions and session.decisions[-1].kind == "stay away":
-            break
-    kinds = [each.kind for each in session.decisions]
-    assert kinds == ["move", "probe", "stay away"]
-    assert all(each.after == "cpu alone" for each in session.decisions)
-    probed = [event for event in session.events if isinstance(event, Probed)]
-    assert [each.processor for each in probed] == ["gpu"]
-    assert probed[0].measured_ms > 3 * probed[0].expected_ms
-    left = next(number for number, event in enumerate(session.events) if isinstance(event, Ran) and event.alternative == "cpu alone")
-    assert {event.alternative for event in session.events[left:] if isinstance(event, Ran)} == {"cpu alone"}
-
-
 def test_policy_that_is_told_the_same_decides_the_same(sessions):
     gpu, both = sessions
     session = AdaptiveSession(both, RULES, quiet=3)
@@ -117,16 +74,6 @@ def test_policy_that_is_told_the_same_decides_the_same(sessions):
         decisions += [decision] if decision is not None else []
     assert tuple(decisions) == session.decisions
     assert state.present == session.present
-
-
-@pytest.mark.slow
-def test_undisturbed_times_are_those_of_the_steps(sessions):
-    _, both = sessions
-    found = AdaptiveSession(both, quiet=2).alternatives
-    on_gpu = [work for work in found["both"].work if work.processor == "gpu"]
-    assert on_gpu
-    assert all(work.computing_ms >= 1e3 * USUAL for work in on_gpu)
-    assert set(found["cpu alone"].computing_ms) == {"cpu"}
 
 
 def test_one_plan_is_run_whatever_happens(bundle_dir):

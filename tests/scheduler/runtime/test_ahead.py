@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError
 from scheduler.delegates.base import Invocation, UnableError
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.runtime import queues
 from scheduler.runtime.ahead import awaited, followers, in_a_row
-from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
+from scheduler.runtime.plan import PlannedSubgraph, plan_of
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
 from tests.scheduler.bundles import one_after_the_other
@@ -40,11 +39,6 @@ def test_step_that_waits_for_another_queue_does_not_follow():
     assert followers(made, {"a": "q", "b": "r", "c": "q"}) == {}
 
 
-def test_step_that_may_be_ready_at_the_same_time_keeps_others_from_following():
-    made = plan(steps(a="", b="a", c="a", d="b c"))
-    assert followers(made, dict.fromkeys("abcd", "q")) == {}
-
-
 def test_what_waits_for_steps_of_long_ago_follows_too():
     made = plan(steps(a="", b="a", c="b", d="a c"))
     assert followers(made, {"a": "r", "b": "q", "c": "q", "d": "q"}) == {"b": "c", "c": "d"}
@@ -53,12 +47,6 @@ def test_what_waits_for_steps_of_long_ago_follows_too():
 def test_end_of_a_step_is_news_unless_one_step_alone_reads_it():
     made = plan(steps(a="", b="a", c="a", d="b c", e="d"))
     assert [awaited(made, name) for name in "abcde"] == [True, False, False, False, True]
-
-
-def test_nothing_follows_across_a_join():
-    joins = [PlannedJoin("j", "s", "concat", ("a.y", "b.y"), "j.y", "p")]
-    made = plan(steps(a="", b="", c="j"), joins)
-    assert followers(made, {"a": "q", "b": "r", "c": "q"}) == {}
 
 
 @st.composite
@@ -148,18 +136,6 @@ def test_steps_that_a_queue_goes_on_with_are_run_once_and_give_the_networks_outp
     assert noting.begun == ["s1.gpu", "s2.gpu", "s3.gpu"] * 5
 
 
-def test_every_tensor_can_be_looked_at_though_steps_follow_each_other(path):
-    with Session(path, {"gpu": "reference"}, memory_planner="greedy") as session:
-        session(X)
-        seen = session.tensors(X)
-        assert sorted(seen) == ["t0", "t1", "t2", "t3", "x", "y"]
-        whole = session(X)
-        assert np.allclose(seen["y"], whole)
-    with Session(path, {"gpu": "cpu"}, memory_planner="naive") as session:
-        wanted = session.tensors(X)
-    assert all(np.allclose(seen[name], wanted[name], atol=1e-5) for name in wanted)
-
-
 @pytest.mark.parametrize("broken", ["s1.gpu", "s2.gpu", "s3.gpu"])
 def test_step_that_fails_is_redone_elsewhere_and_what_follows_runs_after_it(path, broken):
     noting = Noting()
@@ -174,26 +150,3 @@ def test_step_that_fails_is_redone_elsewhere_and_what_follows_runs_after_it(path
     counts = Counter(noting.begun)
     assert counts.pop(broken) == 2
     assert set(counts.values()) == {4}
-
-
-def test_step_that_fails_for_good_is_one_error_and_the_next_run_is_whole(path):
-    noting = Noting()
-    noting.falls_back_on = None
-    with Session(path, {"gpu": "reference"}, delegates={"reference": noting}) as session:
-        noting.broken.add("s2.gpu")
-        for _ in range(2):
-            with pytest.raises(StretchError, match=r"s2\.gpu"):
-                session(X)
-        noting.broken.clear()
-        assert np.allclose(session(X), onnx_runtime.output(path / "model.onnx", X), atol=1e-5)
-    assert Counter(noting.begun) == {"s1.gpu": 3, "s2.gpu": 3, "s3.gpu": 1}
-
-
-def test_step_that_was_moved_is_no_follower_any_more(path):
-    noting = Noting()
-    with Session(path, {"gpu": "reference"}, delegates={"reference": noting}) as session:
-        session(X)
-        session.replace("s2.gpu", "cpu")
-        assert np.allclose(session(X), onnx_runtime.output(path / "model.onnx", X), atol=1e-5)
-        assert {span.name: span.queue for span in session.trace.spans}["s2.gpu"] != "reference"
-    assert Counter(noting.begun) == {"s1.gpu": 2, "s2.gpu": 1, "s3.gpu": 2}

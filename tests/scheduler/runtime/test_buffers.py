@@ -1,3 +1,5 @@
+"""Memory of tensors, slices and rows."""
+
 from dataclasses import replace
 
 import msgspec
@@ -7,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from predictors.join import Join
-from predictors.joins import joins, meetings
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Tensor
+from scheduler.delegates.base import AsyncInvocation, Invocation
 from scheduler.memory import planners
+from scheduler.runtime.band import with_rows
 from scheduler.runtime.buffers import SHARED_AT_MOST, Buffers
-from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, make_plan, plan_of
+from scheduler.runtime.plan import PlannedSubgraph, make_plan, plan_of
 from tests.scheduler.runtime.plans import plans
 
 
@@ -72,26 +74,8 @@ def test_sum_adds_all_branches_and_leaves_them_as_they_are(buffers_of, processor
     assert all(np.array_equal(buffers.arrays[n], v) for n, v in zip(names, values, strict=True))
 
 
-@pytest.mark.parametrize(("layout", "axis"), [("NCHW", 1), ("NHWC", 3)])
-def test_join_that_is_registered_from_outside_computes_into_its_output(monkeypatch, layout, axis):
-    def widest_first(parts, axis, out):
-        return np.concatenate(sorted(parts, key=lambda part: -part.shape[axis]), axis, out=out)
-
-    monkeypatch.setitem(joins._items, "sorted", Join("sorted"))
-    monkeypatch.setitem(meetings._items, "sorted", replace(meetings.get("concat"), in_place=False, combine=widest_first))
-    shape = {name: (2, 3, 3, width) if axis == 3 else (2, width, 3, 3) for name, width in {"a": 2, "b": 3, "c": 5}.items()}
-    plan = plan_of(["a", "b"], ["c"], [], [PlannedJoin("j", "s", "sorted", ("a", "b"), "c", "cpu")])
-    buffers = Buffers(plan, [Tensor(name, each, "", (), layout=layout) for name, each in shape.items()])
-    a, b = fill(buffers, ["a", "b"])
-    buffers.joins["j"]()
-    assert np.array_equal(buffers.arrays["c"], np.concatenate([b, a], axis=axis))
-
-
 def alive_together(plan, a, b, readers):
-    """Whether two tensors may be in use at once, by following what reads what: an oracle that knows no steps' numbers.
-
-    `readers` has the one step that uses each copy of rows.
-    """
+    """Whether two tensors may be in use at once, by following what reads what: an oracle that knows no steps' numbers."""
 
     def users(tensor):
         if tensor in readers:
@@ -193,15 +177,6 @@ def test_results_are_those_of_tensors_with_memory_of_their_own_in_any_order_of_s
     assert all(np.array_equal(found[name], value) for name, value in expected.items())
 
 
-@pytest.mark.parametrize("planner", ["flow", "greedy", "offset"])
-def test_chain_needs_less_memory_than_its_tensors(planner):
-    subgraphs = [PlannedSubgraph(f"s{i}", f"s{i}", "", "cpu", (f"t{i}",), (f"t{i + 1}",)) for i in range(6)]
-    tensors = [Tensor(f"t{i}", (1, 16, 8, 8), "", ()) for i in range(7)]
-    buffers = Buffers(plan_of(["t0"], ["t6"], subgraphs, []), tensors, planners.get(planner))
-    # A step needs what it reads and what it writes, and of those that are over none.
-    assert buffers.bytes == 2 * 16 * 8 * 8 * 4
-
-
 def test_every_tensor_that_is_no_slice_starts_at_a_cache_line(buffers_of):
     buffers = buffers_of()
     for name in buffers.memory.offsets:
@@ -274,3 +249,67 @@ def test_tensor_that_is_called_like_a_copy_of_rows_keeps_its_memory():
     tensors = [Tensor(n, (1, 2, 2, 2), "", ()) for n in ("x", name, "y")]
     bound, _ = Buffers(plan, tensors).reads(plan.subgraphs["s"])
     assert [bound[n].shape for n in ("x", name)] == [(1, 2, 1, 2), (1, 2, 2, 2)]
+
+
+class Doubled(Invocation):
+    """Writes twice what it reads."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def run(self):
+        self.y[...] = 2 * self.x
+
+    def conversions(self):
+        return (("to NHWC", 1, 2),)
+
+
+class DoubledLater(AsyncInvocation):
+    """The same, begun with `enqueue`."""
+
+    def __init__(self, x, y):
+        self.x, self.y, self.read = x, y, None
+
+    def enqueue(self):
+        self.read = self.x.copy()
+
+    def wait(self):
+        self.y[...] = 2 * self.read
+
+    def times(self):
+        return 5, 9
+
+
+def image():
+    x = np.arange(24.0).reshape(1, 3, 4, 2)
+    return x, np.zeros((1, 3, 2, 2)), np.zeros((1, 3, 2, 2))
+
+
+def test_rows_are_copied_before_every_run_and_told_as_a_conversion():
+    x, own, y = image()
+    call = with_rows(Doubled(own, y), [(own, x[:, :, 1:3])])
+    for _ in range(2):
+        call.run()
+        assert np.array_equal(y, 2 * x[:, :, 1:3])
+        x += 1
+    (rows, start, end), inner = call.conversions()
+    assert (rows, inner) == ("rows", ("to NHWC", 1, 2))
+    assert 0 < start <= end
+
+
+def test_what_is_enqueued_reads_rows_as_they_were_then():
+    x, own, y = image()
+    call = with_rows(DoubledLater(own, y), [(own, x[:, :, 1:3])])
+    assert isinstance(call, AsyncInvocation)
+    before = x[:, :, 1:3].copy()
+    call.enqueue()
+    x += 1
+    call.wait()
+    assert np.array_equal(y, 2 * before)
+    assert call.times() == (call.conversions()[0][1], 9)
+
+
+def test_nothing_to_copy_leaves_the_invocation_as_it_is():
+    _, own, y = image()
+    call = Doubled(own, y)
+    assert with_rows(call, []) is call

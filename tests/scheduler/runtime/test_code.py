@@ -8,7 +8,6 @@ from scheduler.bundle.load import load_bundle
 from scheduler.cores import available_cores
 from scheduler.delegates import CpuDelegate, Delegate
 from scheduler.delegates.base import AsyncInvocation, Compiled, UnableError
-from scheduler.memory import MemoryPlan
 from scheduler.placement.place import Placement
 from scheduler.runtime.code import Code
 from scheduler.runtime.record import replay
@@ -135,42 +134,6 @@ def test_device_lost_with_several_in_flight_loses_no_inference(bundle_dir, tmp_p
     assert replay(tmp_path / "run.jsonl").finished == 9
 
 
-def test_lost_device_without_a_delegate_to_fall_back_on_fails_the_run(bundle_dir):
-    delegate = Losing()
-    delegate.falls_back_on = None
-    with session_of(bundle_dir, delegate) as session:
-        delegate.lost.set()
-        with pytest.raises(StretchError, match=r"subgraph `s1\.gpu` failed .* the device was lost"):
-            session(numbers())
-        delegate.lost.clear()
-        assert right(bundle_dir, session(numbers()))
-
-
-def test_subgraph_measured_alone_on_a_lost_device_goes_elsewhere_too(bundle_dir):
-    delegate = Losing()
-    with session_of(bundle_dir, delegate) as session:
-        delegate.lost.set()
-        with pytest.warns(UserWarning, match="the device was lost"):
-            assert session.time_alone("s1.gpu") > 0
-        assert list(session.replaced) == ["s1.gpu"]
-
-
-@pytest.mark.opencl
-def test_opencl_device_without_memory_leaves_its_subgraphs_to_the_cpu(bundle_dir):
-    pytest.importorskip("pyopencl")
-    from scheduler.delegates.opencl import OpenCLDelegate
-
-    def huge(tensors, alignment):
-        return MemoryPlan({t.name: 0 for t in tensors.tensors}, {t.name: 0 for t in tensors.tensors}, (1 << 60,))
-
-    delegate = OpenCLDelegate(planner=huge, fallback=True)
-    with pytest.warns(UserWarning, match=r"`s[12]\.gpu` of the gpu runs on the CPU: the OpenCL device `.*` has no memory for the subgraph"):
-        session = Session(bundle_dir, {"gpu": "opencl"}, delegates={"opencl": delegate})
-    with session:
-        assert right(bundle_dir, session(numbers()))
-        assert {place.delegate for place in session.replaced.values()} == {"cpu"}
-
-
 def test_subgraph_moves_between_runs_and_its_code_is_made_while_the_session_lives(bundle_dir):
     with Session(bundle_dir, {"gpu": "reference"}) as session:
         assert right(bundle_dir, session(numbers()))
@@ -182,13 +145,3 @@ def test_subgraph_moves_between_runs_and_its_code_is_made_while_the_session_live
         assert session.trace.replaced["s1.gpu"] == f"mapped to cpu{CORE}"
         with pytest.raises(StretchError, match="unknown subgraph"):
             session.replace("s9.gpu", f"cpu{CORE}")
-
-
-def test_subgraph_moves_while_inferences_are_in_flight(bundle_dir, tmp_path):
-    with Session(bundle_dir, {"gpu": "reference"}, in_flight=3, record=tmp_path / "run.jsonl") as session:
-        futures = []
-        for turn in range(4):
-            futures += [session.submit(numbers(seed)) for seed in range(4)]
-            session.replace("s1.gpu", (f"cpu{CORE}", "reference")[turn % 2])
-        assert all(right(bundle_dir, future.result(60), i % 4) for i, future in enumerate(futures))
-    assert replay(tmp_path / "run.jsonl").finished == 16

@@ -1,20 +1,33 @@
+"""Steps of one inference, how they are bound, checked and timed."""
+
 import os
+import statistics
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
-from scheduler.delegates.base import Invocation
+from scheduler.delegates.base import AsyncInvocation, Invocation, UnableError
 from scheduler.delegates.null import NullDelegate
 from scheduler.delegates.reference import ReferenceDelegate
+from scheduler.faults.policy import FaultPolicy
 from scheduler.placement.mapping import place_processors
-from scheduler.placement.place import place_subgraphs
+from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.buffers import Buffers
+from scheduler.runtime.checked import Check, checked
 from scheduler.runtime.code import Code
+from scheduler.runtime.distance import TOLERANCE
+from scheduler.runtime.driver import Driver, Lane
+from scheduler.runtime.events import StepFailed, StepReturned
 from scheduler.runtime.executor import Executor
 from scheduler.runtime.plan import make_plan
+from scheduler.runtime.sequential import Sequential, max_error
+from scheduler.runtime.trace import Span, Trace, timeline, typical
+from tests import onnx_runtime
 
 
 def executor_of(path, delegate, mapping=None, placed=None):
@@ -77,23 +90,6 @@ def test_trace_has_every_step_once_with_no_step_before_its_inputs(executor):
     assert max(ends.values()) <= trace.end_ns
 
 
-def test_subgraphs_of_one_queue_do_not_overlap(executor):
-    spans = [span for span in executor.run().spans if span.kind == "subgraph"]
-    for a in spans:
-        for b in spans:
-            assert a is b or a.queue != b.queue or a.end_ns <= b.start_ns or b.end_ns <= a.start_ns
-
-
-def test_run_twice_gives_the_same_output(executor):
-    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8))
-    executor.buffers.arrays["x"][...] = x
-    executor.run()
-    first = executor.buffers.arrays["y"].copy()
-    executor.buffers.arrays["x"][...] = x
-    executor.run()
-    assert np.array_equal(executor.buffers.arrays["y"], first)
-
-
 def test_placement_that_promises_a_command_queue_needs_a_delegate_that_has_one(bundle_dir):
     with pytest.raises(StretchError, match="says that it is asynchronous"):
         executor_of(bundle_dir, ReferenceDelegate(), {"gpu": "null_async"})
@@ -111,3 +107,224 @@ def test_failing_join_is_one_error_and_the_next_run_is_whole(bundle_dir):
     executor.buffers.joins["s2.join"] = kept
     assert len(executor.run().spans) == 8
     executor.close()
+
+
+STEM = "stem"
+
+
+class Falling(ReferenceDelegate):
+    """Computes, and says what runs instead where it cannot."""
+
+    falls_back_on = "cpu"
+
+
+class Standing(Driver[Lane]):
+    """Starts nothing; notes which queues it was to open."""
+
+    def __init__(self, path, lanes=1, delegate=None):
+        bundle = load_bundle(path)
+        plan = make_plan(bundle.manifest)
+        buffers = [Buffers(plan, bundle.manifest.tensors) for _ in range(lanes)]
+        super().__init__(plan, [Lane(each) for each in buffers], Code(bundle, {"reference": delegate or Falling()}), None)
+        self.places = place_subgraphs(
+            bundle.manifest.subgraphs, place_processors(["cpu", "gpu"], dict.fromkeys(("cpu", "gpu"), "reference"))
+        )
+        self.opened = []
+
+    def _open(self, place):
+        self.opened.append(place.queue)
+
+    def _placed(self):
+        return self.places
+
+
+def test_code_is_bound_once_to_every_lanes_own_buffers(bundle_dir):
+    driver = Standing(bundle_dir, lanes=3)
+    place = driver.places[STEM]
+    for _ in range(2):
+        driver._add(STEM, place)
+    calls = [lane.calls[STEM, place] for lane in driver._lanes]
+    assert len(set(map(id, calls))) == 3
+    out = driver.plan.subgraphs[STEM].outputs[0]
+    for number, lane in enumerate(driver._lanes):
+        lane.buffers.arrays["x"][...] = number
+        lane.calls[STEM, place].run()
+    results = [lane.buffers.arrays[out].copy() for lane in driver._lanes]
+    assert not np.allclose(results[1], results[2])
+    driver._add(STEM, place)
+    assert [lane.calls[STEM, place] for lane in driver._lanes] == calls
+
+
+def test_invocations_that_are_not_asynchronous_as_they_should_be_are_refused(bundle_dir):
+    driver = Standing(bundle_dir)
+    place = Placement("gpu", "reference", (), "reference:gpu", "async", True, "")
+    with pytest.raises(StretchError, match="`reference` says that it is asynchronous"):
+        driver._add(STEM, place)
+    assert (STEM, place) not in driver._lanes[0].calls
+    assert driver.opened == []
+
+
+def test_step_that_cannot_run_goes_where_its_delegate_falls_back_on(bundle_dir):
+    driver = Standing(bundle_dir)
+    place = driver.places[STEM]
+    with pytest.warns(UserWarning, match="subgraph `stem` of the cpu runs on the CPU: lost"):
+        event = driver._lost(0, STEM, place.queue, place, UnableError("lost"))
+    assert isinstance(event, StepReturned)
+    assert event.placement.delegate == "cpu"
+    assert (STEM, event.placement) in driver._lanes[0].calls
+    assert driver._replaced == {STEM: event.placement.reason}
+    assert driver._lanes[0].errors == {}
+
+
+def test_step_that_another_inference_has_placed_anew_is_not_placed_again(bundle_dir):
+    driver = Standing(bundle_dir)
+    before = driver.places[STEM]
+    elsewhere = Placement("cpu", "cpu", (), "elsewhere", "blocking", True, "found before")
+    driver.places = {**driver.places, STEM: elsewhere}
+    event = driver._lost(0, STEM, before.queue, before, UnableError("lost"))
+    assert event == StepReturned(0, STEM, before.queue, elsewhere)
+    assert driver.opened == []
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), UnableError("lost")])
+def test_step_that_has_nowhere_to_go_fails_with_its_own_error(bundle_dir, error):
+    driver = Standing(bundle_dir, delegate=NullDelegate())
+    place = driver.places[STEM]
+    event = driver._lost(0, STEM, place.queue, place, error)
+    assert event == StepFailed(0, STEM, place.queue, str(error))
+    assert driver._lanes[0].errors == {STEM: error}
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+def test_computes_what_onnx_runtime_computes_on_any_number_of_cores(bundle_dir, threads):
+    cores = tuple(sorted(os.sched_getaffinity(0))[:threads])
+    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    expected = onnx_runtime.output(bundle_dir / "model.onnx", x)
+    model = Sequential(bundle_dir / "model.onnx", cores)
+    before = os.sched_getaffinity(0)
+    assert np.allclose(model.run(x), expected, atol=1e-6)
+    assert model.time() > 0
+    assert os.sched_getaffinity(0) == before
+
+
+def test_input_of_another_shape_is_refused(bundle_dir):
+    with pytest.raises(StretchError, match="the model takes"):
+        Sequential(bundle_dir / "model.onnx").run(np.zeros((1, 3, 9, 9), np.float32))
+
+
+def test_max_error_is_relative_to_the_largest_expected_element():
+    assert max_error(np.array([1.0, -4.5]), np.array([1.0, -4.0])) == pytest.approx(0.125)
+    assert max_error(np.array([0.5]), np.array([0.0])) == pytest.approx(0.5)
+
+
+def test_last_places_of_numbers_around_one_are_no_difference_of_what_lies_between_0_and_1():
+    tiny = np.array([1e-5, 0.0])
+    assert max_error(tiny + 4e-7, tiny) == 0
+    assert max_error(tiny * 1.2, tiny) == pytest.approx(0.2, abs=0.05)
+    assert max_error(tiny - 1e-5 + 4e-7, tiny - 1e-5) > 0.01
+    assert np.isnan(max_error(np.array([np.nan, 0.0]), tiny))
+
+
+WANT = np.arange(6, dtype=np.float32)
+
+
+class Writes(Invocation):
+    """Writes given numbers into an array, run by run."""
+
+    def __init__(self, array, *values):
+        self.array, self.values = array, list(values)
+
+    def run(self):
+        self.array[:] = self.values.pop(0)
+
+
+class WritesLater(Writes, AsyncInvocation):
+    def enqueue(self):
+        pass
+
+    def wait(self):
+        Writes.run(self)
+
+    def times(self):
+        return (1, 2)
+
+
+def made(kind, values, policy, other=lambda: ("cpu", [WANT]), precision="fp32"):
+    array = np.zeros(6, np.float32)
+    return checked(kind(array, *values), Check([array], other, precision, [TOLERANCE[precision]], policy))
+
+
+@pytest.mark.parametrize("kind", [Writes, WritesLater])
+def test_nan_where_another_delegate_has_numbers_is_found(kind):
+    nan = WANT.copy()
+    nan[2] = np.nan
+    call = made(kind, [WANT, nan], FaultPolicy())
+    call.run()
+    with pytest.raises(UnableError, match="NaN or infinity where the delegate `cpu` gives numbers"):
+        call.run()
+
+
+@pytest.mark.parametrize("kind", [Writes, WritesLater])
+def test_wrong_numbers_are_found_in_the_runs_that_are_looked_at(kind):
+    call = made(kind, [WANT * 2] * 3, FaultPolicy(spot_every=3))
+    call.run()
+    call.run()
+    with pytest.raises(UnableError, match=r"off by 1 from that of the delegate `cpu`, 0\.001 is allowed in fp32"):
+        call.run()
+
+
+def test_what_rounding_explains_is_right():
+    made(Writes, [WANT * 1.2], FaultPolicy(spot_every=1), precision="int8").run()
+
+
+@pytest.mark.parametrize("other", [lambda: None, lambda: ("cpu", [WANT * np.inf])], ids=["no other", "none there either"])
+def test_nothing_is_said_where_there_is_nothing_to_compare_with(other):
+    with np.errstate(all="ignore"):
+        made(Writes, [WANT * np.inf], FaultPolicy(spot_every=1), other).run()
+
+
+def test_asynchronous_calls_stay_so_and_tell_their_times():
+    call = made(WritesLater, [WANT], FaultPolicy())
+    assert isinstance(call, AsyncInvocation)
+    assert call.times() == (1, 2)
+    assert call.conversions() == ()
+
+
+MS = 1_000_000
+
+
+def trace(*spans):
+    """Spans as (name, processor, start ms, end ms)."""
+    made = tuple(Span(n, p, f"q{p}", "join" if n == "join" else "subgraph", int(a * MS), int(b * MS)) for n, p, a, b in spans)
+    return Trace(made, 0, 10 * MS)
+
+
+def test_overlap_is_the_time_in_which_both_ran():
+    one = trace(("a", "cpu", 0, 4), ("b", "gpu", 3, 6), ("c", "cpu", 5, 9), ("join", "gpu", 0, 10))
+    assert one.overlap_ms("cpu", "gpu") == one.overlap_ms("gpu", "cpu") == 2
+    assert one.busy_ms() == {"cpu": 8, "gpu": 3}
+    assert one.makespan_ms == 10
+
+
+def test_timeline_marks_where_each_processor_ran():
+    lines = timeline(trace(("a", "cpu", 0, 5), ("b", "gpu", 5, 10), ("join", "cpu", 9, 10)), width=10)
+    assert lines[0] == "cpu |#####.....|"
+    assert lines[1] == "gpu |.....#####|"
+    assert lines[2].endswith("10.00 ms")
+
+
+times = st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted)
+
+
+@given(st.lists(times, max_size=6), st.lists(times, max_size=6))
+def test_overlap_agrees_with_counting_every_tick(cpu, gpu):
+    """Oracle: for each tick, spans of the one times spans of the other."""
+    spans = [("a", "cpu", *t) for t in cpu] + [("b", "gpu", *t) for t in gpu]
+    expected = sum(sum(a <= t < b for a, b in cpu) * sum(a <= t < b for a, b in gpu) for t in range(100))
+    assert trace(*spans).overlap_ms("cpu", "gpu") == pytest.approx(expected)
+
+
+@given(st.lists(st.integers(0, 100), min_size=1))
+def test_typical_inference_is_the_one_with_the_median_makespan(lengths):
+    made = [Trace((), 0, ms * MS) for ms in lengths]
+    assert typical(made).makespan_ms == statistics.median_low(lengths)

@@ -1,14 +1,18 @@
+"""What a caller hands in and what it gets back."""
+
+from math import inf, nan
+
 import numpy as np
 import pytest
 
 from predictors.errors import UsageError
+from scheduler.placement.place import Placement
+from scheduler.runtime.distance import TOLERANCE, distance
+from scheduler.runtime.failures import HangError, step_failure
 from scheduler.runtime.inputs import as_array, as_arrays, check_input, check_inputs, plain
+from scheduler.runtime.urgency import checked_priority, deadline_at
 
 LIKE = np.zeros((1, 3, 4, 5), np.float32)
-
-
-def test_numpy_array_is_handed_on_as_it_is():
-    assert as_array(LIKE) is LIKE
 
 
 @pytest.mark.torch
@@ -43,17 +47,6 @@ def test_channels_last_is_recognised():
     assert "NHWC" in refused.value.hint
 
 
-def test_another_shape_gets_no_hint_of_layouts():
-    with pytest.raises(UsageError, match="has shape") as refused:
-        check_input(np.zeros((1, 4, 4, 5), np.float32), LIKE)
-    assert refused.value.hint is None
-
-
-def test_one_array_is_the_input_of_a_model_that_has_one():
-    assert as_arrays(LIKE, ("x",)) == {"x": LIKE}
-    assert as_arrays({"x": LIKE}, ("x",)) == {"x": LIKE}
-
-
 def test_inputs_come_in_the_order_of_the_model():
     other = LIKE + 1
     assert list(as_arrays({"b": other, "a": LIKE}, ("a", "b"))) == ["a", "b"]
@@ -84,3 +77,63 @@ def test_wrong_input_is_named_where_there_are_several():
 def test_values_by_name_are_plain_where_there_is_one():
     assert plain({"y": LIKE}) is LIKE
     assert plain({"y": LIKE, "z": LIKE}).keys() == {"y", "z"}
+
+
+def test_equal_tensors_are_at_no_distance():
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    assert [distance(x, x, precision) for precision in TOLERANCE] == [0, 0, 0]
+
+
+def test_fp32_is_judged_by_its_largest_difference_and_less_by_root_mean_square():
+    want = np.full(100, 2, np.float32)
+    got = want.copy()
+    got[7] += 1
+    assert distance(got, want, "fp32") == pytest.approx(0.5)
+    assert distance(got, want, "int8") == pytest.approx(1 / np.linalg.norm(want))
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+def test_what_is_no_number_is_within_no_tolerance(precision):
+    want = np.ones(4, np.float32)
+    got = np.array([1, np.nan, 1, 1], np.float32)
+    assert not distance(got, want, precision) <= TOLERANCE[precision]
+
+
+GPU = Placement("gpu", "cpu", (1,), "cpu1", "blocking", True, "")
+
+
+def test_failed_subgraph_is_named_with_its_processor_and_first_line():
+    error = step_failure("s1.gpu", GPU, RuntimeError("no memory\nat line 3"))
+    assert error.message == "subgraph `s1.gpu` failed on processor `gpu` (delegate `cpu`): no memory"
+
+
+def test_failed_join_is_named():
+    assert step_failure("s1.join", None, ValueError("bad")).message == "join `s1.join` failed: bad"
+
+
+def test_hang_is_named_with_where_it_ran_and_how_long():
+    error = HangError.of("s1.gpu", GPU, 2.5)
+    assert error.message == "subgraph `s1.gpu` did not end within 2.5 s on processor `gpu` (delegate `cpu`)"
+    assert "--map gpu=cpu" in error.hint
+
+
+@pytest.mark.parametrize("deadline", [0, -1, nan, inf])
+def test_deadline_that_cannot_be_kept_is_refused(deadline):
+    with pytest.raises(UsageError, match="deadline"):
+        deadline_at(0.0, deadline)
+
+
+def test_deadline_counts_from_now_and_none_is_never():
+    assert deadline_at(2.0, 500) == 2.5
+    assert deadline_at(2.0, None) == inf
+
+
+@pytest.mark.parametrize("priority", [-101, 101])
+def test_priority_out_of_range_is_refused(priority):
+    with pytest.raises(UsageError, match="no priority"):
+        checked_priority(priority)
+
+
+@pytest.mark.parametrize("priority", [-100, 0, 100])
+def test_priority_in_range_is_itself(priority):
+    assert checked_priority(priority) == priority

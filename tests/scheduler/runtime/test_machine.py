@@ -1,8 +1,11 @@
+"""The order of steps and the state machine that keeps it."""
+
 from dataclasses import replace
 
 import pytest
 
 from predictors.errors import StretchError
+from scheduler.bundle.load import load_bundle
 from scheduler.runtime.events import (
     Enqueue,
     Fail,
@@ -18,6 +21,7 @@ from scheduler.runtime.events import (
     Wait,
 )
 from scheduler.runtime.machine import CALLING_THREAD, Machine
+from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, make_plan, plan_of
 from tests.scheduler.runtime.plans import CPU, DSP, GPU, blocking, planned, three_processors
 
 
@@ -67,10 +71,7 @@ def test_subgraphs_of_one_queue_run_one_after_the_other_in_topological_order():
 
 
 def test_processors_start_on_the_next_segment_without_waiting_for_a_processor_they_do_not_need():
-    machine = machine_of(
-        [("a.gpu", "gpu", "x", "a"), ("a.dsp", "dsp", "x", "b"), ("b.gpu", "gpu", "a", "c")],
-        [("join", ("c", "b"), "y")],
-    )
+    machine = machine_of([("a.gpu", "gpu", "x", "a"), ("a.dsp", "dsp", "x", "b"), ("b.gpu", "gpu", "a", "c")], [("join", ("c", "b"), "y")])
     first = [Enqueue(0, "a.gpu", "gpu"), Submit(0, "a.dsp", "cpu1"), Wait({"gpu": "a.gpu", "cpu1": "a.dsp"})]
     assert machine.handle(InputReady(0)) == first
     assert machine.handle(StepDone(0, "a.gpu", "gpu")) == [Enqueue(0, "b.gpu", "gpu"), Wait({"cpu1": "a.dsp", "gpu": "b.gpu"})]
@@ -245,3 +246,49 @@ def test_inline_placement_needs_a_calling_thread():
     plan, placements = three_processors()
     with pytest.raises(ValueError, match="calling thread"):
         Machine(plan, placements, caller=False)
+
+
+def test_plan_knows_order_readers_and_how_many_inputs_are_missing(bundle_dir):
+    plan = make_plan(load_bundle(bundle_dir).manifest)
+    assert plan.readers == {
+        "x": ("stem",),
+        "t0": ("s1.cpu", "s1.gpu"),
+        "s1.cpu.y": ("s1.join",),
+        "s1.gpu.y": ("s1.join",),
+        "t1": ("s2.cpu", "s2.gpu"),
+        "s2.cpu.y": ("s2.join",),
+        "s2.gpu.y": ("s2.join",),
+        "t2": ("head",),
+    }
+    assert plan.missing == {"stem": 1, "s1.cpu": 1, "s1.gpu": 1, "s1.join": 2, "s2.cpu": 1, "s2.gpu": 1, "s2.join": 2, "head": 1}
+    assert sorted(plan.order, key=plan.order.get)[0] == "stem"
+    assert (plan.inputs, plan.outputs) == (("x",), ("y",))
+    assert {name: subgraph.processor for name, subgraph in plan.subgraphs.items()}["s1.gpu"] == "gpu"
+
+
+def subgraph(name, inputs, outputs):
+    return PlannedSubgraph(name, name, f"{name}.onnx", "cpu", inputs, outputs)
+
+
+def test_steps_of_several_tensors_are_ordered_by_all_they_read():
+    last = subgraph("last", ("p", "x", "j"), ("y",))
+    plan = plan_of(
+        ["x", "z"], ["y", "q"], [last, subgraph("first", ("z",), ("p", "q"))], [PlannedJoin("j", "j", "sum", ("q", "z"), "j", "cpu")]
+    )
+    assert list(plan.subgraphs) == ["first", "last"]
+    assert sorted(plan.order, key=plan.order.get) == ["first", "j", "last"]
+    assert plan.missing == {"first": 1, "j": 2, "last": 3}
+    assert plan.readers["z"] == ("first", "j")
+    assert plan.step("last") == last
+    assert plan.step("j").outputs == ("j",)
+
+
+def test_steps_that_wait_for_each_other_are_refused():
+    with pytest.raises(StretchError, match="waits for a tensor that nothing writes before it"):
+        plan_of(["x"], ["y"], [subgraph("a", ("x", "b"), ("a",)), subgraph("b", ("a",), ("b",))], [])
+
+
+def test_first_step_that_waits_for_what_nothing_writes_is_named():
+    steps = [subgraph("a", ("x",), ("a",)), subgraph("b", ("lost", "a"), ("b",)), subgraph("c", ("b",), ("c",))]
+    with pytest.raises(StretchError, match="`b` waits for a tensor"):
+        plan_of(["x"], ["c"], steps, [])

@@ -1,4 +1,3 @@
-import gc
 import threading
 
 import numpy as np
@@ -6,10 +5,8 @@ import pytest
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler import FaultPolicy, Scheduler
-from scheduler.delegates import CpuDelegate, NullDelegate
+from scheduler.delegates import CpuDelegate
 from scheduler.delegates.base import Compiled, Invocation
-from scheduler.runtime.events import Finish
-from scheduler.runtime.several import Begins, Several, User
 from tests import onnx_runtime
 
 
@@ -74,24 +71,6 @@ def test_every_future_holds_the_output_of_its_own_bundle_and_input(folders, mapp
         assert np.allclose(scheduler.run(numbers(7), "b"), wanted(folders["b"], numbers(7)), atol=1e-5)
 
 
-@pytest.mark.slow
-def test_callers_of_several_threads_get_their_own(folders):
-    right = []
-    with Scheduler(folders) as scheduler:
-
-        def call(name, first):
-            for seed in range(first, first + 8):
-                y = scheduler.submit(numbers(seed), name, deadline_ms=60_000, priority=seed % 3).result(60)
-                right.append(np.allclose(y, wanted(folders[name], numbers(seed)), atol=1e-5))
-
-        callers = [threading.Thread(target=call, args=(name, first)) for name in folders for first in (0, 10)]
-        for each in callers:
-            each.start()
-        for each in callers:
-            each.join()
-    assert right == [True] * 32
-
-
 def test_the_earliest_deadline_is_served_first(folders):
     gate = Gate(folders["a"])
     ended = []
@@ -104,32 +83,6 @@ def test_the_earliest_deadline_is_served_first(folders):
         gate.go.set()
         first.result(60)
     assert ended.index("soon") < ended.index("late") < ended.index("none")
-
-
-def test_the_machine_told_the_same_again_answers_the_same(folders):
-    """What the real threads told it, of `null` delegates: the simulation's machine is this one."""
-    with Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": NullDelegate(0.001)}, weights={"b": 2.0}) as scheduler:
-        users = {
-            name: User(session.plan, session.places, session.in_flight, session.weight) for name, session in scheduler.sessions.items()
-        }
-        futures = [scheduler.submit(numbers(), name, deadline_ms=1000 if seed % 3 else None) for seed in range(8) for name in folders]
-        for future in futures:
-            future.result(60)
-        events = scheduler.events
-    assert sum(isinstance(event, Begins) for event, _ in events) == 16
-    assert sum(isinstance(go.instruction, Finish) for _, answer in events for go in answer) == 16
-    again = Several(users)
-    assert [tuple(again.handle(event)) for event, _ in events] == [answer for _, answer in events]
-
-
-def test_failure_of_one_bundle_is_told_to_its_callers_alone(folders):
-    gate = Gate(folders["a"], ValueError("broken"))
-    with Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": gate}) as scheduler:
-        bad, good = scheduler.submit(numbers(), "a"), scheduler.submit(numbers(1), "b")
-        assert np.allclose(good.result(60), wanted(folders["b"], numbers(1)), atol=1e-5)
-        with pytest.raises(StretchError, match="broken"):
-            bad.result(60)
-        assert scheduler.run(numbers(2), "b") is not None
 
 
 def test_all_processors_of_a_bundle_lost_are_replaced_where_faults_are_minded(folders):
@@ -164,17 +117,6 @@ def test_what_hangs_of_one_bundle_stops_no_other(folders, faults):
         gate.go.set()
 
 
-def test_subgraph_is_moved_while_others_run(folders):
-    with Scheduler(folders) as scheduler:
-        subgraph = next(iter(scheduler.sessions["a"].plan.subgraphs))
-        futures = [scheduler.submit(numbers(seed), "a") for seed in range(2)]
-        scheduler.sessions["a"].replace(subgraph, "reference")
-        futures += [scheduler.submit(numbers(seed), "a") for seed in range(2, 4)]
-        for seed, future in enumerate(futures):
-            assert np.allclose(future.result(60), wanted(folders["a"], numbers(seed)), atol=1e-5)
-        assert scheduler.sessions["a"].places[subgraph].delegate == "reference"
-
-
 def test_threads_end_with_it_and_closing_twice_is_fine(folders):
     before = len(threads())
     scheduler = Scheduler(folders)
@@ -187,44 +129,12 @@ def test_threads_end_with_it_and_closing_twice_is_fine(folders):
         scheduler.submit(numbers(), "a")
 
 
-@pytest.mark.slow
-def test_scheduler_that_nobody_closed_leaves_no_thread(folders):
-    before = set(threads())
-    scheduler = Scheduler(folders)
-    scheduler.run(numbers(), "a")
-    left = [each for each in threads() if each not in before]
-    del scheduler
-    gc.collect()
-    for each in left:
-        each.join(30)
-    assert not any(each.is_alive() for each in left)
-
-
 def test_the_same_bundle_twice_needs_names_and_then_shares_the_processors_with_itself(folders):
     with pytest.raises(UsageError, match="two bundles would be called `a`"):
         Scheduler([folders["a"], folders["a"]])
     with Scheduler({"one": folders["a"], "other": folders["a"]}) as scheduler:
         one, other = scheduler.submit(numbers(), "one"), scheduler.submit(numbers(), "other")
         assert np.array_equal(one.result(60), other.result(60))
-
-
-def test_folders_give_their_names(folders):
-    with Scheduler(list(folders.values())) as scheduler:
-        assert list(scheduler.sessions) == ["a", "b"]
-        with pytest.raises(UsageError, match="several models"):
-            scheduler.submit(numbers())
-
-
-@pytest.mark.slow
-def test_bundles_of_other_processors_share_what_they_have_in_common(bundles, folders, tmp_path):
-    builder = bundles.Builder(tmp_path / "c")
-    builder.conv("c.dsp", "c", "dsp", "x", "y", 4)
-    builder.write("y")
-    with Scheduler({**folders, "c": tmp_path / "c"}) as scheduler:
-        queues = {name: {place.queue for place in session.places.values()} for name, session in scheduler.sessions.items()}
-        futures = [scheduler.submit(numbers(), name) for name in queues]
-        assert all(future.result(60) is not None for future in futures)
-    assert queues["a"] == queues["b"]
 
 
 def test_what_makes_no_sense_is_refused(folders):

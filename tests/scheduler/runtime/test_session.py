@@ -1,27 +1,19 @@
-import gc
+"""Inferences of a bundle, one at a time and several in flight."""
+
 import os
-import signal
-import subprocess
-import sys
 import threading
 
-import msgspec
 import numpy as np
-import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import load_bundle
-from scheduler.checks.verify import random_input
 from scheduler.cores import available_cores
-from scheduler.delegates import Delegate, delegates
+from scheduler.delegates import Delegate, delegates, get_delegate
 from scheduler.delegates.base import Compiled, Invocation
 from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
-from tests.effort import examples
 
 
 def whole(path, x):
@@ -61,21 +53,6 @@ def test_subgraphs_compute_what_the_whole_model_computes(bundles, tmp_path, mapp
         assert np.allclose(session(x), whole(path, x), atol=1e-6)
 
 
-@pytest.mark.parametrize("processors", [("cpu", "gpu", "dsp"), ("gpu", "dsp"), ("cpu",)])
-def test_any_set_of_processors_runs_here(bundles, tmp_path, processors):
-    path = bundles.two_branches(tmp_path / "b", processors=processors) if len(processors) > 1 else single(bundles, tmp_path / "b")
-    x = numbers()
-    with Session(path) as session:
-        assert np.allclose(session(x), whole(path, x), atol=1e-6)
-
-
-def single(bundles, path):
-    b = bundles.Builder(path)
-    b.conv("stem", "stem", "cpu", "x", "t", 4)
-    b.head("head", "head", "cpu", "t", "y", 3)
-    return b.write("y")
-
-
 def test_processors_left_out_hand_their_work_to_the_first(bundle_dir):
     x = numbers()
     with Session(bundle_dir, processors=["cpu"]) as session:
@@ -91,42 +68,12 @@ def test_processor_cannot_be_mapped_and_left_out(bundle_dir):
         Session(bundle_dir, {"gpu": "cpu0"}, processors=["cpu"])
 
 
-@pytest.mark.slow
-@settings(max_examples=examples(10))
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
-def test_each_run_depends_on_its_own_input_alone(bundle_once, seeds):
-    with Session(bundle_once) as session:
-        for seed in seeds:
-            assert np.allclose(session(numbers(seed=seed)), whole(bundle_once, numbers(seed=seed)), atol=1e-6)
-
-
-@pytest.fixture(scope="module")
-def bundle_once(bundles, tmp_path_factory):
-    return bundles.two_branches(tmp_path_factory.mktemp("b"))
-
-
 def test_result_is_not_overwritten_by_the_next_run(bundle_dir):
     with Session(bundle_dir) as session:
         first = session(numbers(seed=1))
         kept = first.copy()
         session(numbers(seed=2))
         assert np.array_equal(first, kept)
-
-
-def test_concurrent_callers_each_get_their_own_result(bundle_dir):
-    expected = {seed: whole(bundle_dir, numbers(seed=seed)) for seed in range(4)}
-    wrong = []
-    with Session(bundle_dir) as session:
-
-        def call(seed):
-            wrong.extend(not np.allclose(session(numbers(seed=seed)), expected[seed], atol=1e-6) for _ in range(20))
-
-        callers = [threading.Thread(target=call, args=(seed,)) for seed in expected]
-        for caller in callers:
-            caller.start()
-        for caller in callers:
-            caller.join()
-    assert wrong == [False] * 80
 
 
 def test_close_leaves_no_thread_and_no_affinity_behind(bundle_dir):
@@ -137,15 +84,6 @@ def test_close_leaves_no_thread_and_no_affinity_behind(bundle_dir):
         assert os.sched_getaffinity(0) == before
     assert threads() == []
     session.close()
-
-
-@pytest.mark.slow
-def test_session_that_was_never_closed_ends_its_threads_with_it(bundle_dir):
-    session = Session(bundle_dir, {"gpu": "reference"})
-    session(numbers())
-    del session
-    gc.collect()
-    assert threads() == []
 
 
 def test_closed_session_says_so(bundle_dir):
@@ -163,11 +101,6 @@ def test_tensors_that_cross_subgraphs_can_be_looked_at(bundle_dir):
         assert set(tensors) == {tensor.name for tensor in manifest.tensors}
         branches = [tensors[name] for name in manifest.joins[0].inputs]
         assert np.array_equal(tensors[manifest.joins[0].output], np.concatenate(branches, axis=1))
-
-
-def test_a_run_is_needed_before_there_is_a_trace(bundle_dir):
-    with Session(bundle_dir) as session, pytest.raises(StretchError, match="not run yet"):
-        session.trace  # noqa: B018 - reading it is what raises
 
 
 @pytest.mark.parametrize(
@@ -191,12 +124,6 @@ def test_wrong_input_is_a_usage_error_and_the_session_goes_on(bundle_dir, x, tol
 def test_large_finite_input_whose_sum_overflows_is_accepted(bundle_dir):
     with Session(bundle_dir) as session:
         session(np.full((1, 3, 8, 8), 1e37, np.float32))
-
-
-def test_input_that_is_not_contiguous_is_accepted(bundle_dir):
-    x = numbers((1, 8, 8, 3)).transpose(0, 3, 1, 2)
-    with Session(bundle_dir) as session:
-        assert np.allclose(session(x), whole(bundle_dir, np.ascontiguousarray(x)), atol=1e-6)
 
 
 class Flaky(Delegate):
@@ -240,23 +167,6 @@ def test_failing_delegate_is_one_error_and_the_session_stays_usable(bundle_dir, 
             assert isinstance(error.value.__cause__, RuntimeError)
             armed.clear()
             assert np.array_equal(session(x), expected)
-
-
-def test_several_failures_at_once_are_one_error(bundle_dir):
-    armed = {"s1.cpu": ValueError("one"), "s1.gpu": ValueError("two")}
-    with Session(bundle_dir, delegates={"cpu": Flaky(armed)}) as session:
-        with pytest.raises(StretchError, match=r"one|two"):
-            session(numbers())
-        armed.clear()
-        assert np.isfinite(session(numbers())).all()
-
-
-def test_two_branches_overlap_in_time_on_two_processors(bundle_dir):
-    cost = NullDelegate({"s1.cpu": 0.05, "s1.gpu": 0.05, "s2.cpu": 0.05, "s2.gpu": 0.05})
-    with Session(bundle_dir, {"cpu": "null", "gpu": "null"}, delegates={"null": cost}) as session:
-        session(numbers())
-        assert session.trace.overlap_ms("cpu", "gpu") > 0
-        assert not session.computes
 
 
 def test_asynchronous_processor_overlaps_without_a_thread(bundle_dir):
@@ -323,51 +233,6 @@ def test_file_that_does_not_fit_its_tensors_is_named(bundles, bundle_dir):
     assert threads() == []
 
 
-@pytest.mark.slow
-def test_missing_onnx_runtime_is_a_missing_backend_with_the_install_line(bundle_dir, tmp_path):
-    code = (
-        "import sys; sys.modules['onnxruntime'] = None\n"
-        "from scheduler.runtime.session import Session\n"
-        "from predictors.errors import MissingBackendError\n"
-        "try:\n    Session(sys.argv[1])\n"
-        "except MissingBackendError as error:\n    print(error.exit_code, error.message, error.hint)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(bundle_dir)], capture_output=True, text=True, check=True, cwd=os.getcwd())
-    assert done.stdout.startswith("5 ")
-    assert "pip install onnxruntime" in done.stdout
-    assert issubclass(MissingBackendError, StretchError)
-
-
-@pytest.mark.slow
-def test_interrupt_in_a_run_leaves_the_session_usable(bundle_dir):
-    slow = NullDelegate({"s1.gpu": 0.3})
-    x = numbers()
-    with Session(bundle_dir, {"gpu": "null"}, delegates={"null": slow}) as session:
-        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            session(x)
-        timer.join()
-        for _ in range(3):
-            session(x)
-            assert [s.name for s in session.trace.spans if s.kind == "subgraph"].count("s1.gpu") == 1
-    assert threads() == []
-
-
-def test_weights_beside_a_file_are_found_though_the_folder_is_replaced(bundles, bundle_dir, tmp_path):
-    expected = bundles.two_branches(tmp_path / "same")
-    model = onnx.load(bundle_dir / "stem.onnx")
-    onnx.save_model(model, str(bundle_dir / "stem.onnx"), save_as_external_data=True, location="stem.data", size_threshold=0)
-    for name in ("stem.onnx", "stem.data"):
-        entry = msgspec.to_builtins(bundles.file_entry(bundle_dir / name))
-        bundles.edit(bundle_dir, lambda m, name=name, entry=entry: m["files"].update({name: entry}))
-    bundle = load_bundle(bundle_dir, check_hashes=True)
-    x = random_input(bundle)
-    bundle_dir.rename(tmp_path / "gone")
-    with Session(bundle) as session, Session(expected) as other:
-        np.testing.assert_array_equal(session(x), other(x))
-
-
 @pytest.mark.parametrize("planner", ["naive", "greedy", "flow", "offset"])
 def test_every_memory_planner_gives_the_same_results(bundle_dir, planner):
     with Session(bundle_dir, memory_planner=planner, in_flight=2) as session:
@@ -386,3 +251,121 @@ def test_unknown_memory_planner_is_named(bundle_dir):
     with pytest.raises(UnknownNameError, match="memory planner `gready`"):
         Session(bundle_dir, memory_planner="gready")
     assert threads() == []
+
+
+def inputs_of(seed=0, shape=(1, 3, 8, 8)):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+#: A core that this process may use.
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 4])
+@pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}, {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"}])
+def test_each_future_holds_the_output_of_its_own_input(bundle_dir, mapping, in_flight):
+    expected = [whole(bundle_dir, inputs_of(seed)) for seed in range(6)]
+    with Session(bundle_dir, mapping, in_flight=in_flight) as session:
+        futures = [session.submit(inputs_of(seed)) for seed in range(6)]
+        for future, output in zip(futures, expected, strict=True):
+            assert np.allclose(future.result(60), output, atol=1e-6)
+
+
+def test_input_may_be_overwritten_as_soon_as_it_is_submitted(bundle_dir):
+    x = inputs_of(1)
+    expected = whole(bundle_dir, x)
+    with Session(bundle_dir) as session:
+        future = session.submit(x)
+        x[:] = 0
+        assert np.allclose(future.result(60), expected, atol=1e-6)
+
+
+class Gate(Delegate):
+    """Runs on ONNX Runtime; one subgraph waits until it is let through, or fails."""
+
+    summary = "waits for the test"
+
+    def __init__(self, stem, error=None):
+        self.stem, self.error = stem, error
+        self.reached, self.open = threading.Semaphore(0), threading.Event()
+
+    def compile(self, model):
+        inner, outer = get_delegate("cpu")().compile(model), self
+
+        class Call(Invocation):
+            def __init__(self, call):
+                self.call = call
+
+            def run(self):
+                if model.stem == outer.stem:
+                    outer.reached.release()
+                    assert outer.open.wait(60)
+                    if outer.error is not None:
+                        error, outer.error = outer.error, None
+                        raise error
+                self.call.run()
+
+        class Wrapped(Compiled):
+            def bind(self, inputs, outputs):
+                return Call(inner.bind(inputs, outputs))
+
+        return Wrapped(inner.inputs, inner.outputs)
+
+
+def test_an_inference_starts_while_another_waits_for_a_processor(bundle_dir):
+    gate, stems = Gate("s1.gpu"), Gate("stem")
+    stems.open.set()
+    with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": gate, "cpu": stems}) as session:
+        first = session.submit(inputs_of(1))
+        assert gate.reached.acquire(timeout=60)
+        second = session.submit(inputs_of(2))
+        for _ in range(2):
+            assert stems.reached.acquire(timeout=60)
+        assert not first.done()
+        gate.open.set()
+        assert np.allclose(first.result(60), whole(bundle_dir, inputs_of(1)), atol=1e-6)
+        assert np.allclose(second.result(60), whole(bundle_dir, inputs_of(2)), atol=1e-6)
+        spans = {(lane, span.name): span for lane, trace in enumerate(session.submitted_traces) for span in trace.spans}
+        # The second one's stem ran on the CPU before the first one's branch on the other processor ended.
+        assert spans[1, "stem"].start_ns < spans[0, "s1.gpu"].end_ns
+
+
+@pytest.mark.parametrize("error", [RuntimeError("lost its device"), KeyboardInterrupt()])
+def test_failure_reaches_its_own_future_alone(bundle_dir, error):
+    gate = Gate("s1.gpu", error)
+    gate.open.set()
+    with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": gate}, in_flight=1) as session:
+        first = session.submit(inputs_of(1))
+        with pytest.raises(StretchError, match=r"`s1.gpu` failed on processor `gpu`"):
+            first.result(60)
+        assert np.allclose(session.submit(inputs_of(2)).result(60), whole(bundle_dir, inputs_of(2)), atol=1e-6)
+        assert np.allclose(session(inputs_of(3)), whole(bundle_dir, inputs_of(3)), atol=1e-6)
+
+
+def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
+    told = []
+    ran = threading.Event()
+    gate = Gate("head")
+    with Session(bundle_dir, delegates={"cpu": gate}) as session:
+
+        def again(_):
+            for call in (session.submit, session.run):
+                try:
+                    call(inputs_of())
+                except UsageError as error:
+                    told.append(error.message)
+            ran.set()
+
+        session.submit(inputs_of()).add_done_callback(again)
+        gate.open.set()
+        assert ran.wait(60)
+    assert told == ["a callback of a future cannot start another inference"] * 2
+
+
+def test_close_waits_for_what_is_in_flight_and_leaves_no_thread(bundle_dir):
+    session = Session(bundle_dir)
+    futures = [session.submit(inputs_of(seed)) for seed in range(3)]
+    session.close()
+    assert all(future.done() for future in futures)
+    assert threads() == []
+    with pytest.raises(StretchError, match="closed"):
+        session.submit(inputs_of())

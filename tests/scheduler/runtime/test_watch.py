@@ -1,7 +1,5 @@
 import _thread
-import gc
 import os
-import signal
 import sys
 import threading
 import time
@@ -59,16 +57,6 @@ def test_calls_that_end_in_time_are_not_told():
     assert hears.calls == []
 
 
-@pytest.mark.slow
-def test_watch_keeps_nobody_alive_and_ends_with_its_owner():
-    hears = Hears()
-    hears.watch = Watch(1000.0, hears.overdue)
-    assert len(threads()) == 1
-    del hears
-    gc.collect()
-    assert threads() == []
-
-
 def test_thread_that_is_not_the_main_one_is_interrupted_between_instructions():
     started, found = threading.Event(), []
 
@@ -89,9 +77,8 @@ def test_thread_that_is_not_the_main_one_is_interrupted_between_instructions():
 
 
 def test_main_thread_is_interrupted_where_it_waits():
-    ident = threading.get_ident()
-    threading.Timer(0.1, interrupt, (ident,)).start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the interruption may come before the wait
+        threading.Timer(0.1, interrupt, (threading.get_ident(),)).start()
         threading.Event().wait(60)
 
 
@@ -135,20 +122,6 @@ def test_call_that_takes_longer_than_it_may_ends_the_run_and_the_session(bundle_
             assert "time" in error.value.hint
         with pytest.raises(StretchError, match="did not end"):
             session.time_alone("s1.gpu")
-    stuck.free.set()
-
-
-@pytest.mark.slow
-def test_interrupt_while_a_call_hangs_leaves_the_session_without_waiting_for_it(bundle_dir):
-    stuck = Stuck({"s1.gpu"})
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with (
-        pytest.raises(KeyboardInterrupt),
-        Session(bundle_dir, {"gpu": "null"}, delegates={"null": stuck}, time_limit=1000) as session,
-    ):
-        session(X)
-    assert not stuck.free.is_set()
     stuck.free.set()
 
 

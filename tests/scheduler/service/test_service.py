@@ -1,15 +1,20 @@
+"""Requests of a service, their order and what is counted."""
+
 import asyncio
 import threading
 from concurrent.futures import CancelledError
+from math import inf
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.errors import StretchError, UsageError
 from scheduler import DeadlineError, Demand, OverloadedError, Scheduler, Service, Session
 from scheduler.delegates import CpuDelegate, NullDelegate
 from scheduler.delegates.base import Compiled, Invocation
-from scheduler.runtime.several import Begins
+from scheduler.service.requests import Request, Waiting
 from tests import onnx_runtime
 
 
@@ -131,17 +136,6 @@ def test_request_whose_time_is_over_is_not_begun_and_says_so_at_once(held):
     assert service.outcomes() == {"done": 1, "late": 0, "failed": 0, "expired": 1, "refused": 0, "cancelled": 0}
 
 
-@pytest.mark.slow
-def test_request_that_ends_after_its_deadline_is_answered_and_counted_as_late(held):
-    delegate, session = held
-    with Service(session) as service:
-        future = service.submit(inputs(1)[0], deadline_ms=500)
-        delegate.begun.acquire()
-        threading.Timer(0.6, delegate.go.set).start()
-        assert future.result(60) is not None
-    assert service.outcomes()["late"] == 1
-
-
 def test_request_that_waits_can_be_cancelled(held):
     delegate, session = held
     with Service(session) as service:
@@ -171,29 +165,6 @@ def test_close_without_draining_cancels_what_waits_and_waits_for_what_runs(held)
     service.close()
 
 
-def test_two_models_share_and_neither_waits_for_ever(bundle_dir, tmp_path):
-    with Session(bundle_dir) as a, Session(bundle_dir) as b, Service({"a": a, "b": b}) as service:
-        xs = inputs(30)
-        futures = [service.submit(x, "a") for x in xs] + [service.submit(xs[0], "b") for _ in range(3)]
-        for x, future in zip(xs, futures, strict=False):
-            assert np.allclose(future.result(60), wanted(bundle_dir, x), atol=1e-5)
-        assert all(future.result(60) is not None for future in futures[30:])
-        with pytest.raises(UnknownNameError):
-            service.submit(xs[0], "c")
-        with pytest.raises(UsageError, match="several models"):
-            service.submit(xs[0])
-
-
-def test_input_that_does_not_fit_is_the_error_of_its_request_alone(bundle_dir, session):
-    with Service(session) as service:
-        wrong = service.submit(np.zeros((1, 2), np.float32))
-        right = service.submit(inputs(1)[0])
-        with pytest.raises(UsageError):
-            wrong.result(60)
-        assert right.result(60) is not None
-        assert service.outcomes()["failed"] == 1
-
-
 @pytest.mark.parametrize("wrong", [{"sessions": {}}, {"waiting": 0}])
 def test_service_that_makes_no_sense_is_refused(session, wrong):
     with pytest.raises(UsageError):
@@ -204,19 +175,6 @@ def test_service_that_makes_no_sense_is_refused(session, wrong):
 def two(bundles, tmp_path):
     """Folders of two bundles."""
     return {"a": bundles.two_branches(tmp_path / "a"), "b": bundles.two_branches(tmp_path / "b", seed=1)}
-
-
-def test_two_models_of_a_scheduler_are_served_with_deadlines(two):
-    xs = inputs(8)
-    with Scheduler(two) as scheduler, Service(scheduler) as service:
-        service.warm_up()
-        asked = [(name, x, service.submit(x, name, deadline_ms=60_000, priority=1)) for x in xs for name in two]
-        for name, x, future in asked:
-            assert np.allclose(future.result(60), wanted(two[name], x), atol=1e-5)
-        assert [service.outcomes(name)["done"] for name in two] == [8, 8]
-        deadlines = [event.deadline_ms - event.at_ms for event, _ in scheduler.events if isinstance(event, Begins) and event.priority]
-    assert len(deadlines) == 16
-    assert all(0 < ms <= 60_000 for ms in deadlines)
 
 
 def test_rates_that_can_be_held_are_told_from_those_that_cannot(two):
@@ -232,12 +190,41 @@ def test_rates_that_can_be_held_are_told_from_those_that_cannot(two):
             service.admit({"a": Demand(1.0, 1)})
 
 
-def test_admission_needs_models_that_know_of_each_other(two, session):
-    with Session(two["b"]) as other, Service({"a": session, "b": other}) as service:
-        with pytest.raises(UsageError, match="promise nothing together"):
-            service.admit({"a": Demand(1.0), "b": Demand(1.0)})
-        with pytest.raises(UnknownNameError):
-            service.admit({"c": Demand(1.0)})
-        with pytest.raises(UsageError, match="distinct names"):
-            service.admit({})
-        assert service.admit({"a": Demand(0.1)}).busy
+ROOM = {"a": True, "b": True}
+
+
+def request(model="a", *, priority=0, arrived=0.0, deadline=inf):
+    return Request(model, None, priority, arrived, deadline)
+
+
+def order(requests, used=(), room=ROOM):
+    waiting = Waiting(ROOM, 100)
+    for model, seconds in used:
+        waiting.used(model, seconds)
+    for each in requests:
+        waiting.add(each)
+    found = []
+    while (each := waiting.next(room)) is not None:
+        found.append(requests.index(each))
+    return found
+
+
+def test_priority_goes_before_deadline_and_deadline_before_arrival():
+    requests = [request(arrived=0), request(arrived=1, deadline=9), request(arrived=2, deadline=5), request(arrived=3, priority=1)]
+    assert order(requests) == [3, 2, 1, 0]
+
+
+def test_model_that_had_least_of_the_processors_goes_first():
+    requests = [request("a", arrived=0), request("b", arrived=1)]
+    assert order(requests, used=[("a", 2.0), ("b", 1.0)]) == [1, 0]
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3))))
+def test_nobody_goes_before_someone_of_higher_priority_or_earlier_deadline(pairs):
+    requests = [
+        request(priority=priority, arrived=float(number), deadline=float(deadline)) for number, (priority, deadline) in enumerate(pairs)
+    ]
+    found = order(requests)
+    assert sorted(found) == list(range(len(pairs)))
+    keys = [(-pairs[each][0], pairs[each][1], each) for each in found]
+    assert keys == sorted(keys)

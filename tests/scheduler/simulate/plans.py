@@ -7,11 +7,7 @@ PROCESSORS = ("cpu", "gpu", "dsp")
 
 
 def chain(segments):
-    """Segments one after the other, each with a branch on some processors and a join: the order on every queue is fixed.
-
-    Args:
-        segments: Of each, milliseconds in, computing and out of the branch on each processor.
-    """
+    """Segments one after the other, each with a branch on some processors and a join: the order on every queue is fixed."""
     subgraphs, joins, times, arriving = [], [], {}, "x"
     for number, branches in enumerate(segments):
         own = []

@@ -1,26 +1,25 @@
+"""What a simulation answers."""
+
+import msgspec
 import numpy as np
 import pytest
 
-from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.errors import UsageError
 from scheduler.bundle.load import load_bundle
+from scheduler.simulate.admit import Demand, admit
 from scheduler.simulate.answer import Request, simulate, tracks
 from scheduler.simulate.arrivals import Arrivals
-from scheduler.simulate.load import Load
+from scheduler.simulate.networks import Network
 from scheduler.simulate.predicted import predicted_trace
 from scheduler.simulate.scene import Scene
 from tests.predictors.specified import specified
+from tests.scheduler.simulate.plans import single
 
 PIXEL6 = specified("pixel6")
 
 
 @pytest.fixture
 def bundle(bundle_dir):
-    return load_bundle(bundle_dir)
-
-
-def edited(bundles, bundle_dir, change):
-    """The bundle after a change to its manifest."""
-    bundles.edit(bundle_dir, change)
     return load_bundle(bundle_dir)
 
 
@@ -50,83 +49,64 @@ def test_percentiles_and_missed_deadlines_are_those_of_the_latencies(bundle):
     )
 
 
-def test_efficiency_is_the_plans_where_nothing_disturbs_and_falls_with_latency(bundles, bundle_dir):
-    planned = predicted_trace(load_bundle(bundle_dir).manifest, PIXEL6).makespan_ms
-    figures = {"makespan_ms": planned, "efficiency": 0.8, "ideal_split_ms": planned / 2}
-    bundle = edited(bundles, bundle_dir, lambda data: data.update(predicted=figures))
-    calm, _ = simulate(bundle, PIXEL6, Scene(), Request(), [])
-    assert (calm.efficiency, calm.ideal_fraction) == pytest.approx((0.8, 0.5), rel=1e-5)
-    assert calm.ideal_split_ms == planned / 2
-    slowed, _ = simulate(bundle, PIXEL6, Scene(loads=(Load("cpu", 0.5, 0, 1e6),)), Request(), [])
-    assert slowed.efficiency == pytest.approx(0.8 * planned / slowed.p50_ms, rel=1e-5)
+def whole(name, processor, ms):
+    return Network(name, *single(processor, ms))
 
 
-@pytest.mark.parametrize("predicted", [{}, {"makespan_ms": "3", "efficiency": None, "ideal_split_ms": -1.0}])
-def test_bundle_that_states_no_figures_has_no_efficiency(bundles, bundle_dir, predicted):
-    answer, _ = simulate(edited(bundles, bundle_dir, lambda data: data.update(predicted=predicted)), PIXEL6, Scene(), Request(), [])
-    assert answer.efficiency is answer.ideal_split_ms is answer.ideal_fraction is None
+def test_rates_that_leave_time_are_held_and_the_busiest_processor_is_named():
+    found = admit([whole("a", "cpu", 4.0), whole("b", "gpu", 2.0)], [Demand(100, 20.0), Demand(100, 20.0)])
+    assert found.holds
+    assert found.busy == pytest.approx({"cpu0": 0.4, "gpu": 0.2})
+    assert "the busiest is `cpu0`, 40 %" in found.reason
+    assert found.factor == pytest.approx(2.5)
+    assert {name: each.missed for name, each in found.kept.items()} == {"a": 0, "b": 0}
 
 
-def test_subgraphs_without_planned_times_are_named(bundles, bundle_dir):
-    def silence(data):
-        for entry in data["subgraphs"]:
-            entry["predicted_ms"] = None if entry["name"] in ("stem", "head") else entry["predicted_ms"]
-
-    told = []
-    answer, _ = simulate(edited(bundles, bundle_dir, silence), PIXEL6, Scene(), Request(), answers := [], told.append)
-    assert told == ["the plan states no time of stem, head: predicted from the bundle's files"]
-    assert answer.warnings is answers
-    assert answer.makespan_ms > 2
+def test_deadline_that_the_network_alone_misses_is_refused_and_named():
+    found = admit([whole("a", "cpu", 6.0)], [Demand(10, 5.0)])
+    assert not found.holds
+    assert found.reason == "an inference of `a` takes 6.00 ms without a concurrent workload, more than its deadline of 5 ms"
+    assert found.factor == 0
 
 
-def test_bundle_that_takes_no_time_is_refused(bundles, tmp_path):
-    def stop(data):
-        for entry in data["subgraphs"]:
-            entry["predicted_ms"] = 0.0
-
-    builder = bundles.Builder(tmp_path / "b")
-    builder.conv("stem", "stem", "cpu", "x", "y", 2)
-    bundle = edited(bundles, builder.write("y"), stop)
-    with pytest.raises(StretchError, match="are zero, so there is nothing to simulate"):
-        simulate(bundle, PIXEL6, Scene(), Request(), [])
+@pytest.mark.slow
+def test_a_hundred_per_second_for_the_first_does_not_starve_the_rare_one():
+    found = admit([whole("often", "cpu", 5.0), whole("rare", "cpu", 20.0)], [Demand(100, 40.0), Demand(2, 300.0)])
+    assert found.holds
+    assert found.kept["rare"].requests >= 90
 
 
-def test_load_that_comes_too_late_is_told(bundle):
-    answer, _ = simulate(bundle, PIXEL6, Scene(loads=(Load("gpu", 0.5, 1e5, 2e5),)), Request(), [])
-    assert answer.warnings == ["the load on gpu begins at 100000 ms, when all inferences have ended"]
+def test_what_makes_no_sense_is_refused():
+    own = whole("a", "cpu", 1.0)
+    with pytest.raises(UsageError, match="distinct names"):
+        admit([own, own], [Demand(1), Demand(1)])
+    with pytest.raises(UsageError, match="distinct names"):
+        admit([], [])
+    with pytest.raises(UsageError, match="do not go together"):
+        admit([own], [])
+    with pytest.raises(UsageError, match="deadline"):
+        Demand(1, 0.0)
+    with pytest.raises(UsageError, match="priority"):
+        Demand(1, priority=101)
 
 
-def test_load_on_a_processor_that_the_bundle_does_not_use_is_refused(bundle):
-    with pytest.raises(UnknownNameError, match="dsp"):
-        simulate(bundle, PIXEL6, Scene(loads=(Load("dsp", 0.5, 0, 1),)), Request(), [])
+@pytest.fixture
+def manifest(bundle_dir):
+    return load_bundle(bundle_dir).manifest
 
 
-@pytest.mark.parametrize("deadline", [0.0, -1.0, float("nan"), float("inf")])
-def test_deadline_that_makes_no_sense_is_refused(deadline):
-    with pytest.raises(UsageError, match="not positive and finite"):
-        Request(deadline_ms=deadline)
+def spans(trace):
+    return {span.name: span for span in trace.spans}
 
 
-def test_more_in_flight_gives_more_a_second_where_processors_were_idle(bundle):
-    alone, _ = simulate(bundle, PIXEL6, Scene(runs=50), Request(), [])
-    both, _ = simulate(bundle, PIXEL6, Scene(runs=50, in_flight=2), Request(), [])
-    assert both.per_second > 1.2 * alone.per_second
-    assert both.p50_ms >= alone.p50_ms
+def test_branches_overlap_and_the_meeting_point_waits_for_the_slower(manifest):
+    slow = tuple(msgspec.structs.replace(s, predicted_ms=5.0) if s.name == "s1.gpu" else s for s in manifest.subgraphs)
+    found = spans(predicted_trace(msgspec.structs.replace(manifest, subgraphs=slow), specified("pixel6")))
+    assert found["s1.cpu"].start_ns < found["s1.gpu"].end_ns
+    assert found["s1.join"].start_ns == found["s1.gpu out"].end_ns > found["s1.cpu"].end_ns
+    assert found["s1.gpu in"].end_ns == found["s1.gpu"].start_ns
 
 
-def test_timeline_shows_what_others_take_while_inferences_are_traced(bundle):
-    loads = (Load("gpu", 0.5, 2, 1e8), Load("cpu", 0.25, 1, 3), Load("cpu", 0.5, 500, 600))
-    scene = Scene(runs=100, loads=loads, traced=2, arrivals=Arrivals("poisson", 1.0), seed=1)
-    answer, found = simulate(bundle, PIXEL6, scene, Request(), [])
-    groups = tracks(answer, found)
-    assert groups["simulated on pixel6"] == found.traces
-    (taken,) = groups["taken by others"]
-    assert (taken.start_ns, taken.end_ns) == (found.traces[0].start_ns, found.traces[1].end_ns)
-    assert [(span.name, span.processor, span.kind) for span in taken.spans] == [
-        ("0.5 of gpu", "gpu", "load"),
-        ("0.25 of cpu", "cpu", "load"),
-    ]
-    assert [(span.start_ns, span.end_ns) for span in taken.spans] == [
-        (max(2_000_000, taken.start_ns), taken.end_ns),
-        (max(1_000_000, taken.start_ns), 3_000_000),
-    ]
+def test_bundle_without_predicted_times_has_no_predicted_trace(manifest):
+    unknown = tuple(msgspec.structs.replace(s, predicted_ms=None) if s.name == "head" else s for s in manifest.subgraphs)
+    assert predicted_trace(msgspec.structs.replace(manifest, subgraphs=unknown), specified("pixel6")) is None

@@ -1,25 +1,21 @@
+"""The simulated clock of one user, of several and of plans that change."""
+
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.bundle.load import load_bundle
-from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
-from scheduler.placement.mapping import place_processors
-from scheduler.placement.place import place_subgraphs
-from scheduler.runtime.buffers import Buffers
-from scheduler.runtime.code import Code
-from scheduler.runtime.executor import Executor
+from predictors.errors import UsageError
 from scheduler.runtime.machine import CALLING_THREAD
-from scheduler.runtime.plan import make_plan
-from scheduler.simulate import flow
 from scheduler.simulate.arrivals import Arrivals
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.load import Load
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
+from scheduler.simulate.sharing import Sharing
 from scheduler.simulate.times import StepTime
 from stretch.planning.cost.schedule import Job, schedule
 from tests.effort import examples
@@ -68,31 +64,6 @@ def test_inference_alone_ends_when_the_planners_schedule_does(network):
     )
 
 
-@pytest.mark.parametrize("seconds", [(1, 2, 6, 5, 3, 1), (2, 6, 2, 1, 4, 2)], ids=["gpu later", "cpu later"])
-def test_steps_wait_for_each_other_as_those_of_the_executor_do(bundle_dir, seconds):
-    bundle = load_bundle(bundle_dir)
-    cost = {entry.name: 0.02 * each for entry, each in zip(bundle.manifest.subgraphs, seconds, strict=True)}
-    placed = place_processors(["cpu", "gpu"], {"cpu": "null", "gpu": "null_async"})
-    placed["cpu"] = replace(placed["cpu"], dispatch="inline")
-    plan, places = make_plan(bundle.manifest), place_subgraphs(bundle.manifest.subgraphs, placed)
-    code = Code(bundle, {"null": NullDelegate(cost), "null_async": AsyncNullDelegate(cost)})
-    executor = Executor(plan, places, Buffers(plan, bundle.manifest.tensors), code)
-    try:
-        ran = executor.run()
-    finally:
-        executor.close()
-    times = {name: StepTime(places[name].processor, (("subgraph", 1e3 * cost[name]),)) for name in plan.subgraphs}
-    times |= {name: StepTime("cpu", (("join", 0.01),)) for name in plan.joins}
-    found = simulated((plan, places, times), traced=1).traces[0]
-    assert order(found) == order(ran)
-    assert found.makespan_ms <= ran.makespan_ms
-
-
-def order(trace):
-    """Which steps were over before which began."""
-    return {(a.name, b.name) for a in trace.spans for b in trace.spans if a.end_ns <= b.start_ns and a is not b}
-
-
 @pytest.mark.slow
 @settings(max_examples=examples(30))
 @given(timed_plans(), st.integers(1, 4), st.sampled_from([None, Arrivals("periodic", 9.0), Arrivals("poisson", 9.0)]))
@@ -115,49 +86,6 @@ def test_nothing_runs_two_steps_at_once_and_no_work_is_lost(network, in_flight, 
     assert arrivals is not None or max(running) <= in_flight
 
 
-@given(chains, st.integers(1, 3))
-def test_busy_time_is_the_work_of_all_inferences(network, in_flight):
-    found = simulated(network, runs=5, in_flight=in_flight)
-    work = dict.fromkeys(found.busy_ms, 0.0)
-    moved = 0.0
-    for time in network[2].values():
-        work[time.processor] += 5 * sum(part for doing, part in time.parts if doing == "subgraph")
-        moved += 5 * sum(part for doing, part in time.parts if doing != "subgraph")
-    assert found.busy_ms == pytest.approx(work)
-    assert found.communication_ms == pytest.approx(moved)
-    # no processor can do more than it has time for
-    assert max(work.values()) <= found.elapsed_ms * (1 + 1e-9)
-
-
-@given(chains, st.floats(0, 50), st.floats(1, 50), st.floats(0, 0.3))
-def test_load_of_nothing_changes_nothing(network, start, length, jitter):
-    loads = tuple(Load(processor, 0.0, start, start + length) for processor in {time.processor for time in network[2].values()})
-    assert simulated(network, runs=3, jitter=jitter, loads=loads) == simulated(network, runs=3, jitter=jitter)
-
-
-@given(chains, st.data())
-def test_latency_does_not_fall_as_a_load_grows(network, data):
-    processor = data.draw(st.sampled_from(sorted({time.processor for time in network[2].values()})))
-    start, length = data.draw(st.floats(0, 50)), data.draw(st.floats(1, 100))
-    less, more = sorted(data.draw(st.tuples(st.floats(0, 1), st.floats(0, 1))))
-    jitter, seed = data.draw(st.sampled_from([0.0, 0.2])), data.draw(st.integers(0, 5))
-
-    def latency(share):
-        return simulated(network, loads=(Load(processor, share, start, start + length),), jitter=jitter, seed=seed).latencies_ms[0]
-
-    # shares as small as rounding count as none
-    assert latency(less) <= latency(more) + 1e-6
-    assert latency(more) <= latency(0) + length + 1e-6
-
-
-@pytest.mark.slow
-@given(chains, st.integers(0, 3), st.integers(1, 3))
-def test_same_seed_gives_the_same_numbers_and_another_one_others(network, seed, in_flight):
-    scene = {"runs": 4, "jitter": 0.1, "in_flight": in_flight, "arrivals": Arrivals("poisson", 5.0)}
-    assert simulated(network, seed=seed, **scene) == simulated(network, seed=seed, **scene)
-    assert simulated(network, seed=seed, **scene).latencies_ms != simulated(network, seed=seed + 1, **scene).latencies_ms
-
-
 @pytest.mark.parametrize(
     ("loads", "end"),
     [
@@ -173,12 +101,6 @@ def test_load_slows_what_computes_while_it_lasts(loads, end):
     assert simulated(single("gpu", 10.0), loads=loads).latencies_ms == (pytest.approx(end),)
 
 
-def test_load_slows_no_exchange():
-    network = chain([{"gpu": (4.0, 2.0, 3.0), "dsp": (0.5, 0.5, 0.5)}])
-    found = simulated(network, loads=(Load("gpu", 0.5, 0, 4), Load("gpu", 0.5, 6, 100)))
-    assert found.latencies_ms == (pytest.approx(4 + 2 + 3 + 0.25),)
-
-
 def test_requests_wait_for_a_lane_and_their_waiting_counts():
     found = simulated(single("gpu", 10.0), runs=4, arrivals=Arrivals("periodic", 4.0))
     assert found.latencies_ms == pytest.approx((10, 16, 22, 28))
@@ -188,47 +110,49 @@ def test_requests_wait_for_a_lane_and_their_waiting_counts():
     assert early.elapsed_ms == pytest.approx(85)
 
 
-def test_inferences_in_flight_slow_each_other_while_both_compute():
-    plan, places, _ = chain([{"cpu": (0.5, 0.5, 0.5), "gpu": (0.5, 0.5, 0.5)}])
-    # two steps of one inference do not slow each other: their plan has that already
-    times = {
-        "s0.cpu": StepTime("cpu", (("subgraph", 6.0),), 1.5),
-        "s0.gpu": StepTime("gpu", (("in", 2.0), ("subgraph", 2.0)), 2.0),
-        "s0.join": StepTime("cpu", (("join", 0.0),)),
-    }
-    assert simulated((plan, places, times)).latencies_ms == (6.0,)
-    # until 4 both serve the first inference; then the gpu takes over for the second, which computes from 6 to 8
-    found = simulated((plan, places, times), runs=2, in_flight=2, traced=2)
-    second = {span.name: (span.start_ns / 1e6, span.end_ns / 1e6) for span in found.traces[1].spans}
-    assert second["s0.gpu in"] == (4.0, 6.0)
-    assert second["s0.gpu"] == (6.0, 8.0)
-    assert found.latencies_ms == pytest.approx((6.0, 12.0))
-    longer = times | {"s0.cpu": StepTime("cpu", (("subgraph", 7.0),), 1.5)}
-    # from 6 on each slows the other: the cpu has 1 left and takes 1.5, the gpu does 0.75 of its 2 in that time
-    found = simulated((plan, places, longer), runs=2, in_flight=2, traced=2)
-    assert found.latencies_ms[0] == pytest.approx(7.5)
-    second = {span.name: (span.start_ns / 1e6, span.end_ns / 1e6) for span in found.traces[1].spans}
-    assert second["s0.gpu"] == pytest.approx((6.0, 8.75))
+BOTH = Network("both", *chain([{"cpu": (0.0, 10.0, 0.0), "gpu": (1.0, 10.0, 1.0)}] * 2))
+CPU = Network("cpu", *single("cpu", 36.0))
+GPU = Network("gpu", *single("gpu", 34.0))
 
 
-def test_several_in_flight_are_quicker_together_than_one_after_the_other():
-    network = chain([{"cpu": (0.5, 3.0, 0.5), "gpu": (0.5, 9.0, 0.5)}, {"cpu": (0.5, 9.0, 0.5), "gpu": (0.5, 3.0, 0.5)}])
-    assert simulated(network, runs=20, in_flight=2).elapsed_ms < 0.8 * simulated(network, runs=20).elapsed_ms
+def network(name, *segments):
+    return Network(name, *chain(segments))
 
 
-def test_states_that_were_forgotten_are_worked_out_anew(monkeypatch):
-    network = chain([{"cpu": (0.5, 3.0, 0.5), "gpu": (0.5, 4.0, 0.5)}, {"cpu": (0.5, 5.0, 0.5), "dsp": (0.5, 3.0, 0.5)}])
-    scene = {"runs": 50, "in_flight": 3, "jitter": 0.3}
-    before = simulated(network, **scene)
-    monkeypatch.setattr(flow, "_KEPT_STATES", 3)
-    assert simulated(network, **scene) == before
+def whole(name, processor, ms):
+    return Network(name, *single(processor, ms))
 
 
-def test_only_the_first_inferences_are_traced():
-    assert [len(simulated(single("cpu", 1.0), runs=5, traced=count).traces) for count in (0, 2, 9)] == [0, 2, 5]
+def segments():
+    branch = st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(0, 2))
+    return st.lists(st.dictionaries(st.sampled_from(PROCESSORS), branch, min_size=1, max_size=3), min_size=1, max_size=3)
 
 
-def test_whoever_waits_is_told_after_each_thousand():
-    told = []
-    Clock(Network("n", *single("cpu", 1.0)), Scene(runs=2500)).run(told.append)
-    assert told == ["1000 inferences", "2000 inferences"]
+def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue():
+    long, urgent = whole("long", "cpu", 5.0), whole("urgent", "cpu", 1.0)
+    scene = Scene(runs=40, in_flight=4)
+    theirs = Scene(runs=100, arrivals=Arrivals("periodic", 20.0), deadline_ms=8.0)
+    workloads = [(urgent, theirs), *((long, replace(scene, runs=1000)) for _ in range(3))]
+    turns = Clock(long, scene, workloads, sharing=Sharing()).run().users[1]
+    lined = Clock(long, scene, workloads).run().users[1]
+    assert max(turns.latencies_ms) <= 6.0 + 1e-9
+    assert max(lined.latencies_ms) > 15
+
+
+def test_weights_divide_a_processor():
+    own, other = whole("a", "cpu", 1.0), whole("b", "cpu", 1.0)
+    ran = Clock(own, Scene(runs=300, in_flight=2), [(other, Scene(runs=10_000, in_flight=2))], sharing=Sharing((3.0,))).run()
+    assert len(ran.users[1].latencies_ms) == pytest.approx(100, abs=3)
+
+
+def test_what_makes_no_sense_is_refused():
+    own = whole("a", "cpu", 1.0)
+    with pytest.raises(UsageError, match="do not take turns"):
+        Clock((own, whole("b", "cpu", 1.0)), Scene(), sharing=Sharing())
+    with pytest.raises(UsageError, match="weight"):
+        Clock(own, Scene(), sharing=Sharing((-1.0,)))
+    with pytest.raises(UsageError, match="patience"):
+        Clock(own, Scene(), sharing=Sharing(patience_ms=0.0))
+    for options in ({"deadline_ms": 0.0}, {"deadline_ms": inf}, {"priority": 1000}):
+        with pytest.raises(UsageError):
+            Scene(**options)

@@ -1,9 +1,4 @@
-"""The simulation without noise tells the state machine what the executor tells it, event for event.
-
-The executor runs `null` delegates that end when they are told to: a conductor follows what
-starts, has always that step end that ends next on its own count, and waits until everything
-that follows has begun. So no time is measured, and none can be off.
-"""
+"""The simulation against the runtime, event for event."""
 
 import threading
 from pathlib import Path
@@ -19,14 +14,14 @@ from scheduler.delegates.null import NullCompiled, NullDelegate, NullInvocation
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import Code
-from scheduler.runtime.events import Finish, Start, StepDone
-from scheduler.runtime.pipeline import Pipeline
+from scheduler.runtime.events import Finish, Start
 from scheduler.runtime.plan import make_plan
-from scheduler.runtime.record import Recorder
-from scheduler.simulate import flow
+from scheduler.runtime.several import Told
+from scheduler.runtime.shared import SharedPipeline, SharedQueues
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
+from scheduler.simulate.sharing import Sharing
 from scheduler.simulate.times import StepTime
 from tests.effort import examples
 from tests.scheduler.bundles import Builder
@@ -35,57 +30,6 @@ from tests.scheduler.simulate.test_clock import ROOTS
 
 #: Seconds after which a test gives up; nothing depends on how long anything takes.
 PATIENCE = 60.0
-
-
-class Conductor(Recorder):
-    """Has steps end in the order of their times.
-
-    Args:
-        path: The record.
-        times: Of each subgraph.
-    """
-
-    def __init__(self, path, times):
-        super().__init__(path)
-        self.times, self.events = times, []
-        self.changed = threading.Condition()
-        self.now = 0.0
-        self.ends = {}  # when each subgraph that was started ends, by name
-        self.waiting = {}  # what releases those that wait
-        self.joining = self.finished = 0
-
-    def note(self, machine, event, instructions):
-        super().note(machine, event, instructions)
-        with self.changed:
-            self.events.append(event)
-            self.joining -= isinstance(event, StepDone) and event.step not in self.times
-            for each in instructions:
-                if isinstance(each, Start) and each.step in self.times:
-                    self.ends[each.step] = self.now + self.times[each.step]
-                self.joining += isinstance(each, Start) and each.step not in self.times
-                self.finished += isinstance(each, Finish)
-            self.changed.notify_all()
-
-    def hold(self, name):
-        """A subgraph waits here for its end."""
-        released = threading.Event()
-        with self.changed:
-            self.waiting[name] = released
-            self.changed.notify_all()
-        assert released.wait(PATIENCE)
-
-    def conduct(self, inferences):
-        """Release what ends next, again and again."""
-        while True:
-            with self.changed:
-                assert self.changed.wait_for(lambda: not self.joining and set(self.ends) == set(self.waiting), PATIENCE)
-                if self.finished == inferences:
-                    return
-                name = min(self.ends, key=self.ends.__getitem__)
-                self.now = self.ends.pop(name)
-                self.waiting.pop(name).set()
-                seen = len(self.events)
-                assert self.changed.wait_for(lambda told=seen: len(self.events) > told, PATIENCE)
 
 
 class ConductedInvocation(NullInvocation):
@@ -122,15 +66,6 @@ class ConductedDelegate(NullDelegate):
         return ConductedCompiled(super().compile(model), self.conductor, model.stem)
 
 
-@st.composite
-def networks(draw):
-    """Segments of one to three branches each, on processors that change, and a time for every subgraph."""
-    segments = draw(st.lists(st.lists(st.sampled_from(PROCESSORS), min_size=1, max_size=3, unique=True), min_size=1, max_size=4))
-    numbers = iter(draw(st.permutations(range(len(ROOTS)))) * 2)
-    whole = [[draw(st.integers(1, 20)) for _ in branches] for branches in segments]
-    return segments, [[number + ROOTS[next(numbers)] for number in row] for row in whole]
-
-
 def write(folder, segments):
     """A bundle of these segments."""
     builder, arriving = Builder(folder), "x"
@@ -144,50 +79,120 @@ def write(folder, segments):
     return load_bundle(builder.write(arriving))
 
 
-@pytest.mark.slow
-@settings(max_examples=examples(25))
-@given(networks(), st.integers(2, 3))
-def test_events_of_the_executor_are_those_of_the_simulation(network, lanes):
-    segments, took = network
+class Conducted(SharedQueues):
+    """Has steps of all users end in the order of their times."""
+
+    def __init__(self, times):
+        super().__init__(now=lambda: self.clock)
+        self.times, self.clock = times, 0.0
+        self.ends, self.held = {}, {}
+        self.joining = self.finished = 0
+
+    def tell(self, event):
+        answer = super().tell(event)
+        self.joining -= isinstance(event, Told) and (event.user, event.event.step) not in self.times
+        for go in answer:
+            if isinstance(go.instruction, Finish):
+                self.finished += 1
+            elif isinstance(go.instruction, Start):
+                key = (go.user, go.instruction.step)
+                if key in self.times:
+                    self.ends[key] = self.clock + self.times[key]
+                else:
+                    self.joining += 1
+        self.changed.notify_all()
+        return answer
+
+    def hold(self, key):
+        """A subgraph waits here for its end."""
+        released = threading.Event()
+        with self.changed:
+            self.held[key] = released
+            self.changed.notify_all()
+        assert released.wait(PATIENCE)
+
+    def conduct(self, inferences):
+        """Release what ends next, again and again."""
+        while True:
+            with self.changed:
+                assert self.changed.wait_for(lambda: not self.joining and set(self.ends) == set(self.held), PATIENCE)
+                if self.finished == inferences:
+                    return
+                key = min(self.ends, key=self.ends.__getitem__)
+                self.clock = self.ends.pop(key)
+                self.held.pop(key).set()
+                seen = len(self.events)
+                assert self.changed.wait_for(lambda told=seen: len(self.events) > told, PATIENCE)
+
+
+class Own:
+    """One user's part of a conductor."""
+
+    def __init__(self, shared, user):
+        self.shared, self.user = shared, user
+
+    def hold(self, name):
+        self.shared.hold((self.user, name))
+
+
+@st.composite
+def both(draw):
+    """Segments of two networks on processors that change, and a time for every subgraph, no two of them alike."""
+    segments = [
+        draw(st.lists(st.lists(st.sampled_from(PROCESSORS), min_size=1, max_size=3, unique=True), min_size=1, max_size=3)) for _ in "01"
+    ]
+    numbers = iter(draw(st.permutations(range(len(ROOTS)))) * 3)
     times = {
-        f"s{number}.{name}": ms
-        for number, (branches, row) in enumerate(zip(segments, took, strict=True))
-        for name, ms in zip(branches, row, strict=True)
+        (user, f"s{number}.{name}"): draw(st.integers(1, 20)) + ROOTS[next(numbers)]
+        for user, own in zip("01", segments, strict=True)
+        for number, branches in enumerate(own)
+        for name in branches
     }
+    return segments, times
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(20))
+@given(
+    both(), st.integers(1, 2), st.tuples(*(st.sampled_from([None, 125, 250]),) * 2), st.tuples(*(st.integers(-1, 1),) * 2), st.booleans()
+)
+def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, lanes, deadlines, priorities, heavier):
+    segments, times = world
+    weights = (2.0, 1.0) if heavier else (1.0, 1.0)
     with TemporaryDirectory() as folder:
-        bundle = write(Path(folder) / "bundle", segments)
-        plan = make_plan(bundle.manifest)
-        places = place_subgraphs(
-            bundle.manifest.subgraphs, {name: Placement(name, "null", (), name, "blocking", False, "") for name in PROCESSORS}
-        )
-        conductor = Conductor(Path(folder) / "record.jsonl", times)
-        code = Code(bundle, {"null": ConductedDelegate(conductor)})
-        lines = [Buffers(plan, bundle.manifest.tensors) for _ in range(lanes)]
-        pipeline = Pipeline(plan, places, lines, code, recorder=conductor)
+        shared = Conducted(times)
+        networks, pipelines = [], []
+        for user, own, weight in zip("01", segments, weights, strict=True):
+            bundle = write(Path(folder) / user, own)
+            plan = make_plan(bundle.manifest)
+            named = {name: Placement(name, "null", (), name, "blocking", False, "") for name in PROCESSORS}
+            places = place_subgraphs(bundle.manifest.subgraphs, named)
+            steps = {name: StepTime(places[name].processor, (("subgraph", times[user, name]),)) for name in plan.subgraphs}
+            networks.append(Network(user, plan, places, steps | {name: StepTime("cpu", (("join", 0.0),)) for name in plan.joins}))
+            code = Code(bundle, {"null": ConductedDelegate(Own(shared, user))})
+            lines = [Buffers(plan, bundle.manifest.tensors) for _ in range(lanes)]
+            pipelines.append(SharedPipeline(plan, places, lines, code, shared, user, weight))
         try:
-            for _ in range(lanes):
-                pipeline.submit({"x": np.zeros((1, 3, 8, 8), np.float32)})
-            conductor.conduct(lanes)
+            for pipeline, deadline, priority in zip(pipelines, deadlines, priorities, strict=True):
+                for _ in range(lanes):
+                    until = {} if deadline is None else {"deadline_s": deadline / 1e3}
+                    pipeline.submit({"x": np.zeros((1, 3, 8, 8), np.float32)}, priority=priority, **until)
+            shared.conduct(2 * lanes)
+            told = list(shared.events)
         finally:
-            pipeline.close()
-            conductor.close()
-    simulated = told_by_the_simulation(plan, places, times, lanes)
-    assert simulated == conductor.events
+            for pipeline in pipelines:
+                pipeline.close(wait=False)
+            shared.close()
+    scenes = [
+        Scene(runs=lanes, in_flight=lanes, deadline_ms=deadline, priority=priority)
+        for deadline, priority in zip(deadlines, priorities, strict=True)
+    ]
+    clock = Clock(networks[0], scenes[0], [(networks[1], scenes[1])], sharing=Sharing(weights))
+    clock.run(everyone=True)
+    assert [_plain(each) for each in clock.shared.events] == [_plain(each) for each in told]
 
 
-def told_by_the_simulation(plan, places, times, lanes):
-    """What the machines of a simulation are told."""
-    steps = {name: StepTime(places[name].processor, (("subgraph", times[name]),)) for name in plan.subgraphs}
-    steps |= {name: StepTime("cpu", (("join", 0.0),)) for name in plan.joins}
-    events, tell = [], flow.Engine.tell
-
-    def noted(engine, key, event):
-        events.append(event)
-        return tell(engine, key, event)
-
-    flow.Engine.tell = noted
-    try:
-        Clock(Network("n", plan, places, steps), Scene(runs=lanes, in_flight=lanes)).run()
-    finally:
-        flow.Engine.tell = tell
-    return events
+def _plain(told):
+    """An event and its answer, without where subgraphs are placed."""
+    event, answer = told
+    return event, [(go.user, go.instruction) for go in answer]

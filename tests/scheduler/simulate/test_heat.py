@@ -5,25 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import UsageError
 from predictors.thermal import Thermal, Throttle
-from scheduler.simulate.clock import Clock
 from scheduler.simulate.heat import Heat, Power, powers, thermal_of
-from scheduler.simulate.load import Load
-from scheduler.simulate.networks import Network
-from scheduler.simulate.scene import Scene
 from tests.effort import examples
 from tests.predictors.specified import specified
-from tests.scheduler.simulate.plans import single
-from tests.scheduler.simulate.test_clock import chains
 
 STEPS = (Throttle(40.0, 0.8), Throttle(50.0, 0.5))
 CHIP = Thermal("assumed", 10.0, 60.0, 25.0, STEPS, 3.0, 1.0, {"gpu": 4.0, "cpu": 2.0})
 GPU = {"gpu": Power(4.0, 0.0)}
-
-
-def run(heat, scene, network=None):
-    return Clock(network or Network("n", *single("gpu", 100.0)), scene, heat=heat).run()
 
 
 def test_temperature_follows_the_formula_of_one_body():
@@ -62,51 +52,6 @@ def test_moment_of_a_step_is_when_the_temperature_gets_there_and_agrees_with_sma
     assert 25 - 1e-9 <= heat.temperature_c <= 65
 
 
-@pytest.mark.slow
-def test_hot_chip_slows_down_by_steps_and_latency_with_it():
-    heat = Heat(CHIP, GPU)
-    found = run(heat, Scene(runs=4000))
-    rounded = {round(ms, 3) for ms in found.latencies_ms}
-    assert {100.0, 125.0} <= rounded
-    assert found.latencies_ms[0] == pytest.approx(100.0)
-    assert heat.hottest_c == pytest.approx(50.0)
-    assert heat.slowest == 0.5
-    assert 0 < heat.throttled_ms < found.elapsed_ms
-    assert max(found.latencies_ms) <= 200.0 + 1e-6
-
-
-@pytest.mark.slow
-@given(chains)
-def test_chip_that_draws_nothing_changes_nothing(network):
-    made = Network("n", *network)
-    cold = Heat(CHIP, {"gpu": Power(0.0, 0.0)})
-    assert run(cold, Scene(runs=5), made).latencies_ms == run(None, Scene(runs=5), made).latencies_ms
-    assert cold.temperature_c == 25.0
-
-
-@pytest.mark.slow
-@given(st.floats(0.1, 8), st.floats(0.1, 8))
-def test_more_power_is_never_quicker_nor_colder(one, other):
-    less, more = sorted((one, other))
-    heats = [Heat(CHIP, {"gpu": Power(watts, 0.0)}) for watts in (less, more)]
-    latencies = [run(heat, Scene(runs=600)).elapsed_ms for heat in heats]
-    assert latencies[0] <= latencies[1] + 1e-6
-    assert heats[0].hottest_c <= heats[1].hottest_c + 1e-9
-
-
-def test_load_of_others_heats_the_chip_too():
-    quiet, busy = (Heat(CHIP, {"gpu": Power(1.0, 0.0), "cpu": Power(8.0, 0.0)}) for _ in range(2))
-    network = Network("n", *single("gpu", 100.0))
-    run(quiet, Scene(runs=300), network)
-    found = Clock((network,), Scene(runs=300), [(Network("c", *single("cpu", 50.0)), Scene(runs=10**6))], heat=busy).run()
-    assert busy.hottest_c > quiet.hottest_c + 10
-    assert found.latencies_ms[-1] > 100
-    loaded = Heat(CHIP, GPU)
-    run(loaded, Scene(runs=100, loads=(Load("gpu", 0.5, 0, 1e5),)))
-    # others' share is work of the chip as well: it draws its full power all the time
-    assert loaded.processors_mj == pytest.approx(4.0 * 1e5 * 0.2, rel=3)
-
-
 def test_power_is_the_profiles_else_the_descriptions():
     mi9 = specified("mi9")
     stated = mi9.processor("cpu").cores.power_w
@@ -119,9 +64,3 @@ def test_power_is_the_profiles_else_the_descriptions():
     assert thermal_of(replace(bare, thermal=CHIP)) is CHIP
     with pytest.raises(UsageError, match="says nothing of heat"):
         thermal_of(mi9)
-
-
-def test_power_that_nobody_states_is_asked_for():
-    host = specified("host")
-    with pytest.raises(StretchError, match="what power gpu draws"):
-        powers(host, Thermal("assumed", 10.0, 60.0, 25.0, STEPS, 3.0, 1.0), ["gpu"])

@@ -134,17 +134,6 @@ def kernels(path, **options):
     return [launch.kernel for launch in launches(path, **options)]
 
 
-COSINE = """// y = cos(x), element by element.
-
-__kernel void cosine(IN(x), OUT(y), const int4 size) {
-  const int b = get_global_id(0), q = get_global_id(1), n = get_global_id(2);
-  if (b >= size.s0 || q >= size.s1 * size.s2) return;
-  const int h = q / size.s2, w = q % size.s2;
-  STOREV(AT(y, n, b, h, w), cos(LOADV(AT(x, n, b, h, w))));
-}
-"""
-
-
 def cosine(kernel):
     """Template of an operator that the delegate does not have, which a kernel of this name computes."""
 

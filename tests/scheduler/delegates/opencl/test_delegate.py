@@ -1,16 +1,17 @@
-from pathlib import Path
+"""Subgraphs on an OpenCL device."""
 
 import numpy as np
+import pyopencl as cl
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from scheduler.delegates import get_delegate
+from predictors.errors import StretchError
+from scheduler.checks.verify import random_input
+from scheduler.cores import available_cores
 from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl import OpenCLDelegate
-from scheduler.delegates.opencl.schedule import Options
-from scheduler.delegates.reference import ReferenceDelegate
-from tests.effort import examples
+from scheduler.memory import MemoryPlan
+from scheduler.runtime.session import Session
+from tests.scheduler.bundles import two_branches
 from tests.scheduler.delegates.opencl import networks
 
 NETWORKS = [networks.residual_block, networks.squeeze_excite, networks.classifier]
@@ -30,12 +31,6 @@ def test_network_stored_in_half_precision_is_close_and_chooses_the_same_class(tm
     assert np.array_equal(full.reshape(len(full), -1).argmax(1), half.reshape(len(half), -1).argmax(1))
 
 
-def test_delegate_is_found_by_name_and_is_asynchronous():
-    assert get_delegate("opencl") is OpenCLDelegate
-    assert OpenCLDelegate.asynchronous
-    assert OpenCLDelegate.unavailable() is None
-
-
 def test_places_tell_kernel_time_and_what_was_merged(tmp_path):
     places = {place.name: place for place in OpenCLDelegate().places(networks.residual_block(tmp_path / "m.onnx"))}
     assert places["c1"].ms > 0
@@ -53,43 +48,106 @@ def test_places_tell_why_a_subgraph_is_refused(tmp_path):
     )
 
 
-PRECISE = [
-    pytest.param("Conv", False, "auto", 1e-5, marks=pytest.mark.slow),
-    pytest.param("Conv", True, "float", 1e-2, marks=pytest.mark.slow),
-    pytest.param("Conv", True, "half", 1e-2, marks=pytest.mark.slow),
-    ("Gemm", False, "auto", 1e-5),
-    ("AveragePool", False, "auto", 1e-5),
-]
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    return OpenCLDelegate().build(networks.classifier(tmp_path_factory.mktemp("m") / "m.onnx"))
+
+
+def test_two_invocations_of_one_subgraph_keep_to_their_own_buffers(compiled):
+    xs = [networks.numbers(2, 3, 30, 30, seed=seed) for seed in (1, 2)]
+    ys = [np.zeros((2, 5), np.float32) for _ in xs]
+    calls = [compiled.bind([x], [y]) for x, y in zip(xs, ys, strict=True)]
+    for call in calls:
+        call.enqueue()
+    for call in calls:
+        call.wait()
+    for x, y in zip(xs, ys, strict=True):
+        alone = np.zeros((2, 5), np.float32)
+        compiled.run([x], [alone])
+        assert np.array_equal(y, alone)
+    assert not np.array_equal(*ys)
+
+
+def test_memory_that_the_device_does_not_have_is_an_error(tmp_path):
+    def huge(tensors, alignment):
+        return MemoryPlan({t.name: 0 for t in tensors.tensors}, {t.name: 0 for t in tensors.tensors}, (1 << 60,))
+
+    with pytest.raises(UnableError, match=r"the OpenCL device `.*` has no memory for the subgraph: "):
+        OpenCLDelegate(planner=huge).build(networks.residual_block(tmp_path / "m.onnx"))
+
+
+@pytest.fixture
+def call(tmp_path):
+    compiled = OpenCLDelegate().build(networks.residual_block(tmp_path / "m.onnx"))
+    x, y = networks.numbers(1, 16, 9, 9), np.zeros((1, 16, 9, 9), np.float32)
+    return compiled.bind([x], [y])
+
+
+def test_time_outside_kernels_is_the_run_without_them(call):
+    call.run()
+    spans = call.commands()
+    assert 0 <= call.communication_ms() <= (spans[-1].ended - spans[0].queued) / 1e6
+
+
+def test_results_follow_the_callers_arrays(tmp_path):
+    compiled = OpenCLDelegate().build(networks.residual_block(tmp_path / "m.onnx"))
+    x, y = networks.numbers(1, 16, 9, 9), np.zeros((1, 16, 9, 9), np.float32)
+    call = compiled.bind([x], [y])
+    call.run()
+    first = y.copy()
+    x *= -2
+    call.run()
+    assert not np.array_equal(y, first)
+    x /= -2
+    call.run()
+    assert np.array_equal(y, first)
+
+
+def test_device_that_refuses_is_an_error_with_a_way_out(call, monkeypatch):
+    def lost(*arguments):
+        raise cl.RuntimeError("clEnqueueNDRangeKernel failed: DEVICE_NOT_AVAILABLE")
+
+    monkeypatch.setattr(cl, "enqueue_nd_range_kernel", lost)
+    with pytest.raises(StretchError, match="failed: clEnqueueNDRangeKernel failed: DEVICE_NOT_AVAILABLE") as caught:
+        call.enqueue()
+    assert "--map gpu=cpu" in caught.value.hint
+
+
+@pytest.fixture
+def driven(monkeypatch):
+    """As for a user: every delegate may drive its processor."""
+    monkeypatch.delenv("NN_STRETCH_DRIVERS")
+    if len(available_cores()) < 2:
+        pytest.skip("two cores are needed")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("op", "half", "arithmetic", "limit"), PRECISE)
-@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_operator_is_within_its_precision_of_the_reference(cases, tmp_path, op, half, arithmetic, limit, data):
-    if arithmetic == "half":
-        networks.needs_half()
-    case = data.draw(cases.OPS[op])
-    shape = case.save(tmp_path / "op.onnx")
-    expected = cases.run(ReferenceDelegate(), tmp_path / "op.onnx", case, shape)
-    got = cases.run(OpenCLDelegate(half=half, options=Options(arithmetic=arithmetic)), tmp_path / "op.onnx", case, shape)
-    # Terms are of size 1: where they cancel, rounding is still that of the terms.
-    assert np.abs(got - expected).max() <= limit * max(1.0, np.abs(expected).max())
+def test_gpu_of_a_bundle_runs_on_opencl_without_being_asked(tmp_path, driven):
+    bundle = two_branches(tmp_path / "b")
+    with Session(bundle) as session, Session(bundle, {"gpu": "reference"}) as other:
+        place = session.placements["gpu"]
+        assert (place.delegate, place.dispatch) == ("opencl", "async")
+        x = random_input(session.bundle)
+        assert np.allclose(session(x), other(x), rtol=1e-5, atol=1e-5)
+        assert {span.processor for span in session.trace.spans} == {"cpu", "gpu"}
+        for span in session.trace.spans:
+            assert session.trace.start_ns <= span.start_ns <= span.end_ns
 
 
-def test_subgraph_without_a_kernel_is_one_that_another_delegate_may_run(tmp_path):
-    path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 5)}, ["y"], {})
-    delegate = OpenCLDelegate.create(())
-    with pytest.raises(UnableError, match="node `y` is a Cos"):
-        delegate.compile(path)
-    assert (delegate.falls_back_on, delegate.in_precision("fp16").falls_back_on) == ("cpu", "cpu")
-    assert OpenCLDelegate().falls_back_on is None
+def test_failing_device_fails_the_inference_and_not_the_session(tmp_path, driven, monkeypatch):
+    import pyopencl as cl
 
+    from predictors.errors import StretchError
 
-def test_subgraph_whose_kernel_is_not_compiled_is_one_that_another_delegate_may_run_and_its_log_is_named(tmp_path, added_template):
-    (tmp_path / "broken.cl").write_text("#error it does not compile")
-    path = networks.save(tmp_path / "c.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 5, 2, 2)}, ["y"], {})
-    added_template("Cos", networks.cosine("broken"), tmp_path)
-    with pytest.raises(UnableError, match="does not compile the kernel `broken`; its log is in ") as caught:
-        OpenCLDelegate.create(()).compile(path)
-    Path(caught.value.message.rsplit(" ", 1)[-1]).unlink()
+    with Session(two_branches(tmp_path / "b")) as session:
+        x = random_input(session.bundle)
+        before = session(x)
+
+        def lost(*arguments):
+            raise cl.RuntimeError("clEnqueueNDRangeKernel failed: OUT_OF_RESOURCES")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(cl, "enqueue_nd_range_kernel", lost)
+            with pytest.raises(StretchError, match="OUT_OF_RESOURCES"):
+                session(x)
+        assert np.array_equal(session(x), before)

@@ -5,10 +5,8 @@ import sys
 import pyopencl as cl
 import pytest
 
-from predictors.install import install_line
 from scheduler.cores import available_cores
-from scheduler.delegates.opencl import device
-from scheduler.delegates.opencl.device import Traits, cpu_flags, device_traits, find_device, missing, open_device
+from scheduler.delegates.opencl.device import device_traits, find_device, missing
 
 #: Which threads compute is known of PoCL alone.
 POCL = missing() is None and device_traits(find_device()).id.startswith("pocl")
@@ -42,23 +40,6 @@ def test_kind_of_device_is_recognised(platform, name, version, id):
     assert device_traits(Named(platform, name, version)).id == id
 
 
-@pytest.mark.parametrize(("flags", "id", "lanes"), [(("avx2", "avx512f"), "cpu-avx512", 16), (("avx2",), "cpu-avx2", 8), ((), "cpu", 4)])
-def test_cpu_of_another_driver_is_told_apart_by_its_instructions(monkeypatch, flags, id, lanes):
-    monkeypatch.setattr(device, "cpu_flags", lambda: frozenset(flags))
-    traits = device_traits(Named("Intel(R) OpenCL", "AMD EPYC", cpu=True))
-    assert (traits.id, traits.lanes, traits.cpu) == (id, lanes, True)
-    assert device_traits(Named("Intel(R) OpenCL", "Intel(R) Arc(TM)")).id == "gpu"
-
-
-def test_half_arithmetic_needs_the_extension_and_on_a_cpu_the_instructions(monkeypatch):
-    half = "cl_khr_byte_addressable_store cl_khr_fp16 "
-    assert device_traits(Named("ARM Platform", "Mali-G78", extensions=half)).fp16
-    assert not device_traits(Named("NVIDIA CUDA", "NVIDIA H200", extensions="cl_khr_fp64 cl_nv_fp16")).fp16
-    for flags, wanted in (((), False), (("avx512_fp16",), True), (("asimdhp",), True)):
-        monkeypatch.setattr(device, "cpu_flags", lambda flags=flags: frozenset(flags))
-        assert device_traits(Named("Intel(R) OpenCL", "CPU", cpu=True, extensions=half)).fp16 == wanted
-
-
 def test_adreno_reads_images_within_its_limits_and_a_mali_buffers():
     for name, support, limits in (("Adreno", True, (16384, 8192, 1 << 27)), ("Adreno", False, (0, 0, 0)), ("Mali-G78", True, (0, 0, 0))):
         asked = Named("ARM" if name.startswith("Mali") else "QUALCOMM", name)
@@ -67,20 +48,10 @@ def test_adreno_reads_images_within_its_limits_and_a_mali_buffers():
         assert device_traits(asked).images == limits
 
 
-def test_instructions_of_this_cpu_are_read_where_the_system_tells_them():
-    assert cpu_flags() == frozenset() or cpu_flags() & {"sse2", "fp", "asimd"}
-
-
 @pytest.mark.parametrize("limit", [1, 2, 16, 100])
 def test_work_group_is_within_the_devices_limit(limit):
     x, y, z = device_traits(Named("NVIDIA CUDA", "NVIDIA", limit=limit)).local
     assert x * y * z <= limit
-
-
-def test_device_is_found_and_opened_once():
-    assert missing() is None
-    assert open_device(()) is open_device(())
-    assert isinstance(open_device(()).traits, Traits)
 
 
 PINNED = """
@@ -98,16 +69,6 @@ def opened(*cores, **environment):
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("core", available_cores()[:2])
-def test_cpu_device_computes_on_the_core_that_is_asked_for(core):
-    if not POCL:
-        pytest.skip("the device is not PoCL's")
-    units, threads = opened(core).stdout.splitlines()
-    assert units == "[1]"
-    assert f"[{core}]" in threads
-
-
 def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
     if not POCL or len(available_cores()) < 2:
         pytest.skip("the device is not PoCL's, or there is one core")
@@ -119,55 +80,13 @@ def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
     assert "1 units, 1 are in use and 1 more are requested" in opened(first, second, POCL_MAX_PTHREAD_COUNT="1").stderr
 
 
-def test_device_that_is_not_there_is_an_unknown_name():
-    code = "from scheduler.delegates.opencl.device import find_device; find_device()"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"NN_STRETCH_OPENCL_DEVICE": "Teapot"}
-    )
-    assert "UnknownNameError: NN_STRETCH_OPENCL_DEVICE names `Teapot`, which no OpenCL device has in its name" in run.stderr
-    code = "from scheduler.delegates import get_delegate; print(get_delegate('opencl').unavailable())"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"NN_STRETCH_OPENCL_DEVICE": "Teapot"}
-    )
-    assert f"(here: {find_device().name.strip()}" in run.stdout
-
-
-def test_machine_without_a_driver_is_told_what_to_install(tmp_path):
-    code = "from scheduler.delegates import get_delegate; print(get_delegate('opencl').unavailable())"
-    hide = "import pyopencl as cl; cl.get_platforms = lambda: []; "
-    run = subprocess.run([sys.executable, "-c", hide + code], capture_output=True, text=True)
-    assert "there is no OpenCL device on this machine" in run.stdout
-    gone = "import sys; sys.modules['pyopencl'] = None; import importlib.util as u; find = u.find_spec; "
-    gone += "u.find_spec = lambda name, *a: None if name == 'pyopencl' else find(name, *a); "
-    run = subprocess.run([sys.executable, "-c", gone + code], capture_output=True, text=True)
-    assert install_line("opencl") in run.stdout
-
-
 def told(hide):
     """What a process says of the delegate in which OpenCL is as `hide` leaves it."""
     code = "from scheduler.delegates import get_delegate; print(get_delegate('opencl').unavailable())"
     return subprocess.run([sys.executable, "-c", f"import pyopencl as cl\n{hide}\n{code}"], capture_output=True, text=True).stdout
 
 
-def test_machine_whose_loader_finds_no_driver_is_told_so():
-    said = told("def none(): raise cl.LogicError('clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR')\ncl.get_platforms = none")
-    assert said.startswith("no OpenCL driver answers: clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR (PoCL runs on any CPU: ")
-
-
 def test_driver_that_fails_does_not_hide_the_others():
     broken = "class Broken:\n    def get_devices(self): raise cl.RuntimeError('clGetDeviceIDs failed: OUT_OF_HOST_MEMORY')\n"
     assert told(f"{broken}all = cl.get_platforms()\ncl.get_platforms = lambda: [Broken(), *all]").strip() == "None"
     assert "no OpenCL driver answers: clGetDeviceIDs failed: OUT_OF_HOST_MEMORY" in told(f"{broken}cl.get_platforms = lambda: [Broken()]")
-
-
-def test_queue_takes_times():
-    assert open_device(()).queue.properties & cl.command_queue_properties.PROFILING_ENABLE
-
-
-def test_processor_that_the_only_driver_cannot_compile_for_is_named():
-    said = told(
-        "class Platform:\n name = 'Portable Computing Language'\n def get_devices(self): return [Device()]\n"
-        "class Device:\n platform, name, version, int_ptr = Platform(), 'pthread-Tomorrow', 'PoCL HSTR: pthread-x86_64-linux-gnu-generic', 8\n"
-        "cl.get_platforms = lambda: [Platform()]"
-    )
-    assert said.startswith("PoCL's compiler does not know this processor, `pthread-Tomorrow`, and compiles nothing for it (install another")

@@ -1,36 +1,62 @@
-from collections import namedtuple
+"""Tuning of schedules and work groups."""
+
+from dataclasses import replace
 
 import pytest
 
-from scheduler.bundle.load import load_bundle
 from scheduler.delegates.opencl import OpenCLDelegate
-from scheduler.delegates.opencl.tuning import pair_launches
-
-Launch = namedtuple("Launch", "node kernel")
-Row = namedtuple("Row", "launch ms")
-
-
-def rows(*launches):
-    return [Row(Launch(node, kernel), 1.0) for node, kernel in launches]
+from scheduler.delegates.opencl.device import open_device
+from scheduler.delegates.opencl.graph import read_graph
+from scheduler.delegates.opencl.tuner import ScheduleTuner, cached_schedules, open_cache
+from scheduler.delegates.opencl.workgroups import GroupTuner
+from tests.scheduler.delegates.opencl import networks
 
 
-def test_launches_of_a_node_that_keeps_its_kernels_are_paired():
-    before, after = rows(("a", "conv"), ("b", "pool")), rows(("a", "conv"), ("b", "pool"))
-    assert pair_launches(before, after) == list(zip(before, after, strict=True))
+@pytest.fixture
+def few(monkeypatch):
+    """Measure two candidates, so that few kernels are built."""
+    before = ScheduleTuner.__init__
+    monkeypatch.setattr(ScheduleTuner, "__init__", lambda self, *a, **k: before(self, *a, **k | {"top": 2, "rounds": 3}))
 
 
-def test_launches_of_a_node_with_another_algorithm_stand_alone():
-    before, after = rows(("a", "conv")), rows(("a", "winograd_in"), ("a", "winograd_out"))
-    assert pair_launches(before, after) == [(before[0], None), (None, after[0]), (None, after[1])]
+@pytest.mark.slow
+def test_tuned_schedules_are_kept_and_taken_by_the_next_compilation(tmp_path, few):
+    path = networks.residual_block(tmp_path / "m.onnx")
+    found = OpenCLDelegate().tune(path, 60)
+    assert {each.kernel for each in found} == {"conv", "product", "winograd"}
+    assert all(each.after_ms <= each.before_ms for each in found)
+    known = cached_schedules(open_cache(open_device(()), False))
+    assert known == {(each.kernel, each.shape): each.choice for each in found}
+    winograd = next(each for each in found if each.kernel == "winograd")
+    assert ("winograd_in" in networks.kernels(path)) == bool(winograd.choice["USE"])
+    assert networks.error(path) <= 1e-5
 
 
-@pytest.mark.parametrize("mode", ["fast", "schedule"])
-def test_steps_are_launches_or_convolutions(bundle_dir, tmp_path, monkeypatch, mode):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    bundle = load_bundle(bundle_dir)
-    delegate = OpenCLDelegate.create(())
-    launches = delegate.build(bundle.file("s1.gpu.onnx")).launches
-    convolutions = {each.node for each in launches if each.macs}
-    expected = len(launches) if mode == "fast" else len(convolutions)
-    assert expected > 0
-    assert delegate.tuning_from(bundle, "s1.gpu", mode).steps == expected
+def test_interrupted_tuning_keeps_what_was_found(tmp_path, few):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    path = networks.residual_block(tmp_path / "m.onnx")
+    with pytest.raises(KeyboardInterrupt):
+        OpenCLDelegate().tune(path, 60, interrupt)
+    kept = cached_schedules(open_cache(open_device(()), False))
+    assert kept
+    assert len(OpenCLDelegate().tune(path, 60)) + len(kept) == len(cached_schedules(open_cache(open_device(()), False)))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return networks.residual_block(tmp_path / "m.onnx")
+
+
+def launches(path):
+    return OpenCLDelegate().lowered(read_graph(path))
+
+
+def test_launches_that_are_alike_are_measured_once(path):
+    device = open_device(())
+    compiled = OpenCLDelegate().build(path)
+    compiled.launches = (compiled.launches[0], replace(compiled.launches[0], node="again"))
+    steps = []
+    found = list(GroupTuner(device, compiled, "fast").tune(60, steps.append))
+    assert (len(found), len(steps)) == (1, 2)

@@ -1,11 +1,14 @@
+"""ONNX files, what they tell and their weights."""
+
 import onnx
 import onnx.shape_inference
 import pytest
 from onnx import TensorProto, helper
 
 from predictors.errors import StretchError
-from predictors.graph import Op
-from scheduler.formats.onnx import OnnxFile, open_onnx, state
+from scheduler.formats.onnx import open_onnx, state
+from scheduler.formats.onnx.file import load_onnx
+from scheduler.formats.onnx.weights import stored_tensor
 
 
 def saved(path, *nodes, weights=(), side=2):
@@ -36,14 +39,6 @@ def test_file_tells_its_nodes_weights_and_the_shapes_of_every_tensor(tmp_path):
     assert found.external == set()
 
 
-def test_file_tells_its_operators_and_what_it_takes_to_run(tmp_path):
-    found = open_onnx(two(tmp_path / "m.onnx"))
-    assert [(part.op.kind, part.weights) for part in found.operators] == [("relu", ()), ("shift", ("b",))]
-    assert found.graph.by_name["y"] == Op("y", "shift", ("z",), {}, (1, 2))
-    # One step for each element, and one for each that is read.
-    assert found.demand.work == 2 + 4
-
-
 def test_operator_that_is_not_allowed_is_refused_once_the_check_is_asked_for(tmp_path):
     found = open_onnx(saved(tmp_path / "m.onnx", helper.make_node("RandomNormalLike", ["x"], ["y"])))
     assert found.ends[1] == {"y": (1, 2)}
@@ -51,15 +46,28 @@ def test_operator_that_is_not_allowed_is_refused_once_the_check_is_asked_for(tmp
         _ = found.demand
 
 
-def test_model_that_was_changed_since_it_was_read_is_asked_in_the_same_way(tmp_path):
-    path = two(tmp_path / "m.onnx")
-    proto = open_onnx(path).proto
-    proto.graph.node[1].name = "other"
-    assert OnnxFile(path, proto).named[1] == ("other", "Add")
-    assert open_onnx(path).named[1] == ("last", "Add")
-
-
 def test_damaged_file_is_refused_as_it_is_opened(tmp_path):
     (tmp_path / "m.onnx").write_bytes(two(tmp_path / "whole.onnx").read_bytes()[:-9])
     with pytest.raises(StretchError, match=r"m\.onnx is not an ONNX model"):
         open_onnx(tmp_path / "m.onnx")
+
+
+def graph(nodes=(), initializers=(), name="g"):
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2]) for n in ("x", "y")]
+    return helper.make_graph(list(nodes), name, values[:1], values[1:], list(initializers))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"text"])
+def test_file_that_is_no_model_is_one_error(tmp_path, content):
+    path = tmp_path / "m.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StretchError, match=r"cannot read|is not an ONNX model"):
+        load_onnx(path)
+
+
+def test_weight_beside_the_file_is_not_read(tmp_path):
+    (tmp_path / "w.bin").write_bytes(b"\0" * 8)
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    assert stored_tensor(tensor, tmp_path / "m.onnx").values is None

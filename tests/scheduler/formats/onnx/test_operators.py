@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
 from scheduler.formats.onnx import open_onnx
-from scheduler.formats.onnx.operators import ATTRIBUTES, KIND, operators, state, stated
+from scheduler.formats.onnx.operators import state
 from tests.predictors.specified import specified
 
 IDENTITIES = ("dropout", "stochastic_depth", "identity")
@@ -49,39 +49,6 @@ def sigmoid_and_product(**first):
     return [stating(sigmoid, **first) if first else sigmoid, helper.make_node("Mul", ["x", "gate"], ["y"], name="m")]
 
 
-def test_nodes_that_state_nothing_are_part_of_the_operator_that_follows(tmp_path):
-    sigmoid, product = sigmoid_and_product()
-    graph = open_onnx(model(tmp_path / "m.onnx", [sigmoid, stating(product, "silu")])).graph
-    assert [(op.kind, op.inputs) for op in graph.ops] == [("input", ()), ("silu", ("x",))]
-
-
-def test_inner_nodes_may_write_several_tensors(tmp_path):
-    split = helper.make_node("Split", ["x"], ["one", "other"], name="s", axis=1, num_outputs=2)
-    first, second = (helper.make_node("Relu", [half], [f"{half}.relu"], name=half) for half in ("one", "other"))
-    joined = stating(helper.make_node("Concat", ["one.relu", "other.relu"], ["y"], name="c", axis=1), "relu")
-    (part,) = open_onnx(model(tmp_path / "m.onnx", [split, first, second, joined])).operators
-    assert [node.name for node in part.nodes] == ["s", "one", "other", "c"]
-    assert (part.op.name, part.op.inputs) == ("y", ("x",))
-
-
-def test_inner_node_that_casts_to_whole_numbers_stays_with_its_operator(tmp_path):
-    cast = helper.make_node("Cast", ["x"], ["whole"], name="w", to=TensorProto.INT64)
-    back = stating(helper.make_node("Cast", ["whole"], ["y"], name="b", to=TensorProto.FLOAT), "relu")
-    (part,) = open_onnx(model(tmp_path / "m.onnx", [cast, back])).operators
-    assert ([node.name for node in part.nodes], part.op.inputs) == (["w", "b"], ("x",))
-
-
-def test_operators_that_state_themselves_stay_apart(tmp_path):
-    sigmoid, product = sigmoid_and_product(kind="sigmoid")
-    graph = open_onnx(model(tmp_path / "m.onnx", [sigmoid, stating(product, "mul")])).graph
-    assert [(op.kind, op.inputs) for op in graph.ops] == [("input", ()), ("sigmoid", ("x",)), ("mul", ("x", "gate"))]
-
-
-def test_tensor_that_an_operator_reads_twice_is_read_twice(tmp_path):
-    graph = open_onnx(model(tmp_path / "m.onnx", [stating(helper.make_node("Add", ["x", "x"], ["y"]), "add")])).graph
-    assert graph.by_name["y"].inputs == ("x", "x")
-
-
 def test_node_that_belongs_to_no_operator_is_refused(tmp_path):
     sigmoid, product = sigmoid_and_product(kind="sigmoid")
     with pytest.raises(StretchError, match="writes `y` does not say which operator") as caught:
@@ -122,32 +89,9 @@ def test_operator_that_its_nodes_are_not_is_refused(tmp_path, node, kind, attrs,
         _ = open_onnx(model(tmp_path / "m.onnx", [stating(node, kind, **attrs)], [weight])).graph
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"kernel": [1, "x"]}', '{"kernel": null}', "null"])
-def test_attributes_that_are_none_are_refused(tmp_path, text):
-    node = helper.make_node("Relu", ["x"], ["y"], name="n")
-    for key, value in ((KIND, "relu"), (ATTRIBUTES, text)):
-        entry = node.metadata_props.add()
-        entry.key, entry.value = key, value
-    with pytest.raises(StretchError, match="node `n` states attributes that no operator has"):
-        _ = open_onnx(model(tmp_path / "m.onnx", [node])).graph
-
-
-def test_what_is_stated_anew_replaces_what_was():
-    node = stating(helper.make_node("Conv", ["x", "w"], ["y"]), "conv", **CONV)
-    state(node, "conv", CONV | {"bias": True})
-    assert stated(node) == ("conv", CONV | {"bias": True})
-    assert [entry.key for entry in node.metadata_props] == [KIND, ATTRIBUTES]
-
-
 def test_file_with_a_node_that_is_never_written_is_refused(tmp_path):
     with pytest.raises(StretchError, match=r"`n` \(RandomNormalLike\): no bundle holds `RandomNormalLike`"):
         _ = open_onnx(model(tmp_path / "m.onnx", [stating(helper.make_node("RandomNormalLike", ["x"], ["y"], name="n"), "relu")])).graph
-
-
-def test_weights_of_an_operator_are_those_that_its_nodes_read(tmp_path):
-    weight = helper.make_tensor("w", TensorProto.FLOAT, [4, 4, 1, 1], [0.0] * 16)
-    (part,) = operators(onnx.load(model(tmp_path / "m.onnx", [stating(conv_node(), "conv", **CONV)], [weight])))
-    assert (part.op.name, part.op.inputs, part.weights) == ("y", ("x",), ("w",))
 
 
 def conv_net(eps):

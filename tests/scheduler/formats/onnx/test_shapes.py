@@ -1,34 +1,18 @@
-import warnings
 from contextlib import suppress
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from predictors.errors import StretchError
-from scheduler.formats.onnx import open_onnx
-from scheduler.formats.onnx.checks import MAX_ALIVE, check_onnx, tensor_shapes
-from scheduler.formats.onnx.file import load_onnx
+from scheduler.formats.onnx.checks import tensor_shapes
 from scheduler.formats.onnx.shapes import RULES
 from tests.effort import examples
-from tests.scheduler.delegates import cases, graphs
+from tests.scheduler.delegates import graphs
 from tests.scheduler.formats.onnx.shapes.oracle import FILE, Case, node, refused
-
-
-@pytest.mark.representatives(35)
-@pytest.mark.parametrize("op", sorted(RULES.keys() & cases.OPS.keys()))
-@given(data=st.data())
-def test_shape_of_any_operator_is_what_the_onnx_package_infers(tmp_path_factory, op, data):
-    case = data.draw(cases.OPS[op])
-    path = tmp_path_factory.mktemp(op) / "m.onnx"
-    shape = case.save(path)
-    # It compares what it works out with what the file states, which is what `onnx` inferred.
-    assert check_onnx(load_onnx(path), path).alive >= sum(x.size for x in case.inputs)
-    assert all(n > 0 for n in shape)
 
 
 @pytest.mark.torch
@@ -72,7 +56,7 @@ def wild(draw, op):
     return Case(op, inputs, attrs, tuple(stored), draw(st.sampled_from([1, 1, 2])))
 
 
-@pytest.mark.representatives(130)
+@pytest.mark.representatives(44)
 @pytest.mark.parametrize("op", sorted(RULES))
 @settings(max_examples=examples(20))
 @given(data=st.data())
@@ -86,72 +70,9 @@ def test_node_that_is_taken_has_the_shape_that_the_runtime_makes_if_it_takes_it_
     assert made is None or refused(case, made) is None
 
 
-@pytest.mark.parametrize("op", sorted(RULES))
-def test_rule_answers_or_refuses_whatever_a_node_is(op):
-    for shapes in ([], [None], [()], [(2,)], [(1, 2, 3, 4)] * 6):
+@pytest.mark.parametrize("shapes", [[], [None], [()], [(2,)], [(1, 2, 3, 4)] * 6])
+def test_every_rule_answers_or_refuses_whatever_a_node_is(shapes):
+    for op, written in RULES.items():
         for attrs in ({}, {"axis": 10**18, "mode": b"\xff", "perm": [-1]}, {"axis": b"", "kernel_shape": [1, 1], "pads": [1 << 62] * 4}):
             with suppress(StretchError):
-                assert RULES[op](node(shapes, attrs, {1: [10**18]} if len(shapes) > 1 else {})).work >= 0
-
-
-NETWORKS = {
-    "edgenext_xx_small": {},
-    "efficientvit_b0": {},
-    "levit_128s": {"size": 224},
-    "mixer_s32_224": {"img_size": 64},
-    "mobilevit_xxs": {},
-    "poolformer_s12": {},
-    "swin_tiny_patch4_window7_224": {"img_size": 64},
-    "vit_tiny_patch16_224": {"img_size": 64},
-    "xcit_nano_12_p16_224": {"img_size": 64},
-}
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(NETWORKS))
-def test_tensors_of_a_network_that_torch_exported_have_the_shapes_that_the_runtime_makes(tmp_path, name):
-    import timm
-
-    options = dict(NETWORKS[name])
-    size = options.pop("size", 64)
-    compare(timm.create_model(name, pretrained=False, **options), size, tmp_path)
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["shufflenet_v2_x0_5", "vit_b_32", "swin_v2_t"])
-def test_tensors_of_a_network_of_torchvision_have_the_shapes_that_the_runtime_makes(tmp_path, name):
-    import torchvision
-
-    options = {"image_size": 64} if name.startswith("vit") else {}
-    compare(torchvision.models.get_model(name, weights=None, **options), 64, tmp_path)
-
-
-def compare(module, size, folder):
-    """Assert that every tensor of a module has the shape that was worked out before it ran."""
-    import torch
-
-    with warnings.catch_warnings():
-        # Torch's exporter warns of what it uses of torch itself.
-        warnings.simplefilter("ignore")
-        x = torch.rand(1, 3, size, size)
-        program = torch.onnx.export(module.eval(), (x,), dynamo=True, optimize=True, opset_version=20, verbose=False)
-    program.save(str(folder / "m.onnx"))
-    found = open_onnx(folder / "m.onnx")
-    assert 0 < found.demand.alive < MAX_ALIVE
-    made = intermediate(folder / "m.onnx", size)
-    assert {name: found.shapes[name] for name in made} == made
-
-
-def intermediate(path, size):
-    """Shape of every tensor that ONNX Runtime computes."""
-    proto = onnx.load(str(path))
-    there = {value.name for value in proto.graph.output}
-    proto.graph.output.extend(onnx.ValueInfoProto(name=n) for node in proto.graph.node for n in node.output if n and n not in there)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-    [given] = session.get_inputs()
-    made = session.run(None, {given.name: np.zeros((1, 3, size, size), np.float32)})
-    return {value.name: y.shape for value, y in zip(session.get_outputs(), made, strict=True)}
+                assert written(node(shapes, attrs, {1: [10**18]} if len(shapes) > 1 else {})).work >= 0, op

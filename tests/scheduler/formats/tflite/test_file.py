@@ -1,4 +1,6 @@
-"""Files from anywhere: what a file says is checked before anything follows it."""
+"""TFLite files as they are read."""
+
+import inspect
 
 import numpy as np
 import pytest
@@ -6,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
+from scheduler.formats.flatbuffer import SCALARS
 from scheduler.formats.tflite import open_tflite
 from scheduler.formats.tflite.file import TYPES
-from scheduler.formats.tflite.operators import ANY_TFLITE, NAMES
+from scheduler.formats.tflite.operators import ANY_TFLITE, NAMES, OPTIONS, TABLES
 
-NUMBERS = {name: number for number, name in NAMES.items()}
 KINDS = {kind: number for number, kind in TYPES.items()}
 
 
@@ -60,32 +62,6 @@ def test_stored_numbers_are_the_reals_that_they_stand_for(tmp_path, kind, stored
     found = open_tflite(save(tmp_path / "m.tflite", model)).tensors[1].reals
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, np.array(reals, np.float32))
-
-
-def test_whole_numbers_without_a_scale_stay_whole(tmp_path):
-    model = small()
-    model["subgraphs"][0]["tensors"][1] = {"name": "c", "shape": [4], "type": KINDS["int32"], "buffer": 1}
-    model["buffers"][1] = {"data": np.array([0, 2, 3, 1], np.int32).view(np.uint8)}
-    assert open_tflite(save(tmp_path / "m.tflite", model)).tensors[1].reals.dtype == np.int32
-
-
-def test_open_size_is_one_and_told(tmp_path):
-    model = small()
-    model["subgraphs"][0]["tensors"][0] |= {"shape": [1, 4], "shape_signature": [-1, 4]}
-    tensor = open_tflite(save(tmp_path / "m.tflite", model)).tensors[0]
-    assert (tensor.shape, tensor.opened) == ((1, 4), (0,))
-
-
-def test_numbers_behind_everything_else_are_read(tmp_path):
-    model = small()
-    model["buffers"][1] = {"offset": 1 << 20, "size": 16}
-    at = len(save(tmp_path / "m.tflite", model).read_bytes())
-    model["buffers"][1] = {"offset": at, "size": 16}
-    path = save(tmp_path / "m.tflite", model)
-    with pytest.raises(StretchError, match="lies beyond the end of the file"):
-        open_tflite(path)
-    path.write_bytes(path.read_bytes() + np.arange(4, dtype=np.float32).tobytes())
-    np.testing.assert_array_equal(open_tflite(path).tensors[1].reals, np.arange(4, dtype=np.float32))
 
 
 def change(**places):
@@ -146,14 +122,6 @@ def test_what_leads_nowhere_is_refused_in_one_sentence(tmp_path, changed, proble
     assert "m.tflite is no TFLite file that can be read" in caught.value.message
 
 
-def test_operators_without_a_name_here_are_told_by_number_and_custom_ones_by_their_own_name(tmp_path):
-    model = small()
-    model["operator_codes"] = [{"builtin_code": 32, "custom_code": "Mine"}]
-    assert open_tflite(save(tmp_path / "m.tflite", model)).operators[0].code == "custom Mine"
-    model["operator_codes"] = [{"builtin_code": 205}]
-    assert open_tflite(save(tmp_path / "m.tflite", model)).operators[0].code == "operator 205"
-
-
 def test_many_tensors_of_one_buffer_do_not_grow(tmp_path):
     model = small()
     model["buffers"][1] = {"data": np.zeros(1 << 20, np.uint8)}
@@ -162,13 +130,6 @@ def test_many_tensors_of_one_buffer_do_not_grow(tmp_path):
     model["subgraphs"][0]["tensors"] += [more] * 600
     with pytest.raises(StretchError, match=r"it has 2\.5 GB of stored numbers"):
         open_tflite(save(tmp_path / "m.tflite", model))
-
-
-@pytest.mark.parametrize("content", [b"", b"text", b"\0\0\0\0TFL3", b"\xff" * 64])
-def test_file_that_is_none_is_refused(tmp_path, content):
-    (tmp_path / "m.tflite").write_bytes(content)
-    with pytest.raises(StretchError, match="is no TFLite file that can be read"):
-        open_tflite(tmp_path / "m.tflite")
 
 
 @given(st.data())
@@ -185,3 +146,24 @@ def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_fa
         assert "\n" not in message
     else:
         assert all(0 <= i < len(network.tensors) for operator in network.operators for i in operator.outputs)
+
+
+@pytest.fixture
+def schema():
+    return pytest.importorskip("ai_edge_litert.schema_py_generated")
+
+
+def test_operators_and_tables_of_settings_have_the_numbers_of_the_schema(schema):
+    assert {name: getattr(schema.BuiltinOperator, name) for name in NAMES.values()} == {name: number for number, name in NAMES.items()}
+    assert {table: getattr(schema.BuiltinOptions, table) for table in OPTIONS.values()} == {table: n for n, table in OPTIONS.items()}
+
+
+def test_fields_lie_where_the_schema_has_them(schema):
+    names = {"b": "Int8", "B": "Uint8", "i": "Int32", "I": "Uint32", "q": "Int64", "Q": "Uint64", "f": "Float32", "?": "Bool"}
+    known = [(getattr(schema, table), fields) for table, fields in TABLES.items() if hasattr(schema, table)]
+    assert len(known) > 20
+    for reader, fields in known:
+        for field, (slot, kind) in fields.items():
+            source = inspect.getsource(getattr(reader, "".join(part.title() for part in field.split("_"))))
+            assert f"self._tab.Offset({4 + 2 * slot})" in source, field
+            assert kind not in SCALARS or f"{names[SCALARS[kind]]}Flags" in source, field

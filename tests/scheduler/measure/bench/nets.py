@@ -26,10 +26,6 @@ def conv_onnx(path, shape=(1, CHANNELS, WIDE, WIDE), out=(1, FILTERS, WIDE, WIDE
     return path
 
 
-#: Of `conv_onnx`.
-CONV_MACS = FILTERS * CHANNELS * 9 * WIDE * WIDE
-
-
 def linear_tflite(path, opened=False):
     """A linear layer of 5 to 7 numbers, of one row or of an open number of them."""
     rng = np.random.default_rng(2)
@@ -48,7 +44,3 @@ def linear_tflite(path, opened=False):
     model = {"version": 3, "operator_codes": [code], "subgraphs": [graph], "buffers": buffers}
     path.write_bytes(bytes(ANY_TFLITE.encode(model)))
     return path, lambda x: x @ weights.T + bias
-
-
-#: Of `linear_tflite`, a row.
-LINEAR_MACS = 35

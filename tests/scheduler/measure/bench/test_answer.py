@@ -1,6 +1,5 @@
 """What times come to, against numpy, and who is called fastest."""
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -39,11 +38,6 @@ def test_summary_is_of_all_rounds_in_milliseconds():
     assert found.repeat_low_ms < found.low_ms < found.median_ms < found.high_ms < found.repeat_high_ms
 
 
-def test_first_contender_is_as_fast_as_itself():
-    found = summarise(drawn(2e6, 0), drawn(2e6, 0))
-    assert (found.ratio_low, found.ratio, found.ratio_high) == (1, 1, 1)
-
-
 def test_fastest_is_named_only_if_rounds_tell_it_from_all_others():
     slow, fast = contender("slow", drawn(4e6, 1)), contender("fast", drawn(2e6, 2))
     assert verdict([slow, fast]).startswith("fast takes 2 ms, the least: slow, the next, takes 2.0")
@@ -55,11 +49,3 @@ def test_fastest_is_named_only_if_rounds_tell_it_from_all_others():
 
 def test_single_rounds_make_no_winner():
     assert "no clear winner" in verdict([contender("a", [[1000]]), contender("b", [[9000]])])
-
-
-@pytest.mark.parametrize("wrong", [{"ns": [[0]]}, {"ns": [[]]}, {"ns": []}, {"threads": 0}, {"max_error": -1.0}])
-def test_contender_that_cannot_be_is_refused_when_it_is_read(wrong):
-    sound = msgspec.to_builtins(contender("a", [[5, 6]]))
-    assert msgspec.convert(sound, BenchContender).name == "a"
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(sound | wrong, BenchContender)

@@ -1,25 +1,20 @@
-"""Files of other exporters: shapes, work and hashes, and what is refused."""
+"""Files that are compared and the runtimes that take them."""
 
 import hashlib
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
+from scheduler.cores import available_cores
 from scheduler.formats.tflite import open_tflite
-from scheduler.measure.bench.files import hash_again, open_subject, tflite_macs
-from scheduler.measure.bench.subject import UNNAMED
-from tests.scheduler.measure.bench.nets import CHANNELS, CONV_MACS, FILTERS, LINEAR_MACS, WIDE, conv_onnx, linear_tflite
-
-
-def test_onnx_file_tells_its_work_and_is_loaded_as_it_is(tmp_path):
-    path = conv_onnx(tmp_path / "m.onnx")
-    found = open_subject(str(path), {}, 0, tmp_path)
-    assert (found.kind, found.macs, found.model) == ("onnx", CONV_MACS, path)
-    assert (found.sha256, found.bytes) == (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size)
-    assert found.outputs == {"y": ("float32", (1, FILTERS, WIDE, WIDE))}
-    assert hash_again("onnx", path) == found.sha256
+from scheduler.measure.bench.files import open_subject, tflite_macs
+from scheduler.measure.bench.runtimes import prepare, unavailable
+from scheduler.measure.bench.subject import UNNAMED, End, digest, hash_of, random_arrays, settled
+from tests.scheduler.measure.bench.nets import CHANNELS, FILTERS, WIDE, conv_onnx, linear_tflite
 
 
 def test_open_shapes_are_fixed_in_a_copy(tmp_path):
@@ -38,15 +33,6 @@ def test_open_shapes_are_fixed_in_a_copy(tmp_path):
 def test_output_of_a_size_that_only_running_tells_is_known(tmp_path):
     path = conv_onnx(tmp_path / "m.onnx", out=(1, FILTERS, "h", "w"))
     assert open_subject(str(path), {}, 0, tmp_path).outputs["y"][1] == (1, FILTERS, WIDE, WIDE)
-
-
-def test_tflite_file_of_an_open_batch_has_one(tmp_path):
-    path, _ = linear_tflite(tmp_path / "m.tflite", opened=True)
-    found = open_subject(str(path), {}, 0, tmp_path)
-    assert found.inputs["x"].shape == (1, 5)
-    assert found.macs == LINEAR_MACS
-    wider = open_subject(str(path), {"x": (3, 5)}, 0, tmp_path)
-    assert (wider.inputs["x"].shape, wider.macs) == ((3, 5), None)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +63,6 @@ def test_damaged_file_is_refused_by_its_name(tmp_path, name, content):
         open_subject(str(tmp_path / name), {}, 0, tmp_path)
 
 
-def test_missing_file_and_folder_that_is_no_bundle_are_refused(tmp_path):
-    for name in ("gone.onnx", "gone.tflite", "."):
-        with pytest.raises(StretchError):
-            open_subject(str(tmp_path / name), {}, 0, tmp_path)
-
-
 def test_weights_outside_of_the_files_folder_are_refused(tmp_path):
     path = conv_onnx(tmp_path / "m.onnx", weights=np.zeros((FILTERS, CHANNELS, 3, 3), np.float32))
     model = onnx.load(path)
@@ -95,7 +75,56 @@ def test_weights_outside_of_the_files_folder_are_refused(tmp_path):
         open_subject(str(path), {}, 0, tmp_path)
 
 
-def test_input_of_words_is_refused(tmp_path):
-    path = conv_onnx(tmp_path / "m.onnx", value=onnx.TensorProto.STRING)
-    with pytest.raises(StretchError, match="no tensor of plain numbers"):
-        open_subject(str(path), {}, 0, tmp_path)
+CORES = available_cores()
+
+
+def needs(runtime):
+    if unavailable(runtime) is not None:
+        pytest.skip(f"{runtime} is not installed")
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_tflite_file_gives_what_numpy_gives_also_of_another_batch(tmp_path, rows):
+    needs("litert")
+    path, linear = linear_tflite(tmp_path / "m.tflite", opened=True)
+    subject = open_subject(str(path), {"x": (rows, 5)}, 0, tmp_path)
+    ready = prepare(subject, "litert", CORES[:1])
+    assert ready.time() > 0
+    (output,) = ready.outputs().values()
+    np.testing.assert_allclose(output, linear(subject.inputs["x"]), rtol=1e-5, atol=1e-5)
+
+
+IMAGE = End("x", (None, 3, None, None), "float32")
+
+
+def test_hash_is_that_of_the_file_and_of_weights_beside_it(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(b"model")
+    (tmp_path / "w").write_bytes(b"weights")
+    assert digest("onnx", tmp_path / "m.onnx") == (hashlib.sha256(b"model").hexdigest(), 5)
+    assert digest("onnx", tmp_path / "m.onnx", ["w"]) == (hashlib.sha256(b"modelweights").hexdigest(), 12)
+    with pytest.raises(StretchError, match="cannot read"):
+        digest("onnx", tmp_path / "m.onnx", ["gone"])
+
+
+@pytest.mark.parametrize("asked", [{"x": (1, 4, 8, 8)}, {"x": (1, 3, 8)}])
+def test_size_that_contradicts_the_file_is_refused(tmp_path, asked):
+    with pytest.raises(UsageError, match="is requested"):
+        settled(tmp_path, [IMAGE], asked)
+
+
+@pytest.mark.parametrize("shape", [(1 << 15, 3, 1 << 15, 1 << 15)])
+def test_huge_input_is_refused(tmp_path, shape):
+    with pytest.raises(StretchError, match="has the shape"):
+        settled(tmp_path, [IMAGE], {UNNAMED: shape})
+    with pytest.raises(StretchError, match="has 0 inputs"):
+        settled(tmp_path, [], {})
+
+
+@given(st.sampled_from(["float32", "float16", "int8", "uint8", "int64", "bool"]), st.integers(0, 99))
+def test_numbers_are_of_the_type_finite_and_those_of_the_seed(dtype, seed):
+    first, again, other = (random_arrays({"x": (dtype, (4, 50))}, each) for each in (seed, seed, seed + 1))
+    assert first["x"].dtype == np.dtype(dtype)
+    assert np.isfinite(first["x"].astype(float)).all()
+    assert hash_of(first) == hash_of(again) != hash_of(other)
+    if dtype == "int64":
+        assert set(np.unique(first["x"])) <= {0, 1}

@@ -1,14 +1,22 @@
-"""Starts and rounds, with contenders that note when they run."""
+"""Rounds of a comparison, what they say, and records of them."""
 
+import json
+import math
+
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
-from scheduler.measure.bench.interval import MOST_STARTS
+from scheduler.measure.bench.check import check_bench, read_bench
+from scheduler.measure.bench.compare import Request, compare
+from scheduler.measure.bench.conditions import Conditions
+from scheduler.measure.bench.interval import MOST_STARTS, known
 from scheduler.measure.bench.rounds import LEAST_STARTS, WINDOW, Effort, holds, play
 from scheduler.measure.bench.runtimes import Ready
+from tests.scheduler.measure.bench.nets import conv_onnx
 
 
 class Noting(Ready):
@@ -53,16 +61,6 @@ def test_order_is_drawn_anew_in_each_round_and_is_that_of_the_seed():
     assert rounds == order(0) != order(1)
 
 
-def test_contender_whose_times_never_hold_is_named():
-    found = play(
-        {"calm": lambda: Noting("calm", []), "wild": lambda: Noting("wild", [], lambda run: 1000 << (run % 2))},
-        Effort(rounds=2, starts=1, warmup=20),
-        seed=0,
-    )
-    assert found.warmup == [20]
-    assert found.steady == {"calm"}
-
-
 @pytest.mark.parametrize(("factor", "starts"), [(1.0, LEAST_STARTS), (3.0, MOST_STARTS)])
 def test_starts_go_on_until_medians_are_known_to_the_width(factor, starts):
     made = []
@@ -74,22 +72,6 @@ def test_starts_go_on_until_medians_are_known_to_the_width(factor, starts):
 
     found = play({"a": make}, Effort(rounds=2, starts=MOST_STARTS, width=0.02, warmup=0), seed=0)
     assert len(found.ns["a"]) == starts
-
-
-def test_contenders_that_were_made_are_closed_if_another_cannot_be():
-    log = []
-
-    def broken():
-        raise StretchError("no")
-
-    with pytest.raises(StretchError):
-        play({"a": lambda: Noting("a", log), "b": broken}, Effort(), seed=0)
-    assert log == ["made a", "closed a"]
-
-
-@given(st.lists(st.integers(1, 10**9), max_size=2 * WINDOW - 1))
-def test_fewer_rounds_than_two_windows_never_hold(times):
-    assert not holds(times)
 
 
 def test_times_hold_once_two_windows_agree():
@@ -104,3 +86,95 @@ def test_times_hold_once_two_windows_agree():
 def test_effort_that_is_none_is_refused(wrong):
     with pytest.raises(UsageError):
         Effort(**wrong)
+
+
+times = st.lists(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=12), min_size=1, max_size=MOST_STARTS)
+
+
+def test_interval_of_starts_of_one_round_is_students_on_logarithms():
+    stats = pytest.importorskip("scipy.stats")
+    values = [3.0, 3.1, 2.9, 3.3, 3.2]
+    logs = np.log(values)
+    low, high = stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=stats.sem(logs))
+    found = known([[each] for each in values])
+    assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
+    low, high = stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=math.sqrt(2) * stats.sem(logs))
+    assert (found.repeat_low, found.repeat_high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
+
+
+def test_one_round_has_no_interval_and_no_side():
+    found = known([[2.0]])
+    assert (found.low, found.high, found.repeat_low, found.repeat_high) == (None, None, None, None)
+    assert (found.side, found.width) == (0, math.inf)
+
+
+@pytest.mark.parametrize(("load", "told"), [(0.0, False), (5.0, True), (None, False)])
+def test_busy_machine_is_told(load, told):
+    empty = {name: {} for name in ("governors", "mhz_before", "mhz_after", "celsius_before", "celsius_after")}
+    found = Conditions(
+        processor="p", system="s", cores=[0], process_cores=[0, 1], load_before=load, load_after=0.0, stolen=None, busy=None, **empty
+    )
+    assert any("busy in the minute before" in each for each in found.warnings) is told
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """A measurement as JSON, of a file that is there."""
+    folder = tmp_path_factory.mktemp("check")
+    paths = [str(conv_onnx(folder / name)) for name in ("a.onnx", "b.onnx")]
+    answer = compare(Request(paths, runtimes=["onnxruntime"], effort=Effort(rounds=4, starts=3, warmup=0)), lambda sentence: None)
+    return json.loads(msgspec.json.encode(answer))
+
+
+def check(tmp_path, record):
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps(record))
+    return check_bench(path)
+
+
+def changed(record, *path, to):
+    copy = json.loads(json.dumps(record))
+    place = copy
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = to
+    return copy
+
+
+def test_sound_measurement_is_confirmed(tmp_path, record):
+    found = check(tmp_path, record | {"schema": 1, "version": "0"})
+    assert (found.ok, found.problems, found.contenders, found.rounds) == (True, [], 2, 24)
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "says"),
+    [
+        (("contenders", 1, "summary", "median_ms"), 1e-5, "median_ms of b.onnx, onnxruntime is stated as 1e-05"),
+        (("contenders", 1, "summary", "low_ms"), None, "low_ms of b.onnx"),
+        (("contenders", 1, "summary", "ratio"), 0.5, "ratio of b.onnx"),
+        (("contenders", 0, "ns", 0), [10**12] * 4, "of a.onnx, onnxruntime is stated"),
+        (("contenders", 1, "macs_ratio"), 0.5, "macs_ratio of b.onnx"),
+        (("files", 0, "macs"), 1, "macs_ratio of b.onnx"),
+        (("files", 0, "sha256"), "0" * 64, "a.onnx is another file here"),
+        (("files", 0, "path"), "gone.onnx", "a.onnx cannot be compared"),
+        (("files", 0, "path"), "/dev/zero", "a.onnx cannot be compared"),
+        (("verdict",), "b.onnx wins", "its verdict is not what its times say"),
+        (("contenders", 1, "name"), "a.onnx, onnxruntime", "two contenders have one name"),
+        (("contenders", 1, "file"), "c.onnx", "none of the files"),
+        (("contenders", 1, "ns"), [[1, 2, 3, 4]], "has not 4 rounds in each of 3 starts"),
+        (("files", 1, "name"), "a.onnx", "two files have one name"),
+    ],
+)
+def test_what_was_changed_is_found(tmp_path, record, path, to, says):
+    found = check(tmp_path, changed(record, *path, to=to))
+    assert not found.ok
+    assert any(says in problem for problem in found.problems), found.problems
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused_in_one_sentence(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("bytes") / "m.json"
+    path.write_bytes(data)
+    with pytest.raises(StretchError, match="is no measurement") as error:
+        read_bench(path)
+    assert "\n" not in error.value.message

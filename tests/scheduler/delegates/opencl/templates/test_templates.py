@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from scheduler.delegates.opencl.device import open_device
 from tests.scheduler.delegates.opencl import networks
 
 ONE = {"kernel_shape": [1, 1]}
@@ -65,29 +64,12 @@ def test_template_of_paper_004_gives_the_same(tmp_path):
     assert networks.error(path, schedule="tvm") <= 1e-5
 
 
-@pytest.mark.parametrize(
-    ("op", "inputs"), [("Add", [(2, 5, 3, 4), (2, 5, 1, 1)]), ("Mul", [(2, 5, 3, 4), (2, 1, 3, 4)]), ("Mul", [(1, 1, 3, 1), (2, 9, 3, 4)])]
-)
-def test_operand_is_repeated_along_dimensions_of_size_one(tmp_path, op, inputs):
-    path = networks.save(tmp_path / "m.onnx", [(op, ["a", "b"], "y", {})], dict(zip("ab", inputs, strict=True)), ["y"], {})
-    assert networks.error(path) <= 1e-6
-
-
 @pytest.mark.parametrize("constant", [(), (1,), (9, 1, 1), (1, 9, 3, 4), (4,)])
 @pytest.mark.parametrize("op", ["Add", "Mul"])
 def test_constant_operand_of_lower_rank(tmp_path, op, constant):
     weights = {"k": networks.numbers(*constant, seed=4)}
     path = networks.save(tmp_path / "m.onnx", [(op, ["k", "x"], "y", {})], {"x": (2, 9, 3, 4)}, ["y"], weights)
     assert networks.error(path) <= 1e-6
-
-
-def test_aligned_slice_is_a_view_and_another_a_copy(tmp_path):
-    for first, moves in ((16, 2), (3, 3)):
-        weights = {"s": np.array([first]), "e": np.array([first + 9]), "a": np.array([1])}
-        nodes = [("Relu", ["x"], "r", {}), ("Slice", ["r", "s", "e", "a"], "t", {}), ("Relu", ["t"], "y", {})]
-        path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 32, 3, 3)}, ["y"], weights)
-        assert networks.kernels(path).count("move") == moves
-        assert networks.error(path) == 0
 
 
 WINDOWS = {
@@ -123,44 +105,6 @@ def test_pads_add_zeros_and_cut_off_where_they_are_negative(tmp_path, pads):
     assert networks.error(path) <= 1e-5
 
 
-@pytest.mark.slow
-def test_skip_reads_rows_of_the_tensor_that_the_windows_read_whole(tmp_path):
-    weights = {"w": networks.numbers(8, 8, 3, 3, seed=3), "s": np.array([1]), "e": np.array([10]), "a": np.array([2])}
-    nodes = [
-        ("Relu", ["x"], "r", {}),
-        ("Conv", ["r", "w"], "c", {"pads": [0, 1, 0, 1]}),
-        ("Slice", ["r", "s", "e", "a"], "cut", {}),
-        ("Add", ["c", "cut"], "t", {}),
-        ("Relu", ["t"], "y", {}),
-    ]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 8, 11, 9)}, ["y"], weights)
-    assert networks.error(path) <= 1e-5
-
-
-@pytest.mark.parametrize("channels", [3, 8])
-def test_rows_below_each_other_are_joined_wherever_they_come_from(tmp_path, channels):
-    weights = {"s": np.array([0]), "e": np.array([4]), "a": np.array([2])}
-    nodes = [
-        ("Relu", ["x"], "r", {}),
-        ("Slice", ["r", "s", "e", "a"], "cut", {}),
-        ("Concat", ["x", "cut", "r"], "j", {"axis": 2}),
-        ("Sigmoid", ["j"], "y", {}),
-    ]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, channels, 5, 3)}, ["y"], weights)
-    assert networks.error(path) <= 1e-5
-
-
-def test_layer_norm_over_channels_goes_through_plain_tensors(tmp_path):
-    weights = {"s": networks.numbers(6, seed=1), "b": networks.numbers(6, seed=2)}
-    nodes = [
-        ("Transpose", ["x"], "t", {"perm": [0, 2, 3, 1]}),
-        ("LayerNormalization", ["t", "s", "b"], "n", {"axis": -1}),
-        ("Transpose", ["n"], "y", {"perm": [0, 3, 1, 2]}),
-    ]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 6, 4, 3)}, ["y"], weights)
-    assert networks.error(path) <= 1e-5
-
-
 @pytest.mark.parametrize(
     ("nodes", "says"),
     [
@@ -186,41 +130,6 @@ def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, no
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 4, 4), "m": (2, 5), "m2": (5, 2)}, ["y"], weights)
     with pytest.raises(UnsupportedError, match=says):
         networks.launches(path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [{"borders": "check"}, {"loads": "single"}, {"unroll": False}, {"access": "vector"}, {"access": "scalar"}], ids=str
-)
-def test_switches_change_how_a_convolution_is_computed_and_not_what(tmp_path, options):
-    weights = {"s": networks.numbers(9, 3, 3, 3, seed=1), "d": networks.numbers(9, 1, 3, 3, seed=2), "c": networks.numbers(10, 9, 3, 3)}
-    nodes = [
-        networks.conv("x", "a", "s", **THREE),
-        networks.conv("a", "b", "d", **THREE | {"group": 9}),
-        networks.conv("b", "y", "c", **THREE | {"strides": [2, 2]}),
-    ]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 9, 10)}, ["y"], weights)
-    plain, switched = (networks.launches(path, winograd="off", **more) for more in ({}, options))
-    # One of the two ways of loading is the device's own.
-    assert "access" in options or [each.defines for each in plain] != [each.defines for each in switched]
-    assert networks.error(path, winograd="off", **options) <= 1e-5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", [{"REGIONS": 0}, {"MERGED": 0}], ids=str)
-def test_tuner_may_take_another_way_to_load_a_depthwise_convolution(tmp_path, way):
-    path = one_conv(tmp_path / "m.onnx", (1, 12, 9, 10), (12, 1, 3, 3), **THREE | {"group": 12})
-    delegate = networks.OpenCLDelegate()
-    schedules = networks.Schedules(open_device(()).traits)
-    networks.lower(delegate.prepared(path), schedules.traits.blocking(False), schedules.traits, networks.Options(), schedules)
-    ((problem, candidates),) = schedules.problems
-    (chosen,) = [each for each in candidates[:8] if way.items() <= each.items()]
-    compiled = delegate.scheduled(path, {(problem.kernel, problem.shape): chosen})
-    (macros,) = [dict(each.defines) for each in compiled.launches if each.kernel == "depthwise"]
-    assert {name: macros[name] for name in way} == dict.fromkeys(way, "0")
-    got, expected = np.zeros((1, 12, 9, 10), np.float32), networks.run(networks.CpuDelegate(), path)[0]
-    compiled.run([networks.numbers(1, 12, 9, 10, seed=9)], [got])
-    assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 NATIVE = [
@@ -253,47 +162,6 @@ def test_half_sums_join_floats_before_they_lose_what_is_added(tmp_path):
     assert np.all(y == 4096)
 
 
-def test_floats_are_never_computed_with_half(tmp_path):
-    path = one_conv(tmp_path / "m.onnx", (1, 8, 4, 4), (8, 8, 1, 1), **ONE)
-    assert {dict(launch.defines)["NATIVE"] for launch in networks.launches(path, arithmetic="half")} == {"0"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cpu", [True, False])
-def test_work_groups_of_one_are_enough(tmp_path, cpu):
-    results, found = networks.as_gpu(networks.classifier(tmp_path / "m.onnx"), cpu=cpu, max_local=1, max_sizes=(1, 1, 1), winograd="off")
-    assert all(set(each.local) == {1} for each in found)
-    (expected,) = networks.run(networks.CpuDelegate(), tmp_path / "m.onnx")
-    assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
-
-
-GPU = [
-    (networks.residual_block, "off"),
-    pytest.param(networks.residual_block, "on", marks=pytest.mark.slow),
-    pytest.param(networks.squeeze_excite, "off", marks=pytest.mark.slow),
-    pytest.param(networks.classifier, "off", marks=pytest.mark.slow),
-    pytest.param(networks.classifier, "on", marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("network", "winograd"), GPU)
-def test_network_agrees_in_the_layout_and_work_groups_of_a_gpu(tmp_path, network, winograd):
-    path = network(tmp_path / "m.onnx")
-    results, _ = networks.as_gpu(path, winograd=winograd)
-    (expected,) = networks.run(networks.CpuDelegate(), path)
-    assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
-
-
-@pytest.mark.slow
-def test_few_tiles_of_many_channels_share_their_sums_on_a_gpu(tmp_path):
-    path = one_conv(tmp_path / "m.onnx", (1, 80, 5, 5), (30, 80, 3, 3), **THREE)
-    results, found = networks.as_gpu(path, winograd="off")
-    assert [dict(each.defines)["SPLIT"] for each in found if each.kernel == "conv"] == ["8"]
-    (expected,) = networks.run(networks.CpuDelegate(), path)
-    assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
-
-
 IMAGES = (1 << 8, 1 << 8, 1 << 16)
 
 
@@ -317,23 +185,3 @@ def test_convolution_that_reads_images_agrees(tmp_path, kernel, shape, weight, a
     assert macros.get("XIMAGE") == (None if kernel == "stem" else "1")
     (expected,) = networks.run(networks.CpuDelegate(), path)
     assert np.abs(results[0] - expected).max() <= (1e-2 if half else 1e-5) * np.abs(expected).max()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("images", "weights", "inputs"), [((8, 8, 1 << 16), "0", "1"), ((256, 256, 8), "8", "0"), ((256, 1, 8), "0", "0")])
-def test_what_is_too_large_for_an_image_stays_in_a_buffer(tmp_path, images, weights, inputs):
-    path = one_conv(tmp_path / "m.onnx", (1, 16, 4, 4), (32, 16, 3, 3), **THREE)
-    results, found = networks.as_gpu(path, images=images, winograd="off")
-    (macros,) = [dict(each.defines) for each in found if each.kernel == "conv"]
-    assert (macros["WIMAGE"], macros["XIMAGE"]) == (weights, inputs)
-    (expected,) = networks.run(networks.CpuDelegate(), path)
-    assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
-
-
-@pytest.mark.slow
-def test_winograd_reads_images_too(tmp_path):
-    path = networks.residual_block(tmp_path / "m.onnx")
-    results, found = networks.as_gpu(path, images=IMAGES, winograd="on")
-    assert [dict(each.defines)["XIMAGE"] for each in found if each.kernel == "conv"] == ["1", "1"]
-    (expected,) = networks.run(networks.CpuDelegate(), path)
-    assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()

@@ -34,16 +34,7 @@ def whole(*numbers):
 
 @dataclass
 class Case:
-    """One node.
-
-    Args:
-        op: Its operator.
-        inputs: What arrives, None for what is left out.
-        attrs: Its attributes.
-        stored: Which inputs are weights of the file.
-        results: How many tensors it writes.
-        opset: Of the file.
-    """
+    """One node."""
 
     op: str
     inputs: list

@@ -1,0 +1,103 @@
+"""Fits and priors as files."""
+
+import msgspec
+import pytest
+
+from predictors.devices import PROFILE_FOLDER, load_device
+from predictors.errors import StretchError
+from predictors.fits import Correction, Interval, KernelGroup, Prior, Trees, fit_path, read_fits, write_fits
+from predictors.predictor import LatencyPredictor
+from tests.predictors.fits.examples import fit
+from tests.predictors.networks import small_resnet
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"left": (0, 1, 2)},  # its own child, but not a leaf: it would be walked for ever
+        {"left": (7, 1, 2)},
+        {"feature": (3, 0, 0)},
+        {"value": (0.0,)},
+    ],
+)
+def test_trees_that_cannot_be_walked_are_refused(broken):
+    good = {
+        "features": ("taps",),
+        "roots": (0,),
+        "feature": (0, 0, 0),
+        "threshold": (1.0, 0.0, 0.0),
+        "left": (1, 1, 2),
+        "right": (2, 1, 2),
+        "value": (0.0, 0.5, -0.25),
+        "base": 0.0,
+        "bound": 1.0,
+    }
+    msgspec.convert(good, Trees)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(good | broken, Trees)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (KernelGroup, {"terms": {"macs": -1.0}}),
+        (KernelGroup, {"terms": {"macs": 1.0}, "more": 1}),
+        (Correction, {"scale": 0.0}),
+        (Interval, {"coverage": 0.9, "low": 1.1, "high": 1.2, "method": "m"}),
+        (Interval, {"coverage": 1.0, "low": 0.9, "high": 1.2, "method": "m"}),
+    ],
+)
+def test_numbers_that_no_time_could_have_are_refused(kind, value):
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(value, kind)
+
+
+GOOD = {
+    "processor": "gpu",
+    "core_set": "all",
+    "precision": "fp16",
+    "relatives": [{"device": "s10", "processor": "gpu", "core_set": "all", "precision": "fp16"}],
+    "scale": 1.0,
+    "interval": {"coverage": 0.9, "low": 0.5, "high": 2.0, "method": "m"},
+    "left_out": {"chips": 4, "networks": 80, "within_20": 0.5, "mape": 0.4, "coverage": 0.9},
+}
+
+
+def test_prior_is_read():
+    assert msgspec.convert(GOOD, Prior).relatives[0].device == "s10"
+
+
+@pytest.mark.parametrize("change", [{"relatives": []}, {"scale": 0.0}, {"more": 1}, {"left_out": {"chips": -1}}])
+def test_prior_that_says_nothing_true_is_refused(change):
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(GOOD | change, Prior)
+
+
+def test_fits_are_read_beside_their_profile_and_used(tmp_path):
+    profile = tmp_path / "mi9.toml"
+    profile.write_bytes((PROFILE_FOLDER / "mi9.toml").read_bytes())
+    one = fit(
+        {kind: KernelGroup({"launch": 1.0}) for kind in ("conv", "conv1x1", "elementwise", "reduce", "linear", "pool")},
+        Correction(fixed_ms=0.5),
+    )
+    write_fits(fit_path(profile), "mi9", "stretch fit here", [one])
+    assert read_fits(profile, "mi9") == {("cpu", "1large", "fp32"): one}
+    graph, device = small_resnet(), load_device(profile)
+    estimate = LatencyPredictor(device).predict(graph, "cpu[1large]", "fp32")
+    assert estimate.ms == pytest.approx(len(estimate.kernels) + 0.5)
+    assert (estimate.low_ms, estimate.high_ms) == (pytest.approx(0.8 * estimate.ms), pytest.approx(1.3 * estimate.ms))
+    assert estimate.calibrated
+    assert not LatencyPredictor(device).predict(graph, "cpu", "int8").calibrated
+
+
+def test_fits_of_another_device_or_damaged_ones_are_refused(tmp_path):
+    profile = tmp_path / "mi9.toml"
+    write_fits(fit_path(profile), "pixel6", "stretch fit here", [])
+    with pytest.raises(StretchError, match="fits of `pixel6`"):
+        read_fits(profile, "mi9")
+    fit_path(profile).write_text('{"device": "mi9", "command": "x", "fits": [], "more": 1}')
+    with pytest.raises(StretchError, match="`more` is an unknown key"):
+        read_fits(profile, "mi9")
+    fit_path(profile).write_text("{")
+    with pytest.raises(StretchError, match="is not a file of fits"):
+        read_fits(profile, "mi9")

@@ -1,0 +1,215 @@
+"""Fits from the measurements of other devices."""
+
+import dataclasses
+from math import exp, log
+
+import msgspec
+import numpy as np
+import pytest
+
+from predictors.devices import DeviceProfile, load_device
+from predictors.errors import StretchError
+from predictors.fits import KernelGroup
+from predictors.fits.fit import Correction, Fit, HeldOut, Interval
+from predictors.fitting.borrowed import BORROWED_FITS, add_borrowed
+from predictors.fitting.design import Networks, design
+from predictors.fitting.folds import family_folds
+from predictors.fitting.formula import load_formula
+from predictors.fitting.pooled import fit_pooled
+from predictors.fitting.relatives import fit_priors, log_ratios
+from predictors.fitting.together import Pool
+from predictors.fitting.whole import CoreSet
+from predictors.measurements.networks import Measurements, Source, load_measurements
+from predictors.measurements.tables import Latency
+from predictors.models.fitted import FittedModel
+from predictors.models.terms import Grain
+from predictors.predictor import LatencyPredictor
+from tests.predictors.fits.examples import fit
+from tests.predictors.networks import small_resnet
+
+
+@pytest.fixture(scope="module")
+def world():
+    """The networks of the NPU tables, and times made up of known sizes: five devices, the last two of one precision alone."""
+    measured = load_measurements("npu")
+    formula = load_formula("qnn_htp")
+    networks = Networks(measured.graphs, measured.families, "qnn_htp")
+    designs = {p: design(networks, formula, Grain(32, 32, size), p) for p, size in (("fp16", 2), ("int8", 1))}
+    rng = np.random.default_rng(0)
+    common = rng.normal(0, 0.3, len(designs["fp16"].parameters))
+    sets, truth = {}, {}
+    for precision, made in designs.items():
+        unit = formula.units[precision]
+        prior = np.array(
+            [size.compute * unit.compute + size.memory * unit.memory + size.launch * unit.launch for size in made.priors(precision)]
+        )
+        places = []
+        for number, speed in enumerate((0.5, 1.0, 2.0, 3.0, 6.0)):
+            if precision == "fp16" and number > 2:
+                continue
+            truth[precision, f"d{number}", "all"] = prior * np.exp(common) * speed
+            places.append(CoreSet(f"d{number}", "all", made.units @ truth[precision, f"d{number}", "all"]))
+        sets[precision] = places
+    return designs, formula, sets, truth
+
+
+def test_runtimes_differ_in_what_an_inference_takes_and_the_fastest_is_predicted(world):
+    designs, formula, sets, truth = world
+    beside = np.array([parameter.term == "inference" for parameter in designs["int8"].parameters])
+    # The slower runtime adds as much again for each call; on the third device there is no other.
+    twice = {
+        p: [
+            CoreSet(each.device, each.name, each.times + slower * (designs[p].units @ (truth[p, *each.key] * beside)), runtime)
+            for each in some
+            for runtime, slower in (("fast", 0.0), ("slow", 2.0))
+            if runtime == "slow" or each.device != "d2"
+        ]
+        for p, some in sets.items()
+    }
+    training = np.ones(len(designs["fp16"].names), dtype=bool)
+    training[::4] = False
+    found = fit_pooled(designs, formula, twice, training)
+    assert set(found) == set(truth)
+    for place, sizes in found.items():
+        units = designs[place[0]].units[~training]
+        wanted = truth[place] * np.where(beside & (place[1] == "d2"), 3.0, 1.0)
+        np.testing.assert_allclose(units @ sizes, units @ wanted, rtol=0.12)
+
+
+KINDS = ("conv", "conv1x1", "depthwise", "elementwise", "pool", "reduce", "linear", "copy")
+NETWORKS = {f"net{i}": small_resnet(size=32 + 8 * i, blocks=(1 + i % 3, 2)) for i in range(6)}
+
+
+def chip(name: str, peak: float, luck: float) -> tuple[DeviceProfile, list[Latency]]:
+    """A phone of a stated peak whose one core is `luck` times slower than its relatives, and what was measured on it."""
+    device = load_device("mi9")
+    cores = device.processors["cpu"].core_sets["1large"]
+    peaks = {"fp32": msgspec.structs.replace(cores.peak_gops["fp32"], value=peak)}
+    small = msgspec.structs.replace(cores, peak_gops=peaks)
+    cpu = msgspec.structs.replace(
+        device.processors["cpu"], core_sets={"1large": small}, default_core_set="1large", default_precision="fp32"
+    )
+    terms = {"macs": luck * 1e-5 / peak, "outputs": luck * 1e-5 / peak}
+    made = fit({kind: KernelGroup(terms) for kind in KINDS}, source=f"tables, device {name}")
+    profile = dataclasses.replace(device, id=name, processors={"cpu": cpu}, links={}, fits={("cpu", "1large", "fp32"): made}, priors={})
+    predictor = LatencyPredictor(profile)
+    rows = [Latency(name, network, "cpu", "1large", "fp32", "r", predictor.predict(graph, "cpu").ms) for network, graph in NETWORKS.items()]
+    return profile, rows
+
+
+def relatives_of_one_phone(lucks):
+    """Phones whose peaks differ, with what was measured on them, and one that nobody measured."""
+    chips = [chip(f"phone{i}", 20.0 + 5 * i, luck) for i, luck in enumerate(lucks)]
+    rows = [row for _, some in chips for row in some]
+    tables = Measurements(Source("tables", "", "", "MIT", "n"), NETWORKS, dict.fromkeys(NETWORKS, "resnet"), rows)
+    unknown, _ = chip("unknown", 40.0, 1.0)
+    return dataclasses.replace(unknown, fits={}), [profile for profile, _ in chips], tables
+
+
+@pytest.mark.slow
+def test_spread_of_the_relatives_is_the_interval():
+    lucks = [0.8, 1.0, 1.25, 1.0, 0.9, 1.1]
+    device, profiles, tables = relatives_of_one_phone(lucks)
+    [prior] = fit_priors(device, profiles, [tables])
+    # Every chip lies within it, and it is not as wide as twice the widest difference.
+    assert prior.interval.low < 0.8
+    assert 1.25 < prior.interval.high < 2
+    assert prior.left_out.chips == 6
+    assert prior.left_out.networks == 6 * len(NETWORKS)
+    assert prior.left_out.coverage > 0.8
+
+
+def test_device_that_the_tables_hold_twice_counts_once():
+    device, profiles, tables = relatives_of_one_phone([1.0] * 4)
+    twin = dataclasses.replace(profiles[0], id="twin")
+    [prior] = fit_priors(device, [*profiles, twin], [tables])
+    assert len(prior.relatives) == 4
+
+
+def test_few_relatives_are_refused():
+    device, profiles, tables = relatives_of_one_phone([1.0] * 2)
+    with pytest.raises(StretchError, match="has 3 fitted relatives"):
+        fit_priors(device, profiles, [tables])
+
+
+@pytest.mark.slow
+def test_log_ratios_are_of_each_chip_against_the_others():
+    from predictors.fitting.relatives import _Pool
+
+    device, profiles, tables = relatives_of_one_phone([1.0, 1.0, 1.0, 2.0])
+    chips = _Pool(profiles, [tables]).relatives(device, device.processor("cpu"), "fp32")
+    slow = log_ratios(chips, "fp32")[3]
+    assert all(exp(each) == pytest.approx(2.0, rel=1e-6) for each in slow.values())
+    assert log_ratios(chips, "fp32")[0]["net0"] == pytest.approx(log(3 / 4))
+
+
+@pytest.fixture(scope="module")
+def pool():
+    measured = load_measurements("npu")
+    networks = Networks(measured.graphs, measured.families, "qnn_htp")
+    folds = family_folds(measured.families, networks.kinds)
+    return Pool(networks, load_formula("qnn_htp"), measured.latencies, folds, (32, 32))
+
+
+def test_of_several_runtimes_the_least_time_counts(pool):
+    rows = [row.ms for row in pool.rows if (row.device, row.network, row.precision) == ("s24", "resnet50", "int8")]
+    (s24,) = [each for each in pool.sets["int8"] if each.device == "s24"]
+    assert len(rows) == 3
+    assert s24.times[list(pool.networks.costs).index("resnet50")] == min(rows)
+
+
+def test_every_measured_network_is_left_out_once_with_its_family(pool):
+    for precision, some in pool.sets.items():
+        for each in some:
+            assert len(pool.ratios[precision, *each.key]) == np.isfinite(each.times).sum()
+    folds = {
+        family: {pool.folds[name] for name, of in pool.networks.families.items() if of == family}
+        for family in pool.networks.families.values()
+    }
+    assert all(len(some) == 1 for some in folds.values())
+
+
+def test_interval_of_a_precision_holds_about_nine_tenths_of_all_devices(pool):
+    for precision in pool.sets:
+        made = pool.interval(precision)
+        ratios = [ratio for place, some in pool.ratios.items() if place[0] == precision for ratio in some.values()]
+        assert np.mean([made.low <= ratio <= made.high for ratio in ratios]) >= 0.85
+        assert 0.8 <= pool.covered([place for place in pool.ratios if place[0] == precision]) <= 0.97
+
+
+HELD = HeldOut(0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+
+
+def fit_of(backend="tflite_cpu", core_set="1large", precision="fp32"):
+    groups = {name: KernelGroup({"launch": 0.001}) for name in ("conv1x1:", "linear:", "linear:fully_connected", "elementwise", "copy")}
+    return Fit("cpu", core_set, precision, backend, "r", groups, Correction(), Interval(0.9, 0.9, 1.1, "m"), HELD, "s")
+
+
+@pytest.mark.slow
+def test_transformers_take_their_measured_times_and_convolutions_keep_theirs():
+    before = fit_of()
+    after = add_borrowed(before, "pixel4")
+    assert set(after.groups) == set(before.groups) | set(BORROWED_FITS["tflite_cpu"].groups)
+    assert {name for name in before.groups if after.groups[name] != before.groups[name]} == {"linear:"}
+    assert "transformers" in after.source
+    measured = load_measurements("transformers")
+    networks = Networks(measured.graphs, measured.families, "tflite_cpu")
+    times = {r.network: r.ms for r in measured.latencies if (r.device, r.core_set, r.precision) == ("pixel4", "1large", "fp32")}
+    model = FittedModel(after, load_device("pixel4").processor("cpu[1large]"))
+    # What these phones took for plain transformers, nearly all of whose kernels are borrowed.
+    plain = [name for name in times if measured.families[name] != "mit"]
+    ratios = [sum(t.ms for t in model.times(networks.costs[name])) / times[name] for name in plain]
+    assert np.median(np.abs(np.array(ratios) - 1)) < 0.2
+
+
+@pytest.mark.slow
+def test_same_chip_in_another_phone_is_borrowed_from():
+    assert "device onefusion" in add_borrowed(fit_of(), "mi8se").source
+
+
+@pytest.mark.parametrize(
+    ("fit", "device"),
+    [(fit_of("ncnn"), "pixel4"), (fit_of(), "toaster"), (fit_of(core_set="9large"), "pixel4"), (fit_of(precision="fp16"), "pixel4")],
+)
+def test_fit_without_a_table_to_borrow_from_stays_as_it_is(fit, device):
+    assert msgspec.json.encode(add_borrowed(fit, device)) == msgspec.json.encode(fit)

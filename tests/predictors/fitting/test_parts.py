@@ -1,0 +1,318 @@
+"""What a fit is made of, each part by itself."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+from predictors.errors import StretchError
+from predictors.fitting import boosting
+from predictors.fitting import formula as module
+from predictors.fitting.boosting import FEATURES, evaluate, grow
+from predictors.fitting.design import Networks, design, grain_of, group_of
+from predictors.fitting.folds import family_folds
+from predictors.fitting.formula import INFERENCE, load_formula
+from predictors.fitting.nnls import solve, solve_robustly
+from predictors.fitting.single import Timed, correction, fit_kernels, time_kernels
+from predictors.fitting.whole import CoreSet, fit_core_sets
+from predictors.models.fitted import FittedModel, columns
+from predictors.models.terms import terms
+from predictors.models.trees import features
+from tests.effort import examples
+from tests.predictors.fitting.worlds import DEVICE, kernel_world, networks, processor, whole_world
+from tests.predictors.models.test_fitted import conv, fit
+
+
+def problem(seed, rows=12, terms=3):
+    draw = np.random.default_rng(seed)
+    matrix = draw.uniform(0.5, 2.0, (rows, terms)) * np.array([1e9, 1e3, 1.0])[:terms]
+    sizes = draw.uniform(0.5, 2.0, terms) / np.array([1e9, 1e3, 1.0])[:terms]
+    return matrix, sizes
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=examples(25))
+def test_sizes_that_explain_every_time_are_found(seed):
+    matrix, sizes = problem(seed)
+    assert solve(matrix, matrix @ sizes) == pytest.approx(sizes, rel=1e-6)
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=examples(25))
+def test_no_size_is_negative(seed):
+    matrix, sizes = problem(seed)
+    assert (solve(matrix, matrix @ (sizes * np.array([1, -0.3, 1])) + 1.0) >= 0).all()
+
+
+def test_solution_with_a_prior_is_the_least_of_its_sum_of_squares():
+    matrix, sizes = problem(3)
+    times = matrix @ sizes * np.random.default_rng(1).uniform(0.8, 1.2, 12)
+    prior = sizes * np.array([0.5, 2.0, 1.0])
+    found = solve(matrix, times, prior, spread=0.3, noise=0.1)
+
+    def cost(relative):
+        c = relative * prior
+        return np.sum((matrix @ c / times - 1) ** 2) + 0.1**2 * np.sum(((c - prior) / (0.3 * prior)) ** 2)
+
+    best = minimize(cost, np.ones(3), bounds=[(0, None)] * 3, tol=1e-12)
+    assert found / prior == pytest.approx(best.x, rel=1e-3)
+
+
+def test_one_time_that_is_wrong_by_far_hardly_counts():
+    matrix, sizes = problem(7, rows=30)
+    times = matrix @ sizes
+    times[4] *= 0.3
+    plain, robust = solve(matrix, times, sizes, 10.0), solve_robustly(matrix, times, sizes, 10.0)
+    others = np.arange(30) != 4
+    worst = [np.abs(matrix[others] @ found / times[others] - 1).max() for found in (plain, robust)]
+    assert worst[1] < 0.3 * worst[0]
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=examples(25))
+def test_no_size_is_below_its_least(seed):
+    matrix, sizes = problem(seed)
+    least = sizes * np.array([0.9, 1.5, 0.0])
+    found = solve_robustly(matrix, matrix @ sizes, sizes, 0.5, least=least)
+    assert (found >= least * (1 - 1e-9)).all()
+    assert solve_robustly(matrix, matrix @ sizes, sizes, 0.5, least=0.5 * sizes) == pytest.approx(sizes, rel=1e-6)
+
+
+families = st.dictionaries(st.text(min_size=1, max_size=4), st.sampled_from("abcdefgh"), min_size=1, max_size=40)
+
+
+@given(families)
+def test_every_family_is_in_one_fold_and_no_fold_is_empty(of):
+    folds = family_folds(of, {name: frozenset() for name in of})
+    assert folds.keys() == of.keys()
+    assert len({(of[name], fold) for name, fold in folds.items()}) == len(set(of.values()))
+    assert set(folds.values()) == set(range(min(5, len(set(of.values())))))
+
+
+def test_large_families_come_first_and_small_ones_fill_up():
+    of = {f"{family}{i}": family for family, size in (("a", 9), ("b", 5), ("c", 4), ("d", 1)) for i in range(size)}
+    folds = family_folds(of, {name: frozenset() for name in of}, folds=3)
+    assert sorted(Counter(folds.values()).values()) == [5, 5, 9]
+
+
+def test_two_families_that_alone_have_a_kind_are_apart():
+    of = {f"{family}{i}": family for family, size in (("a", 9), ("b", 5), ("c", 4), ("d", 1)) for i in range(size)}
+    kinds = {name: frozenset({"grouped"} if family in "cd" else ()) for name, family in of.items()}
+    folds = family_folds(of, kinds, folds=3)
+    assert folds["c0"] != folds["d0"]
+
+
+def test_parameter_takes_a_kind_with_its_variants_or_one_of_them():
+    of = {parameter.groups: parameter for parameter in load_formula("tflite_cpu").parameters}
+    kind, variant = of["elementwise",], of["elementwise:mul",]
+    assert kind.takes("elementwise")
+    assert kind.takes("elementwise:mul")
+    assert variant.takes("elementwise:mul")
+    assert not variant.takes("elementwise")
+
+
+def test_backend_that_differs_in_choices_has_the_formula_of_its_base():
+    assert load_formula("tflite_gpu_adreno") is load_formula("tflite_gpu")
+
+
+def test_backend_without_a_formula_is_told_with_those_that_have_one():
+    with pytest.raises(StretchError, match="kernels of `hexagon` cannot be fitted") as caught:
+        load_formula("hexagon")
+    assert "tflite_cpu" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kernels = { conv = ['speed'] }", "speed"),
+        ("parameters = [{ term = 'macs', groups = ['conv'], shares = ['luck'], prior = {} }]", "`luck`, which \\[threads\\] lacks"),
+        ("colour = 3", "is not a formula"),
+    ],
+)
+def test_wrong_formula_is_refused(tmp_path, monkeypatch, text, message):
+    monkeypatch.setattr(module, "FORMULA_FOLDER", tmp_path)
+    (tmp_path / "hexagon.toml").write_text(f"source = 'a test'\n{text}\n")
+    load_formula.cache_clear()
+    try:
+        with pytest.raises(StretchError, match=message):
+            load_formula("hexagon")
+    finally:
+        load_formula.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def made():
+    graphs, families = networks(6)
+    of = Networks(graphs, families, "tflite_cpu")
+    return of, design(of, load_formula("tflite_cpu"), grain_of(processor(), "fp32"), "fp32")
+
+
+def test_units_are_summed_over_the_kernels_of_a_group(made):
+    of, table = made
+    grain = grain_of(processor(), "fp32")
+    for column, parameter in enumerate(table.parameters):
+        for row, name in enumerate(table.names):
+            if parameter.term == INFERENCE:
+                expected = 1.0
+            else:
+                inside = [cost for cost in of.costs[name] if (group := group_of(cost, table.groups)) and parameter.takes(group)]
+                expected = sum(terms.get(parameter.term).units(cost, grain) for cost in inside)
+            assert table.units[row, column] == pytest.approx(expected)
+
+
+def test_every_kernel_of_convolutional_networks_is_in_a_group(made):
+    assert made[1].left == {}
+
+
+def test_groups_of_a_fit_time_networks_as_the_parameters_do(made):
+    of, table = made
+    sizes = np.random.default_rng(0).uniform(1e-6, 2e-6, len(table.parameters))
+    from predictors.fits.fit import Correction, KernelGroup
+
+    groups = {name: KernelGroup(some) for name, some in table.group_terms(sizes).items()}
+    model = FittedModel(fit(groups, Correction(fixed_ms=table.fixed(sizes))), processor())
+    for row, name in enumerate(table.names):
+        total = sum(time.ms for time in model.times(of.costs[name])) + model.fixed_ms
+        assert total == pytest.approx(table.units[row] @ sizes, rel=1e-9)
+
+
+def kernels(count=160):
+    draw = np.random.default_rng(0)
+    return [conv(int(cin), int(cout), int(pixels)) for cin, cout, pixels in draw.integers(1, 300, (count, 3))]
+
+
+def targets(costs):
+    return np.array([0.4 * np.log(cost.out_channels / cost.in_channels) + 0.1 * (cost.pixels > 150) for cost in costs])
+
+
+@pytest.fixture(scope="module")
+def grown():
+    costs = kernels()
+    return costs, grow(costs, targets(costs), np.ones(len(costs)))
+
+
+@pytest.mark.slow
+def test_flat_trees_give_the_predictions_of_scikit_learn(grown):
+    costs, trees = grown
+    rows = np.stack([np.asarray(features.get(name)(columns(costs)), dtype=float) for name in FEATURES], axis=1)
+    model = HistGradientBoostingRegressor(
+        max_iter=boosting.ITERATIONS,
+        max_leaf_nodes=boosting.LEAVES,
+        learning_rate=boosting.RATE,
+        min_samples_leaf=boosting.MIN_LEAF,
+        l2_regularization=1.0,
+        early_stopping=False,
+        random_state=0,
+    ).fit(rows, targets(costs))
+    # Leaves have five decimals.
+    assert evaluate(trees, costs) == pytest.approx(np.clip(model.predict(rows), -trees.bound, trees.bound), abs=1e-5 * boosting.ITERATIONS)
+
+
+def test_trees_learn_what_they_are_given(grown):
+    costs, trees = grown
+    assert np.abs(evaluate(trees, costs) - targets(costs)).mean() < 0.05
+
+
+def test_trees_grown_again_are_the_same(grown):
+    costs, trees = grown
+    assert grow(costs, targets(costs) * (1 + 1e-15), np.ones(len(costs))) == trees
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rows = [Timed(row.network, row.cost, row.ms) for row in kernel_world().kernels]
+    grain = grain_of(processor("gpu"), "fp16")
+    return rows, fit_kernels(rows, load_formula("tflite_gpu_adreno"), grain), grain
+
+
+def test_measured_kernels_take_their_times(fitted):
+    rows, groups, grain = fitted
+    known = [row for row in rows if row.cost.kind in ("conv", "conv1x1", "depthwise")]
+    found = time_kernels(groups, [row.cost for row in known], grain)
+    assert np.median(np.abs(found / np.array([row.ms for row in known]) - 1)) < 0.02
+
+
+def test_terms_are_never_negative_and_say_how_many_kernels_they_are_from(fitted):
+    rows, groups, _ = fitted
+    assert all(size > 0 for group in groups.values() for size in group.terms.values())
+    assert groups["depthwise"].kernels == sum(row.cost.kind == "depthwise" for row in rows)
+
+
+def test_group_with_hardly_a_kernel_is_left_to_the_roofline(fitted):
+    rows, _, grain = fitted
+    few = fit_kernels(rows[:2], load_formula("tflite_gpu_adreno"), grain)
+    assert few == {}
+    assert np.isnan(time_kernels(few, [rows[0].cost], grain)).all()
+
+
+def test_correction_finds_scale_share_of_a_kernel_and_of_a_weight_and_fixed_time():
+    draw = np.random.default_rng(0)
+    sums, kernels, weights = draw.uniform(1, 50, 30), draw.integers(10, 100, 30).astype(float), draw.uniform(1e6, 2e7, 30)
+    found = correction(sums, kernels, weights, 1.2 * sums + 0.01 * kernels + 1e-7 * weights + 0.8)
+    assert (found.scale, found.per_kernel_ms, found.fixed_ms) == (pytest.approx(1.2), pytest.approx(0.01), pytest.approx(0.8))
+    assert found.per_weight_ms == pytest.approx(1e-7)
+
+
+@pytest.fixture(scope="module")
+def world():
+    found = whole_world(noise=0.02)
+    networks = Networks(found.graphs, found.families, "tflite_cpu")
+    made = design(networks, load_formula("tflite_cpu"), grain_of(processor(), "fp32"), "fp32")
+    position = {name: i for i, name in enumerate(made.names)}
+    times: dict[tuple[str, str], np.ndarray] = {}
+    for row in found.latencies:
+        times.setdefault((row.device, row.core_set), np.full(len(made.names), np.nan))[position[row.network]] = row.ms
+    return made, [CoreSet(*key, values) for key, values in times.items()]
+
+
+def test_core_sets_are_read_from_their_names():
+    nothing = np.array([])
+    assert (CoreSet("d", "1large2med", nothing).cores, CoreSet("d", "1large2med", nothing).alone) == (3, "1large")
+    assert (CoreSet("d", "3small", nothing).cores, CoreSet("d", "3small", nothing).alone) == (3, "1small")
+    assert CoreSet("d", "all", nothing).cores == 1
+
+
+def test_networks_left_out_are_predicted_on_one_core_and_on_several(world):
+    made, sets = world
+    training = np.arange(len(made.names)) % 4 != 0
+    sizes = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", sets, training)
+    for each in sets:
+        error = made.units[~training] @ sizes[each.key] / each.times[~training] - 1
+        assert np.abs(error).max() < 0.15, each.key
+        assert (sizes[each.key] >= 0).all()
+
+
+def test_networks_that_are_left_out_are_not_looked_at(world):
+    made, sets = world
+    training = np.arange(len(made.names)) % 4 != 0
+    spoilt = [CoreSet(each.device, each.name, np.where(training, each.times, 1e6)) for each in sets]
+    clean = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", sets, training)
+    for key, sizes in fit_core_sets(made, load_formula("tflite_cpu"), "fp32", spoilt, training).items():
+        assert sizes == pytest.approx(clean[key], rel=1e-12)
+
+
+def test_nothing_is_divided_by_more_than_there_are_cores(world):
+    made, sets = world
+    training = np.ones(len(made.names), dtype=bool)
+    one, two = (next(each for each in sets if each.key == (DEVICE, name)) for name in ("1med", "2med"))
+    # Times that say otherwise: a third for two cores.
+    faster = [one, CoreSet(DEVICE, "2med", one.times / 3)]
+    sizes = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", faster, training)
+    assert two.cores == 2
+    assert (sizes[DEVICE, "2med"] >= sizes[DEVICE, "1med"] / 2 * (1 - 1e-9)).all()
+
+
+def test_what_one_thread_does_alone_stays_and_products_are_divided(world):
+    made, sets = world
+    training = np.arange(len(made.names)) % 4 != 0
+    one = next(each for each in sets if each.key == (DEVICE, "1med"))
+    alone = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", [one], training)[one.key]
+    formula = load_formula("tflite_cpu")
+    divided = np.array([formula.threads[each.shares[0]].exponent > 0 for each in made.parameters])
+    times = made.units @ (alone * np.where(divided, 0.5, 1.0))
+    sizes = fit_core_sets(made, formula, "fp32", [one, CoreSet(DEVICE, "2med", times)], training)[DEVICE, "2med"]
+    assert made.units[~training] @ sizes == pytest.approx(times[~training], rel=0.1)

@@ -1,0 +1,385 @@
+"""Shapes, work and weights of operators, with torch as the oracle where it has them."""
+
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.channels import Narrowed
+from predictors.devices import KERNEL_KINDS
+from predictors.errors import StretchError
+from predictors.fusion import fuse
+from predictors.graph import Op, OpGraph
+from predictors.kinds import POINTWISE
+from predictors.operators import kind_of
+from predictors.operators.opaque import PRODUCTS
+from predictors.rows import Rows
+from predictors.slices import Channels
+from stretch.planning.network.channels import channel_groups
+
+pair = st.tuples(st.integers(1, 5), st.integers(1, 5))
+strides = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@pytest.mark.torch
+@given(
+    st.integers(1, 2), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(3, 17), st.integers(3, 17),
+    pair, strides, st.tuples(st.integers(0, 2), st.integers(0, 2)), st.tuples(st.integers(1, 2), st.integers(1, 2)), st.booleans(),
+)  # fmt: skip
+def test_convolution_agrees_with_torch(batch, groups, cin, cout, height, width, kernel, stride, padding, dilation, bias):
+    import torch
+
+    if height + 2 * padding[0] < dilation[0] * (kernel[0] - 1) + 1 or width + 2 * padding[1] < dilation[1] * (kernel[1] - 1) + 1:
+        return
+    module = torch.nn.Conv2d(groups * cin, groups * cout, kernel, stride, padding, dilation, groups, bias)
+    shape = (batch, groups * cin, height, width)
+    attrs = {
+        "out_channels": groups * cout, "kernel": kernel, "stride": stride, "padding": (*padding, *padding), "dilation": dilation,
+        "groups": groups, "bias": bias,
+    }  # fmt: skip
+    conv = kind_of("conv")
+    out = conv.shape([shape], attrs)
+    assert out == tuple(module(torch.zeros(shape)).shape)
+    assert conv.weights([shape], attrs) == {name: tuple(p.shape) for name, p in module.named_parameters()}
+    assert conv.macs([shape], attrs, out) == prod(out) * module.weight[0].numel()
+
+
+ATTRS = {"out_channels": 12, "kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "bias": False}
+
+
+@pytest.mark.parametrize(("groups", "expected"), [(1, 1), (4, 2), (8, 4)])
+def test_scaled_convolution_keeps_the_size_of_its_groups(groups, expected):
+    found = kind_of("conv").scaled(ATTRS | {"groups": groups}, Narrowed(before=8, after=4, out=6, position=lambda channel: channel))
+    assert (found["out_channels"], found["groups"]) == (6, expected)
+    assert {**found, "out_channels": 12, "groups": groups} == ATTRS | {"groups": groups}
+
+
+@pytest.mark.torch
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(1, 9), st.integers(1, 9), st.booleans())
+def test_linear_agrees_with_torch(leading, cin, cout, bias):
+    import torch
+
+    module = torch.nn.Linear(cin, cout, bias)
+    shape, attrs = (*leading, cin), {"out_features": cout, "bias": bias}
+    linear = kind_of("linear")
+    out = linear.shape([shape], attrs)
+    assert out == tuple(module(torch.zeros(shape)).shape)
+    assert linear.weights([shape], attrs) == {name: tuple(p.shape) for name, p in module.named_parameters()}
+    assert linear.macs([shape], attrs, out) == prod(leading) * cin * cout
+
+
+def test_scaled_matrix_has_other_features():
+    narrowed = Narrowed(before=8, after=4, out=3, position=lambda channel: channel)
+    assert kind_of("linear").scaled({"out_features": 9, "bias": True}, narrowed) == {"out_features": 3, "bias": True}
+
+
+@pytest.mark.torch
+@given(st.sampled_from(["max_pool", "avg_pool"]), st.integers(1, 20), st.integers(1, 20), pair, strides, st.booleans(), st.data())
+def test_pooling_agrees_with_torch_also_in_ceil_mode(kind, height, width, kernel, stride, ceil_mode, data):
+    import torch
+
+    padding = (data.draw(st.integers(0, kernel[0] // 2)), data.draw(st.integers(0, kernel[1] // 2)))
+    if height + 2 * padding[0] < kernel[0] or width + 2 * padding[1] < kernel[1]:
+        return
+    pool = torch.nn.functional.max_pool2d if kind == "max_pool" else torch.nn.functional.avg_pool2d
+    expected = pool(torch.zeros(1, 3, height, width), kernel, stride, padding, ceil_mode=ceil_mode)
+    attrs = {"kernel": kernel, "stride": stride, "padding": (*padding, *padding), "ceil_mode": ceil_mode}
+    assert kind_of(kind).shape([(1, 3, height, width)], attrs) == tuple(expected.shape)
+
+
+@pytest.mark.parametrize("name", ["max_pool", "global_avg_pool"])
+def test_pooling_of_a_vector_is_refused(name):
+    attrs = {"kernel": (2, 2), "stride": (2, 2), "padding": (0,) * 4, "keepdims": True}
+    with pytest.raises(ValueError, match="N×C×H×W"):
+        kind_of(name).shape([(1, 6)], attrs)
+
+
+@pytest.mark.torch
+@given(st.lists(st.tuples(st.sampled_from([1, 3]), st.sampled_from([1, 4])), min_size=2, max_size=2))
+def test_addition_broadcasts_as_torch_does(sizes):
+    import torch
+
+    shapes = [(1, a, b, 1) for a, b in sizes]
+    assert kind_of("add").shape(shapes, {}) == torch.broadcast_shapes(*shapes)
+
+
+def test_addition_of_shapes_that_do_not_broadcast_is_refused():
+    with pytest.raises(ValueError, match="differ"):
+        kind_of("add").shape([(1, 3, 4, 4), (1, 2, 4, 4)], {})
+    with pytest.raises(ValueError, match="ranks"):
+        kind_of("mul").shape([(1, 3), (1, 3, 1, 1)], {})
+
+
+@pytest.mark.parametrize(("name", "weight"), [("scale", "weight"), ("shift", "bias")])
+def test_learned_number_per_channel_is_a_weight(name, weight):
+    assert kind_of(name).weights([(2, 6, 4, 8)], {}) == {weight: (6,)}
+
+
+@pytest.mark.torch
+@given(st.integers(1, 5), st.booleans())
+def test_batch_norm_has_the_weights_of_torch(channels, affine):
+    import torch
+
+    module = torch.nn.BatchNorm2d(channels, affine=affine)
+    expected = {name: tuple(p.shape) for name, p in module.state_dict().items() if name != "num_batches_tracked"}
+    assert kind_of("batch_norm").weights([(1, channels, 2, 2)], {"affine": affine}) == expected
+
+
+ACTIVATIONS = (
+    "relu",
+    "relu6",
+    "hard_swish",
+    "hard_sigmoid",
+    "silu",
+    "sigmoid",
+    "tanh",
+    "gelu",
+    "elu",
+    "leaky_relu",
+    "mish",
+    "clamp",
+    "prelu",
+)
+
+
+def test_activations_keep_the_shape_cost_no_products_and_are_fused_pointwise():
+    for kind in map(kind_of, ACTIVATIONS):
+        assert kind.elementwise
+        assert kind.weightless
+        assert kind.shape([(1, 6, 4, 8)], {}) == (1, 6, 4, 8)
+        assert kind.macs([(1, 6, 4, 8)], {}, (1, 6, 4, 8)) == 0
+        assert POINTWISE in kind.traits
+
+
+@pytest.mark.parametrize("name", ["dropout", "identity", "stochastic_depth"])
+def test_identity_keeps_the_shape_and_costs_no_products(name):
+    assert kind_of(name).elementwise
+    assert kind_of(name).shape([(1, 6, 4, 8)], {}) == (1, 6, 4, 8)
+    assert kind_of(name).macs([(1, 6, 4, 8)], {}, (1, 6, 4, 8)) == 0
+
+
+def test_concatenation_adds_channels_and_refuses_other_differences():
+    assert kind_of("concat").shape([(1, 3, 4, 4), (1, 5, 4, 4)], {}) == (1, 8, 4, 4)
+    with pytest.raises(ValueError, match="more than channels"):
+        kind_of("concat").shape([(1, 3, 4, 4), (1, 5, 4, 2)], {})
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 3), (2, 7)])
+def test_slice_outside_the_channels_is_refused(start, stop):
+    with pytest.raises(ValueError, match="are not in"):
+        kind_of("slice").shape([(1, 6, 4, 8)], {"start": start, "stop": stop})
+
+
+def test_shapes_of_what_is_moved():
+    shape = (1, 6, 4, 8)
+    assert kind_of("flatten").shape([shape], {}) == (1, 192)
+    assert kind_of("unflatten").shape([(1, 6)], {}) == (1, 6, 1, 1)
+    assert kind_of("pad").shape([shape], {"padding": (1, 2, 3, 4)}) == (1, 6, 8, 14)
+    assert kind_of("slice").shape([shape], {"start": 2, "stop": 5}) == (1, 3, 4, 8)
+    assert kind_of("upsample").shape([shape], {"scale": (2, 3)}) == (1, 6, 8, 24)
+
+
+def test_groups_that_do_not_divide_the_channels_are_refused():
+    with pytest.raises(ValueError, match="4 groups do not divide 6 channels"):
+        kind_of("channel_shuffle").shape([(1, 6, 4, 4)], {"groups": 4})
+
+
+def test_image_is_not_made_an_image():
+    with pytest.raises(ValueError, match="N×C tensor"):
+        kind_of("unflatten").shape([(1, 6, 1, 1)], {})
+
+
+def test_rows_are_cut_out_and_put_below_each_other():
+    assert kind_of("slice_rows").shape([(1, 3, 8, 4)], {"start": 2, "stop": 5}) == (1, 3, 3, 4)
+    assert kind_of("concat_rows").shape([(1, 3, 3, 4), (1, 3, 5, 4)], {}) == (1, 3, 8, 4)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 3), (2, 9)])
+def test_rows_that_are_not_there_are_refused(start, stop):
+    with pytest.raises(ValueError, match="are not in"):
+        kind_of("slice_rows").shape([(1, 3, 8, 4)], {"start": start, "stop": stop})
+
+
+def test_bands_that_differ_in_more_than_rows_are_refused():
+    with pytest.raises(ValueError, match="differ in more than rows"):
+        kind_of("concat_rows").shape([(1, 3, 3, 4), (1, 4, 5, 4)], {})
+
+
+def test_band_of_cut_rows_reads_them_alone():
+    band = kind_of("slice_rows").rows([(1, 3, 8, 4)], {"start": 2, "stop": 7}, Rows(1, 3))
+    assert band.reads == (Rows(3, 5),)
+    assert band.attrs == {"start": 0, "stop": 2}
+
+
+def shape(kind, attrs, read=(1, 3, 4, 6)):
+    graph = OpGraph.build("net", [Op("x", "input", attrs={"shape": read}), Op("y", kind, ("x",), attrs)], "y")
+    return graph.by_name["y"].shape
+
+
+def test_tokens_of_an_image_become_rows_of_pixels_whose_channels_are_held_fast():
+    assert shape("channels_first", {"rows": 2}, (6, 5, 8)) == (3, 8, 2, 5)
+    graph = OpGraph.build("net", [Op("x", "input", attrs={"shape": (2, 5, 8)}), Op("y", "channels_first", ("x",), {"rows": 2})], "y")
+    groups = channel_groups(graph)
+    assert groups.pieces["y"][0][0] in groups.frozen
+
+
+@pytest.mark.parametrize(
+    ("kind", "attrs", "read"),
+    [
+        ("rearrange", {"split": (4, 5), "order": (0, 1), "pixels": (4, 6)}, (1, 3, 4, 6)),
+        ("rearrange", {"split": (4, 6), "order": (0, 0), "pixels": (4, 6)}, (1, 3, 4, 6)),
+        ("rearrange", {"split": (4, 6), "order": (1, 0), "pixels": (4, 7)}, (1, 3, 4, 6)),
+        ("roll", {"shift": (4, 0)}, (1, 3, 4, 6)),
+        ("subsample", {"start": (0, 0), "stop": (5, 6), "step": (1, 1)}, (1, 3, 4, 6)),
+        ("subsample", {"start": (0, 0), "stop": (4, 6), "step": (0, 1)}, (1, 3, 4, 6)),
+        ("channels_first", {"rows": 4}, (6, 5, 8)),
+    ],
+)
+def test_pixels_that_cannot_be_moved_so_are_refused(kind, attrs, read):
+    with pytest.raises(StretchError, match="does not fit"):
+        shape(kind, attrs, read)
+
+
+STATED = {
+    "shape": (1, 7, 12),
+    "kernel": "linear",
+    "variant": "einsum",
+    "in_channels": 4,
+    "out_channels": 12,
+    "groups": 1,
+    "taps": 1,
+    "pixels": 7,
+    "weights": 48,
+}
+
+
+def graph(**changes):
+    ops = [
+        Op("x", "input", attrs={"shape": (1, 7, 4)}),
+        Op("y", "opaque", ("x",), STATED | changes),
+        Op("z", "view", ("y",), {"shape": (1, 84)}),
+    ]
+    return OpGraph.build("g", ops, "z")
+
+
+def test_stated_work_is_the_kernel_and_the_view_launches_none():
+    (kernel,) = fuse(graph(), "tflite_cpu")
+    assert kernel.ops == ("y",)
+    assert kernel.macs == 4 * 12 * 7
+    assert (kernel.cost.kind, kernel.cost.reads, kernel.cost.writes, kernel.cost.weights) == ("linear", 28, 84, 48)
+
+
+@given(
+    st.sampled_from(KERNEL_KINDS),
+    st.tuples(*[st.integers(1, 50)] * 5),
+    st.integers(0, 1000),
+    st.lists(st.integers(1, 9), min_size=1, max_size=5),
+)
+def test_graph_with_any_stated_operator_survives_json(kernel, work, weights, shape):
+    named = dict(zip(("in_channels", "out_channels", "groups", "taps", "pixels"), work, strict=True))
+    ops = [
+        Op("x", "input", attrs={"shape": (1, 3)}),
+        Op("y", "opaque", ("x",), STATED | named | {"kernel": kernel, "weights": weights, "shape": tuple(shape)}),
+    ]
+    built = OpGraph.build("g", ops, "y")
+    assert OpGraph.from_json(built.to_json()) == built
+    product = 1
+    for count in work:
+        product *= count
+    assert built.macs == (product if kernel in PRODUCTS else 0)
+    assert built.params == weights
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kernel": "magic"}, "none of conv1x1"),
+        ({"taps": 0}, "`taps` is 0"),
+        ({"pixels": 1 << 60}, "`pixels` is"),
+        ({"weights": -1}, "`weights` is -1"),
+        ({"groups": "two"}, "not a whole number"),
+        ({"variant": 3}, "not a name"),
+        ({"shape": (1, 0, 12)}, "empty output shape"),
+    ],
+)
+def test_statement_that_makes_no_sense_is_refused(changes, words):
+    with pytest.raises(StretchError, match=words):
+        graph(**changes)
+
+
+def test_view_of_another_number_of_elements_is_refused():
+    with pytest.raises(ValueError, match="cannot be seen as"):
+        kind_of("view").shape([(1, 6)], {"shape": (1, 9)})
+    assert kind_of("view").shape([(1, 6, 1)], {"shape": (1, 6, 5)}) == (1, 6, 5)
+
+
+CONV = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, "bias": False}
+
+
+def attending(widths=(8, 8, 12), **attrs):
+    """Queries, keys and values of so many channels, four heads of each, attention and a projection."""
+    parts = [Op(name, "conv", ("x",), {**CONV, "out_channels": width}) for name, width in zip("qkv", widths, strict=True)]
+    return OpGraph.build(
+        "net",
+        [
+            Op("x", "input", attrs={"shape": (1, 6, 2, 5)}),
+            *parts,
+            Op("y", "attention", ("q", "k", "v"), {"heads": 4, "keys": 5, "scale": 0.5, **attrs}),
+            Op("out", "conv", ("y",), {**CONV, "out_channels": 6}),
+        ],
+        "out",
+    )
+
+
+def test_head_is_a_unit_of_queries_keys_and_values():
+    groups = channel_groups(attending())
+    ((unit, per),) = groups.pieces["y"]
+    assert (groups.units[unit], per) == (4, 3)
+    assert groups.pieces["q"] == groups.pieces["k"] == ((unit, 2),)
+    assert unit not in groups.frozen
+
+
+def test_some_heads_read_their_queries_keys_and_values_and_have_their_rows_of_a_bias():
+    graph = attending(bias=(4, 1, 5, 5), mask=(1, 2, 5, 5))
+    part = graph.op_slice(graph.by_name["y"], Channels(3, 7))
+    assert part.reads == (Channels(2, 6), Channels(2, 6), Channels(3, 9))
+    assert part.computes == Channels(3, 9)
+    assert (part.attrs["heads"], part.attrs["bias"], part.attrs["mask"]) == (2, (2, 1, 5, 5), (1, 2, 5, 5))
+
+
+def test_work_is_that_of_two_products():
+    graph = attending()
+    assert graph.op_macs(graph.by_name["y"]) == 2 * 5 * 5 * (8 + 12)
+
+
+@pytest.mark.parametrize(
+    ("widths", "attrs", "reason"),
+    [
+        ((8, 12, 12), {}, "heads do not divide"),
+        ((6, 6, 12), {}, "heads do not divide"),
+        ((8, 8, 12), {"keys": 4}, "states 4 keys"),
+        ((8, 8, 12), {"bias": (3, 1, 5, 5)}, "bias"),
+        ((8, 8, 12), {"mask": (1, 5, 5)}, "mask"),
+    ],
+)
+def test_attention_whose_heads_keys_or_bias_do_not_fit_is_refused(widths, attrs, reason):
+    with pytest.raises(StretchError, match=reason):
+        attending(widths, **attrs)
+
+
+def test_length_of_channels_keeps_them_and_their_mean_holds_none_of_them():
+    graph = OpGraph.build(
+        "net",
+        [
+            Op("x", "input", attrs={"shape": (1, 6, 2, 5)}),
+            Op("length", "global_l2_norm", ("x",), {"keepdims": True}),
+            Op("mean", "channel_mean", ("length",)),
+            Op("y", "div", ("length", "mean")),
+        ],
+        "y",
+    )
+    assert [graph.by_name[name].shape for name in ("length", "mean", "y")] == [(1, 6, 1, 1), (1, 1, 1, 1), (1, 6, 1, 1)]
+    groups = channel_groups(graph)
+    assert groups.pieces["y"] == groups.pieces["x"]
+    assert groups.input_group not in groups.frozen
