@@ -86,6 +86,7 @@ class Calibrated:
     prior: Prior  # With the calibration.
     next_network: str  # Network of `candidates` whose time would narrow the interval most.
     next_width: float  # Upper end of the interval ÷ prediction after it.
+    pipeline: tuple[float, float]  # Logarithm of what a pipeline takes beside its network, ms: mean and standard deviation.
 
 
 def read_networks(path: Path) -> list[NetworkTime]:
@@ -141,13 +142,18 @@ def calibrate(
         processor = base.processor(row.processor)
         groups.setdefault((processor.family, processor.core_set, processor.check_precision(row.precision or None)), []).append(row)
     news: dict[str, Calibrated] = {}
-    for key, members in groups.items():
+    # what pipelines take beside their networks does not depend on the precision: most pipelines first
+    beside: dict[str, Calibrated] = {}
+    for key, members in sorted(groups.items(), key=lambda item: -sum(row.pipeline for row in item[1])):
         family, core_set, precision = key
         neutral = Calibration(dict.fromkeys(("dense", "depthwise", "other"), 1.0), 0.0, (MeasuredNetwork("none", 1.0, 1.0, 1.0),), source)
         start = priors.get(key) or Prior(family, core_set, precision, (), 1.0, Interval(COVERAGE, 1.0, 1.0, METHOD), _NOTHING, neutral)
         profile = replace(base, fits={}, priors={**priors, key: msgspec.structs.replace(start, calibration=neutral)})
         parts = _Parts(LatencyPredictor(profile), f"{family}[{core_set}]", precision, rewrites)
-        news[f"{family}[{core_set}] {precision}"] = calibrated = _calibrated(start, parts, members, graph_of, candidates, source)
+        calibrated = _calibrated(start, parts, members, graph_of, candidates, source, beside.get(family))
+        news[f"{family}[{core_set}] {precision}"] = calibrated
+        if any(row.pipeline for row in members):
+            beside.setdefault(family, calibrated)
         priors[key] = calibrated.prior
     return list(priors.values()), news
 
@@ -230,10 +236,10 @@ def _slope(logs: Floats, parts: Floats, pipeline: bool) -> Floats:
     return np.array([dense + depthwise + other, depthwise, other, kernels, beside]) / _ms(logs, parts, pipeline)
 
 
-def _posterior(rows: Sequence[NetworkTime], parts: Sequence[Floats], launch_ms: float) -> _Posterior:
+def _posterior(rows: Sequence[NetworkTime], parts: Sequence[Floats], launch_ms: float, pipeline: tuple[float, float]) -> _Posterior:
     """The most probable parameters given the rows."""
-    middle = np.array([0.0, 0.0, 0.0, log(launch_ms), log(PIPELINE_MS)])
-    spread = np.array([SCALE, DEPTHWISE, OTHER, LAUNCH, PIPELINE])
+    middle = np.array([0.0, 0.0, 0.0, log(launch_ms), pipeline[0]])
+    spread = np.array([SCALE, DEPTHWISE, OTHER, LAUNCH, pipeline[1]])
     noise = [row.spread or MEASURED for row in rows]
 
     def residuals(logs: Floats) -> Floats:
@@ -256,10 +262,11 @@ def _calibrated(
     graph_of: Callable[[NetworkTime], OpGraph],
     candidates: Mapping[str, OpGraph],
     source: str,
+    beside: Calibrated | None,
 ) -> Calibrated:
-    """The calibration of one processor at one precision."""
+    """The calibration of one processor at one precision; `beside` is that of another precision, which knows what pipelines take."""
     where = f"{start.processor}[{start.core_set}] in {start.precision}"
-    if 0 < sum(row.pipeline for row in rows) < MIN_PIPELINES:
+    if beside is None and 0 < sum(row.pipeline for row in rows) < MIN_PIPELINES:
         raise StretchError(
             f"{sum(row.pipeline for row in rows)} pipelines on {where} do not tell what pipelines take beside their networks",
             f"give {MIN_PIPELINES} of them, or times of networks alone",
@@ -276,10 +283,11 @@ def _calibrated(
     # a launch of the profile, unless its kernels are shorter than three of them
     launch_ms = min(parts_of.profile.launch_us.value / 1e3, 0.3 * median(p[:3].sum() / max(1.0, p[3]) for p in parts))
     launch_ms = max(launch_ms, 1e-6)
-    posterior = _posterior(rows, parts, launch_ms)
+    before = beside.pipeline if beside else (log(PIPELINE_MS), PIPELINE)
+    posterior = _posterior(rows, parts, launch_ms, before)
     left_out, squares = [], []
     for i, row in enumerate(rows):
-        others = _posterior([*rows[:i], *rows[i + 1 :]], [*parts[:i], *parts[i + 1 :]], launch_ms)
+        others = _posterior([*rows[:i], *rows[i + 1 :]], [*parts[:i], *parts[i + 1 :]], launch_ms, before)
         left_out.append(others.ms(parts[i], row.pipeline))
         expected = others.variance(parts[i], row.pipeline) + NETWORKS**2 + (row.spread or MEASURED) ** 2
         squares.append(log(row.ms / left_out[-1]) ** 2 / expected)
@@ -324,7 +332,7 @@ def _calibrated(
         left_out=judged,
         calibration=calibration,
     )
-    return Calibrated(prior, best, exp(widths[best]) if best else exp(half))
+    return Calibrated(prior, best, exp(widths[best]) if best else exp(half), (float(pipeline), sqrt(posterior.covariance[4, 4])))
 
 
 def _check_units(rows: Sequence[NetworkTime], parts: Sequence[Floats], where: str) -> None:
