@@ -32,29 +32,6 @@ class TwiceDelegate(CoreDelegate):
         return {name}().compile(model)
 '''
 
-TUNED = '''
-
-class TwiceTuning(Tuning):
-    """One kernel that gets twice as fast."""
-
-    def tune(self, budget_s, step):
-        step("conv")
-        return {("conv", "3x3"): {"tile": 2}}
-
-    def rows(self, choices):
-        what = {"name": "n", "subgraph": "s", "kernel": "conv", "shape": "3x3", "macs": 9, "bytes": 36, "precision": "fp32"}
-        return [TunedKernel(before_ms=2.0, after_ms=1.0, choice=choices["conv", "3x3"], **what)]
-
-
-@delegates.register("thrice")
-class ThriceDelegate(TwiceDelegate):
-    """With kernels to tune."""
-
-    tunes = {"fast": "three times, as always"}
-
-    def tuning_from(self, bundle, name, mode):
-        return TwiceTuning(f"a machine for {name} in mode {mode}", 1)
-'''
 
 VERB = '''"""`stretch greet`: a verb of a file."""
 
@@ -193,16 +170,6 @@ def python(copy: Path, code: str, *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
-def test_delegate_in_a_new_file_drives_the_processors_that_it_names(copy, tmp_path, monkeypatch):
-    bundle = bundles.two_branches(tmp_path / "bundle", processors=("cpu", "npu"))
-    monkeypatch.setenv("NN_STRETCH_DRIVERS", "twice")
-    code = DELEGATE.format(inner="reference", name="ReferenceDelegate").replace("    summary", '    drives = ("npu",)\n    summary')
-    (copy / "scheduler/delegates/twice.py").write_text(code)
-    placed = json.loads(stretch(copy, "explain", bundle, "--json"))["processors"]["npu"]
-    assert (placed["delegate"], placed["reason"]) == ("twice", "the npu of this machine")
-
-
 def stretch(copy: Path, *words: object) -> str:
     """What the command line of the copy prints."""
     return python(copy, "from stretch.cli import app; app()", *map(str, words))
@@ -218,17 +185,6 @@ def test_delegate_in_a_new_file_is_listed_and_runs_subgraphs(copy, tmp_path):
     run = json.loads(stretch(copy, "run", bundle, "--map", "gpu=twice", "--repeat", "2", "--warmup", "0", "--json"))
     assert run["processors"]["gpu"]["delegate"] == "twice"
     assert python(copy, "from scheduler.delegates import TwiceDelegate as t; print(t.summary)") == "dropped into the folder\n"
-
-
-@pytest.mark.slow
-def test_delegate_in_a_new_file_with_kernels_of_its_own_is_tuned(copy, tmp_path):
-    bundle = bundles.two_branches(tmp_path / "bundle")
-    code = DELEGATE.format(inner="reference", name="ReferenceDelegate").replace("delegates\n", "delegates, TunedKernel, Tuning\n", 1)
-    (copy / "scheduler/delegates/twice.py").write_text(code + TUNED)
-    data = json.loads(stretch(copy, "tune", bundle, "--mode", "fast", "--map", "gpu=thrice", "--json"))
-    assert data["device"] == "a machine for s1.gpu in mode fast"
-    assert [(row["choice"], row["after_ms"]) for row in data["kernels"]] == [({"tile": 2}, 1.0)] * 2
-    assert (data["before_ms"], data["after_ms"]) == (4.0, 2.0)
 
 
 @pytest.mark.slow
@@ -270,25 +226,6 @@ def test_constraint_in_a_new_file_is_a_flag_is_obeyed_and_is_blamed(copy):
         == f"the nearest value with a design is --branch-deadline {rule['nearest']:.6g}, or split the network as it is with --lossless"
     )
     assert slowest("--branch-deadline", str(rule["nearest"])) <= rule["nearest"] < slowest()
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-def test_constraint_in_a_new_file_is_a_key_of_recipes_and_an_argument_of_python(copy):
-    (copy / "stretch/planning/constraints/deadline.py").write_text(CONSTRAINT)
-    recipe = copy / "r.toml"
-    recipe.write_text('model = "tiny_resnet"\ndevice = "pixel6"\n[plan]\nbranch_deadline = 2.5\n')
-    code = (
-        "import sys, pathlib, stretch\n"
-        "from stretch.train.recipe import load_recipe\n"
-        "print(load_recipe(pathlib.Path(sys.argv[1])).plan == stretch.PlanConfig(branch_deadline=2.5))\n"
-        "print('branch_deadline: Milliseconds that a branch may take, at most.' in stretch.PlanConfig.__doc__)\n"
-        "try:\n    stretch.branch('tiny_resnet', 'pixel6', weights='none', dry_run=True, alpha=1000, branch_deadline=1e-5)\n"
-        "except stretch.InfeasibleError as error:\n    print(error.hint)\n"
-    )
-    same, told, hint = python(copy, code, str(recipe)).splitlines()
-    assert (same, told) == ("True", "True")
-    assert "`branch_deadline=" in hint
 
 
 @pytest.mark.slow

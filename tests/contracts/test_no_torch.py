@@ -39,23 +39,10 @@ def test_planning_imports_no_torch():
     assert loaded_after(walk).isdisjoint({"torch", "torchvision", "timm"})
 
 
-@pytest.mark.slow
-@pytest.mark.torch
-def test_network_is_captured_without_what_writes_files():
-    pytest.importorskip("torch")
-    read = "from stretch.stages.network import read_network\nread_network('tiny_resnet', weights='none')"
-    assert loaded_after(read) == {"torch"}
-
-
 @pytest.mark.representatives(3)
 @pytest.mark.parametrize("statement", ["import stretch", "import stretch.cli", "import scheduler", "import stretch; dir(stretch)"])
 def test_start_of_the_command_line_imports_nothing_heavy(statement):
     assert loaded_after(statement) == set()
-
-
-@pytest.mark.slow
-def test_names_of_the_python_interface_import_no_torch():
-    assert loaded_after("import stretch, scheduler; [getattr(p, name) for p in (stretch, scheduler) for name in p.__all__]") == set()
 
 
 def test_help_of_all_verbs_imports_nothing_heavy():

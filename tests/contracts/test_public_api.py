@@ -63,17 +63,6 @@ def test_name_of_the_package_is_the_thing_itself(package):
         assert getattr(importlib.import_module(thing.__module__), name) is thing
 
 
-@pytest.mark.slow
-@packages
-def test_star_import_gives_the_surface_without_torch(package):
-    code = (
-        f"from {package.__name__} import *\nimport sys\n"
-        "print(*sorted(n for n in dir() if not n.startswith('_') and n != 'sys'))\nprint('torch' in sys.modules)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout == f"{' '.join(sorted(SURFACE[package]))}\nFalse\n"
-
-
 @packages
 def test_name_that_is_not_there_is_an_attribute_error(package):
     with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'brunch'"):

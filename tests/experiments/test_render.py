@@ -37,11 +37,6 @@ def test_rendering_twice_changes_nothing(root):
     assert render(once, "README.md", root) == once
 
 
-def test_page_without_blocks_is_left_alone(root):
-    page = "a | b\n<!-- a comment -->\nwrite `<!-- block x -->` there\n"
-    assert render(page, "README.md", root) == page
-
-
 @pytest.mark.parametrize(
     ("page", "reason"),
     [

@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 import stretch
-from stretch.environment import OTHERS, OURS, cores, folder, opencl_devices, other_owner, processor_name, version
+from stretch.environment import OTHERS, folder, other_owner, version
 
 
 def test_version_is_that_of_the_installed_distribution():
@@ -24,28 +24,8 @@ def test_folder_is_where_the_package_lies():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", OURS)
-def test_packages_of_ours_have_no_other_owner(package):
-    assert other_owner(package) is None
-
-
-@pytest.mark.slow
 def test_package_of_another_distribution_has_an_owner():
     assert other_owner("numpy") == "numpy"
-
-
-def test_processor_has_a_name():
-    assert processor_name().strip()
-
-
-def test_cores_are_distinct_and_sorted():
-    assert cores() == sorted(set(cores()))
-    assert cores()
-
-
-def test_opencl_is_named_or_absent():
-    found = opencl_devices()
-    assert found is None or found.strip()
 
 
 def test_every_package_that_an_extra_of_a_delegate_brings_has_its_version_told():

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from scheduler.placement.mapping import DRIVERS_VARIABLE
 from stretch.plugins import culprit
 from tests.scheduler.bundles import two_branches
 
@@ -244,43 +243,6 @@ def test_exception_of_a_delegate_names_its_package_and_entry_point(installed, bu
     assert f"acme_faults:{name.title()}" in err
     assert "fault of nn-stretch" not in err
     assert "Traceback" not in err
-
-
-@pytest.mark.slow
-def test_exception_in_another_verb_names_the_package_of_the_code_it_came_from(installed, bundle):
-    code, _, err = stretch(installed, "explain", bundle, "--map", "gpu=placing")
-    assert code == 1
-    assert "of the package acme-faults" in err
-    assert "FileNotFoundError: no table of operators" in err
-    assert "--debug" in err
-
-
-@pytest.mark.slow
-@pytest.mark.opencl
-def test_delegate_of_another_package_that_drives_a_processor_is_given_its_work(installed, bundle):
-    code, out, err = stretch(installed | {DRIVERS_VARIABLE: "driving"}, "run", bundle, "--repeat", 1, "--warmup", 0, "--json")
-    assert code == 0, err
-    data = json.loads(out)
-    assert data["processors"]["gpu"]["delegate"] == "driving"
-    assert data["max_error"] < 1e-5
-
-
-@pytest.mark.slow
-def test_driver_of_another_package_that_breaks_off_is_named_and_a_core_stands_in(installed, bundle):
-    code, out, err = stretch(installed | {DRIVERS_VARIABLE: "unsure"}, "run", bundle, "--repeat", 1, "--warmup", 0, "--json")
-    assert code == 0, err
-    gpu = json.loads(out)["processors"]["gpu"]
-    assert gpu["delegate"] == "cpu"
-    assert "the `unsure` delegate (package acme-faults, entry point acme_faults:Unsure) raised KeyError: 'no such chip'" in gpu["reason"]
-
-
-@pytest.mark.slow
-def test_exception_of_a_template_names_the_package_that_added_it(installed, bundle):
-    pytest.importorskip("pyopencl")
-    code, _, err = stretch(installed, "run", bundle, "--map", "cpu=templating", "--map", "gpu=opencl", "--repeat", 1)
-    assert code == 1
-    assert "a plug-in of the package acme-faults (acme_faults:out_of_ideas)" in err
-    assert "LookupError: no kernel for this shape" in err
 
 
 @pytest.mark.torch

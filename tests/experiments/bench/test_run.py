@@ -1,11 +1,8 @@
 """Whether measurements repeat is counted as the page says, and the program runs."""
 
-import sys
-
 import pytest
 
 from experiments.bench import run
-from experiments.records import read_record
 
 
 def measurement(median, low, high, steady=True):
@@ -21,16 +18,3 @@ def test_later_medians_within_the_firsts_interval_are_counted():
     # of six pairs the first holds the second, and no other holds another
     assert row["of all pairs"] == pytest.approx(1 / 6, abs=1e-3)
     assert (row["least"], row["largest"]) == (10, 12)
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-def test_program_writes_a_record_of_every_contender(tmp_path, tiny_bundle, monkeypatch):
-    out = tmp_path / "bench" / "results" / "repeated.json"
-    words = ["--bundle", str(tiny_bundle), "--repetitions", "2", "--rounds", "3", "--starts", "2", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", ["run", *words])
-    assert run.main() == 0
-    record = read_record(out)
-    assert {row["later ones"] for row in record.tables["repeated"]} == {2}
-    assert len(record.tables["measurements"]) == 3
-    assert str(tmp_path) not in out.read_text()

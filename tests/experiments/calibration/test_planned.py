@@ -49,22 +49,3 @@ def test_every_state_is_measured_once_and_a_second_call_finds_nothing_left(tiny,
     assert (first["images"], first["epochs"]) == (48, {"original": 1, "unlabelled": 1, "labelled": 1})
     assert run()["rows"] == first["rows"]
     assert planned.Seed(0, tiny, tmp_path / "out", planned.Epochs(1, 1, 1)).trained(planned.CASES[0]).is_file()
-
-
-@pytest.mark.slow
-def test_nothing_is_begun_when_the_time_is_over(tiny, tmp_path, capsys):
-    work = planned.Seed(1, tiny, tmp_path / "out", planned.Epochs(1, 1, 1))
-    planned.job(work, until=-1.0)
-    assert [row["state"] for row in work.rows] == ["original"]
-    assert "no time for" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_designs_that_are_kept_are_the_planner_s_own_and_all_different():
-    from predictors.devices import load_device
-    from stretch.stages.design import read_design
-
-    graph = planned.captured(planned.network()).graph
-    designs = [read_design(case.file, graph, load_device(case.device)) for case in planned.CASES]
-    assert len({str([part.branches for part in design.segments]) for design in designs}) == len(planned.CASES) >= 5
-    assert all(design.n_meet >= 1 for design in designs)

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from experiments.main_job.run import DEVICES, MODELS, predicted_row, profile_row
+from experiments.main_job.run import DEVICES, MODELS, predicted_row
 from experiments.records import read_record
 from tests.contracts.repository import ROOT
 
@@ -20,11 +20,6 @@ def test_recorded_prediction_is_what_the_planner_says_now(device):
     for column, value in made.items():
         known = recorded[made["model and device"]][column]
         assert known == (pytest.approx(value, rel=0.02) if isinstance(value, float) else value), column
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_recorded_assumptions_are_those_of_the_profile(device):
-    assert profile_row(device) in read_record(RECORD).tables["profiles"]
 
 
 def test_what_is_recommended_is_predicted_to_be_faster_and_every_network_is_accounted_for():

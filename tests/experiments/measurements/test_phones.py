@@ -1,12 +1,8 @@
 """The phone tables become measurements: units, names, and which row is which kernel."""
 
-import gzip
-
 import pytest
 
-from experiments.measurements.phones import FAMILIES, family, implementation, kernel_latencies, latencies, paired
-from predictors.fusion import fuse
-from predictors.measurements.networks import load_measurements
+from experiments.measurements.phones import family, implementation, kernel_latencies, latencies
 from tests.predictors.networks import Net
 
 ROW = {
@@ -49,18 +45,6 @@ def test_times_become_milliseconds_and_precisions_ours():
     assert (found["gpu", "all", "fp16"].ms, found["gpu", "all", "fp16"].std_ms) == (2.0, 0.02)
 
 
-def test_rows_are_paired_with_kernels_in_order():
-    kernels = fuse(network(), "tflite_gpu")
-    found = list(paired(ROWS, kernels))
-    assert [each["s10|gpu|kernel"] for each, _ in found] == [each["s10|gpu|kernel"] for each in ROWS]
-    assert [kernel.cost.kind for _, kernel in found] == ["conv", "conv", "conv", "reduce", "linear"]
-
-
-def test_row_of_another_window_or_width_is_no_kernel_of_ours():
-    kernels = fuse(network(), "tflite_gpu")
-    assert list(paired([row("CONV_2D", "x", Kernel="5"), row("CONV_2D", "y", Filter="16"), row("CONV_2D_GROUP", "z")], kernels)) == []
-
-
 def test_kernels_carry_the_implementation_that_their_name_tells():
     made = list(kernel_latencies(ROWS, {"net": network()}))
     assert [each.implementation for each in made] == [
@@ -86,17 +70,3 @@ def test_kernels_carry_the_implementation_that_their_name_tells():
 )
 def test_relatives_are_of_one_family(network, of):
     assert family(network) == of
-
-
-@pytest.mark.slow
-def test_shipped_measurements_are_those_of_the_source_without_one_network():
-    found = load_measurements("phones")
-    assert len(found.graphs) == 79
-    assert set(found.families.values()) == set(FAMILIES)
-    # Packed without the time of writing.
-    from predictors.measurements.networks import MEASUREMENT_FOLDER
-
-    for name in ("networks.jsonl.gz", "kernels.csv.gz"):
-        packed = (MEASUREMENT_FOLDER / "phones" / name).read_bytes()
-        assert packed[4:8] == b"\0\0\0\0"
-        assert gzip.decompress(packed)

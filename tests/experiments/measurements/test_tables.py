@@ -4,7 +4,6 @@ import pytest
 
 from experiments.measurements import boards, npu
 from experiments.measurements import transformers as phones_transformers
-from predictors.graph import Op, OpGraph
 from predictors.measurements.networks import load_measurements
 
 
@@ -63,35 +62,6 @@ def test_columns_of_transformers_become_rows_in_ms():
     row = {"model": "mit-b0", "FLOPS": "1", "size": "2", "pixel4|1large|quant|mean": "1500.0", "pixel4|1large|quant|std": "12"}
     (latency,) = phones_transformers.latencies([row])
     assert (latency.device, latency.core_set, latency.precision, latency.ms, latency.std_ms) == ("pixel4", "1large", "int8", 1.5, 0.012)
-
-
-def test_depthwise_convolutions_of_mit_are_written_as_groups():
-    def conv(name, read, groups):
-        attrs = {
-            "out_channels": 4,
-            "kernel": (3, 3),
-            "stride": (1, 1),
-            "padding": (1, 1, 1, 1),
-            "dilation": (1, 1),
-            "groups": groups,
-            "bias": True,
-        }
-        return Op(name, "conv", (read,), attrs)
-
-    before = OpGraph.build("g", [Op("x", "input", attrs={"shape": (1, 4, 8, 8)}), conv("a", "x", 4), conv("b", "a", 1)], "b")
-    after = phones_transformers.written_as_groups(before)
-    assert (after.macs, after.params) == (before.macs, before.params)
-    assert [op.kind for op in after.ops] == ["input", "opaque", "conv"]
-    assert after.by_name["a"].attrs["kernel"] == "grouped"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["boards", "npu", "transformers"])
-def test_shipped_measurements_are_of_several_families_and_say_their_licence(name):
-    found = load_measurements(name)
-    assert {row.network for row in found.latencies} == set(found.graphs)
-    assert len(set(found.families.values())) >= 3
-    assert found.source.licence in ("MIT", "BSD-3-Clause")
 
 
 @pytest.mark.slow

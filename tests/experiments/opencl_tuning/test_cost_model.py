@@ -24,12 +24,6 @@ def test_costs_that_times_were_made_from_are_found_again():
     assert found.steps == pytest.approx(COSTS.steps, abs=0.01)
 
 
-def test_ranking_by_the_true_costs_loses_nothing():
-    row = judge("true", measured(COSTS), lambda problem, vw, vc: COSTS.cycles(problem, vw, vc, 16))
-    assert row["rank_correlation"] == 1
-    assert row["first_over_best"] == row["largest"] == row["best_of_4_over_best"] == 1
-
-
 def test_reversed_ranking_is_told_from_the_true_one():
     row = judge("reversed", measured(COSTS), lambda problem, vw, vc: -COSTS.cycles(problem, vw, vc, 16))
     assert row["rank_correlation"] == -1

@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 from experiments.published_designs.designs_file import read_designs
 from experiments.published_designs.run import OWN, STAGE
 from experiments.published_designs.tables import ORIGINALS, StageTable
-from predictors.errors import StretchError, UnknownNameError
+from predictors.errors import StretchError
 
 HEAD = "design,model,ms,cpu depths,cpu widths,cpu ms,gpu depths,gpu widths\n"
 ROW = 'a,ResNet-50,20.5,3 4 6 3,128 256 512 1024,28,"[2, 3, 4, 2]","192, 384, 768, 1536"\n'
@@ -83,17 +83,6 @@ def test_every_column_of_the_page_is_read(tmp_path):
 def test_what_makes_no_sense_is_named(tmp_path, text, reason):
     with pytest.raises(StretchError, match=reason):
         read(tmp_path, text)
-
-
-def test_unknown_network_is_named_with_the_nearest(tmp_path):
-    with pytest.raises(UnknownNameError, match="ResNet-51") as error:
-        read(tmp_path, HEAD + ROW.replace("ResNet-50", "ResNet-51"))
-    assert "ResNet-50" in error.value.hint
-
-
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(StretchError, match=r"absent\.csv"):
-        read_designs(tmp_path / "absent.csv")
 
 
 def test_the_projects_own_file_is_read():

@@ -6,8 +6,8 @@ pytest.importorskip("torch")
 
 from experiments.published_designs import predict as module
 from experiments.published_designs.designs_file import PublishedDesign
-from experiments.published_designs.predict import Basis, alone_rows, design_row, errors, predict
-from experiments.published_designs.tables import ORIGINALS, StageTable
+from experiments.published_designs.predict import Basis, alone_rows, errors, predict
+from experiments.published_designs.tables import StageTable
 from tests.predictors.networks import resnet50
 
 HALF = {"cpu": StageTable((3, 4, 6, 3), (128, 256, 512, 1024)), "gpu": StageTable((2, 2, 4, 2), (192, 384, 768, 1536))}
@@ -35,37 +35,6 @@ def test_processors_as_fast_as_predicted_give_the_prediction(basis):
     assert again.anchored_ms() == pytest.approx(made.result.run.makespan_ms, rel=1e-6)
 
 
-@pytest.mark.slow
-def test_processors_twice_as_fast_take_half_of_the_computing_and_as_long_for_exchanges():
-    made = predict(design(), Basis("0.1.0"))
-    twice = predict(design(alone={name: made.alone_ms(name) / 2 for name in HALF}), Basis("0.1.0"))
-    full, exchanges = made.result.run.makespan_ms, made.result.run.communication_ms
-    assert full / 2 < twice.anchored_ms() <= full / 2 + exchanges
-
-
-@pytest.mark.slow
-def test_without_the_time_of_every_processor_nothing_is_anchored():
-    assert predict(design(alone={"cpu": 28.0}), Basis("0.1.0")).anchored_ms() is None
-
-
-@pytest.mark.slow
-def test_row_says_how_far_off_the_prediction_is():
-    made = predict(design(ms=20.0, alone={"cpu": 30.0, "gpu": 40.0}), Basis("0.1.0"))
-    row = design_row(made)
-    assert row["error %"] == pytest.approx(100 * (made.result.run.makespan_ms / 20 - 1), abs=0.06)
-    assert row["measured speed-up"] == 1.5
-    assert row["in the interval"] == (row["low ms"] <= 20.0 <= row["high ms"])
-    assert row["MACs ratio"] == pytest.approx(made.result.macs_ratio, abs=1e-3)
-    assert row["differs"] is None
-
-
-@pytest.mark.slow
-def test_measured_time_of_a_design_changes_no_prediction():
-    rows = [design_row(predict(design(ms=ms, alone={"cpu": 30.0, "gpu": 40.0}), Basis("0.1.0"))) for ms in (10.0, 40.0)]
-    same = ("predicted ms", "low ms", "high ms", "with measured processors ms", "predicted speed-up")
-    assert all(rows[0][column] == rows[1][column] for column in same)
-
-
 def test_network_as_it_is_has_its_times_alone():
     made = predict(design(branches={}, alone={"dsp": 30.0}), Basis("0.1.0"))
     assert made.result is None
@@ -85,10 +54,3 @@ def test_errors_are_counted_by_their_size():
     )
     assert told["predicted ÷ measured, median"] == 0.95
     assert errors([{"error %": None}], "p", "designs", "error %") is None
-
-
-@pytest.mark.slow
-def test_original_as_its_own_table_takes_what_the_network_takes_alone():
-    table = ORIGINALS["resnet50"].table
-    made = predict(design(branches={"cpu": table}), Basis("0.1.0"))
-    assert made.result.run.makespan_ms == pytest.approx(made.alone_ms("cpu"), rel=0.02)

@@ -1,7 +1,5 @@
 """Stage tables of pycls become design files and come back, and widths are those that pycls builds."""
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,13 +12,12 @@ from experiments.published_designs.tables import (
     compatible,
     differences,
     draft_of,
-    stage_ends,
     tables_of,
 )
-from predictors.errors import StretchError, UnknownNameError
+from predictors.errors import StretchError
 from stretch.planning.design.branch_design import design_to_toml, load_draft
 from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.scale import scaled_branches, scaled_graph
+from stretch.planning.design.scale import scaled_branches
 from tests.effort import examples
 from tests.predictors.networks import resnet50
 
@@ -31,21 +28,6 @@ ALIGN = {"cpu": 8, "gpu": 4, "dsp": 32}
 
 def resolved(branches, **options):
     return resolve_design(draft_of(GRAPH, branches, "cpu", **options), GRAPH, "mi9", ALIGN, "cpu")
-
-
-def test_stages_end_where_their_channels_and_pixels_are():
-    ends = stage_ends(GRAPH, ORIGINALS["resnet50"])
-    shapes = [GRAPH.by_name[name].shape[1:] for name in ends]
-    assert shapes == [(64, 56, 56), (256, 56, 56), (512, 28, 28), (1024, 14, 14), (2048, 7, 7)]
-    order = [op.name for op in GRAPH.ops]
-    assert all(order.index(a) < order.index(b) for a, b in pairwise(ends))
-
-
-def test_table_of_the_original_is_the_original():
-    design = resolved({"cpu": ORIGINAL})
-    assert scaled_graph(GRAPH, design).macs == GRAPH.macs
-    assert tables_of(GRAPH, design) == {"cpu": StageTable(ORIGINAL.depths, ORIGINAL.widths)}
-    assert differences(GRAPH, design, {"cpu": ORIGINAL}) == []
 
 
 @st.composite
@@ -97,15 +79,6 @@ def test_branches_have_the_multiply_accumulates_of_the_formula(cpu, gpu):
         assert sum(part[at].graph.macs for part in stages) == pycls_macs(table, 56, arriving)
 
 
-def test_stage_without_a_branch_stays_whole_and_one_with_a_single_branch_is_scaled():
-    design = resolved({"cpu": StageTable((0, 2, 3, 0), (256, 256, 512, 2048)), "gpu": StageTable((0, 0, 2, 0), (256, 512, 768, 2048))})
-    parts = {part.name: [(b.processor, b.depth, b.width) for b in part.branches] for part in design.segments}
-    assert parts["s2"] == [("cpu", 2, 256)]
-    assert parts["s3"] == [("cpu", 3, 512), ("gpu", 2, 768)]
-    assert parts["s1"] == [("cpu", 3, 256)]
-    assert parts["s4"] == [("cpu", 3, 2048)]
-
-
 @pytest.mark.parametrize(
     ("width", "multiplier", "group", "expected"),
     [
@@ -146,51 +119,3 @@ def test_bottleneck_without_group_widths_has_hidden_channels_in_steps_of_eight()
 def test_table_of_another_network_is_refused(table, reason):
     with pytest.raises(StretchError, match=reason):
         draft_of(GRAPH, {"cpu": table}, "cpu")
-
-
-def test_table_with_a_row_too_short_is_refused():
-    with pytest.raises(StretchError, match="4 depths and 3 widths"):
-        StageTable((3, 4, 6, 3), (256, 512, 1024))
-
-
-def test_network_without_a_table_is_named_with_those_that_have_one():
-    from tests.predictors.networks import small_resnet
-
-    with pytest.raises(UnknownNameError):
-        draft_of(small_resnet(32), {"cpu": ORIGINAL}, "cpu")
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.parametrize(("model", "giga"), [("regnet_x_1_6gf", 1.6), ("timm:regnetx_040", 4.0)])
-def test_grouped_networks_map_and_cost_what_their_names_say(model, giga):
-    """The names of RegNets state their multiply-accumulates, in 10⁹."""
-    pytest.importorskip("torch")
-    from experiments.lossless.run import graph_of
-
-    graph, table = graph_of(model), ORIGINALS[model].table
-    assert graph.macs / 1e9 == pytest.approx(giga, rel=0.02)
-    whole = resolve_design(draft_of(graph, {"cpu": table}, "cpu"), graph, "mi9", ALIGN, "cpu")
-    assert scaled_graph(graph, whole).macs == graph.macs
-    half = StageTable(tuple(-(-depth // 2) for depth in table.depths), tuple(width // 2 for width in table.widths))
-    branches = {"cpu": half, "gpu": half}
-    design = resolve_design(draft_of(graph, branches, "cpu"), graph, "mi9", ALIGN, "cpu")
-    assert differences(graph, design, branches) == []
-    group = table.group_widths[0]
-    assert all(width % group == 0 for width in tables_of(graph, design)["gpu"].widths)
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.parametrize("model", ["resnet34", "timm:efficientnet_lite4", "efficientnet_b5"])
-def test_other_networks_map_stage_by_stage(model):
-    pytest.importorskip("torch")
-    from experiments.lossless.run import graph_of
-
-    graph, table = graph_of(model), ORIGINALS[model].table
-    design = resolve_design(draft_of(graph, {"cpu": table}, "cpu"), graph, "mi9", ALIGN, "cpu")
-    assert scaled_graph(graph, design).macs == graph.macs
-    assert tables_of(graph, design) == {"cpu": StageTable(table.depths, table.widths)}
-    narrow = StageTable(table.depths, tuple(max(8, width // 16 * 8) for width in table.widths))
-    branches = {"cpu": narrow, "dsp": table}
-    assert tables_of(graph, resolve_design(draft_of(graph, branches, "cpu"), graph, "mi9", ALIGN, "cpu"))["cpu"] == narrow

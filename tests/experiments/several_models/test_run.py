@@ -5,8 +5,7 @@ import pytest
 pytest.importorskip("torch")
 
 from experiments.records import read_record
-from experiments.several_models.run import pair_row, summary
-from stretch.planning.together import together
+from experiments.several_models.run import summary
 from tests.contracts.repository import ROOT
 from tests.stretch.planning.test_together import MI9, PROCESSORS, both  # noqa: F401
 
@@ -31,12 +30,3 @@ def test_ratios_of_a_row_are_those_of_its_times(record):
     for row in record.tables["pairs"]:
         assert row["over the mapping"] == pytest.approx(row["best mapping, ms"] / row["together, ms"], rel=2e-3)
         assert row["over one after the other"] == pytest.approx(row["one after the other, ms"] / row["together, ms"], rel=2e-3)
-
-
-@pytest.mark.slow
-def test_row_of_a_pair_says_what_each_network_uses(both):  # noqa: F811
-    once, often = (together(*both, MI9, PROCESSORS, goal) for goal in ("makespan", "throughput"))
-    row = pair_row("one", "other", once, often)
-    assert row["together, ms"] <= row["best mapping, ms"]
-    assert len(row["mapping"].split("; ")) == 2
-    assert set(row["designs"].replace("; ", "+").split("+")) <= set(PROCESSORS)

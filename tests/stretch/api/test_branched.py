@@ -10,7 +10,6 @@ from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api import branch  # noqa: E402
 from stretch.api.branched import UNKNOWN_ACCURACY  # noqa: E402
-from stretch.models.tiny import tiny_resnet  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from tests import onnx_runtime  # noqa: E402
 from tests.stretch.api import snapshot  # noqa: E402
@@ -86,18 +85,6 @@ def test_bundle_of_a_trained_network_says_so_and_one_of_a_network_as_built_does_
     assert UNKNOWN_ACCURACY not in made.warnings
 
 
-@pytest.mark.slow
-def test_saved_bundle_is_the_one_that_branch_writes_at_once(made, tmp_path):
-    made.save(str(tmp_path / "saved"))
-    at_once = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none", out=str(tmp_path / "at_once"))
-    saved = load_bundle(tmp_path / "saved", check_hashes=True).manifest
-    assert saved == load_bundle(tmp_path / "at_once", check_hashes=True).manifest
-    assert set(saved.controls) == {"original", "sequential_same_macs"}
-    assert saved.checks["max_error"] <= 1e-4
-    assert (made.bundle, made.manifest.files) == (tmp_path / "saved", saved.files)
-    assert at_once.bundle == tmp_path / "at_once"
-
-
 def test_controls_that_were_left_out_before_can_be_saved(tmp_path):
     result = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none", controls=False)
     assert result.sequential is None
@@ -107,31 +94,6 @@ def test_controls_that_were_left_out_before_can_be_saved(tmp_path):
     assert set(result.manifest.controls) == {"original", "sequential_same_macs"}
     result.save(tmp_path / "c", controls=False)
     assert result.manifest.controls == {}
-
-
-@pytest.mark.slow
-def test_original_in_the_bundle_is_the_one_that_was_branched_whatever_became_of_it_since(tmp_path):
-    module = tiny_resnet().eval()
-    x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
-    want = expected(module, x)
-    result = branch(module, "pixel6", config=LOOSE, input_shape=(3, 32, 32))
-    train(module)
-    result.save(tmp_path / "b")
-    assert np.abs(onnx_runtime.output(tmp_path / "b/controls/original.onnx", x) - want).max() <= 1e-4 * np.abs(want).max()
-
-
-@pytest.mark.slow
-def test_network_in_double_precision_is_saved(made, tmp_path):
-    made.model.double()
-    made.save(tmp_path / "b")
-    assert {p.dtype for p in made.model.parameters()} == {torch.float64}
-
-
-@pytest.mark.slow
-def test_steps_are_told(made, tmp_path):
-    told = []
-    made.save(tmp_path / "b", progress=told.append)
-    assert told[-1] == "export checks"
 
 
 def test_plan_of_a_dry_run_is_not_saved(tmp_path):

@@ -5,13 +5,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from predictors.devices import PROFILE_FOLDER, load_device  # noqa: E402 - torch may be missing
 from predictors.errors import InfeasibleError, StretchError, UnknownNameError, UsageError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.bundle.preprocessing import Preprocessing  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api import branch  # noqa: E402
-from stretch.models import load_model  # noqa: E402
 from stretch.models.tiny import tiny_resnet  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.planning.design.branch_design import DesignDraft, design_to_toml  # noqa: E402
@@ -50,23 +48,6 @@ def test_design_of_a_bundle_builds_the_same_model_again(tmp_path):
     assert second.plan.predicted.makespan_ms == pytest.approx(first.plan.predicted.makespan_ms)
     for key, value in first.model.state_dict().items():
         assert torch.equal(value, second.model.state_dict()[key])
-
-
-@pytest.mark.slow
-def test_dry_run_plans_and_builds_nothing(tmp_path):
-    result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", dry_run=True)
-    assert result.model is None
-    assert result.bundle is None
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_module_may_be_given_instead_of_a_name():
-    result = branch(tiny_resnet(), load_device("pixel6"), config=LOOSE, input_shape=(1, 3, 32, 32))
-    assert result.weights_source == "given"
-    x = torch.randn(2, 3, 32, 32)
-    with torch.inference_mode():
-        assert result.model(x).shape == (2, 10)
 
 
 def state_of(module):
@@ -126,17 +107,6 @@ def test_module_and_random_numbers_are_left_as_they_were_after_an_error(argument
     assert state_of(module) == before
 
 
-@pytest.mark.slow
-def test_options_of_the_planner_may_be_given_by_name():
-    by_name = {"alpha": 1000, "beta": 1000, "macs": (0.7, 1.4)}
-    first = branch("tiny_resnet", "pixel6", weights="none", dry_run=True, **by_name)
-    second = branch("tiny_resnet", "pixel6", weights="none", dry_run=True, config=PlanConfig(**by_name))
-    assert first.plan.config == second.plan.config
-    assert first.plan.design == second.plan.design
-    third = branch("tiny_resnet", "pixel6", weights="none", dry_run=True, config=PlanConfig(**by_name), n_meet=2)
-    assert (third.plan.config.n_meet, third.plan.config.alpha) == (2, 1000)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
@@ -153,58 +123,6 @@ def test_option_that_cannot_be_is_refused_by_its_argument(options, error, words)
     assert "--" not in f"{caught.value.message} {caught.value.hint}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", ["none", "default"])
-def test_named_model_leaves_random_numbers_as_they_were(weights, tmp_path):
-    before = snapshot.of_random_state()
-    branch("tiny_resnet", "pixel6", config=LOOSE, weights=weights, out=tmp_path / "b")
-    assert snapshot.of_random_state() == before
-
-
-@pytest.mark.slow
-def test_paths_may_be_strings(tmp_path):
-    first = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
-    (tmp_path / "design.toml").write_text(design_to_toml(first.plan.design))
-    (tmp_path / "device.toml").write_bytes((PROFILE_FOLDER / "pixel6.toml").read_bytes())
-    torch.save(load_model("tiny_resnet", weights="none", seed=5).module.state_dict(), tmp_path / "weights.pth")
-    (tmp_path / "images").mkdir()
-    np.save(tmp_path / "images/some.npy", np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32))
-    paths = {key: str(tmp_path / name) for key, name in {"design": "design.toml", "weights": "weights.pth", "images": "images"}.items()}
-    result = branch("tiny_resnet", str(tmp_path / "device.toml"), out=str(tmp_path / "b"), **paths)
-    assert result.plan.design == first.plan.design
-    assert (result.weights_source, result.weights_detail) == ("file", str(tmp_path / "weights.pth"))
-    assert result.calibration
-    assert load_bundle(str(tmp_path / "b")).manifest == load_bundle(tmp_path / "b").manifest
-
-
-class Wrapped(torch.nn.Module):
-    """A network that returns something around its answer."""
-
-    def __init__(self, around):
-        super().__init__()
-        self.inner, self.around = tiny_resnet(), around
-
-    def forward(self, x):
-        return self.around(self.inner(x))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "around",
-    [lambda y: (y, y), lambda y: (y,), lambda y: {"logits": y}, lambda y: [y]],
-    ids=["twice", "one tensor", "dict", "list"],
-)
-def test_module_that_returns_something_around_its_answer_is_branched_and_returns_the_same_kind(around):
-    module = Wrapped(around).eval()
-    result = branch(module, "pixel6", config=LOOSE, input_shape=(3, 32, 32))
-    x = torch.randn(1, 3, 32, 32)
-    with torch.no_grad():
-        got, want = result.model(x), module(x)
-    assert type(got) is type(want)
-    assert len(got) == len(want)
-    assert list(got) == list(want) if isinstance(want, dict) else got[0].shape == want[0].shape
-
-
 @pytest.mark.parametrize(
     ("model", "says"), [(tiny_resnet, "not function"), (torch.nn.Linear, "not the class Linear"), (None, "not NoneType")]
 )
@@ -218,14 +136,6 @@ def test_shape_that_is_none_is_refused_before_the_model_is_loaded():
     with pytest.raises(UsageError, match=r"input_shape \(32, 32\) is no shape of one image"):
         branch("tiny_resnet", "pixel6", input_shape=(32, 32), progress=phases.append)
     assert "load" not in phases
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_module_on_a_gpu_is_branched_and_stays_there():
-    module = tiny_resnet().cuda()
-    result = branch(module, "pixel6", config=LOOSE, input_shape=(3, 32, 32))
-    assert {p.device.type for p in module.parameters()} == {"cuda"}
-    assert {p.device.type for p in result.model.parameters()} == {"cpu"}
 
 
 def test_wrong_target_is_refused_before_any_work(tmp_path):
@@ -250,31 +160,6 @@ def test_design_with_a_processor_the_device_lacks_is_refused():
     draft = msgspec.toml.decode('[[segments]]\nname="s1"\nbranches=[{processor="dsp"},{processor="cpu"}]', type=DesignDraft)
     with pytest.raises(UnknownNameError, match="unknown processor `dsp`"):
         branch("tiny_resnet", "pixel6", design=draft, weights="none")
-
-
-@pytest.mark.slow
-def test_json_has_the_keys_of_the_contract():
-    data = branch("tiny_resnet", "mi9", config=LOOSE, weights="none").to_json()
-    assert data.keys() >= {
-        *("model", "device", "calibrated", "macs", "params", "macs_ratio", "params_ratio", "n_meet", "segments", "design"),
-        *("predicted", "recommended", "weights", "bundle", "checks", "warnings"),
-    }
-    assert data["predicted"].keys() >= {
-        *(
-            "makespan_ms",
-            "best_single_ms",
-            "best_single_processor",
-            "speedup",
-            "sequential_same_macs_ms",
-            "whole_graph_ms",
-            "operator_split_ms",
-        ),
-        *("ideal_split_ms", "ideal_fraction", "efficiency", "optimal", "gap", "source"),
-    }
-    for segment in data["segments"]:
-        assert segment.keys() >= {"name", "start", "end", "shape", "depth", "branches"}
-        for each in segment["branches"]:
-            assert each.keys() >= {"processor", "depth", "width", "entry", "join", "macs", "predicted_ms"}
 
 
 @pytest.mark.slow

@@ -55,13 +55,6 @@ def test_unknown_verb_like_no_other_gets_the_list(capsys):
     assert f"hint: verbs: {', '.join(VERBS)}" in err
 
 
-def test_unknown_option_is_a_usage_error_that_names_the_help(capsys):
-    code, _, err = run(capsys, "env", "--jsn")
-    assert code == 2
-    assert err.startswith("error: no such option: --jsn")
-    assert "`stretch env --help`" in err
-
-
 def test_old_name_of_a_flag_is_told_with_the_new_one(capsys):
     for (verb, old), new in RENAMED.items():
         code, _, err = run(capsys, verb, old, "9")
@@ -78,13 +71,6 @@ def test_usage_error_with_json_is_one_object_on_stdout(capsys):
     assert data["schema"] == 1
     assert "extra" in data["error"]
     assert data["hint"]
-
-
-def test_json_after_a_double_dash_is_no_flag(capsys):
-    code, out, err = run(capsys, "env", "--", "--json")
-    assert code == 2
-    assert out == ""
-    assert err.startswith("error: ")
 
 
 def test_reader_that_stops_early_gets_no_traceback():

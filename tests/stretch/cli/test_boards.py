@@ -39,15 +39,6 @@ def test_what_cannot_be_done_is_refused_before_a_board_is_asked(capsys, bundle_d
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
-def test_damaged_bundle_is_refused_before_a_board_is_asked(capsys, bundle_dir):
-    data = bytearray((bundle_dir / "head.onnx").read_bytes())
-    data[-20] ^= 1
-    (bundle_dir / "head.onnx").write_bytes(data)
-    result = call(capsys, "run", bundle_dir, "--on", "board", "--ssh-config", "missing")
-    assert result.code == 1
-    assert "SHA-256 differs" in result.message
-
-
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [

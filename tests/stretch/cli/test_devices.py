@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from predictors.devices import list_devices, load_device
+from predictors.devices import load_device
 from stretch.cli import app
 
 
@@ -12,19 +12,6 @@ def run(capsys, *words):
     with pytest.raises(SystemExit) as stop:
         app(["devices", *words])
     return stop.value.code, *capsys.readouterr()
-
-
-@pytest.mark.slow
-def test_json_lists_every_profile_with_its_processors(capsys):
-    code, out, _ = run(capsys, "--json")
-    items = json.loads(out)["items"]
-    assert code == 0
-    assert [item["id"] for item in items] == list_devices()
-    mi9 = next(item for item in items if item["id"] == "mi9")
-    assert set(mi9["processors"]) == {"cpu", "gpu", "dsp"}
-    assert mi9["processors"]["dsp"]["width_slice"] == 32
-    assert "3med" in mi9["processors"]["cpu"]["core_sets"]
-    assert mi9["calibrated"] is False
 
 
 def test_table_says_which_profiles_are_not_fitted(capsys):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stretch.quantize.images import fingerprint
-from tests.stretch.cli.commands import LOOSE, call, spawn
+from tests.stretch.cli.commands import call, spawn
 
 #: Of the tiny network.
 CLASSES = 10
@@ -164,13 +164,6 @@ def test_bad_options_have_their_exit_codes(stretch, bundle_dir, tmp_path, words,
     assert told in err
 
 
-def test_other_classes_than_the_networks_are_one_sentence(capsys, bundle_dir, tmp_path):
-    done = call(capsys, "evaluate", bundle_dir, "--images", folders(tmp_path / "i", 6))
-    assert done.code == 1
-    assert "class `5`" in done.message
-    assert "--classes" in done.hint
-
-
 def test_network_that_gives_no_class_scores_is_refused(capsys, bundles, tmp_path):
     path = bundles.two_branches(tmp_path / "b", batch=2)
     done = call(capsys, "evaluate", path, "--images", folders(tmp_path / "i", 5))
@@ -194,51 +187,3 @@ def test_base_install_evaluates_arrays_without_torch(bundle_dir, tmp_path):
     )
     assert done.code == 0, done.err
     assert json.loads(done.out)["agreement"]["value"] == 1.0
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_bundle_in_int8_is_evaluated(tmp_path, capsys):
-    base, out = tmp_path / "fp32", tmp_path / "int8"
-    assert call(capsys, "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", base).code == 0
-    assert call(capsys, "export", base, "--precision", "cpu=int8", "--out", out).code == 0
-    (tmp_path / "i").mkdir()
-    colours = 2 * np.random.default_rng(0).standard_normal((8, 3, 2, 2))
-    np.save(tmp_path / "i" / "x.npy", np.kron(colours, np.ones((16, 16))).astype(np.float32))
-    done = call(capsys, "evaluate", out, "--images", tmp_path / "i", "--json")
-    data = json.loads(done.out)
-    assert (done.code, data["precisions"]) == (0, ["fp32", "int8"])
-    assert 0 <= data["agreement"]["low"] <= data["agreement"]["value"] <= 1
-
-
-def state(bundle, value):
-    """Write what pictures go through into a bundle."""
-    path = bundle / "bundle.json"
-    data = json.loads(path.read_text())
-    data["model"]["preprocessing"] = value
-    path.write_text(json.dumps(data))
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-def test_pictures_go_through_what_the_bundle_states_unless_another_is_asked_for(stretch, branched, pictures, tmp_path):
-    import shutil
-
-    import torch
-    from PIL import Image
-    from torchvision import transforms
-
-    bundle = shutil.copytree(branched[0], tmp_path / "bundle")
-    mean, std = (0.2, 0.5, 0.8), (0.05, 0.5, 0.1)
-    state(bundle, {"mean": mean, "std": std, "crop": 1, "interpolation": "bicubic"})
-    prepare = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mean, std)])
-    with torch.inference_mode():
-        best = [(f, int(branched[1](prepare(Image.open(f))[None])[0].argmax())) for f in sorted(pictures.rglob("*.png"))]
-    (tmp_path / "t.csv").write_text("file,label\n" + "".join(f"{f},{label}\n" for f, label in best))
-    _, data, _ = stretch("evaluate", bundle, "--images", tmp_path / "t.csv", "--json")
-    assert data["top1"]["value"] == 1.0
-    assert data["preprocessing"]["std"] == list(std)
-    assert data["preprocessing"]["interpolation"] == "bicubic"
-    _, data, _ = stretch("evaluate", bundle, "--images", tmp_path / "t.csv", "--mean", "0.485,0.456,0.406", "--std", "1,1,1", "--json")
-    assert data["top1"]["value"] < 1.0
-    assert data["preprocessing"]["crop"] == 1.0

@@ -24,12 +24,6 @@ def test_convolution_has_a_time_and_its_activation_is_merged_into_it(stretch, bu
     assert "merged into `stem/conv`" in ops["stem/relu"]["reason"]
 
 
-def test_meeting_points_are_listed_with_how_they_join(stretch, bundle_dir):
-    _, data, _ = stretch("explain", bundle_dir, "--json")
-    joins = {op["name"]: op["op"] for op in data["ops"] if op["op"].startswith("join")}
-    assert joins == {"s1.join": "join concat", "s2.join": "join sum"}
-
-
 def test_mapping_changes_delegate_and_reason(stretch, bundle_dir):
     _, data, _ = stretch("explain", bundle_dir, "--map", "gpu=reference", "--json")
     assert {op["delegate"] for op in data["ops"] if op["subgraph"] == "s1.gpu"} == {"reference"}
@@ -42,11 +36,6 @@ def test_people_read_a_line_per_operator(stretch, bundle_dir):
     assert code == 0
     assert any(line.startswith("s1.gpu/conv") for line in out.splitlines())
     assert "no delegate here drives a gpu" in out
-
-
-@pytest.mark.parametrize(("words", "code"), [(["--map", "gpu=cqu1"], 3), (["--map", "npu=cpu0"], 2)])
-def test_bad_mapping_has_its_exit_code(stretch, bundle_dir, words, code):
-    assert stretch("explain", bundle_dir, *words)[0] == code
 
 
 def test_device_gives_predicted_times_of_its_kernels(stretch, bundle_dir):
@@ -86,18 +75,6 @@ def relu_file(folder, opset=18):
     path = folder / "m.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8), str(path))
     return path
-
-
-@pytest.mark.slow
-def test_file_is_told_operator_by_operator_of_a_runtime(stretch, tmp_path):
-    code, data, _ = stretch("explain", relu_file(tmp_path), "--runtime", "onnxruntime", "--device", "cpu", "--json")
-    assert code == 0
-    assert {"file", "runtime", "device", "operators", "partitions", "obstacles", "copies", "share", "fix", "warnings"} <= set(data)
-    assert [(op["name"], op["taken"], op["target"]) for op in data["operators"]] == [
-        ("relu", True, "CPUExecutionProvider"),
-        ("softmax", True, "CPUExecutionProvider"),
-    ]
-    assert data["obstacles"] == []
 
 
 def test_people_read_counts_and_a_line_per_operator(stretch, tmp_path):

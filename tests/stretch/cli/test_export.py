@@ -1,7 +1,5 @@
 """`stretch export`: a bundle again in int8."""
 
-import re
-
 import msgspec
 import numpy as np
 import pytest
@@ -42,25 +40,6 @@ def images(tmp_path):
 
 
 @pytest.mark.slow
-def test_random_weights_are_exported_with_synthetic_images(stretch, floats, tmp_path):
-    code, data, err = stretch("export", floats, "--precision", "cpu=fp32,dsp=int8", "--out", tmp_path / "out", "--json")
-    assert code == 0, data
-    assert {sub["name"]: sub["precision"] for sub in data["subgraphs"] if sub["processor"] == "dsp"} == {"s1.dsp": "int8", "s2.dsp": "int8"}
-    assert all(sub["cosine"] > 0.999 for sub in data["subgraphs"] if sub["precision"] == "int8")
-    assert data["checks"]["images"]["source"] == "synthetic"
-    assert {file["file"] for file in data["files"]} == load_bundle(tmp_path / "out", check_hashes=True).manifest.files.keys()
-    assert err == ""
-
-
-@pytest.mark.slow
-def test_people_read_a_line_a_subgraph_and_the_outputs_loss(stretch, floats, tmp_path):
-    code, out, _ = stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out")
-    assert code == 0
-    assert any(line.split()[:3] == ["s1.dsp", "dsp", "int8"] for line in out.splitlines())
-    assert "the same best class for" in out
-
-
-@pytest.mark.slow
 def test_plan_gives_the_precision_where_none_is_asked_for(stretch, trained, images, tmp_path):
     code, data, err = stretch("export", trained, "--images", images, "--out", tmp_path / "out", "--json")
     assert code == 0, data
@@ -68,13 +47,6 @@ def test_plan_gives_the_precision_where_none_is_asked_for(stretch, trained, imag
     assert {sub["precision"] for sub in data["subgraphs"] if sub["processor"] == "cpu"} == {"fp16"}
     assert data["checks"]["images"] == {"source": "folder", "count": 10, "calibration": 10}
     assert (err, data["warnings"]) == ("", [])
-
-
-@pytest.mark.slow
-def test_fp16_alone_needs_no_images(stretch, trained, tmp_path):
-    code, data, _ = stretch("export", trained, "--precision", "cpu=fp16", "--out", tmp_path / "out", "--json")
-    assert code == 0, data
-    assert data["checks"]["images"]["source"] == "synthetic"
 
 
 def test_trained_weights_need_images(stretch, trained, tmp_path):
@@ -90,13 +62,6 @@ def test_too_few_images_are_one_sentence_and_leave_nothing(stretch, trained, ima
     assert code == 1
     assert "has 3 calibration images, at least 8 are needed" in err
     assert tree(tmp_path) == before
-
-
-def test_loss_above_the_bound_has_the_exit_code_of_what_is_infeasible(stretch, floats, tmp_path):
-    code, _, err = stretch("export", floats, "--precision", "dsp=int8", "--min-cosine", "0.99999999", "--out", tmp_path / "out")
-    assert code == 4
-    assert "subgraph `s" in err
-    assert "--fp32-fallback" in err
 
 
 def test_repair_warns_of_what_stays_in_fp32(stretch, floats, tmp_path):
@@ -122,47 +87,11 @@ def test_folder_that_holds_something_else_is_left_alone(stretch, floats, tmp_pat
     assert (tmp_path / "mine").exists()
 
 
-@pytest.mark.slow
-def test_device_prediction_reads_int8_subgraphs(stretch, floats, tmp_path):
-    stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
-    code, data, _ = stretch("explain", tmp_path / "out", "--device", "mi9", "--json")
-    assert code == 0
-    ops = {op["name"]: op for op in data["ops"] if op["subgraph"] == "s1.dsp"}
-    assert ops["s1.dsp.y"]["op"] == "conv"
-    assert ops["s1.dsp.y"]["ms"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.qnn
-def test_int8_bundle_runs_on_the_simulator_and_says_so(stretch, floats, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
-    code, data, err = stretch("run", tmp_path / "out", "--repeat", 2, "--warmup", 0, "--json")
-    assert code == 0
-    assert data["processors"]["dsp"]["delegate"] == "dsp"
-    assert data["max_error"] < 0.05
-    assert "the simulator of a dsp" in err
-    assert list((tmp_path / "cache" / "nn-stretch" / "qnn").iterdir())
-
-
 @pytest.mark.qnn
 def test_float_bundle_that_is_mapped_to_the_dsp_is_refused_by_subgraph(stretch, floats):
     code, _, err = stretch("run", floats, "--map", "dsp=dsp", "--repeat", 1, "--warmup", 0)
     assert code == 1
     assert "subgraph `s1.dsp` is float" in err
-
-
-@pytest.mark.slow
-@pytest.mark.qnn
-def test_removed_qnn_library_makes_loading_fail_with_the_install_line(floats, tmp_path, stretch):
-    stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
-    path = qdq.broken_package(tmp_path, {"libQnnHtp.so": None})
-    result = spawn(
-        f"import sys; sys.path.insert(0, {str(path)!r})", "run", tmp_path / "out", "--map", "dsp=dsp", "--repeat", 1, "--warmup", 0
-    )
-    assert result.code == 5
-    assert "libQnnHtp.so is missing" in result.message
-    assert install_line("qnn") in result.message
 
 
 @pytest.mark.qnn
@@ -187,36 +116,6 @@ def tflite(floats, tmp_path_factory):
     out = tmp_path_factory.mktemp("tflite") / "bundle"
     export_tflite(load_bundle(floats), out, synthetic_images((1, 3, 8, 8), 16), "synthetic", precision={"dsp": "int8"})
     return out
-
-
-@pytest.mark.slow
-def test_tflite_file_is_written_beside_the_onnx_files_and_compared_with_them(stretch, floats, tmp_path):
-    pytest.importorskip("ai_edge_litert")
-    code, data, err = stretch("export", floats, "--format", "tflite", "--out", tmp_path / "out", "--json")
-    assert code == 0, data
-    assert data["format"] == "tflite"
-    assert "model.tflite" in {file["file"] for file in data["files"]}
-    assert all(sub["cosine"] > 0.99999 and sub["precision"] == "fp32" for sub in data["subgraphs"])
-    assert data["checks"]["signatures"].keys() >= {"s1.join", "s1.cpu"}
-    assert err == ""
-
-
-@pytest.mark.slow
-def test_people_read_what_the_tflite_file_loses(stretch, tflite, tmp_path):
-    code, out, _ = stretch("export", tflite, "--format", "tflite", "--out", tmp_path / "out")
-    assert code == 0
-    assert any(line.split()[:3] == ["s1.dsp", "dsp", "int8"] for line in out.splitlines())
-    (cosine,) = re.findall(r"; with fp32 ([\d.]+), [\d.]+ dB,", out)
-    assert 0.9999 < float(cosine) <= 1
-
-
-@pytest.mark.slow
-def test_trained_weights_need_images_for_int8_alone(stretch, trained, images, tmp_path):
-    pytest.importorskip("ai_edge_litert")
-    assert stretch("export", trained, "--format", "tflite", "--out", tmp_path / "a")[0] == 0
-    code, _, err = stretch("export", trained, "--format", "tflite", "--precision", "dsp=int8", "--out", tmp_path / "b")
-    assert (code, "int8 needs calibration images" in err) == (2, True)
-    assert stretch("export", trained, "--format", "tflite", "--precision", "dsp=int8", "--images", images, "--out", tmp_path / "b")[0] == 0
 
 
 def test_unknown_format_is_a_usage_error(stretch, floats, tmp_path):
@@ -278,22 +177,6 @@ def test_code_for_a_chip_is_written_and_run_by_those_who_trust_it(stretch, float
 def test_code_is_compiled_of_int8_alone(stretch, floats, tmp_path):
     code, data, _ = stretch("export", floats, "--format", "qnn", "--precision", "dsp=int8", "--out", tmp_path / "out", "--json")
     assert (code, "int8 already" in data["error"]) == (2, True)
-
-
-@pytest.mark.qnn
-@pytest.mark.slow
-def test_signatures_are_compiled_for_a_chip_beside_the_tflite_file(stretch, tflite, tmp_path):
-    words = ("export", tflite, "--format", "tflite", "--aot", "sm8450", "--out", tmp_path / "out")
-    code, data, _ = stretch(*words, "--json")
-    assert code == 0, data
-    assert [(sub["chip"], sub["name"], sub["operators"]) for sub in data["subgraphs"]] == [("sm8450", "s1.dsp", 3), ("sm8450", "s2.dsp", 3)]
-    assert data["checks"]["sm8450"]["s1.dsp"]["cosine"] > 0.9999
-    assert "aot/sm8450.tflite" in {file["file"] for file in data["files"]}
-    assert stretch("verify", tmp_path / "out")[0] == 0
-    code, out, _ = stretch(*words)
-    assert code == 0
-    assert ["sm8450", "s1.dsp", "3"] in [line.split()[:3] for line in out.splitlines()]
-    assert stretch("run", tmp_path / "out", *LITERT, "--repeat", 1, "--warmup", 0)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import errno
 import json
 
 import pytest
-import typer
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
 from predictors.install import install_line
@@ -35,10 +34,6 @@ def outcome(capsys, error=None, *, as_json=False, debug=False, result=None):
 )
 def test_own_error_gives_its_sentence_and_exit_code(capsys, error, code):
     assert outcome(capsys, error) == (code, "", "error: it broke\n")
-
-
-def test_hint_stands_on_a_line_of_its_own(capsys):
-    assert outcome(capsys, StretchError("it broke", "mend it"))[2] == "error: it broke\n\nhint: mend it\n"
 
 
 def test_json_failure_is_one_object_with_error_and_hint(capsys):
@@ -88,23 +83,6 @@ def test_interrupt_exits_with_130(capsys, as_json):
     code, out, err = outcome(capsys, KeyboardInterrupt(), as_json=as_json)
     assert code == 130
     assert "interrupted" in (out if as_json else err)
-
-
-def test_interrupt_that_the_parser_turned_into_a_code_is_said_too(capsys):
-    assert outcome(capsys, result=130) == (130, "", "error: interrupted\n")
-
-
-def test_success_is_zero_and_silent(capsys):
-    assert outcome(capsys) == (0, "", "")
-
-
-def test_wrong_choice_is_told_in_words_of_ours(capsys):
-    error = typer.BadParameter("Value error, 'x' is not one of 'a', 'b'.")
-    assert outcome(capsys, error)[2].startswith("error: invalid value: 'x' is not one of 'a', 'b'\n")
-
-
-def test_wrong_command_line_is_a_usage_error_with_the_hint_asked_for(capsys):
-    assert outcome(capsys, typer.BadParameter("5 is too many.")) == (2, "", "error: invalid value: 5 is too many\n\nhint: see the help\n")
 
 
 def test_control_characters_of_a_name_do_not_reach_the_terminal(capsys):

@@ -6,8 +6,7 @@ import shutil
 import pytest
 
 from predictors.devices import PROFILE_FOLDER
-from predictors.measurements.networks import KERNELS, LATENCIES, SOURCE
-from predictors.measurements.tables import write_table
+from predictors.measurements.networks import LATENCIES, SOURCE
 from tests.predictors.fitting.worlds import DEVICE, write_world
 from tests.stretch.cli.commands import call
 
@@ -30,14 +29,6 @@ def test_fits_are_written_beside_a_profile_and_used(capsys, folder):
     written = json.loads((folder.parent / f"{DEVICE}.fit.json").read_text())
     assert written["command"] == f"stretch fit {folder} --device {DEVICE}"
     assert not list(folder.parent.glob(".*"))
-
-
-@pytest.mark.slow
-def test_table_of_what_was_left_out_is_shown(capsys, folder):
-    result = call(capsys, "fit", folder, "--device", DEVICE, "--out", folder.parent / "made.json", "--quiet")
-    assert result.code == 0
-    assert "cpu[1large] fp32" in result.out
-    assert "made.json" in result.out
 
 
 @pytest.mark.parametrize(
@@ -74,12 +65,3 @@ def test_measurements_that_there_are_not_are_told(capsys):
     result = call(capsys, "fit", "fones", "--device", DEVICE, "--out", "made.json")
     assert result.code == 3
     assert result.hint == "did you mean `phones`?"
-
-
-def test_kernel_table_may_be_packed(folder):
-    from predictors.measurements.networks import load_measurements
-    from tests.predictors.fitting.worlds import kernel_world
-
-    kernels = kernel_world().kernels
-    write_table(folder / f"{KERNELS}.gz", kernels)
-    assert load_measurements(folder).kernels == kernels

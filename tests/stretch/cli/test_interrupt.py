@@ -219,19 +219,3 @@ def test_interrupt_ends_a_child_that_is_stopped(start):
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert gone(found[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", SOME, ids=" ".join)
-def test_delegate_that_takes_longer_than_it_may_is_named_with_its_subgraph(start, way):
-    process = start(*(word for pair in way for word in ("--map", pair)), "--time-limit", "0.5")
-    out, err = process.communicate(timeout=60)
-    name = next(kind for pair in way for kind in KINDS if pair.rstrip("0123456789").endswith(f"={kind}"))
-    assert (process.returncode, out) == (1, "")
-    last = err.partition("error: ")[2].splitlines()
-    assert "did not end within 0.5 s" in last[0]
-    assert f"(delegate `{name}`)" in last[0]
-    assert "subgraph `s" in last[0] or "subgraph `stem" in last[0] or "subgraph `head" in last[0]
-    assert last[2].startswith("hint: ")
-    assert "--time-limit" in last[2]
-    assert "Traceback" not in err

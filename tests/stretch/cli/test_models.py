@@ -41,17 +41,6 @@ def test_pattern_that_matches_nothing_names_the_closest(capsys):
     assert "did you mean `resnet50`?" in err
 
 
-def test_details_tell_what_of_each_stage_can_be_scaled_and_divided(capsys):
-    code, out, _ = run(capsys, "tiny_resnet", "--details", "--json")
-    (item,) = json.loads(out)["items"]
-    assert code == 0
-    assert (item["name"], item["captured"], item["why"]) == ("tiny_resnet", "traced", "")
-    stages = {stage["name"]: stage for stage in item["stages"]}
-    assert stages["s1"]["scaled"] == ["depth", "width", "hidden"]
-    assert {"rows", "channels"} <= set(stages["s1"]["exact"])
-    assert stages["stem"]["why"] == "the stem stays whole where segments are stages"
-
-
 def test_details_for_people_are_a_table_a_model(capsys):
     _, out, _ = run(capsys, "tiny_resnet", "--details")
     assert out.splitlines()[0].startswith("tiny_resnet  (")

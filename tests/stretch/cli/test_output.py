@@ -5,7 +5,6 @@ import io
 import json
 import os
 import pty
-import re
 import subprocess
 import sys
 import warnings
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 from rich.table import Table
 
-from stretch.cli.output import Output, make_console, print_json, printable, verb
+from stretch.cli.output import Output, make_console, print_json, verb
 
 
 def test_emit_with_json_prints_one_object_that_begins_with_schema_and_version(capsys):
@@ -24,11 +23,6 @@ def test_emit_with_json_prints_one_object_that_begins_with_schema_and_version(ca
     out, err = capsys.readouterr()
     assert list(json.loads(out)) == ["schema", "version", "median_ms"]
     assert err == ""
-
-
-def test_emit_without_json_prints_the_words_for_people(capsys):
-    Output().emit({"median_ms": 1.5}, lambda console: console.print("took 1.5 ms"))
-    assert capsys.readouterr() == ("took 1.5 ms\n", "")
 
 
 def test_json_takes_numpy_numbers_and_paths():
@@ -58,12 +52,6 @@ def test_struct_is_printed_as_its_fields_in_their_order():
     assert printed["inner"] == {"bundle": "b", "ms": 0.5, "cores": [], "inner": None}
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_struct_with_a_number_that_json_has_not_is_refused(value):
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        print_json(Found(bundle=Path("b"), ms=value, cores=()), io.StringIO())
-
-
 @pytest.mark.parametrize("value", [np.zeros(3), object()])
 def test_value_without_a_json_form_is_refused(value):
     for data in ({"a": value}, Found(bundle=Path("b"), ms=1.0, cores=(), inner=value)):
@@ -74,12 +62,6 @@ def test_value_without_a_json_form_is_refused(value):
 def test_json_refuses_numbers_that_json_has_not():
     with pytest.raises(ValueError, match="not JSON compliant"):
         print_json({"a": float("nan")}, io.StringIO())
-
-
-def test_markup_in_a_name_is_printed_as_it_is():
-    stream = io.StringIO()
-    make_console(stream).print("[red]cpu[/red] :gem:")
-    assert stream.getvalue() == "[red]cpu[/red] :gem:\n"
 
 
 def test_control_characters_in_text_and_tables_are_escaped():
@@ -141,18 +123,6 @@ def test_progress_draws_a_bar_on_a_terminal():
     assert b"exporting" in on_terminal(PROGRESS.format(quiet=False))
 
 
-@pytest.mark.slow
-def test_progress_estimates_the_time_that_is_left():
-    code = "import time\nfrom stretch.cli.output import Output\nwith Output().progress('exporting', total=4) as step:\n"
-    seen = on_terminal(code + "    for _ in range(3):\n        time.sleep(0.3)\n        step()\n    time.sleep(0.2)\n").decode()
-    assert "3/4" in seen
-    assert re.search(r"left\S* (\x1b\[\d+m)*0:00:0\d", seen), seen
-
-
-def test_quiet_draws_no_bar_on_a_terminal():
-    assert on_terminal(PROGRESS.format(quiet=True)) == b""
-
-
 def test_verb_hides_its_output_and_adds_the_shared_options():
     @verb
     def shout(out: Output, word: str, times: int = 2) -> None:
@@ -182,10 +152,6 @@ def test_verb_keeps_stray_prints_out_of_the_json(capsys):
     out, err = capsys.readouterr()
     assert json.loads(out)["word"] == "hello"
     assert err == "stray\n"
-
-
-def test_printable_escapes_control_characters_and_keeps_letters():
-    assert printable("Größe\t\x07 a\nb") == "Größe\\t\\x07 a\nb"
 
 
 def test_warnings_of_our_packages_are_sentences_said_once_and_kept_for_the_result(capsys):

@@ -68,13 +68,6 @@ def test_simulate_reports_latencies_loads_and_the_first_inference(tmp_path, bund
     assert "What shared the processors" in seen.text
 
 
-@pytest.mark.slow
-def test_one_simulated_inference_has_a_report_too(tmp_path, bundle_dir, capsys):
-    page = tmp_path / "s.html"
-    assert call(capsys, "simulate", bundle_dir, "--inferences", 1, "--html", page).code == 0
-    assert checked(page.read_text()).tags.count("svg") == 2
-
-
 def test_run_reports_what_was_measured_and_what_was_planned(tmp_path, bundle_dir, capsys):
     page = tmp_path / "r.html"
     done = call(capsys, "run", bundle_dir, "--repeat", 3, "--warmup", 0, "--html", page, "--json")

@@ -1,4 +1,3 @@
-import json
 import os
 import signal
 import subprocess
@@ -7,9 +6,8 @@ import sys
 import pytest
 
 from predictors.devices import PROFILE_FOLDER
-from predictors.measurements.networks import load_measurements
 from tests.scheduler.bundles import two_branches
-from tests.stretch.cli.commands import call, spawn
+from tests.stretch.cli.commands import call
 from tests.stretch.phone.adb import Player
 from tests.stretch.phone.bundles import BENCHMARK, END, START, command, made, timed
 
@@ -48,19 +46,6 @@ def all_well(bundle):
         calls += timed(sub, ("--use_xnnpack=true",), 3, 4000.0)
         calls += timed(sub, ("--use_gpu=true",), 1, 9000.0, delegate="GPU")
     return [*calls, *END]
-
-
-@pytest.mark.slow
-def test_a_phones_times_are_told_and_kept(capsys, bundle, folder, adb, program, tmp_path):
-    adb.plays(all_well(bundle))
-    ran = call(capsys, "run", folder, "--adb", "--benchmark-model", program, "--measurements", tmp_path / "mine", "--json")
-    assert ran.code == 0, ran.err
-    adb.ended()
-    told = json.loads(ran.out)
-    assert (told["phone"], told["device"], told["tested"]) == ("Pixel-6", "mi9", False)
-    assert len(told["signatures"]) == 2 * len(bundle.manifest.subgraphs)
-    assert any("not tried on a phone" in warning for warning in told["warnings"])
-    assert len(load_measurements(tmp_path / "mine").latencies) == len(told["signatures"])
 
 
 def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, bundle, folder, adb, program, tmp_path):
@@ -131,9 +116,3 @@ def test_an_interrupt_leaves_nothing_on_the_phone(bundle, folder, adb, program, 
     assert process.returncode == 130, told
     adb.ended()
     assert not (tmp_path / "m").exists()
-
-
-@pytest.mark.slow
-def test_without_adb_a_run_ends_with_what_to_install(folder, program, tmp_path):
-    ended = spawn("import os; os.environ['PATH'] = ''", "run", folder, "--adb", "--benchmark-model", program, cwd=tmp_path)
-    assert (ended.code, "no program `adb`" in ended.message) == (5, True), ended.err

@@ -1,8 +1,4 @@
-import os
 import shutil
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -55,26 +51,3 @@ def test_folder_that_is_no_bundle_is_refused(capsys, tmp_path):
     result = call(capsys, "refine", tmp_path, "--images", tmp_path)
     assert result.code == 1
     assert "is not a bundle" in result.message
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_what_was_refined_and_the_same_command_goes_on(bundle):
-    """A real process, ended once its checkpoint is there."""
-    code = "from stretch.transform.refine import checkpoint; checkpoint.EVERY_S = 0.0\nfrom stretch.cli import app\napp()"
-    command = [sys.executable, "-P", "-c", code, *map(str, asked(bundle, "--steps", 40, "--out", bundle.parent / "new"))]
-    kept = bundle.parent / "new.refine" / "refinement.safetensors"
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
-        while not kept.exists():
-            assert process.poll() is None, process.stderr.read()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    assert (out, "Traceback" in err) == ("", False)
-    assert "the same command continues from there" in err
-    assert err.rstrip().endswith("error: interrupted")
-    assert kept.exists()
-    assert not (bundle.parent / "new").exists()
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-    assert result.returncode == 0, result.stderr
-    assert "40 steps in" in result.stdout
-    assert not kept.parent.exists()

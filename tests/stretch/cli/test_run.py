@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from scheduler.cores import available_cores
-from tests.stretch.cli.commands import spawn
 
 KEYS = [
     "bundle",
@@ -115,22 +114,10 @@ def test_priority_needs_predictions_and_says_so(stretch, bundle_dir):
     assert "needs the predicted time" in data["error"]
 
 
-def test_unknown_priority_is_a_usage_error(stretch, bundle_dir):
-    code, data, _ = stretch("run", bundle_dir, "--priority", "speed", "--json")
-    assert (code, data["hint"]) == (2, "it is latency or energy")
-
-
 def test_work_of_a_processor_left_out_is_reported_where_it_went(stretch, bundle_dir):
     _, data, err = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--processors", "cpu", "--json")
     assert data["moved"] == {"s1.gpu": "cpu", "s2.gpu": "cpu"}
     assert "s1.gpu → cpu, as --processors asks" in err
-
-
-def test_given_input_is_used(stretch, bundle_dir, tmp_path):
-    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
-    code, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--input", tmp_path / "x.npy", "--json")
-    assert code == 0
-    assert data["max_error"] < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -194,23 +181,6 @@ def test_bad_options_have_their_exit_codes(stretch, bundle_dir, words, code, tol
     assert told in err
 
 
-def test_edited_file_stops_the_run_and_json_tells_the_same(stretch, bundle_dir):
-    file = bundle_dir / "head.onnx"
-    data = bytearray(file.read_bytes())
-    data[-20] ^= 1
-    file.write_bytes(data)
-    code, answer, _ = stretch("run", bundle_dir, "--json")
-    assert code == 1
-    assert "SHA-256 differs" in answer["error"]
-
-
-def test_newer_schema_asks_to_upgrade(stretch, bundles, bundle_dir):
-    bundles.edit(bundle_dir, lambda m: m.update(schema=99))
-    code, _, err = stretch("run", bundle_dir)
-    assert code == 1
-    assert "upgrade" in err
-
-
 def test_missing_onnx_runtime_gives_the_install_line(stretch, bundle_dir, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     code, _, err = stretch("run", bundle_dir)
@@ -255,52 +225,3 @@ def test_results_of_a_delegate_that_computes_nothing_are_not_checked_and_said_so
     assert (code, data["check"], data["max_error"]) == (0, None, None)
     _, out, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--map", "gpu=null")
     assert "results not checked: a delegate computes nothing" in out
-
-
-PLUGIN = """
-from scheduler.delegates.base import Compiled, Invocation, delegates
-from scheduler.delegates.cpu import CpuDelegate
-
-
-class Changed(Compiled):
-    def __init__(self, right, factor):
-        super().__init__(right.inputs, right.outputs)
-        self.right, self.factor = right, factor
-
-    def bind(self, inputs, outputs):
-        call, factor = self.right.bind(inputs, outputs), self.factor
-
-        class Call(Invocation):
-            def run(self):
-                call.run()
-                outputs[0][...] *= factor
-
-        return Call()
-
-
-@delegates.register("nan")
-class Nan(CpuDelegate):
-    summary = "gives no numbers"
-    factor = float("nan")
-
-    def compile(self, model):
-        return Changed(super().compile(model), self.factor)
-
-
-@delegates.register("off")
-class Off(Nan):
-    summary = "is off by 86 %"
-    factor = 1.86
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "told"), [("nan", "holds NaN or infinity"), ("off", "is off by 0.86 of its largest element")])
-def test_wrong_results_of_another_packages_delegate_fail_in_one_json_object(bundle_dir, name, told):
-    words = ("run", bundle_dir, "--map", f"gpu={name}", "--repeat", "1", "--warmup", "0", "--json")
-    done = spawn(PLUGIN, *words)
-    assert done.code == 1
-    data = json.loads(done.out)
-    assert f"subgraph `s1.gpu` on processor `gpu` (delegate `{name}`)" in data["error"]
-    assert told in data["error"]
-    assert "unexpected" not in data["error"]

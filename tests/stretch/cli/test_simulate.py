@@ -47,12 +47,6 @@ def test_people_read_latencies_busy_processors_and_missed_deadlines(stretch, bun
     assert any(line.endswith("miss the deadline of 8 ms") for line in lines)
 
 
-@pytest.mark.slow
-def test_same_words_print_the_same_numbers(stretch, bundle_dir):
-    words = ("simulate", bundle_dir, "--inferences", 30, "--jitter", 0.1, "--arrivals", "poisson:120", "--in-flight", 3, "--json")
-    assert stretch(*words, "--seed", 3) == stretch(*words, "--seed", 3) != stretch(*words, "--seed", 4)
-
-
 def test_timeline_holds_the_first_inferences(stretch, bundle_dir, tmp_path):
     code, data, _ = stretch("simulate", bundle_dir, "--inferences", 100, "--trace", tmp_path / "t.json", "--json")
     assert code == 0
@@ -224,17 +218,6 @@ def test_policy_keeps_to_what_is_preferred(stretch, bundle_dir, prefer):
     assert (most_run == least) or prefer != "latency"
     if prefer == "energy":
         assert data["energy_mj"] <= stretch("simulate", bundle_dir, "--or", "cpu", "--or", "gpu", "--json")[1]["energy_mj"]
-
-
-def test_bundles_that_take_turns_meet_deadlines_that_a_line_misses(stretch, bundle_dir):
-    alone = stretch("simulate", bundle_dir, "--json")[1]["makespan_ms"]
-    words = ("simulate", bundle_dir, "--in-flight", 4, "--beside", f"{bundle_dir}@periodic:{12 * alone:g}@{3 * alone:g}", "--json")
-    code, turns, err = stretch(*words, "--shared")
-    assert code == 0, err
-    assert turns["shared"]
-    (guest,) = turns["beside"]
-    assert (guest["deadline_ms"], guest["missed"]) == (float(f"{3 * alone:g}"), 0)
-    assert turns["admission"] is None
 
 
 @pytest.mark.slow

@@ -1,14 +1,11 @@
 """What an evaluation answers, against what was counted."""
 
-from pathlib import Path
-
-import msgspec
 import numpy as np
 import pytest
 
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.runtime.session import Session
-from stretch.evaluation.answer import EvaluateAnswer, evaluate_answer, images_answer
+from stretch.evaluation.answer import evaluate_answer, images_answer
 from stretch.evaluation.labels import find_images
 from stretch.evaluation.measure import evaluate
 from tests.scheduler.bundles import two_branches
@@ -47,30 +44,6 @@ def test_shares_are_those_that_were_counted(bundle, images):
     assert (found.agreement.value, found.top5_overlap.value, found.original_classes) == (0.5, 0.5, 2)
 
 
-def test_no_labels_and_no_original_leave_nothing_to_share(bundle, images):
-    found = answer(bundle, images, [None, None])
-    assert (found.top1, found.top5, found.original, found.agreement, found.top5_overlap, found.error) == (None,) * 6
-
-
-def test_images_and_their_labels_are_told(bundle, images):
-    taken = answer(bundle, images, [9, 9, 9]).images
-    assert (taken.path, taken.files, taken.count, taken.labels, taken.classes) == (images, 2, 3, "folders", 2)
-
-
-def test_processors_and_precisions_are_those_of_the_session(bundle, images):
-    found = answer(bundle, images, [1], warnings=["no controls"])
-    assert found.processors["gpu"].delegate == "reference"
-    assert found.processors["gpu"].reason == "mapped to reference"
-    assert found.processors["cpu"].cores
-    assert (found.precisions, found.source, found.warnings) == (["fp32"], "measured", ["no controls"])
-
-
 def test_preprocessing_is_what_pictures_went_through(bundle, images):
     found = answer(bundle, images, [1], preprocessing=Preprocessing(size=20))
     assert (found.preprocessing["size"], found.preprocessing["crop"]) == (20, None)
-
-
-def test_answer_goes_through_json_and_back(bundle, images):
-    found = answer(bundle, images, [9, 5], lambda x: np.arange(10.0))
-    text = msgspec.json.encode(found, enc_hook=str)
-    assert msgspec.json.decode(text, type=EvaluateAnswer, dec_hook=lambda kind, value: Path(value)) == found

@@ -8,7 +8,6 @@ from onnx import numpy_helper
 
 from predictors.errors import UsageError
 from scheduler.bundle.load import load_bundle
-from scheduler.delegates import DspDelegate
 from scheduler.runtime.sequential import Sequential
 from scheduler.runtime.session import Session
 from stretch.evaluation.files import measure_files
@@ -27,10 +26,6 @@ def planned(folder, precision):
     entries = tuple(msgspec.structs.replace(s, planned_precision=precision[s.processor]) for s in bundle.manifest.subgraphs)
     (folder / "bundle.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(bundle.manifest, subgraphs=entries)))
     return load_bundle(folder)
-
-
-def best(net, images):
-    return [int(net(x).argmax()) for x in images]
 
 
 @pytest.mark.slow
@@ -82,13 +77,3 @@ def test_mapping_that_computes_nothing_or_names_no_processor_is_refused(tmp_path
         measure_files(bundle, original, FITTED, OTHERS, {"gpu": "null"})
     with pytest.raises(UsageError, match="`dsp` is mapped, but the bundle does not use it"):
         measure_files(bundle, original, FITTED, OTHERS, {"dsp": "cpu"})
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(DspDelegate.unavailable() is not None, reason="onnxruntime-qnn is not installed")
-def test_dsp_s_simulator_runs_its_subgraphs_where_it_is_asked_for(tmp_path):
-    bundle = planned(tmp_path / "b", {"cpu": "fp32", "dsp": "int8"})
-    original = Sequential(bundle.file(bundle.manifest.whole)).run
-    found = measure_files(bundle, original, FITTED, OTHERS[:4], {"dsp": "dsp"}).agreement
-    assert found.delegates["dsp"] == "dsp"
-    assert found.error < 0.05

@@ -38,14 +38,6 @@ def test_shares_are_those_of_sorted_scores(seed, count, classes):
     assert found["top5_overlap"]["value"] == pytest.approx(np.mean(overlap))
 
 
-def test_images_without_labels_count_for_the_agreement_alone():
-    scores = np.eye(6)
-    found = run(scores, scores[::-1], [None, 1, None, None, 4, None])
-    assert found["top1"] == found["original"]["top1"] | {"value": 1.0, "low": found["top1"]["low"], "high": 1.0}
-    assert found["top1"]["images"] == 2
-    assert found["agreement"]["images"] == 6
-
-
 def test_without_labels_there_is_no_accuracy_and_without_an_original_no_agreement():
     found = run(np.eye(6), None, [None] * 6)
     assert found == {"top1": None, "top5": None, "original": None, "agreement": None, "top5_overlap": None, "error": None}

@@ -17,7 +17,6 @@ from predictors.errors import StretchError  # noqa: E402
 from scheduler.bundle.load import Bundle, load_bundle  # noqa: E402
 from scheduler.delegates.cpu import CpuDelegate  # noqa: E402
 from scheduler.delegates.litert import LiteRtDelegate  # noqa: E402
-from scheduler.formats.int8_edges import edges  # noqa: E402
 from scheduler.formats.onnx import OnnxFile, open_onnx  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.capture import capture  # noqa: E402
@@ -218,20 +217,6 @@ def residual_in_bands(folder):
     net = nn.Sequential(nn.Conv2d(3, WIDTH, 3, padding=1), *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5))
     found, design = in_bands(net, "add_2", 16)
     return found, written(folder / "b", found, design), design
-
-
-@pytest.mark.slow
-def test_band_beside_one_in_reals_has_the_scales_of_the_whole(tmp_path):
-    found, bundle, design = residual_in_bands(tmp_path)
-    images = images_of(found)
-    export_precision(bundle, tmp_path / "mixed", {"dsp": "int8"}, images, "random")
-    whole = written(tmp_path / "w", found, undivided(design))
-    both = in_int8(whole, images)
-    mixed = load_bundle(tmp_path / "mixed")
-    assert [sub.precision for sub in mixed.manifest.subgraphs] == ["fp32", "fp32", "int8", "fp32"]
-    pair = ((mixed, "s1.dsp"), (both, "s1.cpu"))
-    mine, theirs = ([[*own.values()] for own in edges(onnx.load(b.file(f"subgraphs/{name}.onnx")))] for b, name in pair)
-    assert mine == theirs
 
 
 def test_padding_that_is_none_is_refused(tmp_path):

@@ -73,13 +73,6 @@ def test_manifest_tells_what_the_planner_knew(captured, tmp_path):
     assert set(raw["controls"]) == {"original"}
 
 
-def test_controls_may_be_left_out(captured, tmp_path):
-    found = captured("tiny_resnet")
-    manifest = export_bundle(tmp_path / "b", found, build(found, identity_design(found.graph)), None, FACTS, "0.1.0", controls=False)
-    assert manifest.controls == {}
-    assert not (tmp_path / "b" / "controls").exists()
-
-
 @pytest.mark.slow
 def test_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
     found = captured("tiny_resnet")
@@ -88,16 +81,6 @@ def test_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
         for name in ("a", "b")
     )
     assert first.files == second.files
-
-
-@pytest.mark.slow
-def test_subgraphs_together_have_the_nodes_of_the_whole(captured, tmp_path):
-    found = captured("tiny_mobilenet")
-    manifest = export_bundle(tmp_path / "b", found, build(found, two_branches(found.graph, "project")), None, FACTS, "0.1.0")
-    whole_nodes = {n.name for n in onnx.load(tmp_path / "b" / "model.onnx").graph.node}
-    parts = [n.name for s in manifest.subgraphs for n in onnx.load(tmp_path / "b" / s.file).graph.node]
-    assert len(parts) == len(set(parts))
-    assert whole_nodes - set(parts) == {j.output for j in manifest.joins}
 
 
 def rows_of_two(graph):

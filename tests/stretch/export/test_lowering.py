@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scheduler.bundle.load import load_bundle
-from stretch.export.lowering import LAYER_IMAGES, Lowering, is_band
+from stretch.export.lowering import LAYER_IMAGES, Lowering
 from stretch.quantize.images import synthetic_images
 from tests.onnx_runtime import output
 from tests.scheduler.bundles import two_branches
@@ -29,13 +29,3 @@ def test_loss_is_that_of_the_output_given_what_the_float_form_reads(bundle, prec
     assert lowered.loss.snr_db == pytest.approx(20 * np.log10(np.linalg.norm(want) / np.linalg.norm(want - got)), abs=1.0)
     assert len(IMAGES) > LAYER_IMAGES
     assert lowered.layers
-
-
-@pytest.mark.slow
-def test_layers_are_compared_only_where_that_is_asked_for(bundle):
-    sub = bundle.manifest.subgraphs[0]
-    assert Lowering(bundle, {sub.name: "int8"}, IMAGES, lambda *_: None).lower(sub, layers=False).layers == {}
-
-
-def test_only_branches_that_meet_by_rows_are_bands(bundle):
-    assert not any(is_band(bundle.manifest, sub) for sub in bundle.manifest.subgraphs)

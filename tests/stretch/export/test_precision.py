@@ -19,7 +19,6 @@ from stretch.export.precision import export_precision, planned_precision
 from stretch.quantize.compare import loss
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import replay, runner
-from tests.predictors.specified import kept
 from tests.scheduler.bundles import stating, two_branches
 
 IMAGES = synthetic_images((1, 3, 8, 8), 16)
@@ -156,16 +155,6 @@ def test_loss_above_the_bound_is_refused_by_name_and_nothing_is_written(floats, 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_repair_keeps_what_loses_too_much_in_fp32_on_a_processor_that_computes_it(floats, tmp_path):
-    made = written(floats, tmp_path / "out", min_cosine=0.99999999, repair=True)
-    assert made.kept.keys() == made.moved.keys() == {"s1.dsp", "s2.dsp"}
-    manifest = load_bundle(tmp_path / "out").manifest
-    assert {s.precision for s in manifest.subgraphs} == {"fp32"}
-    assert {s.processor for s in manifest.subgraphs} == {"cpu", "gpu"}
-    assert verify_bundle(tmp_path / "out").ok
-
-
 def spoilt(floats, tmp_path):
     """The bundle with a dsp branch of which one channel's range swamps the others."""
     bundle = shutil.copytree(floats, tmp_path / "spoilt")
@@ -263,31 +252,6 @@ def test_dsp_agrees_with_fp32_beside_the_other_processors(floats, int8, tmp_path
             for sub in manifest.subgraphs:
                 assert loss([(expected[sub.output], arrays[sub.output])]).cosine >= 0.999, sub.name
             assert np.argmax(arrays["y"]) == np.argmax(expected["y"])
-
-
-@pytest.mark.torch
-@pytest.mark.qnn
-@pytest.mark.slow
-def test_fp32_on_the_cpu_and_int8_on_the_dsp_overlap_in_a_stretched_network(tmp_path):
-    from stretch.api import branch
-    from stretch.planning.config import PlanConfig
-
-    config = PlanConfig(processors=("cpu", "dsp"), alpha=5.0)
-    branch("tiny_resnet", kept("mi9"), out=tmp_path / "fp32", config=config, weights="none", input_shape=(1, 3, 96, 96), controls=False)
-    images = synthetic_images((1, 3, 96, 96), 8)
-    export_precision(load_bundle(tmp_path / "fp32"), tmp_path / "int8", {"dsp": "int8"}, images, "synthetic")
-    manifest = load_bundle(tmp_path / "int8").manifest
-    runs = {s.name: runner(str(tmp_path / "fp32" / s.file)) for s in manifest.subgraphs}
-    with Session(tmp_path / "int8", delegates={"dsp": DspDelegate(tmp_path / "cache")}) as session:
-        arrays = session.tensors(images[0])
-        expected = replay(manifest, runs, images[0])
-        for sub in manifest.subgraphs:
-            assert loss([(expected[sub.output], arrays[sub.output])]).cosine >= 0.999, sub.name
-        overlaps = []
-        for _ in range(20):  # other processes may keep one of the cores from an inference
-            session.run(images[0])
-            overlaps.append(session.trace.overlap_ms("cpu", "dsp"))
-    assert max(overlaps) > 0
 
 
 def test_tflite_file_of_the_fp32_subgraphs_is_left_out(floats, tmp_path):

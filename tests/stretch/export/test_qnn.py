@@ -68,10 +68,3 @@ def test_unknown_chip_is_refused_before_anything_is_written(int8, tmp_path):
 def test_bundle_does_not_replace_the_one_it_is_made_from(int8):
     with pytest.raises(UsageError, match="cannot replace"):
         export_contexts(int8, int8.path, ["sm8350"])
-
-
-@pytest.mark.slow
-def test_code_for_another_chip_is_added_to_what_is_there(compiled, tmp_path):
-    export_contexts(compiled, tmp_path / "both", ["sm8450"])
-    both = load_bundle(tmp_path / "both", check_hashes=True).manifest
-    assert both.contexts.keys() == both.checks["contexts"].keys() == {"sm8350", "sm8450"}

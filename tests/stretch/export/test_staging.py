@@ -69,13 +69,6 @@ def test_earlier_bundle_is_replaced(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
 
 
-def test_empty_folder_becomes_a_bundle(tmp_path):
-    (tmp_path / "bundle").mkdir()
-    write(tmp_path / "bundle", bundle_of(tmp_path / "new"))
-    assert load_bundle(tmp_path / "bundle", check_hashes=True)
-    assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
-
-
 def test_folder_of_something_else_is_refused_and_kept(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("years of work")

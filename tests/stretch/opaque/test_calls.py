@@ -8,7 +8,7 @@ import hypothesis.strategies as st  # noqa: E402 - torch may be missing
 from hypothesis import given, settings  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
-from stretch.opaque.calls import Call, Calls, Replay, Tensor, calls_of, computes, find_operator, plain, read_calls  # noqa: E402
+from stretch.opaque.calls import Call, Calls, Replay, Tensor, computes, find_operator, plain, read_calls  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -123,8 +123,3 @@ def test_arguments_of_any_form_are_computed_or_refused(argument):
         Replay(read_calls(text.decode()), (2, 3))
     except StretchError:
         return
-
-
-def test_operator_for_predictions_has_no_calls():
-    with pytest.raises(StretchError, match="for predictions"):
-        calls_of({"shape": (1, 2)})

@@ -7,7 +7,6 @@ from onnx import TensorProto, helper  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from stretch.formats.onnx import OPSET  # noqa: E402
-from stretch.opaque import snippets  # noqa: E402
 from stretch.opaque.calls import Call, Calls, Replay, Tensor  # noqa: E402
 from stretch.opaque.snippets import prepare, snippet_of  # noqa: E402
 
@@ -46,19 +45,6 @@ def test_each_piece_computes_its_own_calls():
         feed = dict(zip(snippet.inputs, [each.numpy() for each in (*reads, *constants)], strict=True))
         (got,) = session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})
         assert torch.allclose(torch.from_numpy(got), Replay(calls, shape)(reads, constants), atol=1e-5)
-
-
-def test_nothing_is_told_of_where_it_was_written():
-    snippet = snippet_of(*CASES[0])
-    assert all(node.op_type and not node.domain for node in snippet.nodes)
-
-
-def test_what_is_known_is_not_exported_again():
-    prepare(CASES[:1])
-    before = snippet_of(*CASES[0])
-    prepare(CASES[:1])
-    assert snippet_of(*CASES[0]) is before
-    assert CASES[0][0].text() in snippets._KNOWN
 
 
 def test_what_the_exporter_cannot_write_is_named():

@@ -26,19 +26,9 @@ def test_the_processor_is_one_flag(target, word):
     assert ("--dispatch_library_path=/p" in words) == (target == "npu")
 
 
-def test_operators_are_profiled_into_a_file():
-    words = REQUEST.command("/p/profile.csv")
-    assert {"--enable_op_profiling=true", "--op_profiling_output_mode=csv", "--op_profiling_output_file=/p/profile.csv"} <= set(words)
-
-
 def test_the_time_is_that_of_measured_runs_not_of_the_warm_up():
     told = read_spoken(spoken(1.5, 0.02), "cpu")
     assert (told.ms, told.std_ms, told.elsewhere) == (pytest.approx(1.5), pytest.approx(0.02), None)
-
-
-def test_an_older_tool_without_the_summary_is_read_too():
-    text = "\n".join(line for line in spoken(1.5).splitlines() if "Inference timings" not in line)
-    assert read_spoken(text, "cpu").ms == pytest.approx(1.5)
 
 
 def test_a_time_counts_for_a_gpu_only_if_all_of_it_ran_there():

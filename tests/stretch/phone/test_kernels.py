@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,28 +57,6 @@ def test_kernels_of_a_delegate_are_known_by_their_order(tmp_path):
     rows = xnnpack([("conv", 1.0), ("depthwise", 2.0), ("elementwise", 0.5), ("pool", 0.25), ("linear", 0.125)])
     found = pair(read(tmp_path, profile(rows, subgraph=(3, "s1.cpu"))), KERNELS, ORDER)
     assert times(found) == {"a": 1.0, "b": 2.0, "y": 0.125}
-
-
-def test_kernels_of_a_gpu_are_known_by_their_order(tmp_path):
-    kernels = fuse(GRAPH, "tflite_gpu")
-    rows = [
-        ("convolution_2d 1", 1.0, "Delegate/convolution_2d 1:0"),
-        ("depthwise_convolution 3 -> add 4", 2.0, "Delegate/depthwise_convolution 3 -> add 4:1"),
-    ]
-    rows += [("mean 5", 0.5, "Delegate/mean 5:2"), ("fully_connected 6", 0.25, "Delegate/fully_connected 6:3")]
-    assert times(pair(read(tmp_path, profile(rows)), kernels, ORDER)) == {"a": 1.0, "b": 2.0, "y": 0.25}
-
-
-@pytest.mark.parametrize(
-    "kinds", [["conv", "depthwise"], ["depthwise", "conv", "linear"], ["conv", "conv", "linear"], ["conv", "depthwise", "linear", "linear"]]
-)
-def test_another_row_of_kernels_gives_no_times(tmp_path, kinds):
-    assert pair(read(tmp_path, profile(xnnpack([(kind, 1.0) for kind in kinds]))), KERNELS, ORDER) == []
-
-
-def test_what_is_told_twice_counts_once(tmp_path):
-    rows = xnnpack([("conv", 1.0), ("depthwise", 2.0), ("linear", 0.125)])
-    assert [each.ms for each in read(tmp_path, profile(rows, inside=rows))] == [1.0, 2.0, 0.125]
 
 
 @given(st.lists(st.sampled_from(["conv", "depthwise", "linear", "pool", "elementwise"]), max_size=8))

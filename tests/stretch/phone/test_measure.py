@@ -1,16 +1,10 @@
 import dataclasses
-import math
-import shutil
 
 import numpy as np
 import pytest
 
-from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
-from predictors.fits import write_fits
-from predictors.fitting.fit import fit_device
 from predictors.measurements.networks import load_measurements
-from predictors.predictor import LatencyPredictor
 from stretch.phone.measure import PhoneRequest, measure
 from tests.scheduler.bundles import two_branches
 from tests.stretch.phone.adb import Player, shell
@@ -89,31 +83,6 @@ def test_every_signature_is_timed_on_cpu_and_gpu_and_kept_as_measurements(bundle
     assert len(table.kernels) == len(answer.signatures)
 
 
-@pytest.mark.slow
-def test_what_was_measured_leads_to_a_fit_of_the_phones_own_speed(measured, tmp_path):
-    table = load_measurements(measured[1])
-    found = fit_device(table, load_device("mi9"), "Pixel-6")
-    assert {(each.fit.processor, each.fit.precision) for each in found} == {("cpu", "fp32"), ("gpu", "fp16")}
-    source = tmp_path / "mine.toml"
-    source.write_text(profile_path("mi9").read_text().replace('id = "mi9"', 'id = "mine"'))
-    write_fits(tmp_path / "mine.fit.json", "mine", "stretch fit", [each.fit for each in found])
-    predictor = LatencyPredictor(load_device(str(source)))
-    shipped = LatencyPredictor(load_device("mi9"))
-    errors = {"mine": [], "shipped": []}
-    for row in table.latencies:
-        where = (table.graphs[row.network], f"{row.processor}[{row.core_set}]", row.precision)
-        for name, each in (("mine", predictor), ("shipped", shipped)):
-            errors[name].append(abs(math.log(each.predict(*where).ms / row.ms)))
-    assert sum(errors["mine"]) < 0.5 * sum(errors["shipped"])
-    assert sum(errors["mine"]) / len(errors["mine"]) < 0.25
-
-
-def profile_path(device):
-    from predictors.devices import PROFILE_FOLDER
-
-    return PROFILE_FOLDER / f"{device}.toml"
-
-
 def test_what_does_not_run_as_a_whole_is_told_and_not_kept(adb, phone_request, tmp_path):
     bundle = made(tmp_path / "small", lambda path: two_branches(path, 1, ("cpu", "gpu")))
     calls = [*START, *BENCHMARK]
@@ -147,19 +116,6 @@ def test_cores_runs_and_core_set_reach_the_phone(bundle, adb, phone_request):
     adb.ended()
 
 
-@pytest.mark.slow
-def test_a_phone_that_goes_away_leaves_whole_measurements_behind(bundle, adb, phone_request):
-    first, second = bundle.manifest.subgraphs[:2]
-    gone = {"err": "adb: error: device 'R5CT' not found\n", "code": 1}
-    calls = [*START, *BENCHMARK, *timed(first, CPU, THREADS, CPU_SPEED), *timed(first, GPU, 1, GPU_SPEED, delegate="GPU")]
-    adb.plays([*calls, {"call": command(second.name, CPU, THREADS), **gone}, {"call": END[0]["call"], **gone}])
-    with pytest.raises(StretchError, match="the device is gone") as caught:
-        measure(bundle, phone_request, x_of(bundle))
-    adb.ended()
-    assert "may still be on the phone" in caught.value.hint
-    assert [row.network for row in load_measurements(phone_request.measurements).latencies] == [f"tiny:{first.name}"] * 2
-
-
 @pytest.mark.parametrize(("transcript", "told"), [("no_space.json", "no space left there"), ("gone.json", "the device is gone")])
 def test_nothing_is_written_here_where_nothing_was_measured(bundle, adb, phone_request, transcript, told):
     adb.plays(transcript)
@@ -167,15 +123,6 @@ def test_nothing_is_written_here_where_nothing_was_measured(bundle, adb, phone_r
         measure(bundle, phone_request, x_of(bundle))
     adb.ended()
     assert not phone_request.measurements.exists()
-
-
-@pytest.mark.slow
-def test_a_phone_is_not_measured_twice_into_one_folder(bundle, measured, adb, phone_request):
-    shutil.copytree(measured[1], phone_request.measurements)
-    adb.plays(START[:3])
-    with pytest.raises(StretchError, match=r"has a time of tiny:stem on cpu.* already"):
-        measure(bundle, phone_request, x_of(bundle))
-    adb.ended()
 
 
 def test_files_are_looked_for_before_the_phone(bundle, adb, phone_request, tmp_path):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from predictors.devices import load_device
 from predictors.errors import UsageError
 from scheduler.bundle.load import load_bundle
-from stretch.phone.signatures import family_of, graph_of, mask_of, places, works
+from stretch.phone.signatures import mask_of, places, works
 from tests.scheduler.bundles import edit, two_branches
 
 pytestmark = pytest.mark.torch
@@ -26,23 +26,11 @@ def test_each_signature_is_measured_on_what_computes_its_precision(bundle):
     assert not any(signature.endswith("join") for signature, _, _ in pairs)
 
 
-def test_without_its_libraries_no_npu_is_measured(bundle):
-    assert {place.target for place in places(load_device("mi9"), None, npu=False)} == {"cpu", "gpu"}
-
-
 def test_threads_of_the_cpu_are_its_cores():
     for core_set, threads in (("1large", 1), ("3med", 3), ("1large3med", 4)):
         assert next(place.threads for place in places(load_device("mi9"), core_set, npu=False) if place.target == "cpu") == threads
     with pytest.raises(UsageError, match="no core set `9huge`"):
         places(load_device("mi9"), "9huge", npu=False)
-
-
-def test_the_branches_of_a_segment_are_relatives_and_each_is_a_network(bundle):
-    found = works(bundle, places(load_device("mi9"), None, npu=False))
-    assert {family_of(bundle, work) for work in found} == {"tiny:stem", "tiny:s1", "tiny:s2", "tiny:head"}
-    graph = graph_of(bundle, found[0])
-    assert graph.name == "tiny:stem"
-    assert graph.inputs[0].shape == (1, 3, 8, 8)
 
 
 @given(st.sets(st.integers(0, 63), min_size=1))

@@ -5,7 +5,7 @@ from predictors.fitting.formula import load_formula
 from predictors.fitting.single import Timed
 from predictors.fusion import fuse
 from predictors.models.terms import Grain
-from stretch.profiling.choose import GROUPS, Chooser, appoint, doubt, family_of
+from stretch.profiling.choose import Chooser, appoint, doubt
 from stretch.profiling.styles import STYLES, draw
 
 GRAIN = Grain(16, 1, 4)
@@ -51,13 +51,3 @@ def test_what_was_measured_is_not_drawn_again():
     first = [graph.name for graph in Chooser([]).draw(40)]
     again = [graph.name for graph in Chooser(first).draw(40)]
     assert not set(first) & set(again)
-
-
-@pytest.mark.slow
-def test_every_group_that_is_left_out_has_several_styles():
-    names = [graph.name for graph in Chooser([]).draw(10 * len(STYLES))]
-    inside = {}
-    for name in names:
-        inside.setdefault(family_of(name), set()).add(name.rpartition("-")[0])
-    assert len(inside) == GROUPS
-    assert min(len(styles) for styles in inside.values()) > 5

@@ -2,7 +2,7 @@ import pytest
 
 from predictors.errors import StretchError, UsageError
 from predictors.measurements.networks import load_measurements
-from stretch.profiling.ingest import Where, family_of, ingest
+from stretch.profiling.ingest import Where, ingest
 from stretch.profiling.styles import draw
 from tests.predictors.measurements.test_benchncnn import OUTPUT
 from tests.predictors.measurements.test_litert import PROFILE
@@ -83,7 +83,3 @@ def test_networks_that_we_do_not_have_are_told(tmp_path):
     path.write_text("  yolov4-tiny  min = 6.9  max = 17.9  avg = 10.6\n")
     with pytest.raises(StretchError, match="none of the networks that are known here"):
         ingest(path, None, WHERE, tmp_path, capture)
-
-
-def test_relatives_have_names_that_begin_alike():
-    assert family_of("timm:regnety_008") == family_of("regnety_016") == "regnety"

@@ -54,10 +54,6 @@ def test_measurements_of_another_machine_are_not_mixed_in(tmp_path):
         Table.open(tmp_path / "m", other, resume=True)
 
 
-def test_resuming_without_an_earlier_run_begins_one(tmp_path):
-    assert Table.open(tmp_path / "m", SOURCE, resume=True).latencies == []
-
-
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "m").write_text("a file")
     table = filled(tmp_path / "n")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError
 from scheduler.boards.board import Board, Where
 from scheduler.boards.facts import read_facts
 from scheduler.boards.line import Line, boot
@@ -26,14 +26,6 @@ def board(tmp_path):
     """A board on a line that needs no ssh, with the Python of the tests."""
     with Line(["sh", "-c", boot([sys.executable])]) as line:
         yield Board(Where(host="here", folder=str(tmp_path / "board")), line, read_facts("here", line.facts), Silent())
-
-
-def test_name_and_folder_are_checked_before_a_board_is_asked(tmp_path):
-    with pytest.raises(UsageError, match="cannot be the name of a profile"):
-        check_here("a/b", tmp_path, resume=False)
-    with pytest.raises(StretchError, match="there is no folder"):
-        check_here("pi", tmp_path / "missing", resume=False)
-    check_here("pi", tmp_path, resume=False)
 
 
 def test_measurements_here_are_gone_on_with_only_on_request(tmp_path):

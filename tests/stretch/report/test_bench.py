@@ -8,7 +8,7 @@ from rich.console import Console
 from scheduler.measure.bench.answer import BenchAnswer, BenchFile, verdict
 from scheduler.measure.bench.check import CheckedBench
 from scheduler.measure.bench.conditions import Conditions
-from stretch.report.bench import cells, print_bench, print_check, surroundings
+from stretch.report.bench import print_bench, print_check, surroundings
 from tests.scheduler.measure.bench.test_answer import contender, drawn
 
 
@@ -56,10 +56,6 @@ def test_every_contender_and_its_median_are_shown_at_any_width(width):
     for row in answer().contenders:
         assert row.name in stream.getvalue()
         assert f"{row.summary.median_ms:.3f}" in stream.getvalue()
-
-
-def test_what_is_not_known_is_a_dash():
-    assert cells(contender("a", [[5]]))[2:4] == ("–", "–")
 
 
 def test_surroundings_say_what_the_system_did_not_tell():

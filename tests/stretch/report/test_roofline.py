@@ -25,15 +25,6 @@ def test_points_are_the_kernels_that_multiply():
         assert 0 < share < 1
 
 
-@pytest.mark.slow
-def test_picture_names_network_device_and_source(tmp_path):
-    out = tmp_path / "roof.svg"
-    draw_roofline(small_resnet(), MI9, "dsp", None, out)
-    text = out.read_text()
-    assert "<svg" in text
-    assert out.stat().st_size > 5000
-
-
 def test_folder_that_is_not_there_is_told(tmp_path):
     with pytest.raises(StretchError, match="cannot write"):
         draw_roofline(small_resnet(), MI9, "gpu", None, tmp_path / "no" / "roof.svg")

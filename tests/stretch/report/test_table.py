@@ -72,19 +72,6 @@ def test_missing_control_and_gap_are_said_in_words(data):
     assert dict(figures(unknown))["search"] == "not searched for optimality"
 
 
-def test_network_without_parameters_has_no_share_of_them(data):
-    text = dict(figures(msgspec.structs.replace(data, params=0, params_ratio=None)))
-    assert text["parameters"] == "0.00 M, of which the original has none"
-
-
-def test_report_without_colour_has_no_escape_codes_and_fits_its_width(data):
-    stream = io.StringIO()
-    print_plan(Console(file=stream, width=120, color_system=None), data)
-    text = stream.getvalue()
-    assert "\x1b" not in text
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= 120
-
-
 def words(plan):
     """Every name and number of the table."""
     for segment in plan.segments:

@@ -11,11 +11,6 @@ from tests.stretch.train.recipes import supernet  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
-def test_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(StretchError, match="no run"):
-        open_run(tmp_path)
-
-
 @pytest.mark.slow
 def test_opened_run_has_the_designs_and_weights_it_was_trained_with(tmp_path):
     path = supernet(tmp_path)

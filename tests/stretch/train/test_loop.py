@@ -4,13 +4,9 @@ torch = pytest.importorskip("torch")
 
 from predictors.errors import StretchError  # noqa: E402 - torch may be missing
 from stretch.models.tiny import tiny_resnet  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.train.config import TrainConfig  # noqa: E402
 from stretch.train.data import synthetic  # noqa: E402
 from stretch.train.loop import Run, train  # noqa: E402
-from stretch.transform import BranchedModel  # noqa: E402
-from tests.stretch.designs import whole  # noqa: E402
 
 pytestmark = pytest.mark.torch
 #: Steps enough that every seed, thread count and instruction set ends far from chance: of 72 runs the worst had a
@@ -23,29 +19,9 @@ def fresh(seed=0):
     return tiny_resnet()
 
 
-def branched(captured):
-    graph = captured("tiny_resnet").graph
-    parts = []
-    for s in split_segments(graph):
-        if s.branchable:
-            branches = (BranchScale("cpu", s.depth, s.width), BranchScale("gpu", s.min_depth, s.width))
-            parts.append(SegmentDesign(s.name, s.start, s.end, branches, "sum"))
-        else:
-            parts.append(whole(s))
-    torch.manual_seed(0)
-    return BranchedModel(graph, BranchDesign(graph.name, "test", tuple(parts)))
-
-
 @pytest.mark.slow
 def test_network_learns_a_set_that_can_be_learned():
     history = train(fresh(), *synthetic(4, 16, 320), SHORT)
-    assert history.accuracy > 0.6
-    assert history.epochs[-1].loss < history.epochs[0].loss / 4
-
-
-@pytest.mark.slow
-def test_branched_network_learns_it_too(captured):
-    history = train(branched(captured), *synthetic(4, 16, 320), SHORT)
     assert history.accuracy > 0.6
     assert history.epochs[-1].loss < history.epochs[0].loss / 4
 

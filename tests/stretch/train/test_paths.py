@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from stretch.train.paths import root_paths, rooted
+from stretch.train.paths import rooted
 from stretch.train.recipe import load_recipe
 
 RECIPE = """
@@ -60,12 +60,6 @@ def test_names_that_are_no_paths_and_absolute_paths_stay(key, value):
 
 def test_home_is_expanded():
     assert rooted("data.path", "~/photos", Path("/folder")) == str(Path.home() / "photos")
-
-
-def test_tables_that_are_something_else_are_left_to_the_check_of_types():
-    raw = {"data": 5, "supernet": ["x"]}
-    root_paths(raw, Path("/folder"))
-    assert raw == {"data": 5, "supernet": ["x"]}
 
 
 def test_model_that_is_an_onnx_file_is_a_file(tmp_path):

@@ -88,19 +88,6 @@ def test_new_head_is_the_same_whatever_was_drawn_before(tmp_path):
 
 
 @pytest.mark.slow
-def test_moved_folder_of_recipe_and_designs_is_the_same_run(tmp_path):
-    found = []
-    for name in ("here", "there"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "mine.py").write_text(MINE)
-        path = network(tmp_path / name)
-        unnamed(path)
-        path.write_text(path.read_text().replace("tiny_resnet", "mine.py:make", 1))
-        found.append(prepare(load_recipe(path), path.parent, trust_code=True).identity)
-    assert found[0] == found[1]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mine.py:make", "stretch.models.tiny:tiny_resnet"])
 def test_python_code_of_a_recipe_runs_only_where_it_is_trusted(tmp_path, model):
     (tmp_path / "mine.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n{MINE}")

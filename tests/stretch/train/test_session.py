@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402 - torch may be missing
 
 from predictors.errors import StretchError  # noqa: E402
-from stretch.train.listen import Listener  # noqa: E402
 from stretch.train.loop import Diverged  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402
 from stretch.train.session import train_recipe  # noqa: E402
@@ -18,13 +17,6 @@ from tests.contracts.repository import ROOT  # noqa: E402
 from tests.stretch.train.recipes import network, supernet  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-
-class Told(Listener):
-    """Remembers what is said."""
-
-    def __init__(self, said):
-        self.said = said.append
 
 
 def go(path, out, *changes, **options):
@@ -70,25 +62,6 @@ def test_run_is_neither_overwritten_nor_mixed_with_another(tmp_path):
     (tmp_path / "other" / "mine.txt").write_text("x")
     with pytest.raises(StretchError, match="holds something else"):
         go(path, tmp_path / "other")
-
-
-@pytest.mark.slow
-def test_run_without_a_checkpoint_may_be_gone_on_with_as_another(tmp_path):
-    path, said = network(tmp_path), []
-    with pytest.raises(Diverged):
-        go(path, tmp_path / "run", "train.learning_rate=1e9", "train.augment=none", "train.epochs=1")
-    go(path, tmp_path / "run", "train.epochs=1", resume=True, listener=Told(said))
-    assert said == ["there is no checkpoint yet: starting at the beginning"]
-    assert load_recipe(tmp_path / "run" / "recipe.toml").train.learning_rate == 0.05
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [network, supernet])
-def test_dry_run_trains_a_step_and_writes_nothing(tmp_path, make):
-    done = go(make(tmp_path), tmp_path / "run", dry_run=True)
-    assert done.run is None
-    assert done.metrics["loss"] > 0
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

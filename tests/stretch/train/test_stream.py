@@ -31,12 +31,6 @@ def values(batches):
     return [sorted(int(i.max()) for i in images) for images, _ in batches]
 
 
-def test_folder_has_a_class_for_each_of_its_folders(tmp_path):
-    items, names = folder_items(folder(tmp_path))
-    assert names == ["cat", "dog"]
-    assert [item.label for item in items] == [0] * 6 + [1] * 6
-
-
 def test_epoch_shows_every_image_once_with_its_label_in_an_order_of_its_own(tmp_path):
     stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2)
     orders = []
@@ -98,13 +92,6 @@ def test_many_unreadable_images_in_a_row_end_in_one_sentence_that_names_one(tmp_
     stream = ImageStream.of(folder_items(tmp_path)[0], 16, 1, workers, bad_limit=1000)
     with pytest.raises(StretchError, match=r"^64 images in a row cannot be read, the first is \S+\.png$"):
         list(stream.epoch(1, 4, 0))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("error")
-def test_more_workers_than_cores_are_not_started(tmp_path):
-    stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2, workers=10_000)
-    assert sum(len(labels) for _, labels in stream.epoch(1, 4, 0)) == 12
 
 
 def test_evaluation_takes_the_middle_of_every_image(tmp_path):

@@ -56,22 +56,6 @@ def test_copy_is_hashed_beside_a_tflite_file_that_stays_as_it_was(int8, compiled
 
 
 @pytest.mark.slow
-def test_record_counts_operators_and_compares_with_the_int8_subgraphs(compiled):
-    record = compiled.manifest.checks["aot"]["sm8450"]
-    assert {name: each["operators"] for name, each in record.items()} == {"s1.dsp": 3, "s2.dsp": 3}
-    assert all(0.9999 < each["cosine"] <= 1 and each["snr_db"] > 30 for each in record.values())
-
-
-@pytest.mark.slow
-def test_chips_are_added_to_those_that_are_there(compiled, tmp_path):
-    export_aot(compiled, tmp_path / "more", ["sm8350", "sm8350"])
-    more = load_bundle(tmp_path / "more", check_hashes=True)
-    assert more.manifest.aot.keys() == more.manifest.checks["aot"].keys() == {"sm8350", "sm8450"}
-    assert more.file("aot/sm8450.tflite").read_bytes() == compiled.file("aot/sm8450.tflite").read_bytes()
-    assert more.file("aot/sm8450.tflite").read_bytes() != more.file("aot/sm8350.tflite").read_bytes()
-
-
-@pytest.mark.slow
 def test_another_tflite_file_drops_the_code_of_the_earlier_one(compiled, tmp_path):
     export_tflite(compiled, tmp_path / "again", IMAGES, "synthetic")
     again = load_bundle(tmp_path / "again", check_hashes=True).manifest

@@ -1,4 +1,3 @@
-import os
 import shutil
 from dataclasses import replace
 
@@ -55,15 +54,6 @@ def test_plan_of_the_file_travels_with_the_code(model, tmp_path):
     assert plan((tmp_path / "out.tflite").read_bytes()) == plan(model.read_bytes())
 
 
-@pytest.mark.slow
-def test_same_file_and_chip_give_the_same_bytes(model, tmp_path):
-    for name in ("a", "b"):
-        compile_signatures(model, ["s1.dsp", "s2.dsp"], "sm8450", tmp_path / name)
-    compile_signatures(model, ["s1.dsp", "s2.dsp"], "sm8550", tmp_path / "c")
-    a, b, c = ((tmp_path / name).read_bytes() for name in "abc")
-    assert a == b != c
-
-
 def test_damaged_file_is_an_error_that_leaves_nothing(model, tmp_path):
     broken = tmp_path / "broken.tflite"
     content = bytearray(model.read_bytes())
@@ -98,25 +88,6 @@ def test_tool_that_ends_without_a_word_or_does_not_start_is_an_error(model, tmp_
         tool.chmod(mode)
         with pytest.raises(StretchError, match=reason):
             module._apply(replace(find_toolchain(), tool=tool), tmp_path, model, [2], "sm8450", tmp_path / "out.tflite")
-
-
-def test_libraries_that_others_asked_for_are_still_found(model, tmp_path, monkeypatch):
-    tool = tmp_path / "tool"
-    tool.write_text(f'#!/bin/sh\necho "$LD_LIBRARY_PATH" > {tmp_path}/paths\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "mine"))
-    with pytest.raises(StretchError):
-        module._apply(replace(find_toolchain(), tool=tool), tmp_path, model, [2], "sm8450", tmp_path / "out.tflite")
-    assert (tmp_path / "paths").read_text().strip() == os.pathsep.join([str(tmp_path), str(tmp_path / "mine")])
-
-
-def test_folder_of_links_has_every_name_that_the_plug_in_is_linked_with(tmp_path):
-    chain = find_toolchain()
-    folder = module._sdk(chain, tmp_path / "sdk")
-    plugin = chain.plugin.read_bytes()
-    wanted = {name for name in (*module.LIBRARIES, module.UNUSED) if b"\0" + name.encode() + b"\0" in plugin}
-    assert wanted >= {"libQnnHtp.so", "libQnnSystem.so", module.UNUSED}
-    assert all((folder / name).is_symlink() and (folder / name).is_file() for name in (*module.LIBRARIES, module.UNUSED))
 
 
 def test_missing_library_is_named_with_the_install_line(tmp_path, monkeypatch):

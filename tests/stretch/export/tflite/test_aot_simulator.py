@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
 
-from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
 from stretch.export.precision import export_precision
-from stretch.export.tflite.aot_compiler import Code, compile_signatures
+from stretch.export.tflite.aot_compiler import compile_signatures
 from stretch.export.tflite.aot_simulator import Case, simulate
 from stretch.export.tflite.bundle import write_tflite
 from stretch.quantize.images import synthetic_images
@@ -36,10 +35,3 @@ def test_code_computes_what_the_int8_subgraphs_compute(tmp_path):
     # Another input gives another result: the numbers come from the code.
     x, y = ends["s1.dsp"]
     assert np.abs(simulate({"s1.dsp": Case(code["s1.dsp"], -x, y.shape)}, "sm8450")["s1.dsp"] - y).max() > 0.2 * np.abs(y).max()
-
-
-@pytest.mark.slow
-def test_code_that_is_none_is_refused():
-    x = np.zeros((1, 2, 2, 3), np.float32)
-    with pytest.raises(StretchError, match="does not run LiteRT's code for sm8450: "):
-        simulate({"a": Case(Code("qnn_partition_0", b"no code", 1), x, x.shape)}, "sm8450")

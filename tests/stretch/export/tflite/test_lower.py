@@ -114,14 +114,6 @@ def test_activation_of_a_tensor_that_others_read_stays_an_operator():
     assert [code for code, _ in codes(source_of(graph))] == ["CONV_2D", "RELU", "ADD"]
 
 
-def test_identities_leave_no_operator(tmp_path):
-    graph = chain(Op("d", "dropout", ("x",)), Op("c", "conv", ("d",), CONV), Op("y", "identity", ("c",)))
-    source = source_of(graph)
-    assert codes(source) == [("CONV_2D", "float32")]
-    x = np.random.default_rng(0).standard_normal((1, 6, 5, 5)).astype(np.float32)
-    assert run(source, tmp_path, x).shape == (1, 3, 5, 5)
-
-
 def test_subgraph_that_passes_its_input_on_copies_it(tmp_path):
     graph = chain(Op("y", "identity", ("x",)))
     x = np.random.default_rng(0).standard_normal((1, 6, 5, 5)).astype(np.float32)
@@ -159,25 +151,3 @@ def test_join_of_three_branches(kind, code):
     assert [names[model["operator_codes"][op["opcode_index"]]["builtin_code"]] for op in graph["operators"]] == code
     assert [end["name"] for end in model["signature_defs"][0]["inputs"]] == ["a", "b", "c"]
     assert graph["tensors"][graph["outputs"][0]]["shape"].tolist() == list(shape)
-
-
-def test_subgraph_of_several_tensors_has_a_signature_of_several(tmp_path):
-    from ai_edge_litert.interpreter import Interpreter
-
-    shape = {"shape": (1, 6, 5, 5)}
-    ops = [
-        Op("a", "input", attrs=shape),
-        Op("b", "input", attrs=shape),
-        Op("s", "add", ("a", "b")),
-        Op("r", "relu", ("s",)),
-        Op("i", "identity", ("s",)),
-    ]
-    writer = Writer("m")
-    to_tflite(writer, "case", Source(OpGraph.build("g", ops, ["r", "s", "i"]), {}))
-    run = Interpreter(model_content=bytes(writer.finish())).get_signature_runner("case")
-    a, b = np.random.default_rng(0).standard_normal((2, 1, 5, 5, 6)).astype(np.float32)
-    got = run(a=a, b=b)
-    assert set(got) == {"r", "s", "i"}
-    assert np.array_equal(got["s"], a + b)
-    assert np.array_equal(got["i"], a + b)
-    assert np.array_equal(got["r"], np.maximum(a + b, 0))

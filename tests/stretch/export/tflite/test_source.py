@@ -69,11 +69,6 @@ def test_reals_are_what_the_integers_stand_for(files):
         assert np.allclose(source.weights[name]["weight"], rounded.values * scales, rtol=1e-6)
 
 
-def test_int8_file_has_the_same_operators_as_the_float_one_but_for_absorbed_activations(files):
-    kinds = [[op.kind for op in read_source(files / f"{form}.onnx").graph.ops if op.kind != "relu"] for form in ("float", "int8")]
-    assert kinds[0] == kinds[1]
-
-
 def test_missing_or_foreign_file_is_named(tmp_path):
     with pytest.raises(StretchError, match=r"cannot read .*m\.onnx"):
         read_source(tmp_path / "m.onnx")

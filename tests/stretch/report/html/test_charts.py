@@ -45,11 +45,6 @@ def test_two_in_one_page_share_no_name(kind):
     assert not one & two
 
 
-@pytest.mark.parametrize("kind", DRAWN)
-def test_same_numbers_give_the_same_drawing(kind):
-    assert DRAWN[kind]("first") == DRAWN[kind]("first")
-
-
 def test_rows_of_a_timeline_are_processors_of_each_run():
     text = DRAWN["timeline"]("first").svg
     for label in ("cpu, predicted", "gpu, predicted", "cpu, measured", "computes", "moves data", "joins branches", "taken by others"):

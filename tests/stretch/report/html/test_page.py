@@ -58,10 +58,6 @@ def test_tables_and_pictures_have_names_for_those_who_do_not_see_them():
     assert ("html", "lang", "en") in seen.attributes
 
 
-def test_same_page_is_drawn_the_same():
-    assert page("a").sections[0].parts[1].svg == page("a").sections[0].parts[1].svg
-
-
 def test_written_in_one_step_and_readable_by_others(tmp_path):
     path = tmp_path / "page.html"
     path.write_text("before")

@@ -4,7 +4,6 @@ import functools
 import itertools
 
 import pytest
-from msgspec.structs import replace
 
 from scheduler.bundle.agreement import Agreement, SegmentAgreement
 from stretch.planning.config import PlanConfig
@@ -13,7 +12,6 @@ from stretch.planning.sentences import chance
 from stretch.report.html.page import render
 from stretch.report.html.plan_page import plan_bars, plan_page
 from stretch.report.roofline import roofline_figure
-from stretch.report.table import control_words
 from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
 from tests.stretch.report.html.reading import checked
@@ -40,24 +38,6 @@ def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
     assert f"measure next {predicted.measure_next}" in text
     assert f"{result.macs_ratio:.3f}" in text
     assert "Recommended" in text
-
-
-@pytest.mark.slow
-def test_every_control_and_segment_is_there():
-    result = planned()
-    answer, text = result.answer(), text_of(result)
-    for rival in answer.comparisons:
-        assert control_words(rival.name) in text
-    for segment in answer.segments:
-        assert segment.name in text
-    assert "10^" in text
-
-
-@pytest.mark.slow
-def test_network_that_was_not_compared_is_said_to_be_unknown():
-    text = text_of(planned())
-    assert "accuracy not known" in text
-    assert "nobody has compared them yet" in text
 
 
 def test_measured_agreement_is_told_whole_and_by_segment():
@@ -105,12 +85,3 @@ def test_kernels_of_the_original_stand_under_a_roofline():
     estimate = result.predictor.predict(result.graph, single.best_single_processor, single.best_single_precision)
     text = text_of(result, roofline=roofline_figure("resnet50", estimate, result.device, single.best_single_processor))
     assert "operations a byte are limited by memory" in text
-
-
-@pytest.mark.slow
-def test_hundreds_of_segments_leave_a_page():
-    answer = planned().answer()
-    many = [replace(answer.segments[i % len(answer.segments)], name=f"s{i}") for i in range(500)]
-    text = text_of(planned(), replace(answer, segments=many))
-    assert "s499" in text
-    assert "500 segments" in text

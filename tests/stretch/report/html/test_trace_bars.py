@@ -26,7 +26,3 @@ def test_bars_begin_where_the_inference_begins_and_plans_are_left_out():
         Bar("gpu", 1.0, 2.0, "computing", "s1"),
         Bar("cpu", 3.0, 1.0, "join", "s1"),
     ]
-
-
-def test_axis_may_begin_elsewhere():
-    assert trace_bars(TRACE, from_ns=0)[1].start_ms == 2.0
