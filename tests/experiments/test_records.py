@@ -77,12 +77,7 @@ def test_facts_of_a_cell_are_those_of_the_nearest_level_that_states_them(tmp_pat
 
 @pytest.mark.parametrize(
     ("tables", "reason"),
-    [
-        ({}, "has no table"),
-        ({"t": []}, "no rows"),
-        ({"t": [{}]}, "an empty one"),
-        ({"t": [{"a": 1}, {"b": 1}]}, "different columns"),
-    ],
+    [({}, "has no table"), ({"t": []}, "no rows"), ({"t": [{}]}, "an empty one"), ({"t": [{"a": 1}, {"b": 1}]}, "different columns")],
 )
 def test_malformed_table_is_not_written(tmp_path, tables, reason):
     path = tmp_path / "x" / "results" / "host.json"

@@ -4,16 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.published_designs.tables import (
-    ORIGINALS,
-    STEP,
-    StageTable,
-    built,
-    compatible,
-    differences,
-    draft_of,
-    tables_of,
-)
+from experiments.published_designs.tables import ORIGINALS, STEP, StageTable, built, compatible, differences, draft_of, tables_of
 from predictors.errors import StretchError
 from stretch.planning.design.branch_design import design_to_toml, load_draft
 from stretch.planning.design.resolve import resolve_design

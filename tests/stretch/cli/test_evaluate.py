@@ -63,11 +63,7 @@ def test_every_share_is_that_of_the_torch_networks(stretch, branched, pictures):
     mine, truth = scores(model, pictures)
     theirs, _ = scores(original, pictures)
     best, other = (np.argsort(each)[:, ::-1][:, :5] for each in (mine, theirs))
-    right = {
-        "top1": mine.argmax(1) == truth,
-        "top5": (best == truth[:, None]).any(1),
-        "agreement": mine.argmax(1) == theirs.argmax(1),
-    }
+    right = {"top1": mine.argmax(1) == truth, "top5": (best == truth[:, None]).any(1), "agreement": mine.argmax(1) == theirs.argmax(1)}
     for name, found in right.items():
         interval = stats.binomtest(int(found.sum()), len(truth)).proportion_ci(method="wilson")
         assert data[name]["value"] == pytest.approx(found.mean())

@@ -44,11 +44,7 @@ def test_json_failure_is_one_object_with_error_and_hint(capsys):
 
 @pytest.mark.parametrize(
     ("package", "line"),
-    [
-        ("torch", install_line("torch")),
-        ("pyopencl", install_line("opencl")),
-        ("onnxruntime", "pip install onnxruntime"),
-    ],
+    [("torch", install_line("torch")), ("pyopencl", install_line("opencl")), ("onnxruntime", "pip install onnxruntime")],
 )
 def test_missing_package_gives_the_install_line(capsys, package, line):
     code, _, err = outcome(capsys, ModuleNotFoundError(f"No module named '{package}.x'", name=f"{package}.x"))

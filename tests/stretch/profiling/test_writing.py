@@ -10,11 +10,7 @@ from stretch.profiling.places import Place
 from stretch.profiling.styles import STYLES, draw
 from stretch.profiling.writing import Crossing, make_profile, valid_id
 
-PLACES = [
-    Place("cpu", "1core", "cpu", (0,), 1.0),
-    Place("cpu", "2cores", "cpu", (0, 1), 1.0),
-    Place("gpu", "all", "opencl", (1,), 1.0),
-]
+PLACES = [Place("cpu", "1core", "cpu", (0,), 1.0), Place("cpu", "2cores", "cpu", (0, 1), 1.0), Place("gpu", "all", "opencl", (1,), 1.0)]
 CROSSING = Crossing(LinkTimes(0.05, 8.0, 4.0), (1.02, 1.05), (1.2, 1.3), "a runtime")
 RATE = 5e7
 

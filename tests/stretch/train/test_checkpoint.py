@@ -16,10 +16,7 @@ from tests.stretch.train.supernets import pool  # noqa: E402
 pytestmark = pytest.mark.torch
 OWN = {"recipe": "a", "design": "b"}
 PLAIN = TrainConfig(epochs=2, batch=16, learning_rate=0.05)
-CONFIGS = {
-    "sgd": PLAIN,
-    "adamw": TrainConfig(epochs=2, batch=16, optimizer="adamw", learning_rate=1e-3, ema=0.9, clip=1.0, accumulate=2),
-}
+CONFIGS = {"sgd": PLAIN, "adamw": TrainConfig(epochs=2, batch=16, optimizer="adamw", learning_rate=1e-3, ema=0.9, clip=1.0, accumulate=2)}
 
 
 def network_run(config):
