@@ -306,13 +306,6 @@ def test_join_in_three_new_files_is_a_word_of_the_planner(copy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("line", "grace_s"), [("", 1.0), ("GRACE_S = 7.0\n", 7.0)])
-def test_verb_in_a_new_file_says_itself_how_long_it_may_take_to_end(copy, line, grace_s):
-    (copy / "stretch/cli/greet.py").write_text(VERB.replace("\n\n\n@verb", f"\n\n{line}\n@verb"))
-    assert python(copy, "from stretch.cli import _grace_s; print(_grace_s(['greet']))") == f"{grace_s}\n"
-
-
-@pytest.mark.slow
 def test_memory_planner_in_a_new_file_plans_memory(copy):
     (copy / "scheduler/memory/alone.py").write_text(PLANNER)
     code = (

@@ -83,15 +83,6 @@ def test_link_to_a_folder_leads_to_its_page_or_is_words(hooks, link, wanted):
     assert hooks.with_folders("docs/guides/train.md", f"See {link}.") == f"See {wanted}."
 
 
-def test_files_that_pages_link_to_are_taken_along(hooks):
-    text = "[heat](heat.toml) [other](missing.toml) [page](README.md) ![picture](../../docs/images/branches.svg) [out](../../../etc/x)"
-    assert hooks.linked("experiments/contention/README.md", text) == {
-        "experiments/contention/heat.toml",
-        "experiments/contention/README.md",
-        "docs/images/branches.svg",
-    }
-
-
 @pytest.mark.slow
 def test_no_link_of_the_site_is_dead_and_nothing_is_loaded_from_elsewhere(site):
     read = {path: _Read(path.read_text()) for path in site.rglob("*.html")}

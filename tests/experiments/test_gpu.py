@@ -22,9 +22,3 @@ def test_origin_is_what_the_first_job_says_with_the_highest_load_and_the_last_da
         "load": 0.5,
         "date": "2026-01-03T00:00:00+00:00",
     }
-
-
-def test_what_a_job_did_not_write_down_stays_unknown():
-    bare = {key: FULL[key] for key in ("gpu", "cpu_load", "versions")}
-    assert origin([bare])["machine"] == Machine("G", None, None, None)
-    assert origin([bare])["date"] is None

@@ -42,8 +42,6 @@ def test_rendering_twice_changes_nothing(root):
     [
         ("<!-- block times -->\n", "no part of a block"),
         ("<!-- block times -->\n<!-- block times -->\n<!-- /block -->\n", "no part of a block"),
-        ("takes <!-- value x.json#t/r/c -->1<!-- /value -->\n", "no part of a block"),
-        ("| <!-- block times -->1<!-- /block --> |\n", "no part of a block"),
         ("<!-- block absent -->\n<!-- /block -->\n", "README.md has the block `absent`"),
         (f"<!-- block {RECORD}#speed -->\n<!-- /block -->\n", "README.md shows the table `speed`"),
     ],

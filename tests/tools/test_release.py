@@ -7,7 +7,6 @@ import zipfile
 
 import pytest
 
-from tests.contracts.repository import ROOT
 from tools import release
 from tools.release import FailedError, build, check_complete, check_names, check_version, find_pythons, look_through, steps, table, version
 
@@ -99,7 +98,3 @@ def test_program_of_the_wheel_lists_verifies_and_runs_by_itself(built, tiny_bund
         True,
         True,
     ]
-
-
-def test_make_release_is_this_program():
-    assert "tools/release.py" in (ROOT / "Makefile").read_text()

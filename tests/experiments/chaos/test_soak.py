@@ -1,10 +1,9 @@
-import os
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from experiments.chaos.soak import Sample, loaded, over_time, slope, soaked, summed
+from experiments.chaos.soak import Sample, over_time, slope, soaked, summed
 
 
 def grown(count, mib):
@@ -28,12 +27,6 @@ def test_parts_of_the_time_have_their_medians_and_all_of_them_count():
     rows = over_time(grown(100, float))
     assert [row["mib"] for row in rows] == [each * 10 + 4.5 for each in range(10)]
     assert len(over_time(grown(3, float))) == 3
-
-
-def test_load_ends_with_its_block():
-    with loaded(min(os.sched_getaffinity(0))):
-        pass
-    assert os.sched_getaffinity(0)
 
 
 @pytest.mark.torch

@@ -10,12 +10,6 @@ from tests.contracts.repository import ROOT
 RESULTS = ROOT / "experiments" / "cifar_accuracy" / "results"
 
 
-def test_accuracy_is_called_measured_and_latency_predicted():
-    record = read_record(RESULTS / "latency.json")
-    assert record.facts("meeting_points", column="top-1 %").source == "measured"
-    assert record.facts("meeting_points", column="predicted ms").source == "predicted"
-
-
 def test_accuracies_are_those_of_the_measured_record():
     measured = {row["variant"]: row["top-1 %"] for row in read_record(RESULTS / "h200.json").tables["accuracy"]}
     for row in read_record(RESULTS / "latency.json").tables["meeting_points"]:

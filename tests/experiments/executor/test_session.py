@@ -1,17 +1,10 @@
 """The record of sessions says of each table how often and how it was measured."""
 
 from experiments.executor.session import about
-from experiments.records import Facts, read_record
+from experiments.records import read_record
 from tests.contracts.repository import ROOT
 
 RECORD = ROOT / "experiments" / "executor" / "results" / "session.json"
-
-
-def test_only_contestants_that_take_turns_are_called_interleaved():
-    found = about(["in_flight_2"], rounds=12, starts=7)
-    assert found["in_flight_2"].columns["over_this_bundle_on_one_core"] == Facts(runs=6, interleaved=False)
-    assert (found["start"].runs, found["start"].interleaved) == (7, False)
-    assert (found["memory"].runs, found["memory"].interleaved) == (1, False)
 
 
 def test_committed_record_states_seven_starts_and_one_run_for_memory():

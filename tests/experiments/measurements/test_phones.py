@@ -1,8 +1,6 @@
 """The phone tables become measurements: units, names, and which row is which kernel."""
 
-import pytest
-
-from experiments.measurements.phones import family, implementation, kernel_latencies, latencies
+from experiments.measurements.phones import implementation, kernel_latencies, latencies
 from tests.predictors.networks import Net
 
 ROW = {
@@ -56,17 +54,3 @@ def test_kernels_carry_the_implementation_that_their_name_tells():
     ]
     assert {each.ms for each in made} == {0.25}
     assert implementation("depthwise_convolution_36_linked_:_relu_37") == "depthwise_convolution"
-
-
-@pytest.mark.parametrize(
-    ("network", "of"),
-    [
-        ("sepreresnet10", "resnet"),
-        ("diracnet18v2", "resnet"),
-        ("resnext14_16x4d", "resnext"),
-        ("mobilenetv2b_w1", "mobilenetv2"),
-        ("mobilenetb_wd2", "mobilenet"),
-    ],
-)
-def test_relatives_are_of_one_family(network, of):
-    assert family(network) == of

@@ -23,9 +23,7 @@ def board_row(board, threads, powersave, gpu=-1, model="resnet50"):
 @pytest.mark.parametrize(
     ("row", "found"),
     [
-        (board_row("Raspberry Pi 4 Model B Broadcom BCM2711B0", 4, 0), ("raspberrypi4", "4large", "fp32")),
         (board_row("Rockchip RK3399 (Cortex-A72 1.8GHz x 2)", 1, 2), ("rk3399", "1large", "fp32")),
-        (board_row("OrangePi4 LTS, Rockchip RK3399 (Cortex-A72)", 2, 2), ("orangepi4lts", "2large", "fp32")),
         (board_row("Rockchip RK3588 (Cortex-A76 2.4GHz x 4)", 1, 2, model="vgg16_int8"), ("rk3588", "1large", "int8")),
         (board_row("Rockchip RK3588 (Quad Core A76 2.4GHz)", 4, 2), ("rk3588-fp16", "4large", "fp16")),
     ],

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("pyopencl")
 
-from experiments.opencl_roofline.run import PROFILED, about
+from experiments.opencl_roofline.run import about
 from experiments.records import read_record
 from tests.contracts.repository import ROOT
 
@@ -16,8 +16,3 @@ def test_rows_of_the_committed_record_are_told_apart():
     assert len(perfect) == 3
     assert all(record.facts("two_cores", row=name).source == "predicted" for name in perfect)
     assert record.facts("two_cores", row="OpenVINO, 2 threads").source == "measured"
-
-
-def test_launches_are_not_said_to_have_as_many_runs_as_networks():
-    record = read_record(ROOT / "experiments" / "opencl_roofline" / "results" / "host.json")
-    assert record.facts("launches").runs == PROFILED != record.facts("networks").runs

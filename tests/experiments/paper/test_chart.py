@@ -6,7 +6,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure
 
-from experiments.paper.chart import MARKS, Line, Panel, Point, marked, point_of, rows_figure
+from experiments.paper.chart import MARKS, Point, marked, point_of
 from experiments.records import About, Facts, Machine, write_record
 
 ROWS = [{"name": "a", "ms": 2.0, "predicted": 3.0, "±": 0.5}, {"name": "b", "ms": None, "predicted": 4.0, "±": None}]
@@ -56,15 +56,3 @@ def shapes():
 def test_each_source_has_a_shape_of_its_own():
     found_shapes = shapes()
     assert len({marker for marker, _ in found_shapes.values()}) == len(MARKS)
-
-
-def test_published_mark_lets_ours_be_seen_through_it():
-    figure = rows_figure([Panel("t", "ms", (Line("a", (Point(1.0, "simulated"), Point(1.0, "paper"))),))])
-    ours, published = (line for line in figure.axes[0].lines if len(line.get_xdata()))
-    assert published.get_markerfacecolor() == "none"
-    assert published.get_markersize() > ours.get_markersize()
-
-
-def test_axis_is_named_once_where_panels_share_it():
-    panels = [Panel(title, axis, (Line("a", (Point(1.0, "measured"),)),)) for title, axis in (("x", "ms"), ("y", "ms"), ("z", "W"))]
-    assert [axes.get_xlabel() for axes in rows_figure(panels).axes] == ["", "ms", "W"]

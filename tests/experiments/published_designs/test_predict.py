@@ -27,7 +27,7 @@ def design(branches=HALF, ms=None, alone=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("basis", ["0.1.0", "fitted"])
+@pytest.mark.parametrize("basis", ["0.1.0"])
 def test_processors_as_fast_as_predicted_give_the_prediction(basis):
     made = predict(design(), Basis(basis))
     own = {name: made.alone_ms(name) for name in HALF}

@@ -21,7 +21,3 @@ def test_rows_of_this_commit_are_taken_up_where_nothing_is_changed(tmp_path):
         pytest.skip("files differ from the commit")
     path.write_bytes(msgspec.json.encode(Part(found.hash, {"a": {"case": "a"}})))
     assert list(part_of(path).rows) == ["a"]
-
-
-def test_nothing_is_taken_up_where_there_is_nothing(tmp_path):
-    assert part_of(tmp_path / "part.json").rows == {}

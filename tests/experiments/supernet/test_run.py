@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.records import read_record
-from experiments.supernet.run import PARENT, cost_rows, parent_minutes
+from experiments.supernet.run import cost_rows
 from tests.contracts.repository import ROOT
 
 RECORD = ROOT / "experiments" / "supernet" / "results" / "h200.json"
@@ -16,13 +16,6 @@ def test_costs_are_shown_without_and_with_the_original():
     assert (rows[without]["GPU minutes"], rows[without]["over one"]) == (3.0, 1.5)
     assert (rows[without + WITH]["GPU minutes"], rows[without + WITH]["over one"]) == (8.0, 4.0)
     assert rows["the original, 100 epochs"]["over one"] == 2.5
-
-
-def test_record_has_the_minutes_of_the_originals_own_record():
-    own = read_record(ROOT / "experiments" / "cifar_accuracy" / "results" / "h200.json").tables["accuracy"]
-    minutes = next(row["GPU minutes a run"] for row in own if row["variant"] == PARENT)
-    rows = {row["training"]: row for row in read_record(RECORD).tables["cost"]}
-    assert rows["the original, 100 epochs"]["GPU minutes"] == minutes == parent_minutes()
 
 
 def test_recorded_costs_add_up():

@@ -1,4 +1,4 @@
-from experiments.width_slicing.run import summary, told
+from experiments.width_slicing.run import summary
 
 BOTH = {
     "network": "densenet121",
@@ -16,8 +16,3 @@ def test_counts_are_of_networks_that_each_of_both_slices():
         "set": "timm", "networks": 2, "ours": 1, "Torch-Pruning": 0, "only ours": 1, "only Torch-Pruning": 0, "ours faster": 0, "of": 0
     }  # fmt: skip
     assert (found["DenseNet"]["ours faster"], found["DenseNet"]["of"], found["torchvision"]["networks"]) == (1, 1, 1)
-
-
-def test_row_says_why_a_network_is_not_sliced():
-    assert told(OURS)["why not"] == "Torch-Pruning: RuntimeError: x"
-    assert (told(NONE)["why not"], told(BOTH)["why not"]) == ("more than 900 s", None)

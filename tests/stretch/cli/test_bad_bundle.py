@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 
-import numpy as np
 import pytest
 
 from stretch.cli.output import Output
@@ -110,42 +109,10 @@ def test_damaged_bundle_is_refused_and_left_as_it_is(capsys, bundle, damage, ver
     assert tree(bundle) == before
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_verify_fails_on_a_damaged_bundle(capsys, bundle, damage):
-    damage(bundle)
-    result = call(capsys, "verify", bundle, "--json")
-    data = json.loads(result.out)
-    assert result.code == 1
-    assert data.get("error") or (data["ok"] is False and data["problems"])
-
-
 def test_missing_bundle_is_named(capsys, tmp_path):
     result = call(capsys, "run", tmp_path / "absent", *QUICK)
     assert result.code == 1
     assert "absent" in result.message
-
-
-@pytest.mark.parametrize("mapping", ["gpu", "gpu=", "npu=cpu1", "gpu=cpu999", "gpu=cpu0,gpu=cpu0"])
-def test_mapping_that_makes_no_sense_is_a_usage_error(capsys, bundle, mapping):
-    result = call(capsys, "run", bundle, "--map", mapping, *QUICK)
-    assert result.code == 2
-    assert result.message
-
-
-def test_input_of_another_shape_is_refused_with_both_shapes(capsys, bundle, tmp_path):
-    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
-    result = call(capsys, "run", bundle, "--input", tmp_path / "x.npy", *QUICK)
-    assert result.code in (1, 2)
-    assert "8" in result.message
-    assert "32" in result.message + result.hint
-
-
-@pytest.mark.parametrize("content", [b"", b"not numpy"])
-def test_input_file_that_is_no_array_is_named(capsys, bundle, tmp_path, content):
-    (tmp_path / "x.npy").write_bytes(content)
-    result = call(capsys, "run", bundle, "--input", tmp_path / "x.npy", *QUICK)
-    assert result.code == 1
-    assert "x.npy" in result.message
 
 
 def test_interrupt_of_a_run_ends_with_130_and_writes_no_trace(capsys, bundle, tmp_path, monkeypatch):

@@ -56,20 +56,14 @@ def test_size_that_a_file_leaves_open_is_given(capsys, tmp_path):
     ("words", "code", "says"),
     [
         ((), 2, "nothing to time was named"),
-        (("gone.onnx",), 1, "cannot read"),
         (("gone",), 2, "is no .onnx file, .tflite file or bundle"),
-        (("model.pt2",), 2, "is no .onnx file, .tflite file or bundle"),
         (("m.onnx", "--with", "tensorrt"), 3, "unknown runtime `tensorrt`"),
         (("m.onnx", "--starts", "9"), 2, "starts"),
-        (("m.onnx", "--width", "0"), 2, "is no share"),
         (("m.onnx", "--input", "1x2"), 2, "is not channels, height and width"),
-        (("m.onnx", "--input", "3x8x8", "--input", "3x9x9"), 2, "several sizes without names"),
         (("m.onnx", "--input", "q=3x8x8"), 2, "no file has an input `q`"),
-        (("m.onnx", "--html", "page.txt"), 2, "is no .html file"),
         (("m.onnx", "--verify", "m.json"), 2, "files to time were named too"),
         (("--verify", "gone.json"), 1, "cannot read the measurement"),
         (("--verify", "m.onnx"), 1, "is no measurement"),
-        (("--verify", "m.json", "--html", "page.html"), 2, "--verify writes no report"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(capsys, tmp_path, monkeypatch, words, code, says):

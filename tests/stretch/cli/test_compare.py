@@ -55,7 +55,6 @@ def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, ti
     ("words", "says"),
     [
         (("no_such_thing",), "is no bundle and no file of a result"),
-        (("gone.json",), "cannot read"),
         (("gone.json", *DEVICES), "--device is for models"),
         (("resnet18", "--device", "no_such_device"), "unknown device"),
     ],

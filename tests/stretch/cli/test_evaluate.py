@@ -143,14 +143,10 @@ def test_bundle_without_controls_has_accuracy_alone_and_says_why(stretch, bundle
     ("words", "code", "told"),
     [
         (["--mean", "1,2"], 2, "--mean 1,2 is not three numbers"),
-        (["--mean", "nan,0,0"], 2, "is not three numbers"),
-        (["--std", "0,1,1"], 2, "is no standard deviation"),
         (["--size", "9", "--crop", "1"], 2, "--size and --crop both say"),
         (["--crop", "0"], 2, "keeps nothing"),
-        (["--crop", "1.5"], 2, "crop"),
         (["--image-count", "0"], 2, "image-count"),
         (["--map", "gpu=null"], 2, "nothing to evaluate"),
-        (["--map", "gpu=cqu"], 3, "did you mean `cpu`?"),
         (["--classes", "/nonexistent"], 1, "cannot read"),
     ],
 )

@@ -6,12 +6,6 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
-def test_folder_without_a_run_is_refused(capsys, tmp_path):
-    result = call(capsys, "extract", tmp_path)
-    assert result.code == 1
-    assert "no run" in result.message
-
-
 @pytest.mark.parametrize(("count", "reason"), [(12, "nothing to rank"), (3, "too few")])
 def test_run_that_cannot_be_ranked_is_refused_before_anything_is_written(capsys, tmp_path, count, reason):
     (tmp_path / "recipe.toml").write_text('model = "tiny_resnet"\ndevice = "mi9"\n')

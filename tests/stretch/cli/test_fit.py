@@ -36,7 +36,6 @@ def test_fits_are_written_beside_a_profile_and_used(capsys, folder):
     [
         (LATENCIES, "precision,runtime,ms", "precision,runtime,us", "`us` is no column", 1),
         (LATENCIES, ",r,", ",r,nan", "`ms` is wrong", 1),
-        (LATENCIES, "plain_0", "plane_0", "`plane_0`", 1),
         (SOURCE, "title", "titel", "does not say where measurements come from", 1),
     ],
 )
@@ -47,12 +46,6 @@ def test_bad_measurements_are_refused_and_nothing_is_written(capsys, folder, fil
     assert result.code == code
     assert message in result.message
     assert not (folder.parent / "made.json").exists()
-
-
-def test_unknown_device_in_the_tables_is_told_with_the_closest(capsys, folder):
-    result = call(capsys, "fit", folder, "--device", DEVICE, "--measured-on", "othre", "--out", folder.parent / "made.json")
-    assert result.code == 3
-    assert "`other`" in result.hint
 
 
 def test_folder_to_write_into_that_is_missing_is_told_before_anything_is_read(capsys, folder):

@@ -90,13 +90,6 @@ def test_quiet_silences_notes_and_warnings_but_remembers_warnings(capsys):
     assert out.warnings == ["weights are random"]
 
 
-def test_progress_writes_nothing_where_stderr_is_no_terminal(capsys):
-    with Output().progress("exporting", total=2) as step:
-        step()
-        step("s1.cpu")
-    assert capsys.readouterr() == ("", "")
-
-
 PROGRESS = """
 from stretch.cli.output import Output
 with Output(quiet={quiet}).progress("exporting", total=2) as step:

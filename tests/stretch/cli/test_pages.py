@@ -80,13 +80,7 @@ def test_run_reports_what_was_measured_and_what_was_planned(tmp_path, bundle_dir
 
 @pytest.mark.parametrize(
     ("verb", "words"),
-    [
-        ("branch", ("no_such_model", "--device", "pixel6")),
-        ("search", ("no_such_model", "--device", "pixel6")),
-        ("predict", ("no_such_model", "--device", "pixel6")),
-        ("simulate", ("gone",)),
-        ("run", ("gone",)),
-    ],
+    [("branch", ("no_such_model", "--device", "pixel6")), ("predict", ("no_such_model", "--device", "pixel6")), ("run", ("gone",))],
 )
 def test_page_that_cannot_be_written_is_refused_before_anything_else(tmp_path, capsys, verb, words):
     done = call(capsys, verb, *words, "--html", tmp_path / "gone" / "x.html")

@@ -60,9 +60,7 @@ def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, bundle, fold
     ("words", "told"),
     [
         (("--adb", "--map", "gpu=cpu1"), "--map does not go with --adb"),
-        (("--adb", "--in-flight", "2"), "--in-flight does not go with --adb"),
         (("--serial", "R5CT"), "--serial goes with --adb"),
-        (("--cores", "4-6"), "--cores goes with --adb"),
         (("--adb",), "--adb needs something to run on the phone"),
         (("--adb", "--benchmark-model", "{program}", "--serial=-x"), "`-x` is no serial of a device"),
     ],
@@ -72,12 +70,6 @@ def test_options_that_do_not_go_together_are_refused(capsys, folder, adb, progra
     failed = call(capsys, "run", folder, *(word.format(program=program) for word in words))
     assert (failed.code, told in failed.message) == (2, True), failed.err
     assert adb.log == []
-
-
-def test_several_devices_are_a_question_of_usage(capsys, folder, adb, program):
-    adb.plays("several.json")
-    failed = call(capsys, "run", folder, "--adb", "--benchmark-model", program)
-    assert (failed.code, failed.hint) == (2, "choose one with --serial")
 
 
 def test_a_profile_of_ones_own_names_the_times(capsys, bundle, folder, adb, program, tmp_path):

@@ -23,12 +23,10 @@ def test_what_is_asked_for_takes_its_place_and_leaves_the_rest():
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"mean": "1,2"}, "--mean 1,2 is not three numbers"),
         ({"std": "1,inf,1"}, "--std 1,inf,1 is not three numbers"),
         ({"std": "1,0,1"}, "--std 1,0,1 is no standard deviation"),
         ({"size": 3, "crop": 0.5}, "--size and --crop both say"),
         ({"crop": 0.0}, "--crop 0 keeps nothing"),
-        ({"crop": 1e-9}, "--crop is out of range"),
         ({"size": 10**9}, "--size is out of range"),
         ({"mean": "1e300,0,0"}, "--mean is out of range"),
     ],

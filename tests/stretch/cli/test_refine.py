@@ -32,12 +32,7 @@ def test_people_are_told_what_changed_and_where_the_bundle_is(capsys, bundle):
 
 @pytest.mark.parametrize(
     ("words", "code", "why"),
-    [
-        (("--minutes", "0"), 2, "--minutes 0 is no time to refine for"),
-        (("--minutes", "nan"), 2, "no time to refine for"),
-        (("--steps", "0"), 2, "steps"),
-        (("--map", "npu=cpu"), 2, "npu"),
-    ],
+    [(("--minutes", "0"), 2, "--minutes 0 is no time to refine for"), (("--steps", "0"), 2, "steps")],
 )
 def test_wrong_words_are_refused_and_nothing_is_left(capsys, bundle, words, code, why):
     before = tree(bundle.parent)
@@ -45,9 +40,3 @@ def test_wrong_words_are_refused_and_nothing_is_left(capsys, bundle, words, code
     assert result.code == code
     assert why in result.message
     assert tree(bundle.parent) == before
-
-
-def test_folder_that_is_no_bundle_is_refused(capsys, tmp_path):
-    result = call(capsys, "refine", tmp_path, "--images", tmp_path)
-    assert result.code == 1
-    assert "is not a bundle" in result.message

@@ -17,17 +17,3 @@ def test_sources_of_a_bundles_runner_are_written(capsys, tmp_path):
     told = json.loads(made.out)
     assert sorted(path.name for path in (tmp_path / "runner").iterdir()) == told["files"]
     assert told["sha256"] in (tmp_path / "runner" / "plan.h").read_text()
-
-
-def test_what_to_type_next_is_told(capsys, tmp_path):
-    exported(tmp_path, two_branches)
-    made = call(capsys, "runner", tmp_path / "bundle", "--out", tmp_path / "runner")
-    assert "cmake" in made.out
-    assert str(tmp_path / "runner") in made.out
-
-
-def test_a_bundle_without_a_tflite_file_is_refused(capsys, tmp_path):
-    failed = call(capsys, "runner", two_branches(tmp_path / "bundle"), "--out", tmp_path / "runner")
-    assert failed.code == 1
-    assert "has no TFLite file" in failed.message
-    assert "stretch export" in failed.hint

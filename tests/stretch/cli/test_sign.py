@@ -26,10 +26,3 @@ def test_other_key_is_a_problem_and_nothing_runs(stretch, bundle_dir, tmp_path):
     code, _, err = stretch("run", bundle_dir, "--trust", other, "--repeat", 1, "--warmup", 0)
     assert code == 1
     assert "not signed with a key that is trusted" in err
-
-
-def test_private_key_in_place_of_the_public_one_is_said_so(stretch, bundle_dir, tmp_path):
-    own, _ = write_keys(tmp_path, "mine")
-    code, _, err = stretch("verify", bundle_dir, "--trust", own)
-    assert code == 1
-    assert "no public key" in err

@@ -122,10 +122,3 @@ def test_bytes_that_are_no_text_are_one_sentence(tmp_path):
         find_images(tmp_path / "t.csv", 3)
     with pytest.raises(StretchError, match="is no list of classes"):
         find_images(folder(tmp_path / "i", ["a/1.npy"]), 3, tmp_path / "t.csv")
-
-
-def test_path_that_is_not_there_is_one_sentence(tmp_path):
-    with pytest.raises(StretchError, match="there is no folder or table of images"):
-        find_images(tmp_path / "nowhere", 3)
-    with pytest.raises(StretchError, match="cannot read"):
-        find_images(folder(tmp_path / "i", ["a/1.npy"]), 3, tmp_path / "nowhere")

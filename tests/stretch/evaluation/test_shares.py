@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from stretch.evaluation.shares import share_of
 
 
-@pytest.mark.parametrize(("right", "images"), [(0, 1), (1, 1), (0, 20), (20, 20), (3, 10), (719, 1000), (49_998, 50_000)])
+@pytest.mark.parametrize(("right", "images"), [(0, 1), (20, 20), (3, 10), (49_998, 50_000)])
 def test_interval_of_whole_images_is_scipys(right, images):
     stats = pytest.importorskip("scipy.stats")
     expected = stats.binomtest(right, images).proportion_ci(method="wilson")

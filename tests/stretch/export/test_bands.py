@@ -169,9 +169,7 @@ def test_padded_means_of_bands_are_rounded_as_those_of_the_whole(tmp_path, strid
     assert equal_in_int8(tmp_path, found, design)
 
 
-@pytest.mark.parametrize(
-    "pool", [nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(2, ceil_mode=True), nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)]
-)
+@pytest.mark.parametrize("pool", [nn.AvgPool2d(2, ceil_mode=True), nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)])
 def test_band_of_a_window_that_the_last_row_cuts_short_is_that_of_the_whole(tmp_path, pool):
     torch.manual_seed(0)
     body = [nn.Conv2d(3, WIDTH, 3, padding=1), pool, nn.Conv2d(WIDTH, WIDTH, 1)]
@@ -192,19 +190,11 @@ def test_pooling_window_larger_than_its_input_is_written_and_read(tmp_path):
 
 
 @pytest.mark.representatives(1)
-@pytest.mark.parametrize("activation", [nn.ReLU(), nn.ReLU6(), nn.Hardswish()])
+@pytest.mark.parametrize("activation", [nn.ReLU6()])
 def test_bands_of_a_segment_that_begins_with_an_activation_are_the_whole(tmp_path, activation):
     torch.manual_seed(0)
     body = [nn.Conv2d(3, WIDTH, 3, padding=1), activation, SideBySide(nn.Conv2d(WIDTH, WIDTH, 5, padding=2), nn.Conv2d(WIDTH, WIDTH, 1))]
     found, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "2_mix")
-    assert equal_in_int8(tmp_path, found, design)
-
-
-@pytest.mark.slow
-def test_segment_that_is_an_activation_alone_is_divided_like_any_other(tmp_path):
-    torch.manual_seed(0)
-    body = [nn.Conv2d(3, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1)]
-    found, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "1")
     assert equal_in_int8(tmp_path, found, design)
 
 

@@ -7,7 +7,7 @@ from predictors.errors import StretchError, UsageError
 from predictors.measurements.networks import load_measurements
 from stretch.phone.measure import PhoneRequest, measure
 from tests.scheduler.bundles import two_branches
-from tests.stretch.phone.adb import Player, shell
+from tests.stretch.phone.adb import Player
 from tests.stretch.phone.bundles import BENCHMARK, END, START, command, made, ms_of, timed
 
 pytest.importorskip("ai_edge_litert")
@@ -181,7 +181,3 @@ def test_a_name_that_a_shell_would_obey_is_one_word_on_the_phone(adb, phone_requ
         measure(bundle, phone_request, x_of(bundle))
     adb.ended()
     assert "'--signature_to_run_for=s1;reboot'" in adb.log[-2][-1]
-
-
-def test_the_shell_of_a_transcript_quotes_as_the_phones_does():
-    assert shell(["a", "b;c"])[-1] == "a 'b;c'"

@@ -3,7 +3,6 @@ import pytest
 
 from predictors.errors import StretchError
 from scheduler.delegates import get_delegate
-from stretch.profiling import files
 from stretch.profiling.files import answer_board, make_weights, weight_bytes, write_network
 from stretch.profiling.styles import STYLES, draw
 
@@ -39,10 +38,3 @@ def test_board_is_given_the_file_that_would_be_written_here(tmp_path):
 def test_board_that_asks_for_what_is_no_network_is_refused(question):
     with pytest.raises(StretchError):
         answer_board(question)
-
-
-def test_board_that_asks_for_too_large_a_network_is_refused(monkeypatch):
-    graph = draw("residual", 0)
-    monkeypatch.setattr(files, "_MOST", weight_bytes(graph) - 1)
-    with pytest.raises(StretchError, match="has weights of more than"):
-        answer_board(graph.to_json().decode())

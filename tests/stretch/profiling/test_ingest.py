@@ -45,11 +45,6 @@ def test_networks_of_benchncnn_are_those_of_the_same_architecture(bench, tmp_pat
     assert [(row.network, row.precision) for row in rows] == [("squeezenet1_1", "fp16"), ("squeezenet1_1", "int8"), ("resnet18", "fp16")]
 
 
-def test_one_precision_of_benchncnn_can_be_asked_for(bench, tmp_path):
-    rows = ingest(bench, None, Where("myphone", "cpu[1large]", "fp32", "ncnn without fp16"), tmp_path, capture)
-    assert [(row.network, row.precision) for row in rows] == [("squeezenet1_1", "fp32"), ("resnet18", "fp32")]
-
-
 @pytest.mark.parametrize(
     ("where", "told"),
     [
@@ -76,10 +71,3 @@ def test_a_profile_without_the_name_of_its_network_is_refused(profile, bench, tm
         ingest(profile, None, WHERE, tmp_path, capture)
     with pytest.raises(UsageError, match="names its networks itself"):
         ingest(bench, "resnet18", WHERE, tmp_path, capture)
-
-
-def test_networks_that_we_do_not_have_are_told(tmp_path):
-    path = tmp_path / "bench.txt"
-    path.write_text("  yolov4-tiny  min = 6.9  max = 17.9  avg = 10.6\n")
-    with pytest.raises(StretchError, match="none of the networks that are known here"):
-        ingest(path, None, WHERE, tmp_path, capture)

@@ -9,7 +9,7 @@ from predictors.errors import StretchError
 from scheduler.boards.board import Board, Where
 from scheduler.boards.facts import read_facts
 from scheduler.boards.line import Line, boot
-from stretch.profiling.there import check_here, profile_there
+from stretch.profiling.there import profile_there
 
 
 class Silent:
@@ -26,13 +26,6 @@ def board(tmp_path):
     """A board on a line that needs no ssh, with the Python of the tests."""
     with Line(["sh", "-c", boot([sys.executable])]) as line:
         yield Board(Where(host="here", folder=str(tmp_path / "board")), line, read_facts("here", line.facts), Silent())
-
-
-def test_measurements_here_are_gone_on_with_only_on_request(tmp_path):
-    (tmp_path / "pi.measurements").mkdir()
-    with pytest.raises(StretchError, match="has measurements already"):
-        check_here("pi", tmp_path, resume=False)
-    check_here("pi", tmp_path, resume=True)
 
 
 def test_measurements_that_wait_there_are_not_lost(board, tmp_path):

@@ -53,12 +53,6 @@ def test_without_fits_the_roofline_is_of_the_order_of_what_was_measured(tmp_path
         assert whole / 4 < predictor.predict(draw(style, 0), "cpu").ms < whole * 4
 
 
-def test_a_processor_of_which_no_kernel_was_measured_still_has_every_number(tmp_path):
-    assert written(tmp_path, []).processor("gpu").cores.bandwidth_gbs.value > 0
-
-
-@pytest.mark.parametrize(
-    ("name", "valid"), [("host", True), ("my-phone.2", True), ("", False), ("a/b", False), ("..", False), ("é", False)]
-)
+@pytest.mark.parametrize(("name", "valid"), [("my-phone.2", True), ("a/b", False), ("é", False)])
 def test_names_of_profiles_are_those_of_files(name, valid):
     assert valid_id(name) is valid

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from predictors.errors import StretchError
 from stretch.planning.config import PlanConfig
 from stretch.planning.front_answer import front_answer
 from stretch.planning.pareto import front
@@ -56,8 +55,3 @@ def test_picture_is_the_same_for_the_same_front(answer, tmp_path):
     assert "<svg" in text
     draw_front(answer, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_folder_that_is_not_there_is_told(answer, tmp_path):
-    with pytest.raises(StretchError, match="cannot write"):
-        draw_front(answer, tmp_path / "no" / "front.svg")

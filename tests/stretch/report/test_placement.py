@@ -28,7 +28,7 @@ def rows(count, name="s2_to_s6_gpu_features_7_block_2_fc1_conv"):
     ]
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 250])
+@pytest.mark.parametrize("width", [60, 100])
 def test_every_name_kind_and_number_stands_whole_at_any_width(width):
     text = printed(operator_table(rows(6), "mi9"), width)
     assert "…" not in text
@@ -48,7 +48,7 @@ def test_reason_of_neighbours_is_said_once_in_a_subgraph_where_the_terminal_is_n
     assert wide.count("merged into") == 6
 
 
-@pytest.mark.parametrize("width", [70, 80, 200])
+@pytest.mark.parametrize("width", [70, 200])
 def test_subgraphs_keep_their_numbers(width):
     found = [
         PlacedSubgraph(name="s2_to_s6.cpu", segment="s2", processor="cpu[1large3med]", macs=12_345_678_901, planned_ms=117.79, ms=None),

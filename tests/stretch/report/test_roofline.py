@@ -2,9 +2,8 @@
 
 import pytest
 
-from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
-from stretch.report.roofline import draw_roofline, kernel_points
+from stretch.report.roofline import kernel_points
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 
@@ -23,8 +22,3 @@ def test_points_are_the_kernels_that_multiply():
         assert 0 < rate <= peak
         assert intensity > 0
         assert 0 < share < 1
-
-
-def test_folder_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(StretchError, match="cannot write"):
-        draw_roofline(small_resnet(), MI9, "gpu", None, tmp_path / "no" / "roof.svg")

@@ -88,10 +88,10 @@ def words(plan):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [60, 120])
 @pytest.mark.parametrize(
     "name",
-    ["resnet50", pytest.param("mobilenet_v3_large", marks=pytest.mark.slow), pytest.param("efficientnet_b5", marks=pytest.mark.slow)],
+    ["resnet50"],
 )
 def test_report_of_three_processors_keeps_every_name_and_number_at_any_width(captured, name, columns):
     pytest.importorskip("torch")

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from stretch.planning.cost.accuracy import AccuracyPredictor
-from stretch.train.answer import ExtractAnswer, ExtractedAccuracy, RankingAnswer, TrainAnswer, ranking_answer
+from stretch.train.answer import ranking_answer
 
 
 def test_ranking_has_the_predictors_figures_without_its_weights():
@@ -13,10 +13,3 @@ def test_ranking_has_the_predictors_figures_without_its_weights():
     found = ranking_answer(Path("accuracy.json"), predictor)
     figures = {name: getattr(predictor, name) for name in ("designs", "rank_correlation", "p_value", "rmse")}
     assert msgspec.structs.asdict(found) == {"file": Path("accuracy.json"), "source": "measured", **figures}
-
-
-def test_keys_are_those_that_programs_read():
-    assert TrainAnswer.__struct_fields__ == ("run", "checkpoint", "metrics", "warnings")
-    assert ExtractAnswer.__struct_fields__ == ("checkpoint", "accuracy", "agreement", "bundle", "checks", "ranking", "warnings")
-    assert ExtractedAccuracy.__struct_fields__ == ("supernet", "extracted", "source")
-    assert RankingAnswer.__struct_fields__ == ("file", "designs", "rank_correlation", "p_value", "rmse", "source")

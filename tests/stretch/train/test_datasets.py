@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -27,21 +26,6 @@ def test_folder_of_images_is_read_in_its_two_parts(tmp_path):
     with pytest.raises(StretchError, match="2 classes, the model has 10") as error:
         load_data(DataConfig(name="imagenet", path=str(tmp_path)), 10, 16)
     assert "--set classes=2" in error.value.hint
-
-
-def test_part_without_images_is_named(tmp_path):
-    folder(tmp_path / "train", 3)
-    for label in ("cat", "dog"):
-        (tmp_path / "val" / label).mkdir(parents=True)
-    with pytest.raises(StretchError, match="no images in `val`"):
-        load_data(DataConfig(name="images", path=str(tmp_path)), 2, 16)
-
-
-def test_arrays_are_read_from_a_file(tmp_path):
-    arrays = {"images": np.zeros((4, 8, 8, 3), np.uint8), "labels": np.arange(4)}
-    np.savez(tmp_path / "a.npz", **{f"{split}_{key}": value for split in ("train", "test") for key, value in arrays.items()})
-    train, _ = load_data(DataConfig(name="arrays", path=str(tmp_path / "a.npz")), 4, 8)
-    assert len(train) == 4
 
 
 @pytest.mark.parametrize(

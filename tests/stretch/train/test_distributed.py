@@ -61,8 +61,3 @@ def test_gpu_that_is_not_there_is_refused():
         pytest.skip("there is one")
     with pytest.raises(StretchError, match="no GPU"), join_world("cuda"):
         pass
-
-
-def test_process_that_was_started_alone_is_the_first_of_one():
-    with join_world("cpu") as world:
-        assert (world.first, world.size, world.device.type) == (True, 1, "cpu")

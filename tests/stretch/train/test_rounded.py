@@ -49,7 +49,7 @@ def written(found, module, folder):
     return load_bundle(folder / "lower")
 
 
-@pytest.mark.parametrize("model", ["tiny_resnet", *(pytest.param(m, marks=pytest.mark.slow) for m in ("tiny_mobilenet", "tiny_vgg"))])
+@pytest.mark.parametrize("model", ["tiny_resnet"])
 def test_each_rounded_branch_is_its_exported_file_to_within_a_step(captured, tmp_path, model):
     found = captured(model)
     module = rounded(found, cpu_and("gpu", found.graph, "project")).eval()

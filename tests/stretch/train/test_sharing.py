@@ -17,7 +17,7 @@ from tests.stretch.train.supernets import design, pool  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("model", ["tiny_resnet", "tiny_bottleneck", "tiny_regnet", "tiny_mobilenet"])
+@pytest.mark.parametrize("model", ["tiny_bottleneck", "tiny_mobilenet"])
 def test_positions_have_the_shapes_of_the_branched_network_and_occur_once(captured, model):
     from stretch.transform import BranchedModel
 

@@ -19,9 +19,9 @@ from stretch.train.extract import extract  # noqa: E402
 from stretch.train.finished import open_run  # noqa: E402
 from stretch.train.recipe import DataConfig, load_recipe  # noqa: E402
 from stretch.train.session import make_run, train_recipe  # noqa: E402
-from stretch.train.unlabelled import check_unlabelled, unlabelled_items, unlabelled_shards  # noqa: E402
+from stretch.train.unlabelled import check_unlabelled, unlabelled_items  # noqa: E402
 from tests.stretch.train.recipes import network, supernet  # noqa: E402
-from tests.stretch.train.test_stream import encoded, shard  # noqa: E402
+from tests.stretch.train.test_stream import encoded  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -61,10 +61,6 @@ def test_supernet_needs_labels(tmp_path):
         check_unlabelled(load_recipe(supernet(tmp_path), NONE))
 
 
-def test_features_alone_are_something_to_learn(tmp_path):
-    check_unlabelled(load_recipe(network(tmp_path), ("data.labels=none", "train.features=0.5")))
-
-
 @given(st.integers(2, 400), st.floats(0.001, 0.5))
 def test_every_item_is_trained_on_or_held_back_and_both_are_spread_over_all(count, share):
     train, back = divided(range(count), share, Path("there"))
@@ -98,12 +94,6 @@ def test_too_few_images_are_named(tmp_path, there):
         unlabelled_items(tmp_path, 0.1)
     with pytest.raises(StretchError, match="no folder of images"):
         unlabelled_items(tmp_path / "gone", 0.1)
-
-
-def test_shards_need_no_classes(tmp_path):
-    shard(tmp_path / "some.tar", {"a.png": encoded(9), "b.png": encoded(9), "c.png": encoded(9)})
-    train, back = unlabelled_shards(tmp_path, 0.3)
-    assert (len(train), len(back)) == (2, 1)
 
 
 @pytest.mark.parametrize("test", [True, False])

@@ -35,12 +35,6 @@ def test_mean_and_ends_are_over_networks_that_have_a_design():
     assert table["cpu,gpu"]["energy %"] == -47.0
 
 
-def test_processors_without_any_design_have_an_empty_row():
-    table = {row["processors"]: row for row in compared(rows(lambda at, name: None if name == "gpu,dsp" else 100.0))}
-    assert table["gpu,dsp"]["networks"] == 0
-    assert table["gpu,dsp"]["power %"] is None
-
-
 def test_summary_of_the_record_is_that_of_its_networks():
     record = read_record(HERE / "results" / "energy.json")
     assert compared(record.tables["networks"]) == record.tables["compared"]

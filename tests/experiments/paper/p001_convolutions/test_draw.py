@@ -11,10 +11,8 @@ from experiments.paper.p001_convolutions.draw import kind_of
         ("resnet50: 512×14×14 → 512, 3×3 / 2, relu", "conv", "3×3"),
         ("resnet50: 512×28×28 → 128, 1×1, relu", "conv", "1×1"),
         ("mobilenet_v2: 96×112×112 → 96, 3×3 / 2, 96 groups, clip", "depthwise", "depthwise"),
-        ("efficientnet_b0: 1152×7×7 → 1152, 5×5, 1152 groups, silu", "depthwise", ""),
         ("regnet_x_1_6gf: 168×28×28 → 168, 3×3, 7 groups, relu", "conv", ""),
         ("resnet50: 3×224×224 → 64, 7×7 / 2, relu", "stem", ""),
-        ("efficientnet_b0: 8×1×1 → 32, 1×1, sigmoid", "conv", ""),
     ],
 )
 def test_kind_is_told_by_kernel_and_groups(convolution, kernels, kind):

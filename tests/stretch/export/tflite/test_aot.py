@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError
 from predictors.install import install_line
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import verify_bundle
@@ -14,7 +14,6 @@ from stretch.export.precision import export_precision
 from stretch.export.tflite import aot as module
 from stretch.export.tflite.aot import export_aot
 from stretch.export.tflite.bundle import FILE, export_tflite
-from stretch.quantize.compare import Loss
 from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
 
@@ -97,17 +96,6 @@ def test_bundle_without_a_tflite_file_is_refused(floats, tmp_path):
     assert "--format tflite" in caught.value.hint
 
 
-def test_unknown_chip_is_refused_before_anything_is_written(int8, tmp_path):
-    with pytest.raises(UnknownNameError, match="sm1"):
-        export_aot(int8, tmp_path / "out", ["sm8450", "sm1"])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_bundle_does_not_replace_the_one_it_is_made_from(int8):
-    with pytest.raises(UsageError, match="cannot replace"):
-        export_aot(int8, int8.path, ["sm8450"])
-
-
 @pytest.mark.parametrize("package", ["ai_edge_litert", "onnxruntime_qnn"])
 def test_missing_package_ends_with_the_install_line(int8, tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
@@ -115,10 +103,6 @@ def test_missing_package_ends_with_the_install_line(int8, tmp_path, monkeypatch,
         export_aot(int8, tmp_path / "out", ["sm8450"])
     assert install_line("litert", "qnn") in caught.value.hint
     assert list(tmp_path.iterdir()) == []
-
-
-def test_numbers_of_a_signature_are_rounded_for_the_record():
-    assert module.Compiled(3, Loss(0.99999949, 46.7349)).to_json() == {"operators": 3, "cosine": 0.999999, "snr_db": 46.73}
 
 
 def test_channels_of_images_go_last_and_rows_stay():

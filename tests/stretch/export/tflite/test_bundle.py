@@ -131,11 +131,6 @@ def load_manifest(path):
     return msgspec.json.decode((path / "bundle.json").read_bytes(), type=Manifest)
 
 
-def test_bundle_is_not_replaced_by_itself(floats):
-    with pytest.raises(UsageError, match="cannot replace"):
-        export_tflite(floats, floats.path, IMAGES, "synthetic")
-
-
 @pytest.mark.parametrize("precision", [{"npu": "int8"}, {"dsp": "int4"}])
 def test_unknown_processor_or_precision_is_a_usage_error(floats, tmp_path, precision):
     with pytest.raises(UsageError):
@@ -154,9 +149,6 @@ def test_missing_runtime_is_told_before_anything_is_written(floats, tmp_path, mo
     ("name", "join", "precision", "least"),
     [
         ("tiny_resnet", "project", None, 0.999999),
-        pytest.param("tiny_resnet", "sum", {"dsp": "int8"}, 0.999, marks=pytest.mark.slow),
-        # its depthwise weights are random, so its channels differ widely in size, and int8 has one scale for all
-        pytest.param("tiny_mobilenet", "project", {"dsp": "int8"}, 0.995, marks=pytest.mark.slow),
         pytest.param("tiny_regnet", "concat", {"dsp": "int8", "cpu": "fp16"}, 0.999, marks=pytest.mark.slow),
     ],
 )

@@ -2,7 +2,6 @@
 
 from stretch.report.html.bench_page import bench_page
 from stretch.report.html.page import render
-from tests.scheduler.measure.bench.test_answer import contender
 from tests.stretch.report.html.reading import checked
 from tests.stretch.report.test_bench import answer
 
@@ -12,7 +11,3 @@ def test_every_contender_file_and_warning_is_on_the_page():
     for word in ("net.onnx, onnxruntime", "net.onnx, openvino", "mind", "A chip", "0" * 16, "5 starts of 30"):
         assert word in seen.text
     assert "svg" in seen.tags
-
-
-def test_single_round_has_a_page():
-    assert "alone, timed" in checked(render(bench_page(answer([contender("alone", [[7]])])))).text
