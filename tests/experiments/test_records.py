@@ -6,10 +6,13 @@ import subprocess
 import msgspec
 import pytest
 
-from experiments.records import About, Commit, Facts, read_record, this_commit, write_record
+from experiments.gpu import origin
+from experiments.records import About, Commit, Facts, Machine, read_record, this_commit, write_record
 from predictors.errors import StretchError
 
 TABLES = {"phases": [{"phase": "plan", "seconds": 1.5}, {"phase": "export", "seconds": 4}]}
+
+
 FACTS = {"source": "measured", "command": "python -m experiments.x.run", "runs": 3, "load": 0.25}
 
 
@@ -120,3 +123,24 @@ def test_record_that_breaks_the_schema_is_refused(tmp_path, change, reason):
     path.write_text(json.dumps(record))
     with pytest.raises(StretchError, match=reason):
         read_record(path)
+
+
+FULL = {
+    "gpu": "G",
+    "cores": 4,
+    "memory_gib": 8.0,
+    "system": "Linux aarch64",
+    "date": "2026-01-02T03:04:05+00:00",
+    "cpu_load": 0.5,
+    "versions": {"torch": "2"},
+}
+
+
+def test_origin_is_what_the_first_job_says_with_the_highest_load_and_the_last_date():
+    later = FULL | {"date": "2026-01-03T00:00:00+00:00", "cpu_load": 0.2}
+    assert origin([FULL, later]) == {
+        "machine": Machine("G", 4, 8.0, "Linux aarch64"),
+        "versions": {"torch": "2"},
+        "load": 0.5,
+        "date": "2026-01-03T00:00:00+00:00",
+    }

@@ -1,17 +1,23 @@
-"""What exact and mixed designs are said to gain is what the planner says."""
+"""What exact designs are said to gain is what the planner says and what was measured."""
 
+import statistics
 from math import exp, log
 
 import pytest
 
 pytest.importorskip("torch")
 
+from experiments.lossless.measured import BRANCHES, NETWORKS, SINGLES, TWO_THREADS, Measured, contestants_of
 from experiments.lossless.run import MODELS, means
 from experiments.records import read_record
 from tests.contracts.repository import ROOT
 
 RESULTS = ROOT / "experiments" / "lossless" / "results"
+
+
 RECORD = read_record(RESULTS / "predicted.json")
+
+
 NAME = "network, device and profile"
 
 
@@ -28,3 +34,32 @@ def test_means_are_those_of_the_rows_beside_them():
     for row in bounds.tables["means"]:
         some = [each for each in bounds.tables["networks"] if each["network and device"].endswith(f", {row['device']}")]
         assert row["free"] == pytest.approx(exp(sum(log(each["free"]) for each in some) / len(some)), abs=0.001)
+
+
+MEASURED_RECORD = ROOT / "experiments" / "lossless" / "results" / "measured.json"
+
+
+def measured(branches, ort, opencl, two, rounds=16):
+    """Rounds in which nothing varies but by a hundredth."""
+    times = {
+        name: [ms * (1 + i % 2 / 100) for i in range(rounds)]
+        for name, ms in zip((BRANCHES, *SINGLES, TWO_THREADS), (branches, ort, opencl, two), strict=True)
+    }
+    return Measured(times, [0.9] * rounds, 1e-7)
+
+
+def test_every_contestant_has_its_median():
+    times = measured(10.0, 20.0, 15.0, 12.0).times
+    rows = contestants_of("net", times)
+    assert [row["median ms"] for row in rows] == [round(statistics.median(values), 2) for values in times.values()]
+
+
+def test_recorded_figures_are_those_of_the_contestants():
+    record = read_record(MEASURED_RECORD)
+    medians = {row["network and contestant"]: row["median ms"] for row in record.tables["contestants"]}
+    assert [row["network"] for row in record.tables["networks"]] == list(NETWORKS)
+    for row in record.tables["networks"]:
+        name = row["network"]
+        assert row["measured ms"] == medians[f"{name}, {BRANCHES}"]
+        assert row["best single ms"] == min(medians[f"{name}, {each}"] for each in SINGLES)
+        assert row["speed of branches over two threads"] == pytest.approx(medians[f"{name}, {TWO_THREADS}"] / row["measured ms"], rel=0.01)

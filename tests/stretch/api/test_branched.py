@@ -1,20 +1,33 @@
+"""A branched network that its owner trains, changes and saves."""
+
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from predictors.errors import StretchError, UsageError  # noqa: E402 - torch may be missing
+from torch import nn  # noqa: E402
+
+from predictors.errors import (  # noqa: E402
+    StretchError,
+    UsageError,
+)
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api import branch  # noqa: E402
 from stretch.api.branched import UNKNOWN_ACCURACY  # noqa: E402
+from stretch.api.present import as_it_is, fingerprint  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from stretch.transform.calibrate import SegmentError  # noqa: E402
 from tests import onnx_runtime  # noqa: E402
 from tests.stretch.api import snapshot  # noqa: E402
+from tests.stretch.designs import cpu_and  # noqa: E402
 
 pytestmark = pytest.mark.torch
+
 #: Tiny networks are too small for the phone's links, so any share of communication is allowed here.
 LOOSE = PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1)
 
@@ -130,3 +143,104 @@ def test_network_on_a_gpu_is_saved_and_stays_there(made, tmp_path):
     x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
     want = expected(made.model.cpu().float(), x)
     assert np.abs(onnx_runtime.output(tmp_path / "b/model.onnx", x) - want).max() <= 1e-4 * np.abs(want).max()
+
+
+@pytest.fixture
+def present_made(captured):
+    """A tiny network in two branches, fresh for every test, and the original's graph."""
+    original = captured("tiny_resnet")
+    return build(original, cpu_and("gpu", original.graph, "project")), original.graph
+
+
+def first_of(model, kind):
+    """Name and module of the first layer of a kind."""
+    return next((name, part) for name, part in model.named_modules() if isinstance(part, kind))
+
+
+def swap(model, kind, new):
+    """Put another layer in the place of the first of a kind; its name."""
+    name, _ = first_of(model, kind)
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, new)
+    return name
+
+
+def test_network_is_copied_and_left_as_it_was(present_made):
+    model, graph = present_made
+    model.train().double()
+    before, state = snapshot.of_module(model), snapshot.of_random_state()
+    copied = as_it_is(model, graph)
+    assert snapshot.of_module(model) == before
+    assert snapshot.of_random_state() == state
+    assert not copied.training
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(copied(x), model.eval()(x.double()).float(), atol=1e-5)
+
+
+def test_layer_of_another_kind_is_refused_by_name(present_made):
+    model, graph = present_made
+    name = swap(model, nn.ReLU, nn.GELU())
+    with pytest.raises(StretchError, match=rf"`{name}` is GELU, it was ReLU"):
+        as_it_is(model, graph)
+
+
+def test_weights_of_another_shape_are_refused_by_name(present_made):
+    model, graph = present_made
+    name = swap(model, nn.Linear, nn.Linear(64, 3))
+    with pytest.raises(StretchError, match=rf"`{name}.weight` is 3×64, it was 10×64"):
+        as_it_is(model, graph)
+
+
+def test_network_within_another_module_is_refused(present_made):
+    model, graph = present_made
+    with pytest.raises(StretchError, match="the network is Sequential, no longer the BranchedModel"):
+        as_it_is(nn.Sequential(model), graph)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weight_that_is_not_finite_is_named(present_made, value):
+    model, graph = present_made
+    name, conv = first_of(model, nn.Conv2d)
+    with torch.no_grad():
+        conv.weight[0, 0, 0, 0] = value
+    with pytest.raises(StretchError, match=rf"`{name}.weight` is not finite"):
+        as_it_is(model, graph)
+
+
+def test_fingerprint_changes_with_any_weight_or_statistic_and_back(present_made):
+    model, _ = present_made
+    built = fingerprint(model)
+    seen = {built}
+    for _, kind, key in [
+        (0, nn.Conv2d, "weight"),
+        (1, nn.BatchNorm2d, "running_mean"),
+        (2, nn.BatchNorm2d, "bias"),
+        (3, nn.Linear, "bias"),
+    ]:
+        tensor = getattr(first_of(model, kind)[1], key).data.view(-1)
+        before = tensor[-1].clone()
+        tensor[-1] += 1e-3
+        seen.add(fingerprint(model))
+        tensor[-1] = before
+    assert len(seen) == 5
+    assert fingerprint(model) == built
+
+
+@pytest.fixture(scope="module")
+def answer_made():
+    """A plan and a network, nothing written."""
+    return branch("tiny_resnet", "pixel6", config=PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1), weights="none")
+
+
+def test_answer_has_the_plans_figures_and_its_warnings_after_its_own(answer_made):
+    answer, planned = answer_made.answer(), answer_made.plan.answer()
+    assert answer.predicted == planned.predicted
+    assert answer.segments == planned.segments
+    assert len(answer.warnings) == len(answer_made.warnings) + len(planned.warnings) > 0
+    assert answer.warnings[len(answer_made.warnings) :] == planned.warnings
+
+
+def test_calibrated_segments_are_told_with_their_errors(answer_made):
+    calibrated = dataclasses.replace(answer_made, calibration=[SegmentError("s1", 0.5, 0.25)])
+    assert calibrated.to_json()["calibration"] == [{"segment": "s1", "before": 0.5, "after": 0.25}]

@@ -1,11 +1,17 @@
-import json
+"""`stretch train`, `extract` and `refine`: from a recipe to weights, to a bundle, to a better one."""
 
+import json
+import shutil
+
+import numpy as np
 import pytest
 
-from tests.stretch.cli.commands import call
+from tests.stretch.cli.commands import call, tree
 from tests.stretch.train.recipes import network, supernet
 
 pytest.importorskip("torch")
+
+
 pytestmark = pytest.mark.torch
 
 
@@ -44,6 +50,7 @@ def make():
     return tiny_resnet()
 """
 
+
 START = "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"
 
 
@@ -81,3 +88,45 @@ def test_two_processes_train_python_code_that_is_trusted(tmp_path):
     result = subprocess.run([sys.executable, "-c", START, *words, *more], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["metrics"]["processes"] == 2
+
+
+@pytest.mark.parametrize(("count", "reason"), [(12, "nothing to rank"), (3, "too few")])
+def test_run_that_cannot_be_ranked_is_refused_before_anything_is_written(capsys, tmp_path, count, reason):
+    (tmp_path / "recipe.toml").write_text('model = "tiny_resnet"\ndevice = "mi9"\n')
+    result = call(capsys, "extract", tmp_path, "--rank", count)
+    assert result.code == 1
+    assert reason in result.message
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]
+
+
+@pytest.fixture
+def bundle(tiny_bundle, tmp_path):
+    (tmp_path / "images").mkdir()
+    some = np.kron(2 * np.random.default_rng(0).standard_normal((40, 3, 2, 2)), np.ones((16, 16))).astype(np.float32)
+    np.save(tmp_path / "images" / "some.npy", some)
+    return shutil.copytree(tiny_bundle, tmp_path / "bundle")
+
+
+def asked(bundle, *more):
+    return ("refine", bundle, "--images", bundle.parent / "images", "--image-count", 32, "--run-images", 2, *more)
+
+
+def test_people_are_told_what_changed_and_where_the_bundle_is(capsys, bundle):
+    result = call(capsys, *asked(bundle, "--steps", 2, "--out", bundle.parent / "new"))
+    assert result.code == 0, result.err
+    assert "2 steps in" in result.out
+    assert "before, on 10 images held back" in result.out
+    assert result.out.rstrip().endswith(f"stretch run {bundle.parent / 'new'}")
+    assert call(capsys, "verify", bundle.parent / "new").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [(("--minutes", "0"), 2, "--minutes 0 is no time to refine for"), (("--steps", "0"), 2, "steps")],
+)
+def test_wrong_words_are_refused_and_nothing_is_left(capsys, bundle, words, code, why):
+    before = tree(bundle.parent)
+    result = call(capsys, *asked(bundle, *words))
+    assert result.code == code
+    assert why in result.message
+    assert tree(bundle.parent) == before

@@ -1,3 +1,5 @@
+"""A bundle again in lower precision: what changes, what that loses, and what is refused."""
+
 import dataclasses
 import hashlib
 import shutil
@@ -15,13 +17,18 @@ from scheduler.bundle.manifest import FileEntry
 from scheduler.checks.verify import verify_bundle
 from scheduler.delegates import DspDelegate
 from scheduler.runtime.session import Session
+from stretch.export.answer import ChipSignature, aot_answer, contexts_answer, export_answer
+from stretch.export.lowering import LAYER_IMAGES, Lowering
 from stretch.export.precision import export_precision, planned_precision
-from stretch.quantize.compare import loss
+from stretch.export.tflite.aot import Compiled
+from stretch.quantize.compare import Loss, loss
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import replay, runner
+from tests.onnx_runtime import output
 from tests.scheduler.bundles import stating, two_branches
 
 IMAGES = synthetic_images((1, 3, 8, 8), 16)
+
 
 #: Int8 on ONNX Runtime's CPU kernels, wherever the tests run.
 ON_CPU = {"dsp": "cpu"}
@@ -270,3 +277,64 @@ def test_agreement_of_the_files_that_were_run_is_not_that_of_the_new_ones(floats
     bundle = dataclasses.replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, agreement=agreement))
     made = export_precision(bundle, tmp_path / "made", {"dsp": "int8"}, IMAGES, "synthetic").manifest
     assert made.agreement == msgspec.structs.replace(agreement, bundle=None)
+
+
+LOWERING_IMAGES = synthetic_images((1, 3, 8, 8), 8)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return load_bundle(two_branches(tmp_path_factory.mktemp("lowering") / "b", processors=("cpu", "dsp", "gpu")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+def test_loss_is_that_of_the_output_given_what_the_float_form_reads(bundle, precision):
+    first = next(sub for sub in bundle.manifest.subgraphs if sub.inputs == bundle.manifest.inputs)
+    lowered = Lowering(bundle, {first.name: precision}, LOWERING_IMAGES, lambda *_: None).lower(first)
+    want = np.stack([output(bundle.file(first.file), x) for x in LOWERING_IMAGES])
+    got = np.stack([output(lowered.model.SerializeToString(), x) for x in LOWERING_IMAGES])
+    assert lowered.precision == precision
+    assert (lowered.edges is None) == (precision == "fp16")
+    assert lowered.loss.snr_db == pytest.approx(20 * np.log10(np.linalg.norm(want) / np.linalg.norm(want - got)), abs=1.0)
+    assert len(LOWERING_IMAGES) > LAYER_IMAGES
+    assert lowered.layers
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A bundle whose dsp is int8, and what its export came to."""
+    folder = tmp_path_factory.mktemp("answer")
+    floats = load_bundle(two_branches(folder / "floats", processors=("cpu", "dsp")))
+    export = export_precision(floats, folder / "int8", {"dsp": "int8"}, synthetic_images((1, 3, 8, 8), 8), "synthetic")
+    return folder / "int8", export
+
+
+def test_only_what_was_compared_has_a_loss(made):
+    folder, export = made
+    answer = export_answer(folder, "onnx", export.manifest, export.losses, ["be careful"])
+    assert {sub.name for sub in answer.subgraphs if sub.cosine is not None} == {
+        s.name for s in export.manifest.subgraphs if s.precision == "int8"
+    }
+    for sub in answer.subgraphs:
+        if sub.cosine is not None:
+            assert (sub.cosine, sub.snr_db) == (export.losses[sub.name].cosine, export.losses[sub.name].snr_db)
+    assert answer.checks == export.manifest.checks["precision"]
+    assert answer.warnings == ["be careful"]
+
+
+def test_code_for_chips_is_told_by_chip_and_subgraph(made):
+    folder, export = made
+    checked = {**export.manifest.checks, "contexts": {"some": 1}, "aot": {"other": 2}}
+    manifest = type(export.manifest)(**{**{f: getattr(export.manifest, f) for f in export.manifest.__struct_fields__}, "checks": checked})
+    losses = {"one": {"a": Loss(0.5, 3.0), "b": Loss(1.0, 60.0)}, "two": {"a": Loss(0.25, 1.0)}}
+    contexts = contexts_answer(folder, manifest, losses, [])
+    assert [(each.chip, each.name, each.cosine) for each in contexts.subgraphs] == [
+        ("one", "a", 0.5),
+        ("one", "b", 1.0),
+        ("two", "a", 0.25),
+    ]
+    assert (contexts.format, contexts.checks) == ("qnn", {"some": 1})
+    aot = aot_answer(folder, manifest, {"one": {"a": Compiled(7, losses["one"]["a"])}}, [])
+    assert aot.subgraphs == [ChipSignature(name="a", chip="one", operators=7, cosine=0.5, snr_db=3.0)]
+    assert (aot.format, aot.checks) == ("tflite", {"other": 2})

@@ -1,3 +1,5 @@
+"""A bundle appears whole in its place or not at all, and what others have there stays."""
+
 import errno
 import os
 import re
@@ -13,6 +15,7 @@ from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input, verify_bundle
 from scheduler.runtime.session import Session
+from stretch.export.exchange import exchange, place
 from stretch.export.staging import UNFINISHED, check_target, copy_files, file_entry, staged, write_manifest
 from tests.scheduler.bundles import two_branches
 
@@ -162,6 +165,7 @@ while True:
             write_manifest(folder, bundle.manifest)
 """
 
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -276,3 +280,41 @@ def test_files_of_a_bundle_are_copied_with_their_hashes_but_those_left_out(tmp_p
     assert copied == {name: entry for name, entry in bundle.manifest.files.items() if name != "stem.onnx"}
     assert copied == {name: file_entry(tmp_path / "copy" / name) for name in copied}
     assert not (tmp_path / "copy" / "stem.onnx").exists()
+
+
+def folder(path):
+    path.mkdir()
+    (path / path.name).touch()
+    return path
+
+
+def test_two_folders_trade_names(tmp_path):
+    a, b = folder(tmp_path / "a"), folder(tmp_path / "b")
+    assert exchange(a, b)
+    assert (a / "b").exists()
+    assert (b / "a").exists()
+
+
+def test_exchange_with_a_name_that_nobody_has_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        exchange(folder(tmp_path / "a"), tmp_path / "b")
+    assert (tmp_path / "a" / "a").exists()
+
+
+def test_folder_gets_a_free_name(tmp_path):
+    assert place(folder(tmp_path / "a"), tmp_path / "b")
+    assert (tmp_path / "b" / "a").exists()
+
+
+@pytest.mark.parametrize("taken", ["folder", "empty", "file"])
+def test_name_that_is_taken_stays_with_who_has_it(tmp_path, taken):
+    b = tmp_path / "b"
+    if taken == "folder":
+        folder(b)
+    elif taken == "empty":
+        b.mkdir()
+    else:
+        b.write_text("")
+    assert not place(folder(tmp_path / "a"), b)
+    assert (tmp_path / "a" / "a").exists()
+    assert not (b / "a").exists()

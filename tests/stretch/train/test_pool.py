@@ -1,15 +1,33 @@
+"""Designs of a pool, and how they are ranked by what was trained."""
+
+from pathlib import Path
+
 import msgspec
+import numpy as np
 import pytest
 
 from predictors.errors import InfeasibleError
 from stretch.planning.config import PlanConfig
+from stretch.planning.cost.accuracy import AccuracyPredictor
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.plan import evaluate, plan
+from stretch.train.answer import ranking_answer
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import small_resnet
 
-pytest.importorskip("torch")
-from stretch.train.pool import designs_between, fastest_designs, random_designs
+torch = pytest.importorskip("torch")
+
+from predictors.errors import StretchError  # noqa: E402
+from stretch.planning.cost.accuracy import FEATURES, segment_features  # noqa: E402
+from stretch.train.pool import (  # noqa: E402
+    designs_between,
+    fastest_designs,
+    random_designs,
+)
+from stretch.train.rank import LEAST, fit, rank  # noqa: E402
+from stretch.train.recipe import load_recipe  # noqa: E402
+from stretch.train.session import train_recipe  # noqa: E402
+from tests.stretch.train.recipes import network  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -61,3 +79,54 @@ def test_fastest_designs_are_the_planners_and_share_their_meeting_points():
     best = plan(graph, profile, msgspec.structs.replace(config, macs=(0.8, 1.2))).run.makespan_ms
     assert times[0] >= best - 1e-9
     assert len({tuple((s.start, s.end, s.join) for s in d.segments) for d in found}) == 1
+
+
+@pytest.fixture(scope="module")
+def drawn(captured):
+    graph = captured("tiny_resnet").graph
+    return graph, random_designs(graph, specified("mi9"), ("cpu", "gpu"), 30, (0.7, 1.3), seed=1)
+
+
+@pytest.mark.slow
+def test_linear_truth_is_found_and_ranked_on_designs_left_out(drawn):
+    graph, designs = drawn
+    truth = np.random.default_rng(0).normal(size=len(FEATURES)) * 0.02
+    accuracies = [0.9 + sum(float(row @ truth) for row in segment_features(graph, d).values()) for d in designs]
+    predictor, held_out = fit(graph, designs, accuracies)
+    assert predictor.rank_correlation > 0.95
+    assert predictor.p_value < 0.01
+    assert np.allclose(held_out, accuracies, atol=0.01)
+    for design, accuracy in zip(designs, accuracies, strict=True):
+        assert predictor.predict(graph, design) == pytest.approx(accuracy, abs=0.005)
+
+
+def test_held_out_prediction_ignores_the_accuracy_of_its_design(drawn):
+    graph, designs = drawn
+    accuracies = list(np.random.default_rng(3).normal(0.9, 0.01, len(designs)))
+    before = fit(graph, designs, accuracies)[1]
+    accuracies[7] += 0.5
+    after = fit(graph, designs, accuracies)[1]
+    assert after[7] == pytest.approx(before[7], abs=1e-12)
+
+
+def test_equal_accuracies_cannot_be_ranked(drawn):
+    graph, designs = drawn
+    with pytest.raises(StretchError, match="nothing to rank"):
+        fit(graph, designs, [0.9] * len(designs))
+
+
+@pytest.mark.slow
+def test_run_of_one_network_and_too_few_designs_cannot_be_ranked(tmp_path):
+    path = network(tmp_path)
+    run = train_recipe(load_recipe(path, ("train.epochs=1",)), tmp_path, tmp_path / "run").run
+    with pytest.raises(StretchError, match="nothing to rank"):
+        rank(run, LEAST)
+    with pytest.raises(StretchError, match="too few to rank"):
+        rank(run, LEAST - 1)
+
+
+def test_ranking_has_the_predictors_figures_without_its_weights():
+    predictor = AccuracyPredictor(model="m", base=0.5, weights={}, designs=12, rank_correlation=0.75, p_value=0.01, rmse=0.02)
+    found = ranking_answer(Path("accuracy.json"), predictor)
+    figures = {name: getattr(predictor, name) for name in ("designs", "rank_correlation", "p_value", "rmse")}
+    assert msgspec.structs.asdict(found) == {"file": Path("accuracy.json"), "source": "measured", **figures}

@@ -1,5 +1,8 @@
+"""Recipes: keys, values, paths, and what is refused."""
+
 import os
 import tomllib
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.train.config import TrainConfig
+from stretch.train.paths import rooted
 from stretch.train.recipe import DataConfig, Recipe, SupernetConfig, find_recipe, load_recipe, recipe_to_toml
 
 
@@ -22,7 +26,11 @@ HEAD = 'model = "tiny_resnet"\ndevice = "mi9"\n'
 
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
+
+
 ratios = st.floats(1e-6, 1e6)
+
+
 recipes = st.builds(
     Recipe,
     model=words,
@@ -155,3 +163,73 @@ def test_error_of_a_nested_key_names_all_of_it(tmp_path, change, where, hint):
         load_recipe(path, (change,))
     assert where in caught.value.message
     assert hint is None or hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "change", [{"epochs": 0}, {"batch": 0}, {"learning_rate": 0}, {"amp": "fp8"}, {"label_smoothing": 1.0}, {"lr": 0.1}]
+)
+def test_value_out_of_range_or_unknown_key_is_refused(change):
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(change, TrainConfig)
+
+
+def test_defaults_are_the_paper_s():
+    config = TrainConfig()
+    assert (config.epochs, config.batch, config.learning_rate, config.momentum, config.weight_decay) == (100, 256, 0.2, 0.9, 5e-5)
+
+
+RECIPE = """
+model = "nets/mine.py:make"
+device = "mi9"
+weights = "w.pth"
+design = "d.toml"
+[data]
+name = "images"
+path = "../photos"
+[plan]
+accuracy = "accuracy.json"
+[supernet]
+designs = ["a.toml", "/b.toml"]
+"""
+
+
+def test_files_and_folders_of_a_recipe_are_relative_to_its_own_folder(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "r.toml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for written in (tmp_path / "r.toml", Path("../r.toml")):
+        found = load_recipe(written)
+        assert Path(found.design).resolve() == tmp_path / "d.toml"
+        assert Path(found.data.path).resolve() == (tmp_path / "../photos").resolve()
+        assert Path(found.weights).resolve() == tmp_path / "w.pth"
+        assert Path(found.plan.accuracy).resolve() == tmp_path / "accuracy.json"
+        assert [Path(each).resolve() for each in found.supernet.designs] == [tmp_path / "a.toml", Path("/b.toml")]
+        file, _, factory = found.model.rpartition(":")
+        assert (Path(file).resolve(), factory) == (tmp_path / "nets/mine.py", "make")
+
+
+def test_what_the_command_line_names_is_relative_to_where_the_command_runs(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "r.toml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = load_recipe(tmp_path / "r.toml", ("data.path=mine", "design=own.toml", "supernet.designs=['c.toml']"))
+    assert Path(found.data.path) == tmp_path / "elsewhere/mine"
+    assert Path(found.design) == tmp_path / "elsewhere/own.toml"
+    assert [Path(each) for each in found.supernet.designs] == [tmp_path / "elsewhere/c.toml"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [*(("weights", word) for word in ("default", "none", ""))],
+)
+def test_names_that_are_no_paths_and_absolute_paths_stay(key, value):
+    assert rooted(key, value, Path("/folder")) == value
+
+
+def test_home_is_expanded():
+    assert rooted("data.path", "~/photos", Path("/folder")) == str(Path.home() / "photos")
+
+
+def test_model_that_is_an_onnx_file_is_a_file(tmp_path):
+    assert rooted("model", "nets/mine.onnx", tmp_path) == str(tmp_path / "nets/mine.onnx")
+    assert rooted("model", "resnet18", tmp_path) == "resnet18"

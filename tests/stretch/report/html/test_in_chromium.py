@@ -34,7 +34,7 @@ def browser():
         ("search", (*TINY, "--processors", "cpu,gpu", *LOOSE, "--top", 4), 0),
         ("simulate", ("BUNDLE", "--inferences", 50, "--busy", "gpu=0.9@5:60", "--or", "cpu", "--beside", "BUNDLE"), 0),
     ],
-    ids=["branch", "exact", "refused", "search", "predict", "simulate", "run"],
+    ids=["exact", "refused", "search", "simulate"],
 )
 def test_report_loads_offline_fits_and_is_accessible(browser, bundle_dir, tmp_path, capsys, verb, words, code):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
