@@ -12,7 +12,6 @@ from urllib.parse import unquote, urldefrag
 import pytest
 
 from tests.contracts.repository import ROOT
-from tests.docs.pages import pages
 
 pytest.importorskip("mkdocs")
 
@@ -51,21 +50,6 @@ class _Read(HTMLParser):
             self.loaded.append(found["src"])
         if tag == "link" and found.get("rel") in ("stylesheet", "icon", "preload"):
             self.loaded.append(found["href"])
-
-
-@pytest.mark.slow
-def test_every_page_of_the_documentation_is_in_the_order_of_its_index(hooks):
-    order = hooks.navigation((ROOT / "docs" / "README.md").read_text())
-    listed = [page if isinstance(page, str) else next(iter(page.values())) for part in order for page in _pages_of(part)]
-    assert len(listed) == len(set(listed))
-    shown = {page.as_posix() for page in pages() if page.parts[0] in ("docs", "experiments", "recipes")}
-    assert set(listed) == shown | {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"}
-    assert [next(iter(part)) for part in order] == ["Home", "Guides", "Explanations", "Reference", "Experiments", "Project"]
-
-
-def _pages_of(part):
-    [found] = part.values()
-    return [found] if isinstance(found, str) else found
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from experiments.gpu import origin
-from experiments.records import About, Commit, Facts, Machine, read_record, this_commit, write_record
+from experiments.records import About, Facts, Machine, read_record, this_commit, write_record
 from predictors.errors import StretchError
 
 TABLES = {"phases": [{"phase": "plan", "seconds": 1.5}, {"phase": "export", "seconds": 4}]}
@@ -43,10 +43,6 @@ def repository(tmp_path):
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "first")
     return tmp_path
-
-
-def test_commit_is_head_and_clean_after_a_commit(repository):
-    assert this_commit(repository) == Commit(git(repository, "rev-parse", "HEAD"), dirty=False)
 
 
 def test_changed_code_makes_a_commit_dirty(repository):

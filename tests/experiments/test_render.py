@@ -32,12 +32,6 @@ def test_block_of_a_table_is_filled_with_its_origin(root):
     assert lines[7] == "<!-- /block -->"
 
 
-def test_rendering_twice_changes_nothing(root):
-    page = f"<!-- block {RECORD}#phases -->\n<!-- /block -->\n\n<!-- block times -->\n<!-- /block -->\n"
-    once = render(page, "README.md", root)
-    assert render(once, "README.md", root) == once
-
-
 @pytest.mark.parametrize(
     ("page", "reason"),
     [
@@ -104,12 +98,6 @@ def test_table_has_the_rows_columns_and_titles_that_are_chosen_in_their_order(te
         "| The c | – | – to 2 |",
         "| a b | yes | 0.90 to 1.13 |",
     ]
-
-
-def test_table_without_choice_is_whole_and_sets_numbers_to_the_right(templates_root):
-    lines = filled(templates_root, "{{ table r }}").splitlines()
-    assert lines[:3] == ["| network | ms | low | high | kept |", "|---|---:|---:|---:|---:|", "| a b | 1.50 | 0.900 | 1.13 | yes |"]
-    assert len(lines) == 4
 
 
 def test_whole_table_is_followed_by_what_its_numbers_depend_on(templates_root):

@@ -5,10 +5,9 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy
-import pytest
 
 import stretch
-from stretch.environment import OTHERS, folder, other_owner, version
+from stretch.environment import OTHERS, folder, version
 
 
 def test_version_is_that_of_the_installed_distribution():
@@ -21,11 +20,6 @@ def test_version_of_an_absent_distribution_is_none():
 
 def test_folder_is_where_the_package_lies():
     assert folder("stretch") == Path(stretch.__file__).resolve().parent
-
-
-@pytest.mark.slow
-def test_package_of_another_distribution_has_an_owner():
-    assert other_owner("numpy") == "numpy"
 
 
 def test_every_package_that_an_extra_of_a_delegate_brings_has_its_version_told():

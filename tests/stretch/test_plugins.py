@@ -46,30 +46,6 @@ def test_broken_entry_point_is_left_out_with_a_warning(tmp_path):
     assert "out of order" in result.stderr
 
 
-@pytest.mark.slow
-def test_family_of_another_package_builds_models(tmp_path):
-    body = """
-from torch import nn
-from stretch.models.families import families
-
-@families.register("acme")
-class Acme:
-    prefix = "acme:"
-    def names(self): return ["net"]
-    def build(self, name): return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-    def input_shape(self, name): return (1, 3, 8, 8)
-    def default_weights(self, name): return None
-    def checked(self): return frozenset()
-"""
-    package(tmp_path, "acme_plugin", body)
-    (tmp_path / "acme_plugin-1.0.dist-info" / "entry_points.txt").write_text("[nn_stretch.families]\nacme = acme_plugin\n")
-    result = run(
-        tmp_path,
-        "from stretch.models import load_model, model_names\nprint(model_names('acme*'))\nprint(type(load_model('acme:net').module).__name__)",
-    )
-    assert result.stdout.splitlines() == ["[('acme:net', 'acme')]", "Sequential"]
-
-
 FAULTY = '''
 from pathlib import Path
 

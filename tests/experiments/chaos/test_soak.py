@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from experiments.chaos.soak import Sample, over_time, slope, soaked, summed
+from experiments.chaos.soak import Sample, over_time, slope, summed
 
 
 def grown(count, mib):
@@ -27,15 +27,3 @@ def test_parts_of_the_time_have_their_medians_and_all_of_them_count():
     rows = over_time(grown(100, float))
     assert [row["mib"] for row in rows] == [each * 10 + 4.5 for each in range(10)]
     assert len(over_time(grown(3, float))) == 3
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_short_soak_loses_nothing_and_leaves_nothing(tmp_path):
-    from experiments.chaos.run import made
-
-    found, samples, left = soaked(made(tmp_path / "bundle"), 5.0, 0)
-    assert found["inferences"] > 0
-    assert found["faults"] > 0
-    assert (found["lost"], found["wrong"], left) == (0, 0, 0)
-    assert samples[-1].seconds >= 4

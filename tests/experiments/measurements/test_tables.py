@@ -3,8 +3,7 @@
 import pytest
 
 from experiments.measurements import boards, npu
-from experiments.measurements import transformers as phones_transformers
-from experiments.measurements.phones import implementation, kernel_latencies, latencies
+from experiments.measurements.phones import latencies
 from predictors.measurements.networks import load_measurements
 from tests.predictors.networks import Net
 
@@ -58,12 +57,6 @@ def test_only_rows_that_ran_on_the_npu_alone_are_kept():
         assert not list(npu.latencies([row | change]))
 
 
-def test_columns_of_transformers_become_rows_in_ms():
-    row = {"model": "mit-b0", "FLOPS": "1", "size": "2", "pixel4|1large|quant|mean": "1500.0", "pixel4|1large|quant|std": "12"}
-    (latency,) = phones_transformers.latencies([row])
-    assert (latency.device, latency.core_set, latency.precision, latency.ms, latency.std_ms) == ("pixel4", "1large", "int8", 1.5, 0.012)
-
-
 @pytest.mark.slow
 def test_published_multiply_accumulates_of_ncnns_networks():
     graphs = load_measurements("boards").graphs
@@ -94,31 +87,9 @@ def row(operation, kernel, **shape):
     return {"model": "net", "operation": operation, "feature": str(keys | shape), "s10|gpu|float": "250", "s10|gpu|kernel": kernel}
 
 
-ROWS = [
-    row("CONV_2D", "convolution_2d_0_linked_:_relu_1", Input_channel=3, Input_shape="32"),
-    row("CONV_2D", "convolution_2d_2_linked_:_relu_3"),
-    row("CONV_2D", "convolution_winograd_4x4_6x6_4"),
-    row("MEAN", "mean_6", Output_shape="8"),
-    row("FULLY_CONNECTED", "fully_connected_7", Input_shape="-"),
-]
-
-
 def test_times_become_milliseconds_and_precisions_ours():
     whole = {**ROW, "pixel4|1large|quant|mean": "700", "pixel4|1large|quant|std": "1", "pixel4|gpu|float|std": "20"}
     found = {(each.processor, each.core_set, each.precision): each for each in latencies([whole])}
     assert found["cpu", "1large", "fp32"].ms == 1.50025
     assert found["cpu", "1large", "int8"].ms == 0.7
     assert (found["gpu", "all", "fp16"].ms, found["gpu", "all", "fp16"].std_ms) == (2.0, 0.02)
-
-
-def test_kernels_carry_the_implementation_that_their_name_tells():
-    made = list(kernel_latencies(ROWS, {"net": network()}))
-    assert [each.implementation for each in made] == [
-        "convolution_2d",
-        "convolution_2d",
-        "convolution_winograd_4x4_6x6",
-        "mean",
-        "fully_connected",
-    ]
-    assert {each.ms for each in made} == {0.25}
-    assert implementation("depthwise_convolution_36_linked_:_relu_37") == "depthwise_convolution"

@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure
 
-from experiments.paper.chart import MARKS, Point, marked, point_of
+from experiments.paper.chart import MARKS, marked, point_of
 from experiments.records import About, Facts, Machine, write_record
 
 ROWS = [{"name": "a", "ms": 2.0, "predicted": 3.0, "±": 0.5}, {"name": "b", "ms": None, "predicted": 4.0, "±": None}]
@@ -33,11 +33,6 @@ def record(tmp_path):
         about=about,
         machine=Machine("p", 1, 1.0, "s"),
     )
-
-
-def test_point_has_the_source_that_the_record_states_for_its_cell(record):
-    assert point_of(record, "t", ROWS[0], "ms") == Point(2.0, "measured")
-    assert point_of(record, "t", ROWS[0], "predicted", "series") == Point(3.0, "predicted", "series")
 
 
 def test_interval_is_either_its_ends_or_half_of_it(record):

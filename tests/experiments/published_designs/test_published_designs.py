@@ -18,8 +18,7 @@ pytest.importorskip("torch")
 
 from experiments.published_designs import predict as module
 from experiments.published_designs.designs_file import PublishedDesign, read_designs
-from experiments.published_designs.predict import Basis, alone_rows, errors, predict
-from experiments.published_designs.run import main
+from experiments.published_designs.predict import errors
 
 HEAD = "design,model,ms,cpu depths,cpu widths,cpu ms,gpu depths,gpu widths\n"
 
@@ -162,19 +161,6 @@ def test_hidden_channels_are_always_whole_groups(width, multiplier, group):
     assert own <= group
 
 
-@pytest.mark.parametrize(
-    ("table", "reason"),
-    [
-        (StageTable((3, 4, 6), (256, 512, 1024)), "has 3 stages, the network 4"),
-        (StageTable((4, 4, 6, 3), ORIGINAL.widths), "has 4 blocks in stage 1, the network 3"),
-        (StageTable(ORIGINAL.depths, ORIGINAL.widths, multipliers=(0.5,) * 4), "has the multipliers"),
-    ],
-)
-def test_table_of_another_network_is_refused(table, reason):
-    with pytest.raises(StretchError, match=reason):
-        draft_of(GRAPH, {"cpu": table}, "cpu")
-
-
 HALF = {"cpu": StageTable((3, 4, 6, 3), (128, 256, 512, 1024)), "gpu": StageTable((2, 2, 4, 2), (192, 384, 768, 1536))}
 
 
@@ -191,22 +177,6 @@ def design(branches=HALF, ms=None, alone=None):
     return PublishedDesign("d", "resnet50", "mi9", branches, None, None, (), {}, ms, alone or {}, None, "nowhere")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("basis", ["0.1.0"])
-def test_processors_as_fast_as_predicted_give_the_prediction(basis):
-    made = predict(design(), Basis(basis))
-    own = {name: made.alone_ms(name) for name in HALF}
-    again = predict(design(alone=own), Basis(basis))
-    assert again.anchored_ms() == pytest.approx(made.result.run.makespan_ms, rel=1e-6)
-
-
-def test_network_as_it_is_has_its_times_alone():
-    made = predict(design(branches={}, alone={"dsp": 30.0}), Basis("0.1.0"))
-    assert made.result is None
-    (row,) = alone_rows([made, made])
-    assert row["error %"] == pytest.approx(100 * (made.alone_ms("dsp") / 30 - 1), abs=0.06)
-
-
 def test_errors_are_counted_by_their_size():
     rows = [{"error %": each, "in the interval": inside} for each, inside in ((-5.0, True), (15.0, True), (-40.0, False))]
     told = errors(rows, "p", "designs", "error %")
@@ -219,16 +189,6 @@ def test_errors_are_counted_by_their_size():
     )
     assert told["predicted ÷ measured, median"] == 0.95
     assert errors([{"error %": None}], "p", "designs", "error %") is None
-
-
-FILE = "design,model,ms,cpu depths,cpu widths,cpu ms,dsp depths,dsp widths,dsp ms\nd,ResNet-34,18,3 4 6 3,48 88 176 352,24,2 3 4 2,40 80 160 320,27\n"
-
-
-def test_file_that_is_none_is_one_sentence(tmp_path, capsys):
-    path = tmp_path / "theirs.csv"
-    path.write_text(FILE.replace("3 4 6 3", "many"))
-    assert main([str(path)]) == 1
-    assert capsys.readouterr().err.startswith("error: line 2 of ")
 
 
 def test_record_has_the_published_stage_and_the_fastest_by_every_profile():

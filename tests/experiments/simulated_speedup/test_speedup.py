@@ -7,10 +7,9 @@ pytest.importorskip("torch")
 
 from experiments.lossless.run import DEVICES, PROFILES, profile
 from experiments.lossless.run import MODELS as ALL
-from experiments.records import read_record, this_commit
+from experiments.records import read_record
 from experiments.simulated_speedup.cases import COLUMNS, VARIED, Case, cases_of, planned_row
-from experiments.simulated_speedup.cuts import CUTS, PLACES, row_of
-from experiments.simulated_speedup.cuts import means as means_of_cuts
+from experiments.simulated_speedup.cuts import CUTS, row_of
 from experiments.simulated_speedup.devices import with_links, with_speed, without_contention
 from experiments.simulated_speedup.run import Part, part_of
 from experiments.simulated_speedup.summary import bounds, geo_mean, means, networks, varied
@@ -75,16 +74,6 @@ def test_more_places_to_cut_are_never_slower():
     assert row["network, device and profile"].endswith("mi9 cpu,dsp, 0.1.0")
 
 
-def test_means_are_over_the_networks_of_a_device():
-    names = [f"net{i}, {' '.join(place)}, {which}" for i in range(2) for which in PROFILES for place in PLACES]
-    columns = [f"{column}, {cuts}" for column in ("speed-up", "over sequential") for cuts in CUTS]
-    rows = [{"network, device and profile": name} | dict.fromkeys(columns, 2.0 if name.startswith("net0") else 0.5) for name in names]
-    found = means_of_cuts(rows)
-    assert len(found) == len(PROFILES) * len(PLACES)
-    assert all(row[column] == 1.0 for row in found for column in columns)
-    assert all(row["networks"] == 2 for row in found)
-
-
 @pytest.fixture(scope="module", params=["0.1.0", "fitted"])
 def device(request):
     return profile(request.param, "mi9")
@@ -121,11 +110,3 @@ def test_rows_of_another_commit_are_not_taken_up(tmp_path):
     path = tmp_path / "part.json"
     path.write_bytes(msgspec.json.encode(Part("0" * 40, {"a": {"case": "a"}})))
     assert part_of(path).rows == {}
-
-
-def test_rows_of_this_commit_are_taken_up_where_nothing_is_changed(tmp_path):
-    found, path = this_commit(), tmp_path / "part.json"
-    if found is None or found.dirty:
-        pytest.skip("files differ from the commit")
-    path.write_bytes(msgspec.json.encode(Part(found.hash, {"a": {"case": "a"}})))
-    assert list(part_of(path).rows) == ["a"]

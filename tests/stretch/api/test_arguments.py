@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
-from stretch.api.arguments import copy_module, full_shape, garbage_collection_frozen, other_weight_types, random_state_kept  # noqa: E402
+from stretch.api.arguments import copy_module, full_shape, garbage_collection_frozen, random_state_kept  # noqa: E402
 from tests.effort import examples  # noqa: E402
 from tests.stretch.api import snapshot  # noqa: E402
 
@@ -86,29 +86,11 @@ def test_weights_that_cannot_be_branched_are_named(module, says):
         copy_module(module(), SHAPE)
 
 
-def test_module_that_cannot_be_copied_is_refused_in_one_sentence():
-    module = small()
-    module.stream = open(__file__)  # noqa: SIM115 - a file cannot be copied
-    with module.stream, pytest.raises(StretchError, match="`Sequential` cannot be copied: TypeError"):
-        copy_module(module, SHAPE)
-
-
-@pytest.mark.parametrize(("dtype", "said"), [(torch.float32, None), (torch.float16, "float16"), (torch.float64, "float64")])
-def test_other_numbers_than_float32_are_named(dtype, said):
-    assert other_weight_types(small().to(dtype)) == said
-
-
 @pytest.mark.parametrize("shape", [[3, 32, 48], torch.Size((1, 3, 32, 48)), np.array([3, 32, 48])])
 def test_shape_may_leave_out_the_batch(shape):
     full = full_shape(shape)
     assert full == (1, 3, 32, 48)
     assert all(type(size) is int for size in full)
-
-
-def test_batch_and_shapes_of_several_inputs_are_taken_as_they_are():
-    assert full_shape((4, 3, 32, 48)) == (4, 3, 32, 48)
-    assert full_shape([(1, 3, 8, 8), [1, 16]]) == [(1, 3, 8, 8), (1, 16)]
-    assert full_shape({"x": (2, 5)}) == {"x": (2, 5)}
 
 
 @pytest.mark.parametrize("shape", [(224, 224), (3, 0, 32), (3, 2.5, 32), "3x32x32"])

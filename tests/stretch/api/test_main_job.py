@@ -12,7 +12,7 @@ from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api import branch  # noqa: E402
 from stretch.models.tiny import tiny_resnet  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.design.branch_design import DesignDraft, design_to_toml  # noqa: E402
+from stretch.planning.design.branch_design import design_to_toml  # noqa: E402
 from tests import onnx_runtime  # noqa: E402
 from tests.stretch.api import snapshot  # noqa: E402
 
@@ -136,28 +136,12 @@ def test_shape_that_is_none_is_refused_before_the_model_is_loaded():
     assert "load" not in phases
 
 
-def test_wrong_target_is_refused_before_any_work(tmp_path):
-    (tmp_path / "file").touch()
-    phases = []
-    with pytest.raises(StretchError, match="is no folder"):
-        branch("tiny_resnet", "pixel6", out=tmp_path / "file", progress=phases.append)
-    assert phases == []
-
-
 def test_device_of_one_processor_is_refused_before_anything_is_loaded():
     phases = []
     with pytest.raises(UsageError, match="at least two processors") as caught:
         branch("no_such_network", "raspberrypi5", progress=phases.append)
     assert phases == []
     assert "`stretch predict MODEL --device raspberrypi5`" in caught.value.hint
-
-
-def test_design_with_a_processor_the_device_lacks_is_refused():
-    import msgspec
-
-    draft = msgspec.toml.decode('[[segments]]\nname="s1"\nbranches=[{processor="dsp"},{processor="cpu"}]', type=DesignDraft)
-    with pytest.raises(UnknownNameError, match="unknown processor `dsp`"):
-        branch("tiny_resnet", "pixel6", design=draft, weights="none")
 
 
 @pytest.mark.slow

@@ -35,12 +35,6 @@ def test_unknown_model_gives_the_closest_name(capsys, folder):
     assert (result.code, result.message, result.hint) == (3, "unknown model `tiny_resnt`", "did you mean `tiny_resnet`?")
 
 
-def test_unknown_device_gives_the_closest_name(capsys, folder):
-    result = call(capsys, "branch", "tiny_resnet", "--device", "pixel7", "--out", folder / "bundle")
-    assert (result.code, result.message) == (3, "unknown device `pixel7`")
-    assert "`pixel6`, is another device" in result.hint
-
-
 @pytest.mark.parametrize(
     ("options", "flag"),
     [
@@ -127,12 +121,6 @@ def test_design_file_that_is_none_is_refused(capsys, folder, tmp_path, content):
     result = branch(capsys, folder, "--design", tmp_path / "design.toml")
     assert result.code in (1, 3)
     assert result.message
-
-
-def test_missing_weights_file_is_named(capsys, folder, tmp_path):
-    result = branch(capsys, folder, "--weights", tmp_path / "absent.pth")
-    assert result.code == 1
-    assert "absent.pth" in result.message
 
 
 def test_output_folder_with_other_things_is_kept(capsys, tmp_path):
@@ -323,12 +311,6 @@ def test_damaged_bundle_is_refused_and_left_as_it_is(capsys, bundle, damage, ver
     assert result.code == 1
     assert result.message
     assert tree(bundle) == before
-
-
-def test_missing_bundle_is_named(capsys, tmp_path):
-    result = call(capsys, "run", tmp_path / "absent", *QUICK)
-    assert result.code == 1
-    assert "absent" in result.message
 
 
 def test_interrupt_of_a_run_ends_with_130_and_writes_no_trace(capsys, bundle, tmp_path, monkeypatch):

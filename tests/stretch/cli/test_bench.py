@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from predictors.errors import UsageError
 from scheduler.measure.bench.runtimes import unavailable
-from stretch.cli.bench import read_shapes
 from tests.scheduler.measure.bench.nets import CHANNELS, FILTERS, conv_onnx
 from tests.stretch.cli.commands import call, spawn
 from tests.stretch.report.html.reading import checked
@@ -81,11 +79,3 @@ def test_files_are_timed_without_torch(tmp_path):
     code = "import sys; sys.modules['torch'] = None; sys.modules['scipy'] = None"
     done = spawn(code, "bench", path, "--with", "onnxruntime", *SHORT, "--json")
     assert done.code == 0, done.err
-
-
-def test_sizes_are_by_name_or_one_without():
-    assert read_shapes(None) == {}
-    assert read_shapes(["3x8x8"]) == {"": (1, 3, 8, 8)}
-    assert read_shapes(["x=1x2", "y=3"]) == {"x": (1, 2), "y": (3,)}
-    with pytest.raises(UsageError):
-        read_shapes(["3x8x8", "3x9x9"])

@@ -9,9 +9,6 @@ import pytest
 from stretch.quantize.images import fingerprint
 from tests.stretch.cli.commands import call, spawn
 
-#: Of the tiny network.
-CLASSES = 10
-
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
@@ -72,25 +69,6 @@ def test_every_share_is_that_of_the_torch_networks(stretch, branched, pictures):
     assert data["top5_overlap"]["value"] == pytest.approx(np.mean([len({*a} & {*b}) / 5 for a, b in zip(best, other, strict=True)]))
     assert data["images"] | {"path": ""} == {"path": "", "files": 60, "count": 60, "labels": "folders", "classes": 10}
     assert 0 < right["agreement"].mean() < 1
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_table_and_limit_and_placement_are_followed(stretch, branched, pictures, tmp_path):
-    bundle, model, _ = branched
-    files = sorted(pictures.rglob("*.png"))
-    mine, _ = scores(model, pictures)
-    best = mine.argmax(1)
-    # labelled as the network says, but for every third
-    labels = [int(best[i]) if i % 3 else int(best[i] + 1) % CLASSES for i in range(len(files))]
-    (tmp_path / "t.csv").write_text("file,label\n" + "".join(f"{f},{label}\n" for f, label in zip(files, labels, strict=True)))
-    code, data, _ = stretch("evaluate", bundle, "--images", tmp_path / "t.csv", "--crop", 1, "--map", "gpu=reference", "--json")
-    assert code == 0, data
-    assert data["top1"]["value"] == pytest.approx(2 / 3)
-    assert data["processors"]["gpu"]["delegate"] == "reference"
-    _, data, _ = stretch("evaluate", bundle, "--images", tmp_path / "t.csv", "--crop", 1, "--image-count", 20, "--json")
-    taken = [labels[i * 60 // 20] == best[i * 60 // 20] for i in range(20)]
-    assert (data["images"]["count"], data["top1"]["value"]) == (20, pytest.approx(np.mean(taken)))
 
 
 def folders(path, classes, per_class=2):

@@ -24,13 +24,6 @@ def test_convolution_has_a_time_and_its_activation_is_merged_into_it(stretch, bu
     assert "merged into `stem/conv`" in ops["stem/relu"]["reason"]
 
 
-def test_mapping_changes_delegate_and_reason(stretch, bundle_dir):
-    _, data, _ = stretch("explain", bundle_dir, "--map", "gpu=reference", "--json")
-    assert {op["delegate"] for op in data["ops"] if op["subgraph"] == "s1.gpu"} == {"reference"}
-    assert data["processors"]["gpu"]["reason"] == "mapped to reference"
-    assert data["processors"]["cpu"]["delegate"] == "cpu"
-
-
 def test_people_read_a_line_per_operator(stretch, bundle_dir):
     code, out, _ = stretch("explain", bundle_dir)
     assert code == 0

@@ -39,16 +39,6 @@ def images(tmp_path):
     return folder
 
 
-@pytest.mark.slow
-def test_plan_gives_the_precision_where_none_is_asked_for(stretch, trained, images, tmp_path):
-    code, data, err = stretch("export", trained, "--images", images, "--out", tmp_path / "out", "--json")
-    assert code == 0, data
-    assert {sub["precision"] for sub in data["subgraphs"] if sub["processor"] == "dsp"} == {"int8"}
-    assert {sub["precision"] for sub in data["subgraphs"] if sub["processor"] == "cpu"} == {"fp16"}
-    assert data["checks"]["images"] == {"source": "folder", "count": 10, "calibration": 10}
-    assert (err, data["warnings"]) == ("", [])
-
-
 def test_trained_weights_need_images(stretch, trained, tmp_path):
     code, _, err = stretch("export", trained, "--precision", "dsp=int8", "--out", tmp_path / "out")
     assert code == 2
@@ -138,23 +128,6 @@ def test_code_for_a_chip_is_written_and_run_by_those_who_trust_it(stretch, float
     code, data, _ = stretch(*words, "--trust-code")
     assert code == 0, data
     assert "simulated" in data["verdict"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("--format", "tflite", "--precision", "dsp=int8", "--aot", "sm8450")],
-)
-def test_signatures_are_compiled_of_a_tflite_file_that_is_there_alone(stretch, floats, tmp_path, words):
-    code, data, _ = stretch("export", floats, *words, "--out", tmp_path / "out", "--json")
-    assert (code, "there already" in data["error"]) == (2, True)
-
-
-def test_compiling_signatures_without_qualcomms_libraries_ends_with_the_install_line(tflite, tmp_path):
-    code = "import sys; sys.modules['onnxruntime_qnn'] = None"
-    result = spawn(code, "export", tflite, "--format", "tflite", "--aot", "sm8450", "--out", tmp_path / "out")
-    assert result.code == 5
-    assert install_line("litert", "qnn") in result.message + result.hint
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("told", ["by flags"])

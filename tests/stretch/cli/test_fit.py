@@ -49,18 +49,6 @@ def test_bad_measurements_are_refused_and_nothing_is_written(capsys, folder, fil
     assert not (folder.parent / "made.json").exists()
 
 
-def test_folder_to_write_into_that_is_missing_is_told_before_anything_is_read(capsys, folder):
-    result = call(capsys, "fit", folder, "--device", DEVICE, "--out", folder / "no" / "made.json")
-    assert result.code == 1
-    assert "there is no folder" in result.message
-
-
-def test_measurements_that_there_are_not_are_told(capsys):
-    result = call(capsys, "fit", "fones", "--device", DEVICE, "--out", "made.json")
-    assert result.code == 3
-    assert result.hint == "did you mean `phones`?"
-
-
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
@@ -86,11 +74,3 @@ def test_times_of_a_phone_are_brought_in(capsys, tmp_path):
     result = call(capsys, "profile", *words, "--json", "--quiet")
     assert result.code == 0, result.out
     assert json.loads(result.out)["networks"] == {"tiny_resnet": {"processor": "cpu[1large]", "precision": "fp32", "ms": 2.5}}
-
-
-def test_measurements_are_not_overwritten(capsys, tmp_path):
-    (tmp_path / "here.measurements").mkdir()
-    result = call(capsys, "profile", "--name", "here", "--processors", "cpu", "--out", tmp_path)
-    assert result.code == 1
-    assert "has measurements already" in result.message
-    assert "--resume" in result.hint

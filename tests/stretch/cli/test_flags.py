@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import UsageError
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
-from stretch.cli.boards import flags, not_there, where
+from stretch.cli.boards import flags, where
 from stretch.cli.inputs import read_inputs
 from stretch.cli.pictures import PictureRequest
 from tests.stretch.cli.commands import call
@@ -15,10 +15,6 @@ from tests.stretch.cli.commands import call
 @pytest.mark.parametrize("text", ["3×32×48", " 1x3x32x48"])
 def test_size_of_one_image_may_be_written_in_several_ways(text):
     assert read_inputs([text]) == (1, 3, 32, 48)
-
-
-def test_batch_is_the_first_of_four_numbers():
-    assert read_inputs(["4x3x32x48"]) == (4, 3, 32, 48)
 
 
 def test_several_inputs_have_names_or_an_order():
@@ -138,9 +134,3 @@ def test_extras_of_the_verb_and_of_the_user_are_named_once():
     place = where("me@board", None, None, "opencl, fit", None, more=("fit",))
     assert (place.host, place.extras) == ("me@board", ("fit", "opencl"))
     assert where(None, None, None, None, None) is None
-
-
-def test_only_flags_that_were_given_are_refused():
-    not_there({"--html": (None, "why")})
-    with pytest.raises(UsageError, match="--html does not go with --on: why"):
-        not_there({"--html": ("page", "why")})

@@ -22,14 +22,6 @@ def test_lists_every_delegate_with_its_availability(stretch):
     assert items["cpu"]["module"] == "scheduler.delegates.cpu"
 
 
-def test_people_read_a_line_per_delegate(stretch):
-    _, out, _ = stretch("delegates")
-    # a reason that is longer than the terminal is wide goes on in lines that name nothing
-    named = [line.split()[0] for line in out.splitlines()[1:] if line[:1].strip()]
-    assert named == sorted(named)
-    assert {"cpu", "null", "reference"} <= set(named)
-
-
 @pytest.fixture
 def broken_package(tmp_path, monkeypatch):
     """An installed package whose delegate cannot be imported."""
@@ -128,20 +120,3 @@ def completed(home, *words):
 )
 def test_bash_completes_verbs_flags_devices_and_models(tmp_path, words, found):
     assert set(completed(tmp_path, *words)) == found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shell", ["fish"])
-def test_models_are_completed_without_importing_torch(tmp_path, shell):
-    code = "import sys; sys.modules['torch'] = None; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"
-    env = {
-        **os.environ,
-        "_STRETCH_COMPLETE": f"complete_{shell}",
-        "_TYPER_COMPLETE_ARGS": "stretch branch resnet50",
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-        "COMP_WORDS": "stretch branch resnet50",
-        "COMP_CWORD": "2",
-    }
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert "resnet50" in done.stdout
-    assert done.stderr == ""

@@ -32,12 +32,6 @@ def test_pattern_that_matches_nothing_names_the_closest(capsys):
     assert "did you mean `resnet50`?" in err
 
 
-def test_details_of_too_many_models_ask_for_a_narrower_pattern(capsys):
-    code, _, err = run(capsys, "*", "--details")
-    assert code == 2
-    assert "give a narrower pattern" in err
-
-
 def test_details_are_of_the_size_that_is_asked_for(capsys):
     _, out, _ = run(capsys, "tiny_resnet", "--details", "--input", "3x64x64", "--json")
     (item,) = json.loads(out)["items"]

@@ -86,14 +86,6 @@ def test_notes_and_warnings_go_to_stderr(capsys):
     assert out.warnings == ["weights are random"]
 
 
-def test_quiet_silences_notes_and_warnings_but_remembers_warnings(capsys):
-    out = Output(quiet=True)
-    out.note("gpu runs on core 1")
-    out.warn("weights are random")
-    assert capsys.readouterr() == ("", "")
-    assert out.warnings == ["weights are random"]
-
-
 PROGRESS = """
 from stretch.cli.output import Output
 with Output(quiet={quiet}).progress("exporting", total=2) as step:
@@ -228,13 +220,6 @@ def test_unexpected_exception_is_one_sentence_without_traceback(capsys):
     assert "second line" not in err
 
 
-def test_debug_shows_the_traceback_and_keeps_the_exit_code(capsys):
-    code, _, err = outcome(capsys, UnknownNameError("it broke"), debug=True)
-    assert code == 3
-    assert "Traceback" in err
-    assert err.endswith("error: it broke\n")
-
-
 @pytest.mark.parametrize("as_json", [False, True])
 def test_interrupt_exits_with_130(capsys, as_json):
     code, out, err = outcome(capsys, KeyboardInterrupt(), as_json=as_json)
@@ -251,10 +236,3 @@ def test_of_many_processes_that_fail_alike_the_first_alone_says_so(capsys, monke
     monkeypatch.setenv(SPEAKER_VARIABLE, str(tmp_path / "failed"))
     failed = [outcome(capsys, StretchError("it broke")) for _ in range(3)]
     assert failed == [(1, "", "error: it broke\n"), (1, "", ""), (1, "", "")]
-
-
-def test_later_process_of_many_leaves_an_interruption_to_the_first(capsys, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    assert outcome(capsys, KeyboardInterrupt()) == (130, "", "")
-    monkeypatch.setenv("RANK", "0")
-    assert outcome(capsys, KeyboardInterrupt()) == (130, "", "error: interrupted\n")

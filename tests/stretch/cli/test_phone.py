@@ -1,8 +1,3 @@
-import os
-import signal
-import subprocess
-import sys
-
 import pytest
 
 from predictors.devices import PROFILE_FOLDER
@@ -84,27 +79,3 @@ def test_a_profile_of_ones_own_names_the_times(capsys, bundle, folder, adb, prog
     adb.ended()
     unknown = call(capsys, "run", folder, "--adb", "--benchmark-model", program, "--profile", "mine9")
     assert unknown.code == 3
-
-
-def test_a_bundle_without_a_tflite_file_is_refused_before_the_phone(capsys, adb, program, tmp_path):
-    adb.plays([])
-    failed = call(capsys, "run", two_branches(tmp_path / "bundle"), "--adb", "--benchmark-model", program)
-    assert (failed.code, "has no TFLite file" in failed.message) == (1, True)
-    assert adb.log == []
-
-
-@pytest.mark.slow
-def test_an_interrupt_leaves_nothing_on_the_phone(bundle, folder, adb, program, tmp_path, monkeypatch):
-    os.mkfifo(tmp_path / "hangs")
-    monkeypatch.setenv("ADB_HANGS", str(tmp_path / "hangs"))
-    first = bundle.manifest.subgraphs[0]
-    adb.plays([*START, *BENCHMARK, {"call": command(first.name, ("--use_xnnpack=true",), 3), "hangs": True}, *END])
-    words = ("run", folder, "--adb", "--benchmark-model", program, "--measurements", tmp_path / "m")
-    run = [sys.executable, "-P", "-c", "from stretch.cli import app\napp()", *map(str, words)]
-    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert (tmp_path / "hangs").read_text() == "now"
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=120)
-    assert process.returncode == 130, told
-    adb.ended()
-    assert not (tmp_path / "m").exists()

@@ -6,8 +6,6 @@ import os
 import numpy as np
 import pytest
 
-from scheduler.cores import available_cores
-
 KEYS = [
     "bundle",
     "model",
@@ -54,13 +52,6 @@ def test_people_are_told_where_the_gpu_went_and_who_won(stretch, bundle_dir):
     assert "--adb" in phone
 
 
-def test_mapping_is_followed_and_reported(stretch, bundle_dir):
-    _, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--map", f"gpu=reference,cpu=cpu{available_cores()[0]}", "--json")
-    assert data["processors"]["gpu"]["delegate"] == "reference"
-    assert data["processors"]["gpu"]["reason"] == "mapped to reference"
-    assert data["max_error"] < 1e-5
-
-
 def test_shared_core_gives_no_efficiency_and_says_why(stretch, bundle_dir):
     code, data, err = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--processors", "cpu", "--json")
     assert code == 0
@@ -88,12 +79,6 @@ def test_throughput_is_measured_on_request_against_one_processor(stretch, bundle
     code, out, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--in-flight", 2)
     assert code == 0
     assert "inferences/s" in out
-
-
-def test_priority_needs_predictions_and_says_so(stretch, bundle_dir):
-    code, data, _ = stretch("run", bundle_dir, "--priority", "energy", "--json")
-    assert code == 2
-    assert "needs the predicted time" in data["error"]
 
 
 def test_work_of_a_processor_left_out_is_reported_where_it_went(stretch, bundle_dir):
@@ -127,22 +112,6 @@ def test_pickled_input_is_never_loaded(stretch, bundle_dir, tmp_path):
     assert code == 1
     assert "not a .npy file of plain numbers" in err
     assert not (tmp_path / "owned").exists()
-
-
-@pytest.mark.parametrize("kind", ["text", "npz"])
-def test_input_that_is_no_npy_file_is_one_sentence(stretch, bundle_dir, tmp_path, kind):
-    file = tmp_path / "x.npy"
-    if kind == "text":
-        file.write_text("hello")
-    elif kind == "empty":
-        file.write_bytes(b"")
-    elif kind == "npz":
-        np.savez(tmp_path / "y.npz", a=np.zeros(3))
-        (tmp_path / "y.npz").rename(file)
-    code, _, err = stretch("run", bundle_dir, "--input", file)
-    assert code == 1
-    assert err.splitlines()[0].startswith("error: ")
-    assert "unexpected" not in err
 
 
 @pytest.mark.parametrize(

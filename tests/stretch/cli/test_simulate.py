@@ -226,10 +226,3 @@ def test_rates_are_admitted_or_refused_with_a_reason(stretch, bundle_dir):
     assert "times as much to do as there is time" in found["admission"]["reason"]
     code, out, _ = stretch("simulate", bundle_dir, "--arrivals", "periodic:1e4", "--admit")
     assert "rates can be held" in out
-
-
-def test_bundle_of_a_device_that_is_gone_is_refused(stretch, bundles, bundle_dir):
-    bundles.edit(bundle_dir, lambda data: data.update(device="pixel66"))
-    code, _, err = stretch("simulate", bundle_dir)
-    assert code == 3
-    assert "pixel66" in err

@@ -40,65 +40,6 @@ def test_recipe_to_weights_to_bundle_to_execution(capsys, tmp_path, make):
     assert ran.code == 0, ran.out
 
 
-OWN_MODEL = """
-from torch import nn
-
-from stretch.models.tiny import tiny_resnet
-
-
-def make():
-    return tiny_resnet()
-"""
-
-
-START = "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"
-
-
-def _own_data(tmp_path, classes):
-    """A recipe with a model and images of one's own, everything beside it."""
-    import numpy as np
-    from PIL import Image
-
-    rng = np.random.default_rng(0)
-    for split, count in (("train", 24), ("val", 8)):
-        for label in range(classes):
-            folder = tmp_path / "photos" / split / f"kind{label}"
-            folder.mkdir(parents=True)
-            for number in range(count):
-                Image.fromarray(rng.integers(0, 256, (20, 20, 3), np.uint8)).save(folder / f"{number}.png")
-        hidden = tmp_path / "photos" / split / ".ipynb_checkpoints"
-        hidden.mkdir()
-        (hidden / "0-checkpoint.png").write_bytes(b"not an image")
-    (tmp_path / "mine.py").write_text(OWN_MODEL)
-    path = network(tmp_path)
-    design = tmp_path / "d.toml"
-    design.write_text(design.read_text().replace('model = "tiny_resnet"\n', ""))
-    text = path.read_text().replace("tiny_resnet", "mine.py:make", 1).replace('weights = "none"\n', f"classes = {classes}\n")
-    path.write_text(text.replace("[data]\n", '[data]\nname = "images"\npath = "photos"\nworkers = 0\n'))
-    return path
-
-
-@pytest.mark.slow
-def test_two_processes_train_python_code_that_is_trusted(tmp_path):
-    import subprocess
-    import sys
-
-    words = ["train", str(_own_data(tmp_path, 2)), "--gpus", "2", "--json", "--quiet", "--out", str(tmp_path / "run")]
-    more = ["--set", "train.epochs=1", "--trust-code"]
-    result = subprocess.run([sys.executable, "-c", START, *words, *more], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["metrics"]["processes"] == 2
-
-
-@pytest.mark.parametrize(("count", "reason"), [(12, "nothing to rank"), (3, "too few")])
-def test_run_that_cannot_be_ranked_is_refused_before_anything_is_written(capsys, tmp_path, count, reason):
-    (tmp_path / "recipe.toml").write_text('model = "tiny_resnet"\ndevice = "mi9"\n')
-    result = call(capsys, "extract", tmp_path, "--rank", count)
-    assert result.code == 1
-    assert reason in result.message
-    assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]
-
-
 @pytest.fixture
 def bundle(tiny_bundle, tmp_path):
     (tmp_path / "images").mkdir()

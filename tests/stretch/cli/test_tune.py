@@ -31,14 +31,6 @@ def test_every_kernel_is_told_with_its_shape_and_times(stretch, bundle_dir):
     assert data["after_ms"] == pytest.approx(sum(row["after_ms"] or 0 for row in data["kernels"]))
 
 
-@pytest.mark.slow
-def test_schedules_are_tuned_once_and_kept(stretch, bundle_dir):
-    first = stretch("tune", bundle_dir, "--budget", 2, "--map", "gpu=opencl", "--json")[1]
-    assert any(row["choice"] for row in first["kernels"])
-    again = stretch("tune", bundle_dir, "--budget", 2, "--map", "gpu=opencl", "--json")[1]
-    assert not any(row["choice"] for row in again["kernels"])
-
-
 def test_bundle_without_a_subgraph_on_opencl_is_a_usage_error(stretch, bundle_dir):
     code, data, _ = stretch("tune", bundle_dir, "--map", "gpu=cpu", "--json")
     assert code == 2

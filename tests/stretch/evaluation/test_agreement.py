@@ -92,15 +92,6 @@ def test_segment_that_hands_on_other_channels_cannot_stand_alone(captured):
     assert all(told[name].error is None and told[name].value is None for name in wider)
 
 
-def test_mode_of_the_network_is_kept(captured):
-    found = captured("tiny_resnet")
-    model = build(found, identity_design(found.graph)).train()
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    compare(model, found, images(found))
-    assert model.training
-    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
-
-
 def test_outputs_that_are_no_classes_are_told_by_their_error():
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 1)).eval()
     found = capture(net, (1, 3, 8, 8), "map")

@@ -113,12 +113,3 @@ def test_table_that_is_none_is_one_sentence(tmp_path, text, told):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(StretchError, match=told):
         find_images(tmp_path / "t.csv", 3)
-
-
-def test_bytes_that_are_no_text_are_one_sentence(tmp_path):
-    folder(tmp_path, ["a.npy"])
-    (tmp_path / "t.csv").write_bytes(b"\xff\xfe\x00a.npy,0")
-    with pytest.raises(StretchError, match="is no table of file and label"):
-        find_images(tmp_path / "t.csv", 3)
-    with pytest.raises(StretchError, match="is no list of classes"):
-        find_images(folder(tmp_path / "i", ["a/1.npy"]), 3, tmp_path / "t.csv")

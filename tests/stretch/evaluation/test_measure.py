@@ -121,8 +121,3 @@ def test_shares_are_those_that_were_counted(bundle, images):
     turns = iter([-np.arange(10.0), np.arange(10.0)] * 2)
     found = answer(bundle, images, [9, 5, 0, 9], lambda x: next(turns))
     assert (found.agreement.value, found.top5_overlap.value, found.original_classes) == (0.5, 0.5, 2)
-
-
-def test_preprocessing_is_what_pictures_went_through(bundle, images):
-    found = answer(bundle, images, [1], preprocessing=Preprocessing(size=20))
-    assert (found.preprocessing["size"], found.preprocessing["crop"]) == (20, None)

@@ -30,7 +30,7 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.network.segments import cut_segment  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.effort import examples  # noqa: E402
-from tests.stretch.band_networks import BLOCKS, WIDTH, Residual, SideBySide, banded, networks  # noqa: E402
+from tests.stretch.band_networks import BLOCKS, WIDTH, Residual, banded, networks  # noqa: E402
 from tests.stretch.designs import whole  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -187,15 +187,6 @@ def test_pooling_window_larger_than_its_input_is_written_and_read(tmp_path):
     (image,) = images_of(found, 1)
     with Session(bundle, {"cpu": "cpu"}) as session, torch.inference_mode():
         np.testing.assert_allclose(session(image), net(torch.from_numpy(image)).numpy(), atol=1e-6)
-
-
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("activation", [nn.ReLU6()])
-def test_bands_of_a_segment_that_begins_with_an_activation_are_the_whole(tmp_path, activation):
-    torch.manual_seed(0)
-    body = [nn.Conv2d(3, WIDTH, 3, padding=1), activation, SideBySide(nn.Conv2d(WIDTH, WIDTH, 5, padding=2), nn.Conv2d(WIDTH, WIDTH, 1))]
-    found, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "2_mix")
-    assert equal_in_int8(tmp_path, found, design)
 
 
 def residual_in_bands(folder):

@@ -2,7 +2,6 @@
 
 import json
 
-import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -244,17 +243,6 @@ def test_differences_that_the_order_of_float_sums_explains_are_no_fault_and_othe
     onnx.save(proto, tmp_path / "b" / "model.onnx")
     with pytest.raises(StretchError, match=r"export of `model` differs .* output$"):
         check_export(tmp_path / "b", manifest, found, model, None)
-
-
-@pytest.mark.slow
-def test_output_that_is_not_a_number_fails(exported):
-    folder, manifest, found, model = exported
-    proto = onnx.load(folder / "model.onnx")
-    weight = next(t for t in proto.graph.initializer if t.name.endswith("bias"))
-    weight.raw_data = np.full(len(weight.raw_data) // 4, np.nan, np.float32).tobytes()
-    onnx.save(proto, folder / "model.onnx")
-    with pytest.raises(StretchError, match="`model` differs"):
-        check_export(folder, msgspec.structs.replace(manifest, controls={}), found, model, None)
 
 
 @pytest.mark.slow

@@ -256,12 +256,6 @@ def test_target_that_is_no_folder_is_refused(tmp_path, make):
         check_target(target)
 
 
-def test_parent_that_is_a_file_is_refused(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(StretchError, match="cannot write the bundle"):
-        check_target(tmp_path / "file" / "bundle")
-
-
 @pytest.mark.parametrize(("code", "hint"), [(errno.ENOSPC, "free some space"), (errno.EACCES, "writable")])
 def test_error_of_the_file_system_becomes_one_sentence(tmp_path, code, hint):
     def write():
@@ -299,11 +293,6 @@ def test_exchange_with_a_name_that_nobody_has_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         exchange(folder(tmp_path / "a"), tmp_path / "b")
     assert (tmp_path / "a" / "a").exists()
-
-
-def test_folder_gets_a_free_name(tmp_path):
-    assert place(folder(tmp_path / "a"), tmp_path / "b")
-    assert (tmp_path / "b" / "a").exists()
 
 
 @pytest.mark.parametrize("taken", ["folder", "empty", "file"])

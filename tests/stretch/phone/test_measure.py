@@ -116,26 +116,6 @@ def test_what_does_not_run_as_a_whole_is_told_and_not_kept(adb, phone_request, t
     assert len(kept) == len(gpu) - 2
 
 
-@pytest.mark.slow
-def test_cores_runs_and_core_set_reach_the_phone(bundle, adb, phone_request):
-    one = bundle.manifest.subgraphs[0]
-    how = {"runs": 7, "warmup": 1, "mask": ("taskset", "80")}
-    gone = {"call": command(one.name, CPU, 1, **how), "err": "adb: error: device offline\n", "code": 1}
-    adb.plays([*START, *BENCHMARK, gone, *END])
-    with pytest.raises(StretchError, match=f"cannot measure {one.name} on cpu.1large.: the device is gone"):
-        measure(bundle, dataclasses.replace(phone_request, runs=7, warmup=1, cores="7", core_set="1large"), x_of(bundle))
-    adb.ended()
-
-
-@pytest.mark.parametrize(("transcript", "told"), [("no_space.json", "no space left there"), ("gone.json", "the device is gone")])
-def test_nothing_is_written_here_where_nothing_was_measured(bundle, adb, phone_request, transcript, told):
-    adb.plays(transcript)
-    with pytest.raises(StretchError, match=told):
-        measure(bundle, phone_request, x_of(bundle))
-    adb.ended()
-    assert not phone_request.measurements.exists()
-
-
 def test_files_are_looked_for_before_the_phone(bundle, adb, phone_request, tmp_path):
     adb.plays([])
     for change, error, told in (
@@ -150,25 +130,6 @@ def test_files_are_looked_for_before_the_phone(bundle, adb, phone_request, tmp_p
         with pytest.raises(error, match=told):
             measure(bundle, dataclasses.replace(phone_request, **change), x_of(bundle))
     assert adb.log == []
-
-
-@pytest.mark.slow
-def test_libraries_go_beside_the_program_and_let_an_npu_be_measured(adb, phone_request, tmp_path):
-    bundle = made(tmp_path / "small", lambda path: two_branches(path, 1, ("cpu", "dsp")), {"dsp": "int8"})
-    folder = tmp_path / "libraries"
-    folder.mkdir()
-    (folder / "libLiteRtDispatch_Qualcomm.so").write_text("library")
-    npu = ("--use_npu=true", "--dispatch_library_path={folder}", "--compiler_plugin_library_path={folder}")
-    calls = [*START, {"call": ["-s", "R5CT", "push", "{here}", "{folder}/libLiteRtDispatch_Qualcomm.so"], "takes": "library"}, *BENCHMARK]
-    for sub in bundle.manifest.subgraphs:
-        calls += timed(sub, CPU, THREADS, CPU_SPEED)
-        calls += timed(sub, npu, 1, GPU_SPEED, delegate="NPU") if sub.precision == "int8" else timed(sub, GPU, 1, GPU_SPEED, delegate="GPU")
-    adb.plays([*calls, *END])
-    measure(bundle, dataclasses.replace(phone_request, libraries=folder), x_of(bundle))
-    adb.ended()
-    found = {(row.network, row.processor, row.precision) for row in load_measurements(phone_request.measurements).latencies}
-    assert ("tiny:s1.dsp", "dsp", "int8") in found
-    assert ("tiny:s1.cpu", "dsp", "int8") not in found
 
 
 def test_a_name_that_a_shell_would_obey_is_one_word_on_the_phone(adb, phone_request, tmp_path):
@@ -297,10 +258,3 @@ def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(side_by_side_bund
         measure(side_by_side_bundle, side_by_side_phone_request, left[0])
     assert not side_by_side_phone_request.trace.exists()
     assert adb.log[-1][-1].startswith("rm -rf ")
-
-
-def test_a_runner_that_fails_is_told_in_its_own_words(side_by_side_bundle, left, adb, side_by_side_phone_request):
-    adb.plays(calls(left[1], ended={"err": "error: model.tflite is not the file that this runner was built for\n", "code": 1}))
-    with pytest.raises(StretchError, match=r"the runner failed on the phone: model\.tflite is not the file"):
-        measure(side_by_side_bundle, side_by_side_phone_request, left[0])
-    adb.ended()

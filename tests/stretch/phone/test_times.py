@@ -32,11 +32,6 @@ def test_a_command_names_signature_threads_and_runs():
     assert not any("profiling" in word for word in words)
 
 
-def test_cores_are_a_mask_before_the_program():
-    masked = Request("/p/benchmark_model", "/p/model.tflite", "s1.cpu", "cpu", 3, 50, 5, 0x70)
-    assert masked.command()[:3] == ["taskset", "70", "/p/benchmark_model"]
-
-
 @pytest.mark.parametrize(("target", "word"), [("cpu", "--use_xnnpack=true"), ("gpu", "--use_gpu=true"), ("npu", "--use_npu=true")])
 def test_the_processor_is_one_flag(target, word):
     words = Request("/p/b", "/p/m", "s", target, 1, 1, 0, 0, "/p").command()
@@ -198,12 +193,3 @@ def test_another_network_of_the_same_name_is_not_mixed_in(timing_bundle, program
     with pytest.raises(StretchError, match="another network called `tiny:stem`"):
         table.add(timing_bundle, other, Spoken(1.5, None, None), [])
     assert len(load_measurements(tmp_path / "m").latencies) == 1
-
-
-def test_times_of_two_phones_lie_in_one_folder_only_if_they_were_made_alike(timing_bundle, program, tmp_path):
-    open_table(tmp_path / "m", "Pixel-6", program, []).add(timing_bundle, work(), Spoken(1.5, None, None), [])
-    (tmp_path / "m" / "source.toml").write_text(
-        (tmp_path / "m" / "source.toml").read_text().replace("times as the tools of their runtimes tell them", "of another machine")
-    )
-    with pytest.raises(StretchError, match="another machine or other versions"):
-        open_table(tmp_path / "m", "Pixel-6", program, [])

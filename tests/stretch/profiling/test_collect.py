@@ -62,11 +62,6 @@ def test_the_cpu_has_a_place_for_one_core_and_for_all():
     assert len({place.core_set for place in places}) == len(places)
 
 
-def test_one_core_set_can_be_asked_for():
-    [place] = find_places(["cpu[1core]"])
-    assert place.name == "cpu[1core]"
-
-
 @pytest.mark.opencl
 def test_a_device_with_threads_of_its_own_is_not_called_from_their_cores():
     gpu = find_places(["gpu", "cpu"])[-1]

@@ -39,13 +39,6 @@ def test_widths_are_near_their_bounds_and_never_below_the_lower(seed, low, high)
     assert low <= made.width(low, high) <= high + 16
 
 
-def test_windows_keep_the_size_or_halve_it():
-    made = start(size=31)
-    assert made.shapes[made.conv("x", 8, 3)] == (1, 8, 31, 31)
-    assert made.shapes[made.conv("x", 8, 7, across=1)] == (1, 8, 31, 31)
-    assert made.shapes[made.conv("x", 8, 5, 2)] == (1, 8, 16, 16)
-
-
 @pytest.mark.parametrize("style", STYLES)
 def test_a_seed_always_gives_the_same_network_and_another_seed_another(style):
     assert draw(style, 3) == draw(style, 3)
@@ -140,11 +133,6 @@ def test_networks_of_most_doubt_are_taken_beside_some_as_they_come():
     assert len({graph.name for graph in found}) == 6
     drawn = Chooser([]).draw(18)
     assert longest[:3] == sorted((len(graph.ops) for graph in drawn), reverse=True)[:3]
-
-
-def test_styles_take_turns_while_there_are_no_fits():
-    found = Chooser([]).choose(len(STYLES), None)
-    assert [graph.name.rpartition("-")[0] for graph in found] == list(STYLES)
 
 
 def test_what_was_measured_is_not_drawn_again():

@@ -74,14 +74,6 @@ def board(tmp_path):
         yield Board(Where(host="here", folder=str(tmp_path / "board")), line, read_facts("here", line.facts), Silent())
 
 
-def test_measurements_that_wait_there_are_not_lost(board, tmp_path):
-    kept = tmp_path / "board/profiles/pi/pi.measurements"
-    kept.mkdir(parents=True)
-    with pytest.raises(StretchError, match="here keeps measurements for `pi`"):
-        profile_there(board, "pi", tmp_path, [], False, print)
-    assert kept.is_dir()
-
-
 def test_measurements_of_here_go_along_to_be_gone_on_with(board, tmp_path):
     (tmp_path / "pi.measurements").mkdir()
     (tmp_path / "pi.measurements/source.toml").write_text("no table of ours")

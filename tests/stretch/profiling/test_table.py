@@ -39,12 +39,6 @@ def test_a_saved_table_is_gone_on_with_where_it_was(tmp_path):
     assert load_measurements(tmp_path / "m").latencies == table.latencies
 
 
-def test_where_nothing_was_measured_nothing_is_left_to_go_on_with(tmp_path):
-    filled(tmp_path / "m", seeds=()).save()
-    assert not list(tmp_path.iterdir())
-    assert Table.open(tmp_path / "m", SOURCE, resume=False).latencies == []
-
-
 def test_measurements_are_not_lost_by_starting_anew(tmp_path):
     filled(tmp_path / "m").save()
     with pytest.raises(StretchError, match="has measurements already") as refusal:
@@ -146,10 +140,3 @@ def test_the_same_network_is_not_added_twice(profile, tmp_path):
     with pytest.raises(StretchError, match="has a time of resnet18"):
         ingest(profile, "resnet18", WHERE, tmp_path, capture)
     assert len(load_measurements(tmp_path / "myphone.measurements").latencies) == 1
-
-
-def test_a_profile_without_the_name_of_its_network_is_refused(profile, bench, tmp_path):
-    with pytest.raises(UsageError, match="does not say which network"):
-        ingest(profile, None, WHERE, tmp_path, capture)
-    with pytest.raises(UsageError, match="names its networks itself"):
-        ingest(bench, "resnet18", WHERE, tmp_path, capture)

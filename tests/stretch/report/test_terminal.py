@@ -196,12 +196,6 @@ def test_every_name_kind_and_number_stands_whole_at_any_width(width):
         assert row.subgraph in text
 
 
-def test_reason_of_neighbours_is_said_once_in_a_subgraph_where_the_terminal_is_narrow():
-    narrow, wide = (printed(operator_table(rows(6), "mi9"), width) for width in (80, 300))
-    assert narrow.count("merged into") == 2
-    assert wide.count("merged into") == 6
-
-
 @pytest.mark.parametrize("width", [70, 200])
 def test_subgraphs_keep_their_numbers(width):
     found = [

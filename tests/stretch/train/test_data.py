@@ -85,14 +85,6 @@ def test_made_up_images_that_fit_no_memory_are_refused_before_any_is_drawn(class
         synthetic(classes, size, count)
 
 
-def test_synthetic_set_has_the_model_s_classes_and_size():
-    train, test = load_data(DataConfig(count=40), 4, 16)
-    images, labels = next(test.batches(1000))
-    assert len(train) == 40
-    assert images.shape[1:] == (3, 16, 16)
-    assert set(labels.tolist()) == {0, 1, 2, 3}
-
-
 def test_folder_of_images_is_read_in_its_two_parts(tmp_path):
     for split in ("train", "val"):
         folder(tmp_path / split, 3)

@@ -95,12 +95,6 @@ def test_word_that_is_no_choice_is_refused_with_the_choices(tmp_path):
     assert unknown.value.hint == "did you mean `cifar10`?"
 
 
-@pytest.mark.parametrize("change", ["epochs", "=3", "model.name=3"])
-def test_change_that_is_no_pair_is_refused(tmp_path, change):
-    with pytest.raises(UsageError, match="--set"):
-        load_recipe(save(tmp_path, HEAD), (change,))
-
-
 def test_newer_version_and_designs_are_refused(tmp_path):
     with pytest.raises(StretchError, match="version 9"):
         load_recipe(save(tmp_path, HEAD + "version = 9\n"))
@@ -228,8 +222,3 @@ def test_names_that_are_no_paths_and_absolute_paths_stay(key, value):
 
 def test_home_is_expanded():
     assert rooted("data.path", "~/photos", Path("/folder")) == str(Path.home() / "photos")
-
-
-def test_model_that_is_an_onnx_file_is_a_file(tmp_path):
-    assert rooted("model", "nets/mine.onnx", tmp_path) == str(tmp_path / "nets/mine.onnx")
-    assert rooted("model", "resnet18", tmp_path) == "resnet18"

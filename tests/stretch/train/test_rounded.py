@@ -25,7 +25,7 @@ from stretch.train.rounded import RoundedModel, _half, _per_channel  # noqa: E40
 from stretch.train.session import train_recipe  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
-from tests.stretch.train.recipes import network, supernet  # noqa: E402
+from tests.stretch.train.recipes import network  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -183,11 +183,6 @@ def test_recipes_that_cannot_be_rounded_are_refused(tmp_path, changes, why):
     recipe = load_recipe(network(tmp_path, "[rounding]\n"), changes)
     with pytest.raises((UsageError, StretchError), match=why):
         train_recipe(recipe, tmp_path, tmp_path / "run")
-
-
-def test_supernet_is_not_rounded(tmp_path):
-    with pytest.raises(UsageError, match="share the weights of a supernet"):
-        train_recipe(load_recipe(supernet(tmp_path, "[rounding]\n")), tmp_path, tmp_path / "run")
 
 
 @pytest.mark.slow

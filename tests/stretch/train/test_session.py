@@ -24,7 +24,6 @@ from stretch.train.distributed import World  # noqa: E402
 from stretch.train.finished import open_run  # noqa: E402
 from stretch.train.folder import BEST, LAST, Log, RunFolder  # noqa: E402
 from stretch.train.keep import Keeper, kept_weights  # noqa: E402
-from stretch.train.listen import Listener  # noqa: E402
 from stretch.train.loop import (  # noqa: E402
     Diverged,
     Epoch,
@@ -105,12 +104,6 @@ def test_recipe_without_data_or_with_code_is_refused(tmp_path, change, reason):
 
 
 @pytest.mark.slow
-def test_own_number_of_classes_makes_the_last_layer_anew(tmp_path):
-    done = go(network(tmp_path), tmp_path / "run", "classes=3", "train.epochs=1")
-    assert load_file(done.checkpoint)["head.on_cpu.fc.weight"].shape[0] == 3
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [network, supernet])
 def test_run_killed_in_an_epoch_goes_on_to_the_same_weights(tmp_path, make):
     """A real process, ended by SIGKILL as soon as a checkpoint within an epoch is there."""
@@ -169,13 +162,6 @@ def test_log_of_a_resumed_run_has_every_epoch_once(tmp_path):
     again.add(rows[2], rate=0.1)
     with (tmp_path / "log.csv").open(newline="") as file:
         assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2", "3"]
-
-
-def test_log_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "log.csv").symlink_to("/dev/full")
-    with pytest.raises(StretchError, match=r"cannot write .*log\.csv: No space left") as error:
-        Log(RunFolder(tmp_path), False).add(Epoch(1, 1.0, 0.5, 2.0))
-    assert "--resume" in error.value.hint
 
 
 def test_run_begun_anew_has_nothing_of_the_one_before(captured, tmp_path):
@@ -291,38 +277,3 @@ def test_best_weights_are_those_of_the_most_accurate_epoch_and_the_last_those_at
     assert all(torch.equal(value, last[name]) for name, value in kept_weights(run).items())
     assert (folder.path / "log.csv").read_text().count("\n") == 3
     assert folder.newest() is not None
-
-
-class Witness(Listener):
-    """Writes down what it is told."""
-
-    def __init__(self):
-        self.told = []
-
-    def stepped(self, run):
-        self.told.append((run.epoch, run.done))
-
-    def finished(self, row):
-        self.told.append(f"epoch {row.epoch}")
-
-
-@pytest.mark.slow
-def test_steps_are_told_before_the_epoch_that_they_end(tmp_path):
-    path, witness = network(tmp_path), Witness()
-    train_recipe(load_recipe(path, ("train.epochs=2",)), path.parent, tmp_path / "run", listener=witness)
-    epochs = [each for each in witness.told if isinstance(each, str)]
-    assert epochs == ["epoch 1", "epoch 2"]
-    steps = witness.told.index("epoch 1")
-    assert steps >= 1
-    assert len(witness.told) == 2 * (steps + 1)
-    assert witness.told[-1] == "epoch 2"
-
-
-def test_module_is_the_train_verb():
-    result = subprocess.run([sys.executable, "-m", "stretch.train", "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "--resume" in result.stdout
-    wrong = subprocess.run(
-        [sys.executable, "-m", "stretch.train", "resnet56_cifar11"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert wrong.returncode == 3
-    assert "resnet56_cifar10" in wrong.stderr

@@ -72,18 +72,6 @@ def test_unreadable_images_are_skipped_counted_and_limited(tmp_path):
         list(ImageStream.of(items, 16, 2, bad_limit=1).epoch(1, 4, 0))
 
 
-def test_unreadable_images_side_by_side_are_counted_one_by_one(tmp_path):
-    folder(tmp_path)
-    for number in range(4):
-        (tmp_path / "cat" / f"{number}.png").write_bytes(b"no picture")
-    items = folder_items(tmp_path)[0]
-    stream = ImageStream.of(items, 16, 2, bad_limit=4)
-    list(stream.epoch(1, 4, 0))
-    assert stream.bad == {0, 1, 2, 3}
-    with pytest.raises(StretchError, match="images cannot be read"):
-        list(ImageStream.of(items, 16, 2, bad_limit=3).epoch(1, 4, 0))
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_many_unreadable_images_in_a_row_end_in_one_sentence_that_names_one(tmp_path, workers):
     for number in range(70):

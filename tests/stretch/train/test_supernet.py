@@ -15,9 +15,7 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.scale import scaled_graph  # noqa: E402
 from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.train.config import SandwichConfig, TrainConfig  # noqa: E402
-from stretch.train.data import synthetic  # noqa: E402
 from stretch.train.distributed import World  # noqa: E402
-from stretch.train.loop import Run  # noqa: E402
 from stretch.train.sandwich import SandwichStep  # noqa: E402
 from stretch.train.sharing import Sharing, envelope  # noqa: E402
 from stretch.train.supernet import Supernet  # noqa: E402
@@ -93,38 +91,12 @@ def test_narrow_subnet_computes_what_the_whole_one_does_with_the_other_channels_
     assert handles
 
 
-@pytest.mark.slow
-def test_extracted_network_computes_what_it_did_inside(captured):
-    network = captured("tiny_resnet")
-    supernet = Supernet(network, pool(network.graph))
-    with torch.no_grad():
-        supernet.flat.add_(0.02 * torch.randn(supernet.flat.shape))
-    batches = [images(), images() * 0.5]
-    for subnet in supernet.pool:
-        model = supernet.extract(subnet.design, batches)
-        subnet.load(supernet.flat)
-        for own, inside in zip(model.modules(), subnet.model.modules(), strict=True):
-            if isinstance(own, torch.nn.BatchNorm2d):
-                inside.running_mean.copy_(own.running_mean)
-                inside.running_var.copy_(own.running_var)
-        supernet.eval()
-        with torch.no_grad():
-            torch.testing.assert_close(model(images()), subnet.model(images()))
-        assert not any(p.data_ptr() == subnet.weights.data_ptr() for p in model.parameters())
-
-
 def test_weights_of_another_pool_are_refused(captured):
     network = captured("tiny_resnet")
     one, other = Supernet(network, pool(network.graph)), Supernet(network, pool(network.graph)[:2])
     one.load_state_dict(one.state_dict())
     with pytest.raises(StretchError, match="another supernet"):
         other.load_state_dict(one.state_dict())
-
-
-def test_extraction_without_images_is_refused(captured):
-    supernet = Supernet(captured("tiny_resnet"), pool(captured("tiny_resnet").graph))
-    with pytest.raises(StretchError, match="needs images"):
-        supernet.extract(supernet.pool[0].design, [])
 
 
 def test_calibrated_start_renews_statistics_and_leaves_weights(captured):
@@ -264,24 +236,3 @@ def test_processes_draw_subnets_of_their_own_beside_the_largest_and_smallest(cap
     assert all(sample[:2] == [0, 1] for row in drawn for sample in row)
     assert {sample[2] for row in drawn for sample in row} == {2, 3, 4}
     assert any(len({sample[2] for sample in row}) > 1 for row in drawn)
-
-
-@pytest.mark.slow
-def test_supernet_learns_and_its_subnets_with_it(captured):
-    network = captured("tiny_resnet")
-    torch.manual_seed(0)
-    supernet = Supernet(network, pool(network.graph), scratch=True)
-    sets = synthetic(4, 16, 256)
-    config = TrainConfig(epochs=16, batch=32, learning_rate=0.01, channels_last=False)
-    run = Run(
-        supernet,
-        *sets,
-        config,
-        make_step=lambda prepare, device: SandwichStep(supernet.train(), config, prepare, None, device, SandwichConfig(), World()),
-    )
-    rows = [row for row in run.steps() if row is not None]
-    assert rows[-1].loss < rows[0].loss / 2
-    batches = [run.normalise(part) for part in sets[0].images.split(64)]
-    for subnet in supernet.pool:
-        scores = supernet.extract(subnet.design, batches)(run.normalise(sets[1].images))
-        assert (scores.argmax(1) == sets[1].labels).float().mean() > 0.4

@@ -20,7 +20,7 @@ from stretch.train.finished import open_run  # noqa: E402
 from stretch.train.recipe import DataConfig, load_recipe  # noqa: E402
 from stretch.train.session import make_run, train_recipe  # noqa: E402
 from stretch.train.unlabelled import check_unlabelled, unlabelled_items  # noqa: E402
-from tests.stretch.train.recipes import network, supernet  # noqa: E402
+from tests.stretch.train.recipes import network  # noqa: E402
 from tests.stretch.train.test_stream import encoded  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -54,11 +54,6 @@ def test_what_needs_labels_is_refused_before_anything_is_loaded(tmp_path, change
     with pytest.raises(UsageError, match=why):
         train_recipe(recipe, tmp_path, tmp_path / "run")
     check_unlabelled(load_recipe(network(tmp_path), changes))
-
-
-def test_supernet_needs_labels(tmp_path):
-    with pytest.raises(UsageError, match="a supernet needs labels"):
-        check_unlabelled(load_recipe(supernet(tmp_path), NONE))
 
 
 @given(st.integers(2, 400), st.floats(0.001, 0.5))

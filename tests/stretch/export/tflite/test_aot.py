@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError
 from predictors.install import install_line
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input, verify_bundle
@@ -80,29 +80,6 @@ def test_file_of_code_without_a_hash_makes_the_bundle_unreadable(compiled, tmp_p
     (copy / "bundle.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(compiled.manifest, files=files)))
     with pytest.raises(StretchError, match=r"uses the file `aot/sm8450.tflite` without stating its size and hash"):
         load_bundle(copy)
-
-
-@pytest.mark.slow
-def test_code_that_computes_something_else_is_refused_and_nothing_is_written(int8, tmp_path, monkeypatch):
-    # The bound is moved above what rounding leaves, for the code itself is right.
-    monkeypatch.setattr(module, "MIN_COSINE", 1.0)
-    with pytest.raises(InfeasibleError, match=r"signature `s1.dsp` compiled for sm8450 has a cosine of"):
-        export_aot(int8, tmp_path / "out", ["sm8450"])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_float_signatures_are_refused(floats, tmp_path):
-    export_tflite(floats, tmp_path / "float", IMAGES, "synthetic")
-    with pytest.raises(UsageError, match="no int8 subgraph on a dsp"):
-        export_aot(load_bundle(tmp_path / "float"), tmp_path / "out", ["sm8450"])
-    assert not (tmp_path / "out").exists()
-
-
-def test_bundle_without_a_tflite_file_is_refused(floats, tmp_path):
-    export_precision(floats, tmp_path / "onnx", {"dsp": "int8"}, IMAGES, "synthetic")
-    with pytest.raises(UsageError, match="no TFLite file") as caught:
-        export_aot(load_bundle(tmp_path / "onnx"), tmp_path / "out", ["sm8450"])
-    assert "--format tflite" in caught.value.hint
 
 
 @pytest.mark.parametrize("package", ["ai_edge_litert", "onnxruntime_qnn"])
@@ -177,14 +154,6 @@ def test_operators_that_the_tool_leaves_to_the_cpu_are_refused(model, tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tool_that_compiles_more_than_it_was_asked_for_is_found_out(model, tmp_path, monkeypatch):
-    apply = compiler._apply
-    monkeypatch.setattr(compiler, "_apply", lambda chain, sdk, path, indices, chip, out: apply(chain, sdk, path, [0, *indices], chip, out))
-    with pytest.raises(StretchError, match="changed signatures"):
-        compile_signatures(model, ["s1.dsp"], "sm8450", tmp_path / "out.tflite")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_tool_that_ends_without_a_word_or_does_not_start_is_an_error(model, tmp_path):
     for content, mode, reason in (("#!/bin/sh\nexit 6\n", 0o755, "status 6 and no reason"), ("", 0o644, "cannot be started")):
         tool = tmp_path / "tool"
@@ -192,19 +161,6 @@ def test_tool_that_ends_without_a_word_or_does_not_start_is_an_error(model, tmp_
         tool.chmod(mode)
         with pytest.raises(StretchError, match=reason):
             compiler._apply(replace(find_toolchain(), tool=tool), tmp_path, model, [2], "sm8450", tmp_path / "out.tflite")
-
-
-def test_missing_library_is_named_with_the_install_line(tmp_path, monkeypatch):
-    chain = find_toolchain()
-    copy = tmp_path / "onnxruntime_qnn"
-    copy.mkdir()
-    for name in compiler.LIBRARIES[1:]:
-        (copy / name).symlink_to(chain.libraries / name)
-    folder = compiler._folder
-    monkeypatch.setattr(compiler, "_folder", lambda name, package: copy if name == "onnxruntime_qnn" else folder(name, package))
-    with pytest.raises(MissingBackendError, match=r"onnxruntime-qnn has no libQnnHtp.so here") as caught:
-        find_toolchain()
-    assert "pip install" in caught.value.hint
 
 
 def test_counts_are_read_from_what_the_tool_prints():

@@ -4,14 +4,13 @@ import functools
 import re
 
 import pytest
-from msgspec.structs import replace
 
 from scheduler.runtime.trace import Span, Trace
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.report.html.charts import Bar, Interval, histogram, intervals, over_time, spread, timeline
 from stretch.report.html.page import Page, Section, Stretched, render
-from stretch.report.html.stretched import KINDS, LONG, stretched_rows
+from stretch.report.html.stretched import KINDS, stretched_rows
 from stretch.report.html.trace_bars import trace_bars
 from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
@@ -116,18 +115,6 @@ def test_chains_are_as_high_as_blocks_are_many():
                 heights = {box.blocks: box.height for box in row.boxes} | {row.blocks: row.height}
                 each = {round(height / blocks, 6) for blocks, height in heights.items()}
                 assert len(each) == 1
-
-
-def test_hundreds_of_whole_segments_are_one_row():
-    found = planned(("stretch",))
-    whole = next(s for s in found.segments if s.kind == "whole") if any(s.kind == "whole" for s in found.segments) else None
-    part = whole or replace(found.segments[0], kind="whole", branches=found.segments[0].branches[:1])
-    many = replace(found, segments=[replace(part, name=f"s{i}") for i in range(500)])
-    rows, processors = stretched_rows(many)
-    assert [row.name for row in rows] == ["s0 to s499"]
-    assert "500 segments" in drawn(rows, processors).text
-    few = replace(found, segments=[replace(part, name=f"s{i}") for i in range(LONG - 1)])
-    assert len(stretched_rows(few)[0]) == LONG - 1
 
 
 TRACE = Trace(

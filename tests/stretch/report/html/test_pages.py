@@ -109,14 +109,6 @@ def test_timeline_is_the_plan():
         assert all(end <= start + 1e-9 for (_, end), (start, _) in itertools.pairwise(mine))
 
 
-def test_kernels_of_the_original_stand_under_a_roofline():
-    result = planned()
-    single = result.answer().predicted
-    estimate = result.predictor.predict(result.graph, single.best_single_processor, single.best_single_precision)
-    text = text_of(result, roofline=roofline_figure("resnet50", estimate, result.device, single.best_single_processor))
-    assert "operations a byte are limited by memory" in text
-
-
 def test_every_contender_file_and_warning_is_on_the_page():
     seen = checked(render(bench_page(bench_answer(), "stretch bench net.onnx")))
     for word in ("net.onnx, onnxruntime", "net.onnx, openvino", "mind", "A chip", "0" * 16, "5 starts of 30"):
