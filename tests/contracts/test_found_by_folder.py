@@ -32,7 +32,6 @@ class TwiceDelegate(CoreDelegate):
         return {name}().compile(model)
 '''
 
-
 VERB = '''"""`stretch greet`: a verb of a file."""
 
 from stretch.cli.output import Output, verb
@@ -57,7 +56,6 @@ def plan_alone(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
 
 planners.register("alone")(plan_alone)
 '''
-
 
 CONSTRAINT = '''"""A bound of a file: no branch may take longer than a deadline."""
 
@@ -87,7 +85,6 @@ from stretch.planning.search.exact import search_exact
 def search(space, low, high, n_meet):
     return search_exact(space, (low + high) // 2, high, n_meet)
 '''
-
 
 #: The highest of the branches' outputs, element by element: the join, its operator without torch, and in torch, ONNX and TFLite.
 HIGHEST = {

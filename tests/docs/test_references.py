@@ -15,8 +15,6 @@ from tests.contracts.repository import ROOT
 from tests.docs.pages import snippets
 
 PAGE = ROOT / "docs/reference/python.md"
-
-
 NAMES = [f"{package.__name__}.{name}" for package in (stretch, scheduler) for name in package.__all__]
 
 
@@ -65,17 +63,6 @@ def test_part_of_a_name_has_its_parameters_and_says_something_of_each(name):
     if len(parameters) > 1:
         assert set(parameters) <= rows.keys()
     assert all(rows.values())
-
-
-@pytest.mark.parametrize("name", ["stretch.Branched", "scheduler.Session", "scheduler.Bundle", "stretch.DeviceProfile"])
-def test_part_of_a_class_has_its_public_methods_and_properties(name):
-    own = name.split(".")[1]
-    public = {key for key, value in vars(thing(name)).items() if not key.startswith("_") and (callable(value) or hasattr(value, "__get__"))}
-    fields = set(inspect.signature(thing(name)).parameters)
-    found = set(re.findall(rf"^{own}\.(\w+)\(", parts()[name], re.MULTILINE)) | set(
-        re.findall(r"^\| `(\w+)` \|", parts()[name], re.MULTILINE)
-    )
-    assert public - fields <= found
 
 
 def test_examples_use_every_function_that_is_public():

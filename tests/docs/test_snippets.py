@@ -78,7 +78,3 @@ def test_verbs_in_blocks_that_are_only_shown_exist():
     assert named
     flags = {flag for param in typer.main.get_command(app).params for flag in param.opts}
     assert {verb for _, verb in named} <= {*VERBS, *flags}
-
-
-def test_slow_pages_exist():
-    assert {str(page) for page in RUNNABLE} >= SLOW

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.executor.session import about
 from experiments.predictor_pooled.run import HERE
 from experiments.records import read_record
-from experiments.supernet.run import cost_rows
 from tests.contracts.repository import ROOT
 
 pytest.importorskip("torch")
@@ -14,16 +12,6 @@ pytest.importorskip("pyopencl")
 
 from experiments.main_job.run import DEVICES, MODELS, predicted_row
 from experiments.opencl_convolutions.run import summary
-from experiments.opencl_roofline.run import about as about_splits
-
-SESSIONS = ROOT / "experiments" / "executor" / "results" / "session.json"
-
-
-def test_committed_record_states_seven_starts_and_one_run_for_memory():
-    record = read_record(SESSIONS)
-    assert record.about == about(["in_flight_2", "in_flight_3"], rounds=12, starts=7)
-    assert (record.runs, record.facts("start").runs, record.facts("memory").runs) == (12, 7, 1)
-
 
 MATRIX = ROOT / "experiments" / "main_job" / "results" / "predicted.json"
 
@@ -51,16 +39,6 @@ def test_what_is_recommended_is_predicted_to_be_faster_and_every_network_is_acco
             assert row["over sequential"] < 1
 
 
-RESULTS = ROOT / "experiments" / "cifar_accuracy" / "results"
-
-
-def test_accuracies_are_those_of_the_measured_record():
-    measured = {row["variant"]: row["top-1 %"] for row in read_record(RESULTS / "h200.json").tables["accuracy"]}
-    for row in read_record(RESULTS / "latency.json").tables["meeting_points"]:
-        name = "branched, depth only" if row["design"] == "3 meeting points" else row["design"]
-        assert row["top-1 %"] == measured[f"{name}, 40 epochs"]
-
-
 def test_every_place_of_the_record_is_counted_in_its_networks():
     record = read_record(HERE / "results" / "families_left_out.json")
     for name in ("npu", "boards", "transformers"):
@@ -71,17 +49,7 @@ def test_every_place_of_the_record_is_counted_in_its_networks():
 
 
 COSTS = ROOT / "experiments" / "supernet" / "results" / "h200.json"
-
-
 WITH = ", and the original's training"
-
-
-def test_costs_are_shown_without_and_with_the_original():
-    rows = {row["training"]: row for row in cost_rows(2.0, {"kind": 3.0}, 5.0)}
-    without = next(name for name in rows if name.endswith("kind"))
-    assert (rows[without]["GPU minutes"], rows[without]["over one"]) == (3.0, 1.5)
-    assert (rows[without + WITH]["GPU minutes"], rows[without + WITH]["over one"]) == (8.0, 4.0)
-    assert rows["the original, 100 epochs"]["over one"] == 2.5
 
 
 def test_recorded_costs_add_up():
@@ -121,12 +89,3 @@ def test_images_of_one_pixel_are_left_out_of_one_mean_and_not_of_the_other():
 def test_committed_summary_is_that_of_its_rows():
     record = read_record(CONVOLUTIONS)
     assert record.tables["summary"] == summary(record.tables["convolutions"])
-
-
-def test_rows_of_the_committed_record_are_told_apart():
-    record = read_record(ROOT / "experiments" / "opencl_roofline" / "results" / "host.json")
-    assert record.about == about_splits(record.tables["peaks"], record.tables["two_cores"])
-    perfect = [row["on both cores"] for row in record.tables["two_cores"] if row["on both cores"].startswith("perfect")]
-    assert len(perfect) == 3
-    assert all(record.facts("two_cores", row=name).source == "predicted" for name in perfect)
-    assert record.facts("two_cores", row="OpenVINO, 2 threads").source == "measured"

@@ -6,13 +6,10 @@ import subprocess
 import msgspec
 import pytest
 
-from experiments.gpu import origin
-from experiments.records import About, Facts, Machine, read_record, this_commit, write_record
+from experiments.records import About, Facts, read_record, this_commit, write_record
 from predictors.errors import StretchError
 
 TABLES = {"phases": [{"phase": "plan", "seconds": 1.5}, {"phase": "export", "seconds": 4}]}
-
-
 FACTS = {"source": "measured", "command": "python -m experiments.x.run", "runs": 3, "load": 0.25}
 
 
@@ -50,15 +47,6 @@ def test_changed_code_makes_a_commit_dirty(repository):
     assert this_commit(repository).dirty
 
 
-def test_records_written_before_do_not_make_a_commit_dirty(repository):
-    (repository / "experiments" / "x" / "results" / "host.json").write_text('{"new": 1}\n')
-    assert not this_commit(repository).dirty
-
-
-def test_no_commit_is_stated_outside_of_git(tmp_path):
-    assert this_commit(tmp_path) is None
-
-
 def test_facts_of_a_cell_are_those_of_the_nearest_level_that_states_them(tmp_path):
     about = {
         "phases": About(
@@ -72,17 +60,6 @@ def test_facts_of_a_cell_are_those_of_the_nearest_level_that_states_them(tmp_pat
     assert record.facts("phases", row="plan") == Facts("measured", 7, False)
     assert record.facts("phases", column="seconds") == Facts("predicted", "not recorded", True)
     assert read_record(tmp_path / "x" / "results" / "host.json") == record
-
-
-@pytest.mark.parametrize(
-    ("tables", "reason"),
-    [({}, "has no table"), ({"t": []}, "no rows"), ({"t": [{}]}, "an empty one"), ({"t": [{"a": 1}, {"b": 1}]}, "different columns")],
-)
-def test_malformed_table_is_not_written(tmp_path, tables, reason):
-    path = tmp_path / "x" / "results" / "host.json"
-    with pytest.raises(StretchError, match=reason):
-        write_record(path, tables, **FACTS)
-    assert not path.exists()
 
 
 @pytest.mark.parametrize(
@@ -119,24 +96,3 @@ def test_record_that_breaks_the_schema_is_refused(tmp_path, change, reason):
     path.write_text(json.dumps(record))
     with pytest.raises(StretchError, match=reason):
         read_record(path)
-
-
-FULL = {
-    "gpu": "G",
-    "cores": 4,
-    "memory_gib": 8.0,
-    "system": "Linux aarch64",
-    "date": "2026-01-02T03:04:05+00:00",
-    "cpu_load": 0.5,
-    "versions": {"torch": "2"},
-}
-
-
-def test_origin_is_what_the_first_job_says_with_the_highest_load_and_the_last_date():
-    later = FULL | {"date": "2026-01-03T00:00:00+00:00", "cpu_load": 0.2}
-    assert origin([FULL, later]) == {
-        "machine": Machine("G", 4, 8.0, "Linux aarch64"),
-        "versions": {"torch": "2"},
-        "load": 0.5,
-        "date": "2026-01-03T00:00:00+00:00",
-    }

@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments.records import About, Commit, Facts, Machine, Record, save_record, write_record
+from experiments.records import Commit, Machine, Record, save_record, write_record
 from experiments.render import BLOCKS, render
-from experiments.templates import fill, provenance, show, whole_table
+from experiments.templates import fill, provenance, show
 from predictors.errors import StretchError
 
 RECORD = "experiments/x/results/host.json"
@@ -47,7 +47,6 @@ def test_block_that_cannot_be_filled_is_an_error(root, page, reason):
 
 
 NAME = "experiments/x/results/host.json"
-
 
 TABLE = {
     "runs": [
@@ -100,25 +99,11 @@ def test_table_has_the_rows_columns_and_titles_that_are_chosen_in_their_order(te
     ]
 
 
-def test_whole_table_is_followed_by_what_its_numbers_depend_on(templates_root):
-    lines = whole_table(templates_root, f"{NAME}#runs", "README.md").splitlines()
-    assert lines[3].startswith("| c |")
-    assert lines[5] == provenance(record(), "runs")
-    assert filled(templates_root, "{{ origin r }}") == lines[5] + "\n"
-
-
 def test_origin_tells_source_commit_machine_load_runs_and_turns():
     assert provenance(record(), "runs") == (
         "*Measured*, 2026-11-22, commit 0123456; P, 2 cores, 4 GiB, Linux x86_64; torch 9; load before the run 0.1; "
         "3 runs, interleaved. Reproduce: `make it`. Shared machine. Noisy."
     )
-
-
-def test_origin_tells_apart_what_is_predicted_beside_what_is_measured():
-    about = {"runs": About(runs=1, interleaved=False, rows={"c": Facts(runs="not recorded")}, columns={"ms": Facts(source="predicted")})}
-    text = provenance(record(about=about, corrected=["A row"]), "runs")
-    assert "1 run, not interleaved. `c`: number of runs not recorded. `ms`: predicted. Reproduce" in text
-    assert text.endswith("Corrected: A row.")
 
 
 @pytest.mark.parametrize(

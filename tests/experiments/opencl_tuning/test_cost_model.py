@@ -13,8 +13,6 @@ from experiments.records import read_record
 from tests.contracts.repository import ROOT
 
 COSTS = Costs({(1, 1): 2.0, (4, 2): 5.0, (6, 2): 7.0}, 3.0)
-
-
 SIZES = [(3136, 8, 64), (784, 16, 128), (196, 32, 1024), (49, 64, 512), (49, 8, 2048)]
 
 

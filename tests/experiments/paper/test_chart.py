@@ -11,9 +11,8 @@ from predictors.errors import StretchError
 
 pytest.importorskip("matplotlib")
 
-from matplotlib.figure import Figure
 
-from experiments.paper.chart import MARKS, marked, point_of
+from experiments.paper.chart import point_of
 from experiments.records import About, Facts, Machine, write_record
 
 ROWS = [{"name": "a", "ms": 2.0, "predicted": 3.0, "±": 0.5}, {"name": "b", "ms": None, "predicted": 4.0, "±": None}]
@@ -40,24 +39,6 @@ def test_interval_is_either_its_ends_or_half_of_it(record):
     assert (half.low, half.high) == (1.5, 2.5)
     ends = point_of(record, "t", ROWS[0], "ms", ends=("±", "predicted"))
     assert (ends.low, ends.high) == (0.5, 3.0)
-
-
-def shapes():
-    """What each source draws, as a path: colours left out."""
-    result = {}
-    for source in MARKS:
-        figure = Figure()
-        axes = figure.subplots()
-        marked(axes, 0.5, 0.5, source)
-        (line,) = axes.lines
-        path = line.get_marker(), line.get_markersize()
-        result[source] = path
-    return result
-
-
-def test_each_source_has_a_shape_of_its_own():
-    found_shapes = shapes()
-    assert len({marker for marker, _ in found_shapes.values()}) == len(MARKS)
 
 
 NEED = Need("e/results/r.json", "t", "python -m experiments.e.run")

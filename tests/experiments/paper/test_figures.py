@@ -14,7 +14,6 @@ pytest.importorskip("pyopencl")
 
 from experiments.lossless.run import MODELS
 from experiments.paper.fig10_energy.run import ALONE, HERE, TOGETHER, compared
-from experiments.paper.p000_delegate_partition.run import left
 
 
 def rows(energy):
@@ -46,18 +45,6 @@ def test_mean_and_ends_are_over_networks_that_have_a_design():
 def test_summary_of_the_record_is_that_of_its_networks():
     record = read_record(HERE / "results" / "energy.json")
     assert compared(record.tables["networks"]) == record.tables["compared"]
-
-
-def test_power_is_energy_over_time():
-    for row in read_record(HERE / "results" / "energy.json").tables["networks"]:
-        if row["mJ"] is not None:
-            assert row["W"] == pytest.approx(row["mJ"] / row["ms"], abs=0.02)
-
-
-def test_file_that_the_delegate_does_not_read_has_no_count(tmp_path):
-    path = tmp_path / "broken.onnx"
-    path.write_bytes(b"no network")
-    assert left(path) is None
 
 
 def test_record_is_what_the_planners_give():

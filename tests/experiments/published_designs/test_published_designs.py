@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.published_designs.run import HERE
 from experiments.published_designs.tables import ORIGINALS, STEP, StageTable, compatible, differences, draft_of, tables_of
-from experiments.records import read_record
 from predictors.errors import StretchError
 from stretch.planning.design.branch_design import design_to_toml, load_draft
 from stretch.planning.design.resolve import resolve_design
@@ -16,13 +14,10 @@ from tests.predictors.networks import resnet50
 
 pytest.importorskip("torch")
 
-from experiments.published_designs import predict as module
-from experiments.published_designs.designs_file import PublishedDesign, read_designs
+from experiments.published_designs.designs_file import read_designs
 from experiments.published_designs.predict import errors
 
 HEAD = "design,model,ms,cpu depths,cpu widths,cpu ms,gpu depths,gpu widths\n"
-
-
 ROW = 'a,ResNet-50,20.5,3 4 6 3,128 256 512 1024,28,"[2, 3, 4, 2]","192, 384, 768, 1536"\n'
 
 
@@ -84,11 +79,7 @@ def test_what_makes_no_sense_is_named(tmp_path, text, reason):
 
 
 GRAPH = resnet50()
-
-
 ORIGINAL = ORIGINALS["resnet50"].table
-
-
 ALIGN = {"cpu": 8, "gpu": 4, "dsp": 32}
 
 
@@ -161,22 +152,6 @@ def test_hidden_channels_are_always_whole_groups(width, multiplier, group):
     assert own <= group
 
 
-HALF = {"cpu": StageTable((3, 4, 6, 3), (128, 256, 512, 1024)), "gpu": StageTable((2, 2, 4, 2), (192, 384, 768, 1536))}
-
-
-@pytest.fixture(autouse=True)
-def captured(monkeypatch):
-    """The network as it is captured, without torch's weights."""
-    module._network.cache_clear()
-    monkeypatch.setattr(module, "graph_of", lambda model: resnet50())
-    yield
-    module._network.cache_clear()
-
-
-def design(branches=HALF, ms=None, alone=None):
-    return PublishedDesign("d", "resnet50", "mi9", branches, None, None, (), {}, ms, alone or {}, None, "nowhere")
-
-
 def test_errors_are_counted_by_their_size():
     rows = [{"error %": each, "in the interval": inside} for each, inside in ((-5.0, True), (15.0, True), (-40.0, False))]
     told = errors(rows, "p", "designs", "error %")
@@ -189,12 +164,3 @@ def test_errors_are_counted_by_their_size():
     )
     assert told["predicted ÷ measured, median"] == 0.95
     assert errors([{"error %": None}], "p", "designs", "error %") is None
-
-
-def test_record_has_the_published_stage_and_the_fastest_by_every_profile():
-    rows = read_record(HERE / "results" / "predicted.json").tables["stage"]
-    for published, fastest in zip(rows[::2], rows[1::2], strict=True):
-        assert "cpu 6×136, dsp 4×160" in published["profile and design"]
-        assert fastest["place"] == 1
-        assert published["ms of the stage"] >= fastest["ms of the stage"]
-        assert 1 <= published["place"] <= published["of designs of that cost"]

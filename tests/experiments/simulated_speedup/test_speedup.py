@@ -1,6 +1,5 @@
 """Simulated speed-ups: means over networks, devices with one number changed, and rows that are taken up."""
 
-import msgspec
 import pytest
 
 pytest.importorskip("torch")
@@ -10,16 +9,13 @@ from experiments.lossless.run import MODELS as ALL
 from experiments.records import read_record
 from experiments.simulated_speedup.cases import COLUMNS, VARIED, Case, cases_of, planned_row
 from experiments.simulated_speedup.cuts import CUTS, row_of
-from experiments.simulated_speedup.devices import with_links, with_speed, without_contention
-from experiments.simulated_speedup.run import Part, part_of
-from experiments.simulated_speedup.summary import bounds, geo_mean, means, networks, varied
+from experiments.simulated_speedup.devices import with_links, with_speed
+from experiments.simulated_speedup.summary import bounds, means, networks, varied
 from predictors.predictor import LatencyPredictor
 from tests.contracts.repository import ROOT
 from tests.predictors.networks import small_resnet
 
 MODELS = ("resnet34", "resnet50")
-
-
 RECORD = ROOT / "experiments" / "simulated_speedup" / "results" / "speedup.json"
 
 
@@ -34,11 +30,6 @@ def rows_where(speedup):
                 row |= {"efficiency": 0.5, "of ideal": 0.5, "moving %": 1.0, "contention %": 2.0}
             found[case.name] = row
     return found
-
-
-def test_geometric_mean_leaves_out_what_is_not_there():
-    assert geo_mean([1.0, 4.0, None]) == 2.0
-    assert geo_mean([None]) is None
 
 
 def test_means_count_networks_with_a_stretched_design_and_meet_the_goals_or_not():
@@ -99,14 +90,3 @@ def test_every_transfer_takes_its_time_times_the_factor(device, factor):
         for elements in (0, 100_000):
             assert after.ms(there, back, elements, "int8") == pytest.approx(factor * before.ms(there, back, elements, "int8"))
     assert computing(with_links(device, factor), "gpu") == computing(device, "gpu")
-
-
-def test_without_contention_company_slows_nobody(device):
-    found = LatencyPredictor(without_contention(device)).predict(small_resnet(64), "gpu")
-    assert found.contended_ms == pytest.approx(found.computing_ms)
-
-
-def test_rows_of_another_commit_are_not_taken_up(tmp_path):
-    path = tmp_path / "part.json"
-    path.write_bytes(msgspec.json.encode(Part("0" * 40, {"a": {"case": "a"}})))
-    assert part_of(path).rows == {}

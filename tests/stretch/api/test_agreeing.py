@@ -57,17 +57,6 @@ def test_requests_that_cannot_be_measured_are_refused_before_any_work(images, tm
         branch("tiny_resnet", "pixel6", weights="none", **{key: there[key] if value == "there" else value for key, value in asked.items()})
 
 
-@pytest.mark.slow
-def test_agreement_that_no_design_is_predicted_to_reach_is_refused_with_the_nearest_one(images, tmp_path):
-    request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48}
-    with pytest.raises(InfeasibleError, match="is predicted to see the original's class in 100") as caught:
-        branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0, budget_minutes=0.05, **request)
-    assert caught.value.exit_code == 4
-    assert 0 < caught.value.rules[0].nearest < 1
-    assert "kinds" in caught.value.hint
-    assert not (tmp_path / "b").exists()
-
-
 def test_network_that_agrees_less_often_than_predicted_is_refused_and_nothing_is_written(images, tmp_path, measured):
     hopeful = tmp_path / "hopeful.json"
     save_accuracy(hopeful, replace(measured, curve=(50.0, measured.curve[1])))

@@ -1,4 +1,3 @@
-import gc
 import random
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
-from stretch.api.arguments import copy_module, full_shape, garbage_collection_frozen, random_state_kept  # noqa: E402
+from stretch.api.arguments import copy_module, full_shape, random_state_kept  # noqa: E402
 from tests.effort import examples  # noqa: E402
 from tests.stretch.api import snapshot  # noqa: E402
 
@@ -115,18 +114,3 @@ def test_random_state_is_what_it_was_even_after_an_error(error):
         pass
     assert snapshot.of_random_state() == before
     assert draw() != first
-
-
-def test_objects_are_kept_from_the_garbage_collector_as_long_as_it_is_asked_for_and_no_caller_does_so_himself():
-    assert not gc.get_freeze_count()
-    with garbage_collection_frozen():
-        assert gc.get_freeze_count()
-    assert not gc.get_freeze_count()
-    gc.freeze()
-    try:
-        before = gc.get_freeze_count()
-        with garbage_collection_frozen():
-            pass
-        assert gc.get_freeze_count() == before
-    finally:
-        gc.unfreeze()

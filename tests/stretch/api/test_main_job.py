@@ -129,13 +129,6 @@ def test_model_that_is_none_is_refused_in_one_sentence(model, says):
         branch(model, "pixel6")
 
 
-def test_shape_that_is_none_is_refused_before_the_model_is_loaded():
-    phases = []
-    with pytest.raises(UsageError, match=r"input_shape \(32, 32\) is no shape of one image"):
-        branch("tiny_resnet", "pixel6", input_shape=(32, 32), progress=phases.append)
-    assert "load" not in phases
-
-
 def test_device_of_one_processor_is_refused_before_anything_is_loaded():
     phases = []
     with pytest.raises(UsageError, match="at least two processors") as caught:
@@ -173,26 +166,6 @@ def test_refined_network_is_told_and_never_worse_on_images_held_back(tmp_path):
     # the network is as it was built, not changed by its owner since
     assert result.manifest.weights.source == "random"
     assert not result.model.training
-
-
-@pytest.mark.parametrize(
-    ("asked", "why"),
-    [
-        ({"refine": 1.0}, "refined on images, and there are none"),
-        ({"refine": float("nan"), "images": "there"}, "no time to refine for"),
-        ({"refine": 1.0, "images": "there", "dry_run": True}, "dry run"),
-    ],
-)
-def test_refinement_that_cannot_be_made_is_refused_before_any_work(asked, why):
-    with pytest.raises(UsageError, match=why):
-        branch("tiny_resnet", "pixel6", weights="none", **asked)
-
-
-def test_folder_without_images_is_refused_and_no_bundle_is_left(tmp_path):
-    (tmp_path / "images").mkdir()
-    with pytest.raises(StretchError, match="calibration images"):
-        branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", images=tmp_path / "images")
-    assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.slow

@@ -128,15 +128,6 @@ def test_checkpoint_within_a_bundle_or_under_a_file_is_refused(bundle, images):
     assert tree(bundle.parent) == before
 
 
-def test_too_few_images_are_refused_and_the_bundle_stays(bundle, images):
-    np.save(images / "some.npy", np.random.default_rng(0).standard_normal((12, 3, 32, 32)).astype(np.float32))
-    before = tree(bundle)
-    with pytest.raises(StretchError, match="12 images are too few to refine with"):
-        refine_bundle(bundle, images, **ASKED)
-    assert tree(bundle) == before
-    assert sorted(path.name for path in bundle.parent.iterdir()) == ["bundle", "images"]
-
-
 class Maps(nn.Module):
     """What it computes is no list of class scores: five maps."""
 

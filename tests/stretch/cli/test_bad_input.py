@@ -106,12 +106,6 @@ def test_code_is_not_executed_without_trust(capsys, folder, tmp_path):
     assert "--trust-code" in result.hint
 
 
-def test_floors_that_no_design_meets_name_the_rule(capsys, folder):
-    result = branch(capsys, folder, "--min-depth", "1", "--min-width", "1")
-    assert result.code == 4
-    assert result.hint
-
-
 @pytest.mark.parametrize(
     "content",
     ["version = 99\nsegments = []\n", "not toml", "[[segments]]\nname = 's9'\nbranches = [{processor = 'cpu'}]\n"],
@@ -130,12 +124,6 @@ def test_output_folder_with_other_things_is_kept(capsys, tmp_path):
     assert result.code == 1
     assert "holds something else" in result.message
     assert tree(tmp_path) == {"bundle": b"", "bundle/thesis.tex": b"mine"}
-
-
-def test_output_where_the_system_lets_nobody_write_is_refused(capsys):
-    result = call(capsys, *BRANCH, "--out", "/proc/nn_stretch/bundle")
-    assert result.code == 1
-    assert "cannot write the bundle" in result.message
 
 
 def test_file_that_the_disk_cannot_take_ends_in_one_sentence(capsys, folder):
@@ -334,9 +322,3 @@ def test_interrupt_of_a_run_ends_with_130_and_writes_no_trace(capsys, bundle, tm
     result = call(capsys, "run", bundle, "--trace", tmp_path / "trace.json", *QUICK)
     assert (result.code, result.message) == (130, "interrupted")
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
-
-
-def test_name_with_terminal_codes_is_printed_escaped(capsys, bundle):
-    edit(bundle, lambda manifest: manifest["model"].update(name="\x1b[31mred"))
-    result = call(capsys, "run", bundle, *QUICK)
-    assert "\x1b" not in result.out + result.err

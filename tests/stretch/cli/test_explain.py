@@ -24,13 +24,6 @@ def test_convolution_has_a_time_and_its_activation_is_merged_into_it(stretch, bu
     assert "merged into `stem/conv`" in ops["stem/relu"]["reason"]
 
 
-def test_people_read_a_line_per_operator(stretch, bundle_dir):
-    code, out, _ = stretch("explain", bundle_dir)
-    assert code == 0
-    assert any(line.startswith("s1.gpu/conv") for line in out.splitlines())
-    assert "no delegate here drives a gpu" in out
-
-
 def test_device_gives_predicted_times_of_its_kernels(stretch, bundle_dir):
     code, data, err = stretch("explain", bundle_dir, "--device", "pixel6", "--json")
     assert code == 0
@@ -41,13 +34,6 @@ def test_device_gives_predicted_times_of_its_kernels(stretch, bundle_dir):
     assert "merged into" in ops["s1.gpu/relu"]["reason"]
     assert "not fitted to measurements" in err
     assert all(sub["ms"] > 0 for sub in data["subgraphs"])
-
-
-def test_processor_the_device_lacks_is_named(stretch, bundles, tmp_path):
-    path = bundles.two_branches(tmp_path / "b", processors=("cpu", "dsp"))
-    code, _, err = stretch("explain", path, "--device", "pixel6")
-    assert code == 3
-    assert "dsp" in err
 
 
 def relu_file(folder, opset=18):
@@ -83,12 +69,3 @@ def test_bad_question_about_a_file_has_its_exit_code(stretch, tmp_path, words, c
     got, _, err = stretch("explain", relu_file(tmp_path), *words)
     assert got == code
     assert told in err
-
-
-def test_damaged_file_is_one_sentence(stretch, tmp_path):
-    path = tmp_path / "m.onnx"
-    path.write_bytes(b"no model")
-    code, out, err = stretch("explain", path, "--runtime", "onnxruntime")
-    assert (code, out) == (1, "")
-    assert "is not an ONNX model" in err
-    assert "Traceback" not in err

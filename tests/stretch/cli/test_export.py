@@ -1,7 +1,6 @@
 """`stretch export`: a bundle again in int8."""
 
 import msgspec
-import numpy as np
 import pytest
 
 from predictors.install import install_line
@@ -9,7 +8,6 @@ from scheduler.bundle.load import load_bundle
 from scheduler.bundle.preprocessing import Preprocessing
 from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
-from tests.scheduler.delegates import qdq
 from tests.stretch.cli.commands import spawn
 
 
@@ -29,14 +27,6 @@ def trained(floats, tmp_path):
     changed = msgspec.structs.replace(manifest, subgraphs=subgraphs, weights=msgspec.structs.replace(manifest.weights, source="default"))
     (bundle / "bundle.json").write_bytes(msgspec.json.encode(changed))
     return bundle
-
-
-@pytest.fixture
-def images(tmp_path):
-    folder = tmp_path / "images"
-    folder.mkdir()
-    np.save(folder / "some.npy", np.concatenate(synthetic_images((1, 3, 8, 8), 10, seed=3)))
-    return folder
 
 
 def test_trained_weights_need_images(stretch, trained, tmp_path):
@@ -60,23 +50,6 @@ def test_precision_that_is_not_understood_is_a_usage_error(stretch, floats, tmp_
     code, _, err = stretch("export", floats, "--precision", text, "--out", tmp_path / "out")
     assert code == 2
     assert "is not understood" in err
-
-
-@pytest.mark.qnn
-def test_float_bundle_that_is_mapped_to_the_dsp_is_refused_by_subgraph(stretch, floats):
-    code, _, err = stretch("run", floats, "--map", "dsp=dsp", "--repeat", 1, "--warmup", 0)
-    assert code == 1
-    assert "subgraph `s1.dsp` is float" in err
-
-
-@pytest.mark.qnn
-def test_removed_qnn_library_is_said_where_a_core_stands_in(floats, tmp_path, stretch):
-    stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
-    path = qdq.broken_package(tmp_path, {"libQnnHtp.so": None})
-    result = spawn(f"import sys; sys.path.insert(0, {str(path)!r})", "run", tmp_path / "out", "--repeat", 1, "--warmup", 0)
-    assert result.code == 0
-    assert "libQnnHtp.so is missing" in result.err
-    assert "a CPU core stands in" in result.err
 
 
 LITERT = ("--map", "cpu=litert,dsp=litert")
@@ -157,13 +130,3 @@ def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, train
     values = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
     [quantise] = [node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] == manifest.input]
     assert values[quantise.input[1]] == pytest.approx((50 + 50) / 255, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(("--size", "7"), "resizes pictures to 7, the model reads 8×8"), (("--format", "qnn", "--mean", "0.5,0.5,0.5"), "are int8 already")],
-)
-def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(stretch, floats, tmp_path, words, said):
-    code, data, _ = stretch("export", floats, "--out", tmp_path / "out", *words, "--json")
-    assert (code, said in data["error"]) == (2, True), data
-    assert list(tmp_path.iterdir()) == []

@@ -107,22 +107,6 @@ def test_what_cannot_be_done_is_refused_before_a_board_is_asked(capsys, bundle_d
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        (("--name", "a/b"), 2, "cannot be the name of a profile"),
-        (("--name", "kept"), 1, "has measurements already"),
-        (("--name", "x", "--from", "x.csv"), 2, "--from does not go with --on"),
-    ],
-)
-def test_profile_that_could_not_be_written_is_refused_before_a_board_is_asked(capsys, tmp_path, monkeypatch, words, code, told):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "kept.measurements").mkdir()
-    result = call(capsys, "profile", "--on", "board", "--ssh-config", "missing", *words)
-    assert result.code == code
-    assert told in result.message
-
-
 def test_flags_become_words_and_what_was_not_said_none():
     given = {"map": ["gpu=cpu1", "cpu=cpu0"], "time_limit": 2.5, "trust_code": True, "in_flight": None, "off": False, "processors": "-x"}
     words = ["--map=gpu=cpu1", "--map=cpu=cpu0", "--time-limit=2.5", "--trust-code", "--processors=-x"]

@@ -178,7 +178,6 @@ WAYS = [
     *([f"gpu={name}", "cpu=process"] for name in KINDS),
 ]
 
-
 #: The same with those of one kind alone quick to run; each starts a process.
 SOME = [pytest.param(way, marks=() if i % 4 == 0 else pytest.mark.slow) for i, way in enumerate(WAYS)]
 
@@ -196,18 +195,6 @@ def test_interrupted_run_whose_delegate_hangs_ends_as_interrupted_with_its_child
     assert err.endswith("error: interrupted\n")
     assert "Traceback" not in err
     assert all(gone(pid) for pid in found)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [[], ["--in-flight", "2"]])
-def test_hang_of_inferences_in_flight_and_alone_can_be_interrupted_twice_as_well(start, more):
-    process = start("--map", "gpu=hang", *more)
-    read_until(process, "hanging\n")
-    for _ in range(2):
-        process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "interrupted" in err
 
 
 def test_interrupt_ends_a_child_that_is_stopped(start):

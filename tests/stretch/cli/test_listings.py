@@ -46,14 +46,6 @@ def run(capsys, *words):
     return stop.value.code, *capsys.readouterr()
 
 
-def test_table_says_which_profiles_are_not_fitted(capsys):
-    code, out, _ = run(capsys)
-    assert code == 0
-    row = next(line for line in out.splitlines() if line.startswith("pixel6"))
-    assert "Google Pixel 6" in row
-    assert row.split()[-1] == "none"
-
-
 def test_one_device_tells_its_chip_processors_sources_and_what_is_left_out(capsys):
     code, out, _ = run(capsys, "s24")
     assert code == 0

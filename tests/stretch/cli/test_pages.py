@@ -35,27 +35,6 @@ def test_refusal_has_a_report_and_keeps_its_exit_code(tmp_path):
     assert "--alpha" in seen.text
 
 
-@pytest.mark.slow
-@pytest.mark.torch
-def test_search_and_predict_report(tmp_path, capsys):
-    for verb, words in {
-        "search": (*TINY, "--processors", "cpu,gpu", *LOOSE, "--pareto", "latency,macs", "--top", 3),
-        "predict": ("tiny_resnet", "--device", "pixel6"),
-    }.items():
-        page = tmp_path / f"{verb}.html"
-        done = call(capsys, verb, *words, "--html", page, "--quiet")
-        assert done.code == 0, done.err
-        assert done.err == ""
-        assert "svg" in checked(page.read_text()).tags
-
-
-@pytest.mark.torch
-def test_kernels_of_a_report_do_not_appear_where_they_were_not_asked_for(tmp_path, capsys):
-    words = ("predict", "tiny_resnet", "--device", "pixel6", "--json")
-    plain, reported = (json.loads(call(capsys, *words, *more).out) for more in ((), ("--html", tmp_path / "p.html")))
-    assert plain == reported
-
-
 def test_simulate_reports_latencies_loads_and_the_first_inference(tmp_path, bundle_dir, capsys):
     page = tmp_path / "s.html"
     words = ("--inferences", 40, "--busy", "gpu=0.9@5:60", "--deadline", 8, "--jitter", 0.1, "--beside", bundle_dir)
@@ -88,10 +67,3 @@ def test_page_that_cannot_be_written_is_refused_before_anything_else(tmp_path, c
     assert "does not exist" in done.message
     assert call(capsys, verb, *words, "--html", tmp_path / "x.pdf").code == 2
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.torch
-def test_report_belongs_to_one_model(tmp_path, capsys):
-    done = call(capsys, "predict", "tiny*", "--device", "pixel6", "--html", tmp_path / "x.html")
-    assert done.code == 2
-    assert "--html" in done.message

@@ -42,16 +42,6 @@ def test_size_that_nobody_asked_for_is_told_and_weights_change_no_time(capsys, t
     assert run(capsys, "tiny_resnet", "--device", "pixel6", "--weights", str(tmp_path / "lost.pt"))[0] == 1
 
 
-@pytest.mark.torch
-def test_table_for_people_lists_processors_and_kernels(capsys):
-    code, out, _ = run(capsys, "tiny_resnet", "--device", "pixel6", "--processor", "cpu", "--kernels")
-    assert code == 0
-    lines = out.splitlines()
-    assert lines[0].startswith("tiny_resnet on pixel6: ")
-    assert any(line.startswith("cpu ") and "fp32" in line for line in lines)
-    assert any("conv" in line and line.split()[-1] in ("compute", "memory", "launch") for line in lines if line)
-
-
 @pytest.mark.representatives(1)
 @pytest.mark.torch
 @pytest.mark.parametrize("ending", [".svg", ".png"])

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.stretch.cli.commands import call, tree
+from tests.stretch.cli.commands import call
 from tests.stretch.train.recipes import network, supernet
 
 pytest.importorskip("torch")
@@ -59,15 +59,3 @@ def test_people_are_told_what_changed_and_where_the_bundle_is(capsys, bundle):
     assert "before, on 10 images held back" in result.out
     assert result.out.rstrip().endswith(f"stretch run {bundle.parent / 'new'}")
     assert call(capsys, "verify", bundle.parent / "new").code == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "why"),
-    [(("--minutes", "0"), 2, "--minutes 0 is no time to refine for"), (("--steps", "0"), 2, "steps")],
-)
-def test_wrong_words_are_refused_and_nothing_is_left(capsys, bundle, words, code, why):
-    before = tree(bundle.parent)
-    result = call(capsys, *asked(bundle, *words))
-    assert result.code == code
-    assert why in result.message
-    assert tree(bundle.parent) == before

@@ -6,7 +6,6 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from predictors.errors import UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.runtime.sequential import Sequential
 from scheduler.runtime.session import Session
@@ -143,8 +142,6 @@ def test_of_several_outputs_each_counts_alike_and_there_is_no_class():
 
 
 IMAGES = synthetic_images((1, 3, 8, 8), 30)
-
-
 FITTED, OTHERS = IMAGES[:16], IMAGES[16:]
 
 
@@ -197,12 +194,3 @@ def test_subgraph_that_has_no_such_form_is_run_in_fp32_and_named(tmp_path):
     assert found.kept.keys() == {large.name}
     assert "which fp16 does not hold" in found.kept[large.name]
     assert found.agreement.precisions["cpu"] == ("fp16", "fp32")
-
-
-def test_mapping_that_computes_nothing_or_names_no_processor_is_refused(tmp_path):
-    bundle = planned(tmp_path / "b", {"cpu": "int8", "gpu": "fp16"})
-    original = Sequential(bundle.file(bundle.manifest.whole)).run
-    with pytest.raises(UsageError, match="computes nothing"):
-        measure_files(bundle, original, FITTED, OTHERS, {"gpu": "null"})
-    with pytest.raises(UsageError, match="`dsp` is mapped, but the bundle does not use it"):
-        measure_files(bundle, original, FITTED, OTHERS, {"dsp": "cpu"})

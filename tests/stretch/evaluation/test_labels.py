@@ -37,12 +37,6 @@ def test_names_file_says_which_output_a_class_is(tmp_path):
     assert labels(find_images(path, 4, tmp_path / "names.txt"), path) == {"ape/1.npy": 2, "dog/1.npy": 1}
 
 
-def test_hidden_folders_and_other_files_are_no_classes(tmp_path):
-    path = folder(tmp_path, ["a/1.npy", "b/1.npy", ".cache/1.npy", "a/.hidden.npy"])
-    (path / "b" / "notes.txt").write_text("x")
-    assert labels(find_images(path, 2), path) == {"a/1.npy": 0, "b/1.npy": 1}
-
-
 @pytest.mark.parametrize(("name", "comma"), [("t.csv", ","), ("t.tsv", "\t"), ("T.CSV", ",")])
 @pytest.mark.parametrize("heading", [True, False])
 def test_table_names_files_beside_it(tmp_path, name, comma, heading):
@@ -81,21 +75,6 @@ def test_classes_that_are_not_the_networks_are_one_sentence(tmp_path, names, out
     with pytest.raises(StretchError, match=told) as caught:
         find_images(folder(tmp_path, names), outputs)
     assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("cat\ndog\n", "names 2 classes, the network has 3 outputs"),
-        ("cat\ndog\ncat\n", "names the class `cat` twice"),
-        ("cat\ncow\nape\n", "class `dog` of .* is not in"),
-    ],
-)
-def test_names_that_do_not_fit_are_one_sentence(tmp_path, text, told):
-    path = folder(tmp_path / "images", ["cat/1.npy", "dog/1.npy"])
-    (tmp_path / "names.txt").write_text(text)
-    with pytest.raises(StretchError, match=told):
-        find_images(path, 3, tmp_path / "names.txt")
 
 
 @pytest.mark.parametrize(

@@ -72,14 +72,6 @@ def equal_in_int8(folder, found, design):
     return all(np.array_equal(a, b) for a, b in zip(results(mine, images), results(theirs, images), strict=True))
 
 
-@pytest.mark.slow
-def test_output_channels_of_a_network_in_int8_are_the_whole_to_the_last_bit(tmp_path):
-    found = small()
-    design = small_in_channels(found.graph, ("channels",))
-    assert sum(not part.whole for part in design.segments) >= 5
-    assert equal_in_int8(tmp_path, found, design)
-
-
 def test_what_is_left_of_a_concatenation_is_rounded_as_the_concatenation_is(tmp_path):
     torch.manual_seed(0)
     left = nn.Sequential(nn.Conv2d(8, 2, 3, padding=1), nn.GELU())

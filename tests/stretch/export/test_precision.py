@@ -17,7 +17,7 @@ from scheduler.bundle.manifest import FileEntry
 from scheduler.checks.verify import verify_bundle
 from scheduler.delegates import DspDelegate
 from scheduler.runtime.session import Session
-from stretch.export.answer import ChipSignature, aot_answer, contexts_answer, export_answer
+from stretch.export.answer import ChipSignature, aot_answer, contexts_answer
 from stretch.export.lowering import LAYER_IMAGES, Lowering
 from stretch.export.precision import export_precision, planned_precision
 from stretch.export.tflite.aot import Compiled
@@ -28,7 +28,6 @@ from tests.onnx_runtime import output
 from tests.scheduler.bundles import stating, two_branches
 
 IMAGES = synthetic_images((1, 3, 8, 8), 16)
-
 
 #: Int8 on ONNX Runtime's CPU kernels, wherever the tests run.
 ON_CPU = {"dsp": "cpu"}
@@ -308,19 +307,6 @@ def made(tmp_path_factory):
     floats = load_bundle(two_branches(folder / "floats", processors=("cpu", "dsp")))
     export = export_precision(floats, folder / "int8", {"dsp": "int8"}, synthetic_images((1, 3, 8, 8), 8), "synthetic")
     return folder / "int8", export
-
-
-def test_only_what_was_compared_has_a_loss(made):
-    folder, export = made
-    answer = export_answer(folder, "onnx", export.manifest, export.losses, ["be careful"])
-    assert {sub.name for sub in answer.subgraphs if sub.cosine is not None} == {
-        s.name for s in export.manifest.subgraphs if s.precision == "int8"
-    }
-    for sub in answer.subgraphs:
-        if sub.cosine is not None:
-            assert (sub.cosine, sub.snr_db) == (export.losses[sub.name].cosine, export.losses[sub.name].snr_db)
-    assert answer.checks == export.manifest.checks["precision"]
-    assert answer.warnings == ["be careful"]
 
 
 def test_code_for_chips_is_told_by_chip_and_subgraph(made):

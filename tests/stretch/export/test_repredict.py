@@ -116,16 +116,6 @@ def test_profile_that_is_gone_leaves_no_prediction(planned):
     assert all(sub.predicted_ms is None and not sub.alternatives for sub in made.subgraphs)
 
 
-@pytest.mark.slow
-def test_profile_that_is_gone_is_said(planned, tmp_path, capsys):
-    path = shutil.copytree(planned, tmp_path / "b")
-    file = path / "bundle.json"
-    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(load_bundle(path).manifest, device="gone")))
-    data = json.loads(call(capsys, "export", path, "--precision", "dsp=int8", "--out", tmp_path / "out", "--json").out)
-    assert data["predicted"] == {}
-    assert any("the profile gone cannot be read here" in warning for warning in data["warnings"])
-
-
 def test_explain_predicts_what_the_files_are(planned, exported, capsys):
     predictor = LatencyPredictor(MI9)
     for path in (planned, exported):

@@ -165,7 +165,6 @@ while True:
             write_manifest(folder, bundle.manifest)
 """
 
-
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -246,14 +245,6 @@ def test_interrupt_between_two_steps_brings_the_earlier_bundle_back(tmp_path, mo
         write(old, new)
     assert "s1.gpu.onnx" in load_bundle(old, check_hashes=True).manifest.files
     assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
-
-
-@pytest.mark.parametrize("make", ["file", "link"])
-def test_target_that_is_no_folder_is_refused(tmp_path, make):
-    target = tmp_path / "bundle"
-    target.write_text("") if make == "file" else target.symlink_to(tmp_path)
-    with pytest.raises(StretchError, match="is no folder"):
-        check_target(target)
 
 
 @pytest.mark.parametrize(("code", "hint"), [(errno.ENOSPC, "free some space"), (errno.EACCES, "writable")])

@@ -15,14 +15,12 @@ from onnx import TensorProto, helper  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from stretch.formats.onnx import OPSET  # noqa: E402
-from stretch.opaque.calls import Call, Calls, Replay, Tensor, computes, find_operator, plain, read_calls  # noqa: E402
+from stretch.opaque.calls import Call, Calls, Replay, Tensor, find_operator, plain, read_calls  # noqa: E402
 from stretch.opaque.snippets import prepare, snippet_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 X = Tensor("float32", (2, 3))
-
-
 ROLL = Calls((X,), (), (Call("roll.default", ({"read": 0}, (1,), (1,))),))
 
 
@@ -82,11 +80,6 @@ def test_operator_that_does_more_than_compute_tensors_is_not_found(name):
         find_operator(name)
 
 
-def test_operators_that_drop_only_where_they_are_told_to_compute():
-    assert computes(torch.ops.aten.lstm.input)
-    assert not computes(torch.ops.aten.dropout.default)
-
-
 @pytest.mark.parametrize(
     ("calls", "shape", "reason"),
     [
@@ -129,10 +122,7 @@ def test_arguments_of_any_form_are_computed_or_refused(argument):
 
 
 SNIPPETS_X = Tensor("float32", (1, 6, 4))
-
-
 READ = {"read": 0}
-
 
 CASES = [
     (Calls((SNIPPETS_X,), (), (Call("roll.default", (READ, (2,), (1,))),)), (1, 6, 4)),

@@ -103,17 +103,6 @@ def test_a_file_that_was_pulled_is_whole_or_not_there(adb, phone, tmp_path):
     adb.ended()
 
 
-def test_a_full_phone_is_told(adb, phone, tmp_path):
-    (tmp_path / "file").write_text("content")
-    said = "adb: error: failed to copy 'file' to '/data/local/tmp/file': remote couldn't write to file: No space left on device\n"
-    adb.plays([{"call": ["-s", "R5CT", "push", "{here}", f"{phone.folder}/file"], "takes": "content", "err": said, "code": 1}])
-    with pytest.raises(StretchError, match="no space left there"):
-        phone.push(tmp_path / "file", "file")
-    with pytest.raises(StretchError, match="there is no file"):
-        phone.push(tmp_path / "none", "file")
-    adb.ended()
-
-
 def test_a_call_that_does_not_end_is_ended(adb, phone):
     adb.plays([{"call": shell(["ls"]), "hangs": True}])
     with pytest.raises(StretchError, match="did not end within 2 s"):

@@ -22,11 +22,8 @@ pytestmark = pytest.mark.torch
 
 CPU, GPU = ("--use_xnnpack=true",), ("--use_gpu=true",)
 
-
 #: The Mi 9's default core set, 3med, has three cores.
 THREADS = 3
-
-
 CPU_SPEED, GPU_SPEED = 4000.0, 9000.0
 
 

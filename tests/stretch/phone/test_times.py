@@ -62,7 +62,6 @@ def test_a_time_that_is_none_is_refused(text):
 
 WINDOW = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
 
-
 GRAPH = OpGraph.build(
     "net",
     [
@@ -77,10 +76,7 @@ GRAPH = OpGraph.build(
     "y",
 )
 
-
 ORDER = ["a", "b", "s", "g", "y"]
-
-
 KERNELS = fuse(GRAPH, "tflite_cpu")
 
 
@@ -139,13 +135,6 @@ def test_each_signature_is_measured_on_what_computes_its_precision(bundle):
     assert not any(signature.endswith("join") for signature, _, _ in pairs)
 
 
-def test_threads_of_the_cpu_are_its_cores():
-    for core_set, threads in (("1large", 1), ("3med", 3), ("1large3med", 4)):
-        assert next(place.threads for place in places(load_device("mi9"), core_set, npu=False) if place.target == "cpu") == threads
-    with pytest.raises(UsageError, match="no core set `9huge`"):
-        places(load_device("mi9"), "9huge", npu=False)
-
-
 @given(st.sets(st.integers(0, 63), min_size=1))
 def test_a_mask_has_a_bit_for_each_core(cores):
     assert mask_of(",".join(map(str, sorted(cores)))) == sum(1 << core for core in cores)
@@ -184,12 +173,3 @@ def test_times_are_kept_with_the_release_that_took_them(timing_bundle, program, 
     rows = load_measurements(tmp_path / "m").latencies
     assert [(row.ms, row.std_ms) for row in rows] == [(1.5, 0.1), (1.2, None)]
     assert len({row.runtime for row in rows}) == 2
-
-
-def test_another_network_of_the_same_name_is_not_mixed_in(timing_bundle, program, tmp_path):
-    table = open_table(tmp_path / "m", "Pixel-6", program, [])
-    table.add(timing_bundle, work(), Spoken(1.5, None, None), [])
-    other = Work("head", "head", "tiny:stem", "fp32", CPU)
-    with pytest.raises(StretchError, match="another network called `tiny:stem`"):
-        table.add(timing_bundle, other, Spoken(1.5, None, None), [])
-    assert len(load_measurements(tmp_path / "m").latencies) == 1

@@ -62,13 +62,6 @@ def test_the_cpu_has_a_place_for_one_core_and_for_all():
     assert len({place.core_set for place in places}) == len(places)
 
 
-@pytest.mark.opencl
-def test_a_device_with_threads_of_its_own_is_not_called_from_their_cores():
-    gpu = find_places(["gpu", "cpu"])[-1]
-    assert gpu.family == "gpu"
-    assert not set(gpu.caller) & set(gpu.cores)
-
-
 @pytest.mark.parametrize(
     ("names", "error", "told"),
     [

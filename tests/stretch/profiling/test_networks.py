@@ -89,12 +89,6 @@ def test_every_weight_of_the_graph_is_made_in_its_shape():
     assert weight_bytes(graph) == sum(value.nbytes for own in made.values() for value in own.values())
 
 
-@pytest.mark.torch
-def test_board_is_given_the_file_that_would_be_written_here(tmp_path):
-    graph = draw("residual", 0)
-    assert answer_board(graph.to_json().decode()) == write_network(graph, tmp_path / "x.onnx").read_bytes()
-
-
 @pytest.mark.parametrize("question", ["", "{}", "[1]", '{"name": "x", "ops": []}'])
 def test_board_that_asks_for_what_is_no_network_is_refused(question):
     with pytest.raises(StretchError):
@@ -133,9 +127,3 @@ def test_networks_of_most_doubt_are_taken_beside_some_as_they_come():
     assert len({graph.name for graph in found}) == 6
     drawn = Chooser([]).draw(18)
     assert longest[:3] == sorted((len(graph.ops) for graph in drawn), reverse=True)[:3]
-
-
-def test_what_was_measured_is_not_drawn_again():
-    first = [graph.name for graph in Chooser([]).draw(40)]
-    again = [graph.name for graph in Chooser(first).draw(40)]
-    assert not set(first) & set(again)

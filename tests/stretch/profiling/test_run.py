@@ -84,11 +84,7 @@ def test_measurements_of_here_go_along_to_be_gone_on_with(board, tmp_path):
 
 
 PLACES = [Place("cpu", "1core", "cpu", (0,), 1.0), Place("cpu", "2cores", "cpu", (0, 1), 1.0), Place("gpu", "all", "opencl", (1,), 1.0)]
-
-
 CROSSING = Crossing(LinkTimes(0.05, 8.0, 4.0), (1.02, 1.05), (1.2, 1.3), "a runtime")
-
-
 RATE = 5e7
 
 

@@ -133,10 +133,3 @@ def test_what_ran_it_is_checked(profile, tmp_path, where, told):
     with pytest.raises(UsageError, match=told):
         ingest(profile, "resnet18", where, tmp_path, capture)
     assert not list(tmp_path.glob("*.measurements"))
-
-
-def test_the_same_network_is_not_added_twice(profile, tmp_path):
-    ingest(profile, "resnet18", WHERE, tmp_path, capture)
-    with pytest.raises(StretchError, match="has a time of resnet18"):
-        ingest(profile, "resnet18", WHERE, tmp_path, capture)
-    assert len(load_measurements(tmp_path / "myphone.measurements").latencies) == 1

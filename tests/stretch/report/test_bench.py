@@ -7,7 +7,7 @@ from rich.console import Console
 
 from scheduler.measure.bench.answer import BenchAnswer, BenchFile, verdict
 from scheduler.measure.bench.conditions import Conditions
-from stretch.report.bench import print_bench, surroundings
+from stretch.report.bench import print_bench
 from tests.scheduler.measure.bench.test_answer import contender, drawn
 
 
@@ -55,10 +55,3 @@ def test_every_contender_and_its_median_are_shown_at_any_width(width):
     for row in answer().contenders:
         assert row.name in stream.getvalue()
         assert f"{row.summary.median_ms:.3f}" in stream.getvalue()
-
-
-def test_surroundings_say_what_the_system_did_not_tell():
-    assert dict(surroundings(answer()))["governor"] == "not told"
-    told = dict(surroundings(answer(governors={"0": "powersave"}, mhz_before={"0": 1800.0}, mhz_after={"0": 900.0}, stolen=0.125)))
-    assert (told["governor"], told["frequency, MHz"]) == ("powersave", "0 1800 → 900")
-    assert told["cores' time that the host gave to others"] == "12.5%"

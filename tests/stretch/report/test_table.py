@@ -58,20 +58,6 @@ def test_figures_name_the_makespan_and_every_control(data):
     assert {"sequential, same MACs", "branched net as one graph", "operators split", "ideal split"} <= text.keys()
 
 
-def but(answer, **changes):
-    """The same answer with other times."""
-    return msgspec.structs.replace(answer, predicted=msgspec.structs.replace(answer.predicted, **changes))
-
-
-def test_missing_control_and_gap_are_said_in_words(data):
-    changed = but(data, sequential_same_macs_ms=None, optimal=False, gap=0.0123)
-    text = dict(figures(changed))
-    assert text["sequential, same MACs"] == "none meets the constraints"
-    assert text["search"].startswith("at most 1.23 % slower than the best, of 10^")
-    unknown = but(changed, gap=None)
-    assert dict(figures(unknown))["search"] == "not searched for optimality"
-
-
 def words(plan):
     """Every name and number of the table."""
     for segment in plan.segments:

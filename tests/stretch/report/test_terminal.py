@@ -6,23 +6,22 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from rich.console import Console
 
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreement
 from scheduler.explain.answer import Fix, RuntimeExplanation, RuntimeOperator, UnsupportedReason
-from stretch.comparison.rows import CompareAnswer, ComparedRow
+from stretch.comparison.rows import ComparedRow
 from stretch.planning.config import PlanConfig
 from stretch.planning.front_answer import front_answer
 from stretch.planning.pareto import front
 from stretch.report.agreement import agreement_lines
-from stretch.report.comparison import HEADINGS, cells, print_comparison
+from stretch.report.comparison import HEADINGS, cells
 from stretch.report.fit import Fitting, column, plain_table
-from stretch.report.front import draw_front, print_front, value_of
+from stretch.report.front import print_front
 from stretch.report.placement import operator_table, subgraph_table
 from stretch.report.roofline import kernel_points
-from stretch.report.runtime import runtime_lines, runtime_table
+from stretch.report.runtime import runtime_lines
 from stretch.stages.explain import PlacedOperator, PlacedSubgraph
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
@@ -30,11 +29,7 @@ from tests.stretch.planning.cost.measured import GRAPH, made
 from tests.stretch.planning.test_pareto import MI9, REQUEST
 
 SHARE = {"value": 0.9, "low": 0.8, "high": 0.95, "top5_overlap": None}
-
-
 NOTHING = dict.fromkeys(SHARE)
-
-
 RUN = {"images": 20, "precisions": {"cpu": ("int8",), "gpu": ("fp16", "fp32")}, "delegates": {"cpu": "cpu", "gpu": "opencl"}}
 
 
@@ -46,13 +41,6 @@ def test_network_its_files_and_its_segments_have_a_line_each():
     assert "40 images held back: the original's class in 90.0% (80.0% to 95.0%), error of the scores 0.100" in lines[0]
     assert "20 of them, int8 on cpu (run here by cpu), fp16/fp32 on gpu (run here by opencl): the original's class in 85.0%" in lines[1]
     assert lines[2] == "  s1 alone changed: the original's class in 97.0%, error 0.050"
-
-
-def test_outputs_that_are_no_classes_have_an_error_alone():
-    lines = list(agreement_lines(Agreement(**NOTHING, error=0.1, images=40, bundle=BundleAgreement(**NOTHING, error=0.2, **RUN))))
-    assert [line.count("class") for line in lines] == [0, 0]
-    assert "0.100" in lines[0]
-    assert lines[1].endswith("error 0.200")
 
 
 def test_answers_of_one_class_are_said_to_give_no_agreement_and_several_are_counted():
@@ -77,16 +65,6 @@ def test_unknown_is_a_dash_and_never_a_number():
     assert "exact" in cells(ROWS[0])
     assert "97.5%" in cells(ROWS[1])
     assert set(cells(ROWS[2])[1:]) == {"–"}
-
-
-@pytest.mark.parametrize("width", [200, 80])
-def test_every_row_is_printed_whole(width):
-    stream = io.StringIO()
-    print_comparison(Console(file=stream, width=width, color_system=None), CompareAnswer(rows=ROWS, warnings=[]))
-    for row in ROWS:
-        assert row.name in stream.getvalue()
-    assert "12.3" in stream.getvalue()
-    assert "…" not in stream.getvalue()
 
 
 def printed(renderable, width):
@@ -147,24 +125,6 @@ def test_table_has_every_design_with_its_numbers_and_nothing_cut(answer, width):
     assert f"{answer.best_single_ms:.2f} ms on {answer.best_single_processor}" in text
     assert "…" not in text
     assert "64 images" in text
-
-
-def test_table_without_a_predictor_has_no_column_for_it(answer):
-    rows = [replace(row, accuracy=None) for row in answer.designs]
-    text = front_printed(replace(answer, pareto=["latency", "macs"], designs=rows, sensitivity=None), 200)
-    assert "agreement" not in text
-    assert value_of(rows[0], "macs") == rows[0].macs_ratio
-
-
-@pytest.mark.slow
-def test_picture_is_the_same_for_the_same_front(answer, tmp_path):
-    draw_front(answer, tmp_path / "a.svg")
-    draw_front(answer, tmp_path / "b.svg")
-    text = (tmp_path / "a.svg").read_text()
-    assert text == (tmp_path / "b.svg").read_text()
-    assert "<svg" in text
-    draw_front(answer, tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def rows(count, name="s2_to_s6_gpu_features_7_block_2_fc1_conv"):
@@ -252,11 +212,3 @@ def test_counts_first_unsupported_operator_and_fix_are_shown():
         "  another axis",
         "helps, operators off it 1 -> 0: compute constants",
     ]
-
-
-def test_every_operator_has_a_row_however_narrow_the_terminal_is():
-    for width in (140, 50):
-        console = Console(width=width, record=True)
-        console.print(runtime_table(FOUND))
-        told = console.export_text()
-        assert all(name in told for name in ("conv", "best", "shape"))

@@ -3,7 +3,6 @@ import pytest
 torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402 - torch may be missing
 
-from predictors.errors import StretchError  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.train.extract import extract  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402
@@ -26,19 +25,6 @@ def test_subnet_taken_out_has_the_accuracy_it_had_inside(tmp_path):
     assert done.design.segments[2].branches[0].depth == 2
     weights = load_file(done.checkpoint)
     assert weights.keys() == done.model.state_dict().keys()
-
-
-@pytest.mark.slow
-def test_folder_without_a_run_and_design_of_no_member_are_refused(tmp_path):
-    with pytest.raises(StretchError, match="no run"):
-        extract(tmp_path, tmp_path / "out")
-    run = trained(tmp_path, network)
-    (tmp_path / "other.toml").write_text('[[segments]]\nname = "s1"\nbranches = [{ processor = "cpu" }, { processor = "gpu" }]\n')
-    with pytest.raises(StretchError, match="of another design"):
-        extract(run, tmp_path / "out", design=tmp_path / "other.toml", bundle=False)
-    (run / "best.safetensors").unlink()
-    with pytest.raises(StretchError, match="no weights yet"):
-        extract(run, tmp_path / "out")
 
 
 @pytest.mark.slow

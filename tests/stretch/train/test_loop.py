@@ -84,10 +84,6 @@ def test_rate_rises_to_its_peak_then_falls_towards_zero(steps, warmup, peak):
     assert min(rates) >= 0
 
 
-def test_half_of_the_cosine_is_half_of_the_peak():
-    assert learning_rate(50, 100, 0, 0.2) == pytest.approx(0.1)
-
-
 def test_every_image_is_one_of_its_own_shifts_or_mirrored_shifts():
     torch.manual_seed(0)
     images = torch.randn(20, 3, 6, 5)

@@ -2,7 +2,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from predictors.errors import InfeasibleError, StretchError, UsageError  # noqa: E402 - torch may be missing
+from predictors.errors import StretchError, UsageError  # noqa: E402 - torch may be missing
 from stretch.train.prepare import macs_ratios, prepare, sample  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402
 from stretch.train.supernet import Supernet  # noqa: E402
@@ -60,13 +60,6 @@ def test_images_for_statistics_are_prepared_as_in_training(tmp_path):
     assert 40 <= sum(len(b) for b in batches) <= 64
     # Shifted images have borders of zeros, which is the mean.
     assert any(bool((b[:, :, 0] == 0).all(1).all(1).any()) for b in batches)
-
-
-def test_limits_without_a_design_are_named_as_a_recipe_writes_them(tmp_path):
-    with pytest.raises(InfeasibleError, match=r"`plan\.\w+ = ") as error:
-        ready(network(tmp_path), "design=", "plan.beta=0.001")
-    assert "plan." in error.value.hint
-    assert "--" not in error.value.message + error.value.hint
 
 
 def test_range_of_a_pool_that_is_upside_down_is_refused(tmp_path):

@@ -23,13 +23,8 @@ def save(tmp_path, text):
 
 
 HEAD = 'model = "tiny_resnet"\ndevice = "mi9"\n'
-
-
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
-
-
 ratios = st.floats(1e-6, 1e6)
-
 
 recipes = st.builds(
     Recipe,
@@ -218,7 +213,3 @@ def test_what_the_command_line_names_is_relative_to_where_the_command_runs(tmp_p
 )
 def test_names_that_are_no_paths_and_absolute_paths_stay(key, value):
     assert rooted(key, value, Path("/folder")) == value
-
-
-def test_home_is_expanded():
-    assert rooted("data.path", "~/photos", Path("/folder")) == str(Path.home() / "photos")

@@ -95,14 +95,6 @@ def test_run_is_neither_overwritten_nor_mixed_with_another(tmp_path):
         go(path, tmp_path / "other")
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"), [("data.name=cifar10", "need a folder"), ("model=os:abort", "Python code that would be executed")]
-)
-def test_recipe_without_data_or_with_code_is_refused(tmp_path, change, reason):
-    with pytest.raises(StretchError, match=reason):
-        go(network(tmp_path), tmp_path / "run", change)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [network, supernet])
 def test_run_killed_in_an_epoch_goes_on_to_the_same_weights(tmp_path, make):
@@ -190,11 +182,7 @@ def test_opened_run_has_the_designs_and_weights_it_was_trained_with(tmp_path):
 
 
 OWN = {"recipe": "a", "design": "b"}
-
-
 PLAIN = TrainConfig(epochs=2, batch=16, learning_rate=0.05)
-
-
 CONFIGS = {"sgd": PLAIN, "adamw": TrainConfig(epochs=2, batch=16, optimizer="adamw", learning_rate=1e-3, ema=0.9, clip=1.0, accumulate=2)}
 
 

@@ -91,14 +91,6 @@ def test_narrow_subnet_computes_what_the_whole_one_does_with_the_other_channels_
     assert handles
 
 
-def test_weights_of_another_pool_are_refused(captured):
-    network = captured("tiny_resnet")
-    one, other = Supernet(network, pool(network.graph)), Supernet(network, pool(network.graph)[:2])
-    one.load_state_dict(one.state_dict())
-    with pytest.raises(StretchError, match="another supernet"):
-        other.load_state_dict(one.state_dict())
-
-
 def test_calibrated_start_renews_statistics_and_leaves_weights(captured):
     network = captured("tiny_resnet")
     supernet = Supernet(network, pool(network.graph))

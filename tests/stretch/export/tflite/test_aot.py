@@ -2,15 +2,13 @@
 
 import hashlib
 import shutil
-import sys
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 
-from predictors.errors import InfeasibleError, MissingBackendError, StretchError
-from predictors.install import install_line
+from predictors.errors import InfeasibleError, StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input, verify_bundle
 from stretch.export.precision import export_precision
@@ -80,15 +78,6 @@ def test_file_of_code_without_a_hash_makes_the_bundle_unreadable(compiled, tmp_p
     (copy / "bundle.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(compiled.manifest, files=files)))
     with pytest.raises(StretchError, match=r"uses the file `aot/sm8450.tflite` without stating its size and hash"):
         load_bundle(copy)
-
-
-@pytest.mark.parametrize("package", ["ai_edge_litert", "onnxruntime_qnn"])
-def test_missing_package_ends_with_the_install_line(int8, tmp_path, monkeypatch, package):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingBackendError, match=r"is not installed") as caught:
-        export_aot(int8, tmp_path / "out", ["sm8450"])
-    assert install_line("litert", "qnn") in caught.value.hint
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_channels_of_images_go_last_and_rows_stay():

@@ -180,10 +180,7 @@ def bundle(tmp_path_factory):
 
 
 X = np.ones(4, np.float32)
-
-
 EXACT = Loss(1.0, 200.0)
-
 
 #: A wrong scale leaves the cosine as it is.
 WRONG = loss([(X, X * np.float32(1.2))])

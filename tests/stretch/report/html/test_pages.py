@@ -27,7 +27,6 @@ from stretch.planning.front_answer import front_answer
 from stretch.planning.pareto import front
 from stretch.planning.plan import plan
 from stretch.planning.sentences import chance
-from stretch.planning.several import several
 from stretch.report.html.bench_page import bench_page
 from stretch.report.html.comparison_page import comparison_page
 from stretch.report.html.front_page import front_page
@@ -92,12 +91,6 @@ def test_measured_agreement_is_told_whole_and_by_segment():
     assert "s3 alone 95.0%" in text
 
 
-def test_exact_design_is_said_to_compute_the_same():
-    text = text_of(planned(("rows",)))
-    assert "accuracy the original's" in text
-    assert "bands of rows" in text
-
-
 def test_timeline_is_the_plan():
     answer = planned().answer()
     bars = plan_bars(answer)
@@ -143,13 +136,6 @@ def test_every_design_stands_in_picture_and_table(searched):
     assert "stretch search" in seen.text
 
 
-def test_designs_that_differ_have_no_picture_of_a_front():
-    found = front_answer(several(GRAPH, MI9, PlanConfig(**REQUEST), 3, 1.5, None), {})
-    seen = checked(render(front_page(found)))
-    assert "svg" not in seen.tags
-    assert "the best design in latency and others" in seen.text
-
-
 @pytest.mark.slow
 def test_processors_kernels_and_roofline_are_on_it():
     device = specified("mi9")
@@ -176,12 +162,6 @@ def test_refusal_names_the_limits_and_the_best_processor():
     assert "--alpha 0.01 none found" in seen.text
     assert f"run it on {best}" in seen.text
     assert f"{LatencyPredictor(device).predict(resnet50(), best).ms:.2f} ms" in seen.text
-
-
-@pytest.mark.parametrize("hint", [None, "do something else"])
-def test_refusal_without_rules_or_predictions_is_a_page_too(hint):
-    seen = checked(render(refusal_page("x", "y", InfeasibleError("it cannot be done", hint), {})))
-    assert "It cannot be done." in seen.text
 
 
 def test_measured_and_predicted_stand_apart(bundle_dir):
