@@ -47,26 +47,10 @@ def test_broken_entry_point_is_left_out_with_a_warning(tmp_path):
 
 
 FAULTY = '''
-from pathlib import Path
-
 from scheduler.delegates.base import Delegate, Invocation
-from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.null import NullCompiled, NullDelegate
 from scheduler.formats.onnx import open_onnx
 from stretch.models.families import families
-
-
-class Templating(NullDelegate):
-    @classmethod
-    def create(cls, cores):
-        from scheduler.delegates.opencl.templates import add_template
-
-        add_template("Conv", out_of_ideas, Path(__file__).parent)
-        return cls()
-
-
-def out_of_ideas(lowering, node):
-    raise LookupError("no kernel for this shape")
 
 
 class Plain(Delegate):
@@ -81,11 +65,6 @@ class Documented(NullDelegate):
     """
 
     summary = ""
-
-
-class Driving(CpuDelegate):
-    summary = "a gpu of another maker"
-    drives = ("gpu",)
 
 
 class Unsure(NullDelegate):
@@ -105,11 +84,6 @@ class Compiling(NullDelegate):
         return {}["subgraphs"]
 
 
-class Starting(NullDelegate):
-    def __init__(self):
-        raise ZeroDivisionError("no cores left")
-
-
 class Failing(Invocation):
     def run(self):
         raise ValueError("lost its chip")
@@ -120,11 +94,6 @@ class Running(NullDelegate):
         found = NullCompiled(*open_onnx(model).ends, 0.0)
         found.bind = lambda inputs, outputs: Failing()
         return found
-
-
-class Placing(NullDelegate):
-    def places(self, model):
-        raise FileNotFoundError("no table of operators")
 
 
 @families.register("acme")
@@ -146,7 +115,7 @@ class Silent:
         raise OSError("no list")
 '''
 
-DELEGATES = ("Plain", "Documented", "Driving", "Unsure", "Abstract", "Compiling", "Starting", "Running", "Placing", "Templating")
+DELEGATES = ("Plain", "Documented", "Unsure", "Abstract", "Compiling", "Running")
 
 
 @pytest.fixture(scope="module")

@@ -126,7 +126,7 @@ def test_network_on_a_gpu_is_saved_and_stays_there(made, tmp_path):
 
 
 @pytest.fixture
-def present_made(captured):
+def branched_and_graph(captured):
     """A tiny network in two branches, fresh for every test, and the original's graph."""
     original = captured("tiny_resnet")
     return build(original, cpu_and("gpu", original.graph, "project")), original.graph
@@ -145,8 +145,8 @@ def swap(model, kind, new):
     return name
 
 
-def test_network_is_copied_and_left_as_it_was(present_made):
-    model, graph = present_made
+def test_network_is_copied_and_left_as_it_was(branched_and_graph):
+    model, graph = branched_and_graph
     model.train().double()
     before, state = snapshot.of_module(model), snapshot.of_random_state()
     copied = as_it_is(model, graph)
@@ -158,16 +158,16 @@ def test_network_is_copied_and_left_as_it_was(present_made):
         assert torch.allclose(copied(x), model.eval()(x.double()).float(), atol=1e-5)
 
 
-def test_layer_of_another_kind_is_refused_by_name(present_made):
-    model, graph = present_made
+def test_layer_of_another_kind_is_refused_by_name(branched_and_graph):
+    model, graph = branched_and_graph
     name = swap(model, nn.ReLU, nn.GELU())
     with pytest.raises(StretchError, match=rf"`{name}` is GELU, it was ReLU"):
         as_it_is(model, graph)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weight_that_is_not_finite_is_named(present_made, value):
-    model, graph = present_made
+def test_weight_that_is_not_finite_is_named(branched_and_graph, value):
+    model, graph = branched_and_graph
     name, conv = first_of(model, nn.Conv2d)
     with torch.no_grad():
         conv.weight[0, 0, 0, 0] = value
@@ -175,8 +175,8 @@ def test_weight_that_is_not_finite_is_named(present_made, value):
         as_it_is(model, graph)
 
 
-def test_fingerprint_changes_with_any_weight_or_statistic_and_back(present_made):
-    model, _ = present_made
+def test_fingerprint_changes_with_any_weight_or_statistic_and_back(branched_and_graph):
+    model, _ = branched_and_graph
     built = fingerprint(model)
     seen = {built}
     for _, kind, key in [
@@ -195,14 +195,14 @@ def test_fingerprint_changes_with_any_weight_or_statistic_and_back(present_made)
 
 
 @pytest.fixture(scope="module")
-def answer_made():
+def planned_only():
     """A plan and a network, nothing written."""
     return branch("tiny_resnet", "pixel6", config=PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1), weights="none")
 
 
-def test_answer_has_the_plans_figures_and_its_warnings_after_its_own(answer_made):
-    answer, planned = answer_made.answer(), answer_made.plan.answer()
+def test_answer_has_the_plans_figures_and_its_warnings_after_its_own(planned_only):
+    answer, planned = planned_only.answer(), planned_only.plan.answer()
     assert answer.predicted == planned.predicted
     assert answer.segments == planned.segments
-    assert len(answer.warnings) == len(answer_made.warnings) + len(planned.warnings) > 0
-    assert answer.warnings[len(answer_made.warnings) :] == planned.warnings
+    assert len(answer.warnings) == len(planned_only.warnings) + len(planned.warnings) > 0
+    assert answer.warnings[len(planned_only.warnings) :] == planned.warnings

@@ -21,10 +21,8 @@ pytestmark = pytest.mark.torch
 LOOSE = PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1)
 
 
-@pytest.mark.parametrize(("device", "processors"), [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu", "dsp"))])
 @pytest.mark.parametrize(
-    "model",
-    ["tiny_resnet", "tiny_efficientnet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tiny_mobilenet", "tiny_regnet"))],
+    ("model", "device", "processors"), [("tiny_resnet", "mi9", ("cpu", "gpu", "dsp")), ("tiny_efficientnet", "pixel6", ("cpu", "gpu"))]
 )
 def test_model_becomes_a_bundle_for_the_device_s_processors(tmp_path, model, device, processors):
     result = branch(model, device, out=tmp_path / "b", config=LOOSE, weights="none")

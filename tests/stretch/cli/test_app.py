@@ -17,12 +17,13 @@ def run(capsys, *words):
     return stop.value.code, out, err
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_verb_has_help_with_the_shared_options(capsys, name):
-    code, out, _ = run(capsys, name, "--help")
-    assert code == 0
-    for option in ("--json", "--quiet", "--debug"):
-        assert option in out
+def test_help_lists_every_verb_in_order_and_each_has_the_shared_options(capsys):
+    code, out, err = run(capsys)
+    listed = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line.startswith("  ") and line[2] != " "]
+    assert (code, listed, err) == (0, list(VERBS), "")
+    for name in VERBS:
+        code, out, _ = run(capsys, name, "--help")
+        assert (code, {"--json", "--quiet", "--debug"} <= set(out.split())) == (0, True), name
 
 
 def test_version_is_printed(capsys):

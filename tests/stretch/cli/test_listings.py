@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from predictors.devices import list_devices, load_device
-from stretch.cli import VERBS, app
+from stretch.cli import VERBS
 
 
 def test_lists_every_delegate_with_its_availability(stretch):
@@ -40,25 +40,16 @@ def test_broken_delegate_of_another_package_takes_nothing_else_away(stretch, bro
     assert {"cpu", "null", "reference"} <= {item["name"] for item in data["items"]}
 
 
-def run(capsys, *words):
-    with pytest.raises(SystemExit) as stop:
-        app(["devices", *words])
-    return stop.value.code, *capsys.readouterr()
-
-
-def test_one_device_tells_its_chip_processors_sources_and_what_is_left_out(capsys):
-    code, out, _ = run(capsys, "s24")
+def test_one_device_tells_its_chip_processors_sources_and_what_is_left_out(stretch):
+    code, out, _ = stretch("devices", "s24")
     assert code == 0
     text = " ".join(out.split())
     for part in ("SM8650", "npu: fp16, int8", "from a fit to measurements", "device s24", "gpu: left out; its times were never measured"):
         assert part in text
     profile = load_device("s24")
     assert all(" ".join(words.split()) in text for words in profile.sources.values())
-    [item] = json.loads(run(capsys, "sm8650", "--json")[1])["items"]
+    [item] = stretch("devices", "sm8650", "--json")[1]["items"]
     assert (item["id"], item["left_out"], item["sources"]) == ("s24", profile.left_out, profile.sources)
-
-
-CALL = [sys.executable, "-P", "-c", "from stretch.cli import app; app()", "env"]
 
 
 @pytest.mark.slow
@@ -67,36 +58,29 @@ def test_report_warns_of_a_distribution_that_owns_a_package_of_ours(tmp_path):
     stranger.mkdir()
     (stranger / "METADATA").write_text("Metadata-Version: 2.1\nName: scheduler\nVersion: 9.0\n")
     (stranger / "top_level.txt").write_text("scheduler\n")
-    result = subprocess.run([*CALL, "--json"], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    command = [sys.executable, "-P", "-c", "from stretch.cli import app; app()", "env", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert "`scheduler`" in result.stderr
     assert "pip uninstall scheduler" in json.loads(result.stdout)["warnings"][0]
 
 
-BIN = Path(sys.executable).parent
-
-
-def bash(script, home):
-    """What a bash without anybody's settings prints."""
-    env = {**os.environ, "HOME": str(home), "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "--noprofile", "--norc", "-c", script], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
 def completed(home, *words):
-    """What the last of the words may become."""
+    """What the last of the words may become, in a bash without anybody's settings."""
     quoted = " ".join(f"'{word}'" for word in words)
-    return bash(
+    script = (
         'script="$(stretch --show-completion)"; eval "$script"; '
         f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _stretch_completion stretch; "
-        'printf "%s\\n" "${COMPREPLY[@]}"',
-        home,
+        'printf "%s\\n" "${COMPREPLY[@]}"'
     )
+    env = {**os.environ, "HOME": str(home), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "--noprofile", "--norc", "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines())
 
 
 @pytest.mark.representatives(6)
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "choices"),
     [
         (("stretch", ""), set(VERBS)),
         (("stretch", "branch", "--dev"), {"--device"}),
@@ -110,5 +94,5 @@ def completed(home, *words):
     ],
     ids=lambda value: " ".join(value if isinstance(value, tuple) else sorted(value)),
 )
-def test_bash_completes_verbs_flags_devices_and_models(tmp_path, words, found):
-    assert set(completed(tmp_path, *words)) == found
+def test_bash_completes_verbs_flags_devices_and_models(tmp_path, words, choices):
+    assert completed(tmp_path, *words) == choices

@@ -156,19 +156,19 @@ TRACE = '{"traceEvents":[]}\n'
 
 
 @pytest.fixture(scope="module")
-def side_by_side_bundle(tmp_path_factory):
+def whole_bundle(tmp_path_factory):
     return made(tmp_path_factory.mktemp("runner"), lambda path: two_branches(path, 1, ("cpu", "gpu", "dsp")))
 
 
 @pytest.fixture(scope="module")
-def left(side_by_side_bundle, tmp_path_factory):
+def left(whole_bundle, tmp_path_factory):
     """What a runner would leave: here a session's own record and output."""
     folder = tmp_path_factory.mktemp("left")
-    x = np.random.default_rng(0).standard_normal(side_by_side_bundle.manifest.model.input_shape).astype(np.float32)
-    with Session(side_by_side_bundle, dict.fromkeys(("cpu", "gpu", "dsp"), "litert"), record=folder / "record.jsonl") as session:
+    x = np.random.default_rng(0).standard_normal(whole_bundle.manifest.model.input_shape).astype(np.float32)
+    with Session(whole_bundle, dict.fromkeys(("cpu", "gpu", "dsp"), "litert"), record=folder / "record.jsonl") as session:
         np.save(folder / "output_0.npy", session(x))
     times = {
-        "sha256": side_by_side_bundle.manifest.files["model.tflite"].sha256,
+        "sha256": whole_bundle.manifest.files["model.tflite"].sha256,
         "median_ms": 1.25,
         "runs": 50,
         "on_cpu": ["s1.gpu"],
@@ -180,9 +180,9 @@ def left(side_by_side_bundle, tmp_path_factory):
 
 
 @pytest.fixture
-def side_by_side_phone_request(tmp_path):
+def runner_request(tmp_path):
     program = tmp_path / "runner"
-    program.write_text("runner of a side_by_side_bundle")
+    program.write_text("runner of a bundle")
     return PhoneRequest(None, None, program, None, tmp_path / "phone.measurements", None, None, "4-6", 50, 5, 60.0, tmp_path / "trace.json")
 
 
@@ -207,34 +207,34 @@ def calls(files, *options, libraries=(), ended=None):
 
 
 @pytest.mark.slow
-def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(side_by_side_bundle, left, adb, side_by_side_phone_request):
+def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(whole_bundle, left, adb, runner_request):
     x, files = left
     adb.plays(calls(files))
-    answer = measure(side_by_side_bundle, side_by_side_phone_request, x)
+    answer = measure(whole_bundle, runner_request, x)
     adb.ended()
     assert answer.signatures == []
     assert answer.measurements is None
     assert (answer.runner.median_ms, answer.runner.runs) == (1.25, 50)
     assert answer.runner.on_cpu == ["s1.gpu"]
     assert answer.runner.max_error < 1e-5
-    assert side_by_side_phone_request.trace.read_text() == TRACE
-    assert not side_by_side_phone_request.measurements.exists()
+    assert runner_request.trace.read_text() == TRACE
+    assert not runner_request.measurements.exists()
 
 
-def test_accelerators_are_chosen_by_the_libraries_that_are_there(side_by_side_bundle, left, adb, side_by_side_phone_request, tmp_path):
+def test_accelerators_are_chosen_by_the_libraries_that_are_there(whole_bundle, left, adb, runner_request, tmp_path):
     folder = tmp_path / "libraries"
     folder.mkdir()
     names = ("libLiteRt.so", "libLiteRtClGlAccelerator.so", "libLiteRtDispatch_Qualcomm.so")
     for name in names:
         (folder / name).write_text("library")
     adb.plays(calls(left[1], "--accelerator=dsp=npu,gpu=gpu", "--dispatch-folder={folder}", libraries=names))
-    measure(side_by_side_bundle, dataclasses.replace(side_by_side_phone_request, libraries=folder), left[0])
+    measure(whole_bundle, dataclasses.replace(runner_request, libraries=folder), left[0])
     adb.ended()
 
 
-def test_other_numbers_are_told_as_a_difference(side_by_side_bundle, left, adb, side_by_side_phone_request):
+def test_other_numbers_are_told_as_a_difference(whole_bundle, left, adb, runner_request):
     adb.plays(calls(left[1]))
-    assert measure(side_by_side_bundle, side_by_side_phone_request, np.ones_like(left[0])).runner.max_error > 1e-3
+    assert measure(whole_bundle, runner_request, np.ones_like(left[0])).runner.max_error > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -247,11 +247,11 @@ def test_other_numbers_are_told_as_a_difference(side_by_side_bundle, left, adb, 
         (lambda files: files.update({"output_0.npy": b"no array"}), "output"),
     ],
 )
-def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(side_by_side_bundle, left, adb, side_by_side_phone_request, change, told):
+def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(whole_bundle, left, adb, runner_request, change, told):
     files = dict(left[1])
     change(files)
     adb.plays(calls(files))
     with pytest.raises(StretchError, match=told):
-        measure(side_by_side_bundle, side_by_side_phone_request, left[0])
-    assert not side_by_side_phone_request.trace.exists()
+        measure(whole_bundle, runner_request, left[0])
+    assert not runner_request.trace.exists()
     assert adb.log[-1][-1].startswith("rm -rf ")

@@ -39,12 +39,14 @@ def test_widths_are_near_their_bounds_and_never_below_the_lower(seed, low, high)
     assert low <= made.width(low, high) <= high + 16
 
 
+@pytest.mark.representatives(5)
 @pytest.mark.parametrize("style", STYLES)
 def test_a_seed_always_gives_the_same_network_and_another_seed_another(style):
     assert draw(style, 3) == draw(style, 3)
     assert draw(style, 3) != draw(style, 4)
 
 
+@pytest.mark.representatives(5)
 @pytest.mark.parametrize("style", STYLES)
 def test_networks_are_graphs_that_files_keep_and_small_enough_to_be_measured(style):
     for seed in range(8):
@@ -70,6 +72,7 @@ def test_together_they_have_every_kind_of_kernel_and_the_shapes_of_real_networks
 
 @pytest.mark.representatives(13)
 @pytest.mark.torch
+@pytest.mark.representatives(5)
 @pytest.mark.parametrize("style", STYLES)
 def test_results_are_finite_and_no_denormal_numbers(tmp_path, style):
     graph = draw(style, 0)

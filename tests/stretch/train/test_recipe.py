@@ -209,7 +209,13 @@ def test_what_the_command_line_names_is_relative_to_where_the_command_runs(tmp_p
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [*(("weights", word) for word in ("default", "none", ""))],
+    [
+        ("weights", "none"),
+        ("model", "timm:resnet50"),
+        ("model", "package.module:factory"),
+        ("design", "/at/the/root.toml"),
+        ("design", None),
+    ],
 )
 def test_names_that_are_no_paths_and_absolute_paths_stay(key, value):
     assert rooted(key, value, Path("/folder")) == value

@@ -61,6 +61,7 @@ def test_int8_form_of_a_kind_is_near_its_reals_for_many_shapes(tmp_path, kind, d
     agrees_in_int8(tmp_path, kind, data.draw(graphs.graphs(kind)))
 
 
+@pytest.mark.representatives(8)
 @pytest.mark.parametrize("kind", [name for name in graphs.TFLITE_KIND_NAMES if lowerings.get(name).int8])
 @settings(max_examples=examples(2), suppress_health_check=CHECKS)
 @given(data=st.data())
