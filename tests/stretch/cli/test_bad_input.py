@@ -1,5 +1,6 @@
 """Bad input and bad bundles: one sentence, the right exit code, nothing computed and nothing left behind."""
 
+import contextlib
 import json
 import resource
 import shutil
@@ -134,6 +135,24 @@ def test_earlier_bundle_survives_when_its_successor_cannot_be_written(capsys, tm
     assert tree(tmp_path) == earlier
 
 
+def interrupting(monkeypatch, begins):
+    """Let a verb's progress raise the signal of Ctrl-C at the first step for which `begins` is true."""
+    progress = Output.progress
+
+    @contextlib.contextmanager
+    def interrupted(self, what, total=None):
+        with progress(self, what, total) as step:
+
+            def stepped(doing=""):
+                step(doing)
+                if begins(doing):
+                    signal.raise_signal(signal.SIGINT)
+
+            yield stepped
+
+    monkeypatch.setattr(Output, "progress", interrupted)
+
+
 PHASES = (
     "import torch",
     "load",
@@ -151,28 +170,7 @@ PHASES = (
 @pytest.mark.representatives(5)
 @pytest.mark.parametrize("phase", PHASES)
 def test_interrupt_in_any_phase_leaves_nothing_behind(capsys, folder, monkeypatch, phase):
-    progress = Output.progress
-
-    def interrupted(self, what, total=None):
-        """The verb's own progress, whose step raises the signal when the phase begins."""
-        bar = progress(self, what, total)
-        step = bar.__enter__()
-
-        class Bar:
-            def __enter__(self):
-                return self.step
-
-            def __exit__(self, *error):
-                bar.__exit__(None, None, None)
-
-            def step(self, doing=""):
-                step(doing)
-                if doing == phase or (phase.endswith(".") and doing.startswith(phase)):
-                    signal.raise_signal(signal.SIGINT)
-
-        return Bar()
-
-    monkeypatch.setattr(Output, "progress", interrupted)
+    interrupting(monkeypatch, lambda doing: doing == phase or (phase.endswith(".") and doing.startswith(phase)))
     result = branch(capsys, folder)
     assert (result.code, result.message) == (130, "interrupted")
 
@@ -286,23 +284,7 @@ def test_damaged_bundle_is_refused_and_left_as_it_is(capsys, bundle, damage):
 
 
 def test_interrupt_of_a_run_ends_with_130_and_writes_no_trace(capsys, bundle, tmp_path, monkeypatch):
-    progress = Output.progress
-
-    def interrupted(self, what, total=None):
-        """The verb's own progress, whose first step raises the signal."""
-        bar = progress(self, what, total)
-        bar.__enter__()
-
-        class Bar:
-            def __enter__(self):
-                return lambda doing="": signal.raise_signal(signal.SIGINT)
-
-            def __exit__(self, *error):
-                bar.__exit__(None, None, None)
-
-        return Bar()
-
-    monkeypatch.setattr(Output, "progress", interrupted)
+    interrupting(monkeypatch, lambda doing: True)
     result = call(capsys, "run", bundle, "--trace", tmp_path / "trace.json", *QUICK)
     assert (result.code, result.message) == (130, "interrupted")
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]

@@ -89,16 +89,9 @@ class Async(Delegate):
 
     def made(self):
         return Waiting(threading.Event().wait)
-
-
-class AsyncNative(Delegate):
-    asynchronous = True
-
-    def made(self):
-        return Waiting(native)
 '''
 
-KINDS = {"hang": "Native", "hang_async": "Async", "hang_async_native": "AsyncNative"}
+KINDS = {"hang": "Native", "hang_async": "Async"}
 
 
 @pytest.fixture
@@ -178,12 +171,9 @@ WAYS = [
     *([f"gpu={name}", "cpu=process"] for name in KINDS),
 ]
 
-#: The same with those of one kind alone quick to run; each starts a process.
-SOME = [pytest.param(way, marks=() if i % 4 == 0 else pytest.mark.slow) for i, way in enumerate(WAYS)]
-
 
 @pytest.mark.representatives(1)
-@pytest.mark.parametrize("way", SOME, ids=" ".join)
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
 def test_interrupted_run_whose_delegate_hangs_ends_as_interrupted_with_its_children(start, way):
     process = start(*(word for pair in way for word in ("--map", pair)))
     read_until(process, "hanging\n")
