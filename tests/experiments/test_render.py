@@ -46,8 +46,6 @@ def test_block_that_cannot_be_filled_is_an_error(root, page, reason):
         render(page, "README.md", root)
 
 
-NAME = "experiments/x/results/host.json"
-
 TABLE = {
     "runs": [
         {"network": "a b", "ms": 1.5, "low": 0.9, "high": 1.126, "kept": True},
@@ -55,38 +53,34 @@ TABLE = {
     ]
 }
 
-
-def record(**changes):
-    """A record of one table."""
-    facts = {
-        "schema": 2,
-        "experiment": "x",
-        "source": "measured",
-        "date": "2026-11-22T01:02:03+00:00",
-        "commit": Commit("0123456789abcdef", dirty=False),
-        "recorded_in": None,
-        "command": "make it",
-        "runs": 3,
-        "interleaved": True,
-        "load": 0.1,
-        "machine": Machine("P", 2, 4.0, "Linux x86_64"),
-        "versions": {"torch": "9"},
-        "tables": TABLE,
-        "notes": ["Shared machine", "Noisy."],
-    }
-    return Record(**(facts | changes))
+WRITTEN = Record(
+    schema=2,
+    experiment="x",
+    source="measured",
+    date="2026-11-22T01:02:03+00:00",
+    commit=Commit("0123456789abcdef", dirty=False),
+    recorded_in=None,
+    command="make it",
+    runs=3,
+    interleaved=True,
+    load=0.1,
+    machine=Machine("P", 2, 4.0, "Linux x86_64"),
+    versions={"torch": "9"},
+    tables=TABLE,
+    notes=["Shared machine", "Noisy."],
+)
 
 
 @pytest.fixture
 def templates_root(tmp_path):
     """A repository with one record."""
-    save_record(tmp_path / NAME, record())
+    save_record(tmp_path / RECORD, WRITTEN)
     return tmp_path
 
 
 def filled(templates_root, text):
     """A template in which `r` names the table."""
-    return fill(f"{{{{ use r = {NAME}#runs }}}}\n{text}", "t.txt", templates_root)
+    return fill(f"{{{{ use r = {RECORD}#runs }}}}\n{text}", "t.txt", templates_root)
 
 
 def test_table_has_the_rows_columns_and_titles_that_are_chosen_in_their_order(templates_root):
@@ -100,7 +94,7 @@ def test_table_has_the_rows_columns_and_titles_that_are_chosen_in_their_order(te
 
 
 def test_origin_tells_source_commit_machine_load_runs_and_turns():
-    assert provenance(record(), "runs") == (
+    assert provenance(WRITTEN, "runs") == (
         "*Measured*, 2026-11-22, commit 0123456; P, 2 cores, 4 GiB, Linux x86_64; torch 9; load before the run 0.1; "
         "3 runs, interleaved. Reproduce: `make it`. Shared machine. Noisy."
     )

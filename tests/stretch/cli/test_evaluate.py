@@ -79,13 +79,6 @@ def folders(path, classes, per_class=2):
     return path
 
 
-def test_people_read_shares_with_intervals(stretch, bundle_dir, tmp_path):
-    code, out, _ = stretch("evaluate", bundle_dir, "--images", folders(tmp_path / "i", 5))
-    assert code == 0
-    assert "same best class as the original  100.00%  72.25% – 100.00%" in out
-    assert "10 images; labels from folders, 5 classes; weights: random; fp32" in out
-
-
 def test_images_without_labels_give_the_agreement_and_say_so(stretch, bundle_dir, tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((7, 3, 8, 8)).astype(np.float32))
     code, data, _ = stretch("evaluate", bundle_dir, "--images", tmp_path, "--json")

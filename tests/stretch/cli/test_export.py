@@ -1,4 +1,4 @@
-"""`stretch export`: a bundle again in int8."""
+"""`stretch export`, `emit` and `runner`: a bundle in other forms."""
 
 import msgspec
 import pytest
@@ -8,7 +8,8 @@ from scheduler.bundle.load import load_bundle
 from scheduler.bundle.preprocessing import Preprocessing
 from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
-from tests.stretch.cli.commands import spawn
+from tests.scheduler.runner.exported import exported
+from tests.stretch.cli.commands import call, spawn
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +131,22 @@ def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, train
     values = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
     [quantise] = [node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] == manifest.input]
     assert values[quantise.input[1]] == pytest.approx((50 + 50) / 255, rel=1e-3)
+
+
+@pytest.mark.torch
+def test_people_are_told_how_to_import_what_was_emitted(capsys, tiny_bundle, tmp_path):
+    pytest.importorskip("torch")
+    result = call(capsys, "emit", tiny_bundle, "--out", tmp_path / "net")
+    assert result.code == 0, result.err
+    assert "segments" in result.out
+    assert result.out.rstrip().endswith(f"from net import load  # in {tmp_path}")
+
+
+@pytest.mark.torch
+def test_sources_of_a_bundles_runner_are_written(stretch, tmp_path):
+    pytest.importorskip("ai_edge_litert")
+    exported(tmp_path, two_branches)
+    code, answer, _ = stretch("runner", tmp_path / "bundle", "--out", tmp_path / "runner", "--json")
+    assert code == 0
+    assert sorted(path.name for path in (tmp_path / "runner").iterdir()) == answer["files"]
+    assert answer["sha256"] in (tmp_path / "runner" / "plan.h").read_text()

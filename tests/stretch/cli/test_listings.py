@@ -96,3 +96,14 @@ def completed(home, *words):
 )
 def test_bash_completes_verbs_flags_devices_and_models(tmp_path, words, choices):
     assert completed(tmp_path, *words) == choices
+
+
+@pytest.mark.torch
+def test_models_are_listed_by_a_wildcard_with_their_family_and_in_detail(stretch):
+    rows = [{"name": f"tiny_{name}", "family": "tiny", "checked": True} for name in ("regnet", "resnet")]
+    assert stretch("models", "tiny_re*", "--json")[1]["items"] == rows
+    code, out, err = stretch("models", "resnt50")
+    assert (code, out) == (3, "")
+    assert "did you mean `resnet50`?" in err
+    _, answer, _ = stretch("models", "tiny_resnet", "--details", "--input", "3x64x64", "--json")
+    assert answer["items"][0]["stages"][0]["shape"][2:] == [64, 64]

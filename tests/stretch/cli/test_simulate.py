@@ -155,13 +155,6 @@ def test_chip_heats_up_and_slows_down(stretch, bundle_dir, tmp_path):
     assert "heat (assumed): 25.0 to " in out
 
 
-def test_slower_clock_takes_longer_while_it_lasts(stretch, bundle_dir):
-    data = stretch("simulate", bundle_dir, "--frequency", "gpu=0.5@0:1e6,cpu=0.5@0:1e6", "--json")[1]
-    alone = stretch("simulate", bundle_dir, "--json")[1]
-    assert alone["p50_ms"] < data["p50_ms"] <= 2 * alone["p50_ms"]
-    assert data["frequencies"][0] == {"processor": "gpu", "speed": 0.5, "start_ms": 0.0, "end_ms": 1e6}
-
-
 def test_bundle_is_simulated_on_another_device_and_its_plans_figures_do_not_count_there(stretch, bundle_dir):
     code, data, err = stretch("simulate", bundle_dir, "--device", "mi9", "--json")
     assert code == 0, err

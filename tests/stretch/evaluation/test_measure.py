@@ -46,11 +46,6 @@ def test_shares_are_those_of_sorted_scores(seed, count, classes):
     assert found["top5_overlap"]["value"] == pytest.approx(np.mean(overlap))
 
 
-def test_without_labels_there_is_no_accuracy_and_without_an_original_no_agreement():
-    found = run(np.eye(6), None, [None] * 6)
-    assert found == {"top1": None, "top5": None, "original": None, "agreement": None, "top5_overlap": None, "error": None}
-
-
 def test_images_that_calibrated_the_bundle_are_counted():
     images = [(str(i), np.array([i]), None) for i in range(6)]
     known = [fingerprint(x) for _, x, _ in images[:4]]

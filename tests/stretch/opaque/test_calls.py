@@ -52,15 +52,6 @@ def test_several_times_the_batch_is_several_results_one_behind_the_other(times):
     assert torch.equal(got, torch.cat([torch.roll(part, 1, 1) for part in x.split(2)]))
 
 
-@given(st.permutations(range(3)))
-@settings(deadline=None)
-def test_order_of_what_is_read_is_no_matter(order):
-    calls = Calls((X, X, X), (), (Call("sub.Tensor", ({"read": 0}, {"read": 1})), Call("stack.default", (({"call": 0}, {"read": 2}), 0))))
-    tensors = [torch.randn(2, 3) for _ in range(3)]
-    other = calls.reading(order)
-    assert torch.equal(Replay(other, (2, 2, 3))([tensors[i] for i in order], []), Replay(calls, (2, 2, 3))(tensors, []))
-
-
 @pytest.mark.parametrize(
     "name",
     [

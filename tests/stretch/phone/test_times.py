@@ -32,13 +32,6 @@ def test_a_command_names_signature_threads_and_runs():
     assert not any("profiling" in word for word in words)
 
 
-@pytest.mark.parametrize(("target", "word"), [("cpu", "--use_xnnpack=true"), ("gpu", "--use_gpu=true"), ("npu", "--use_npu=true")])
-def test_the_processor_is_one_flag(target, word):
-    words = Request("/p/b", "/p/m", "s", target, 1, 1, 0, 0, "/p").command()
-    assert [each for each in words if each.startswith("--use_")] == [word]
-    assert ("--dispatch_library_path=/p" in words) == (target == "npu")
-
-
 def test_the_time_is_that_of_measured_runs_not_of_the_warm_up():
     told = read_spoken(spoken(1.5, 0.02), "cpu")
     assert (told.ms, told.std_ms, told.elsewhere) == (pytest.approx(1.5), pytest.approx(0.02), None)
@@ -99,11 +92,6 @@ def test_operators_of_the_runtime_are_known_by_the_tensors_they_write(tmp_path):
         ("FULLY_CONNECTED", 0.125, "[y]:4"),
     ]
     assert times(pair(read(tmp_path, profile(rows)), KERNELS, ORDER)) == {"a": 1.0, "b": 2.0, "s": 0.5, "g": 0.25, "y": 0.125}
-
-
-def test_what_pads_for_a_kernel_counts_with_it(tmp_path):
-    rows = [("PAD", 0.5, "[a.padded]:0"), ("CONV_2D", 1.0, "[a]:1")]
-    assert times(pair(read(tmp_path, profile(rows)), KERNELS, ORDER)) == {"a": 1.5}
 
 
 def test_kernels_of_a_delegate_are_known_by_their_order(tmp_path):

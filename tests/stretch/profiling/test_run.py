@@ -19,7 +19,7 @@ from stretch.profiling.places import Place, find_places
 from stretch.profiling.run import open_table, profile_machine
 from stretch.profiling.styles import STYLES, draw
 from stretch.profiling.there import profile_there
-from stretch.profiling.writing import Crossing, make_profile, valid_id
+from stretch.profiling.writing import Crossing, make_profile
 
 pytestmark = pytest.mark.torch
 
@@ -124,8 +124,3 @@ def test_without_fits_the_roofline_is_of_the_order_of_what_was_measured(tmp_path
     for style in STYLES:
         whole = sum(row.ms for row in kernels if (row.network, row.processor, row.core_set) == (style, "cpu", "1core"))
         assert whole / 4 < predictor.predict(draw(style, 0), "cpu").ms < whole * 4
-
-
-@pytest.mark.parametrize(("name", "valid"), [("my-phone.2", True), ("a/b", False), ("é", False)])
-def test_names_of_profiles_are_those_of_files(name, valid):
-    assert valid_id(name) is valid

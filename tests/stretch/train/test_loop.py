@@ -125,15 +125,6 @@ def test_weighted_labels_are_those_of_the_published_formula():
     assert float(weighted_distill_loss(scores, teacher, labels, 2.0)) == pytest.approx(total / 6, rel=1e-4)
 
 
-def test_student_ahead_of_its_teacher_learns_less_from_it_than_one_behind():
-    labels = torch.tensor([0])
-    teacher = torch.tensor([[1.0, 0.0, 0.0]])
-    ahead, behind = torch.tensor([[9.0, 0.0, 0.0]]), torch.tensor([[-9.0, 0.0, 0.0]])
-    share = [weighted_distill_loss(s, teacher, labels, 1.0) / distill_loss(s, teacher, 1.0) for s in (ahead, behind)]
-    assert share[0] < 0.01
-    assert share[1] > 0.99
-
-
 @pytest.mark.parametrize("kind", ["soft", "weighted"])
 def test_share_of_the_teacher_goes_from_nothing_to_all(kind):
     scores, teacher, labels = torch.randn(6, 4), torch.randn(6, 4), torch.randint(4, (6,))

@@ -12,7 +12,6 @@ from predictors.errors import InfeasibleError, StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input, verify_bundle
 from stretch.export.precision import export_precision
-from stretch.export.tflite import aot as module
 from stretch.export.tflite import aot_compiler as compiler
 from stretch.export.tflite.aot import export_aot
 from stretch.export.tflite.aot_compiler import compile_signatures, find_toolchain, partitions
@@ -78,12 +77,6 @@ def test_file_of_code_without_a_hash_makes_the_bundle_unreadable(compiled, tmp_p
     (copy / "bundle.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(compiled.manifest, files=files)))
     with pytest.raises(StretchError, match=r"uses the file `aot/sm8450.tflite` without stating its size and hash"):
         load_bundle(copy)
-
-
-def test_channels_of_images_go_last_and_rows_stay():
-    x = np.arange(24.0).reshape(1, 2, 3, 4)
-    assert np.array_equal(module._last(x)[0, 1, 2], x[0, :, 1, 2])
-    assert np.array_equal(module._last(x[0, 0]), x[0, 0])
 
 
 @pytest.fixture(scope="module")

@@ -55,13 +55,6 @@ def test_two_in_one_page_share_no_name(kind):
     assert not one & two
 
 
-def test_rows_of_a_timeline_are_processors_of_each_run():
-    text = DRAWN["timeline"]("first").svg
-    for label in ("cpu, predicted", "gpu, predicted", "cpu, measured", "computes", "moves data", "joins branches", "taken by others"):
-        assert f">{label}</text>" in text
-    assert text.count(">s1</text>") == 2
-
-
 @functools.cache
 def planned(kinds):
     return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), kinds=kinds)).answer()
