@@ -9,10 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from predictors.errors import (  # noqa: E402
-    StretchError,
-    UsageError,
-)
+from predictors.errors import StretchError, UsageError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api import branch  # noqa: E402

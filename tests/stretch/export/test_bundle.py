@@ -33,11 +33,7 @@ from stretch.planning.search.cutting import cut_blocks  # noqa: E402
 from stretch.planning.search.merging import merge_stages  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.effort import examples  # noqa: E402
-from tests.stretch.designs import (  # noqa: E402
-    identity_design,
-    random_designs,
-    whole,
-)
+from tests.stretch.designs import identity_design, random_designs, whole  # noqa: E402
 from tests.stretch.planning.spaces import make_space  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -21,10 +21,7 @@ from stretch.train.sharing import Sharing, envelope  # noqa: E402
 from stretch.train.supernet import Supernet  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.stretch.designs import whole  # noqa: E402
-from tests.stretch.train.supernets import (  # noqa: E402
-    design,
-    pool,
-)
+from tests.stretch.train.supernets import design, pool  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
