@@ -217,7 +217,7 @@ def test_branches_of_a_segment_have_their_keys(capsys, bundle):
 
 def test_file_on_a_runtime_has_its_keys(capsys, bundle):
     file = min(bundle.rglob("*.onnx"))
-    told = json.loads(call(capsys, "explain", file, "--runtime", "onnxruntime", "--device", "cpu", "--json", "--quiet").out)
+    answer = json.loads(call(capsys, "explain", file, "--runtime", "onnxruntime", "--device", "cpu", "--json", "--quiet").out)
     keys = "file runtime device operators partitions obstacles copies share fix log warnings"
-    assert set(keys.split()) <= told.keys()
-    assert {"name", "op", "target", "taken", "partition", "macs", "reason"} <= told["operators"][0].keys()
+    assert set(keys.split()) <= answer.keys()
+    assert {"name", "op", "target", "taken", "partition", "macs", "reason"} <= answer["operators"][0].keys()

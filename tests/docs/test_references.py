@@ -44,12 +44,12 @@ def test_what_a_program_of_the_documentation_writes_is_up_to_date(program):
 
 
 @pytest.mark.parametrize(
-    ("said", "instead"), [("seed: int = 0", "seed: int = 1"), ("Stop after planning.", "Stop."), ("Branched.save", "Branched.keep")]
+    ("sentence", "instead"), [("seed: int = 0", "seed: int = 1"), ("Stop after planning.", "Stop."), ("Branched.save", "Branched.keep")]
 )
-def test_page_that_says_something_else_is_out_of_date(said, instead):
+def test_page_that_says_something_else_is_out_of_date(sentence, instead):
     text = PAGE.read_text()
-    assert text.count(said) == 1
-    changed = text.replace(said, instead)
+    assert text.count(sentence) == 1
+    changed = text.replace(sentence, instead)
     assert generator().reference(changed) == text
 
 

@@ -38,7 +38,7 @@ def test_metadata_of_the_wheel_needs_no_torch_without_extras(built):
 
 
 @pytest.mark.parametrize(
-    ("stated", "name", "inside", "changes", "told"),
+    ("stated", "name", "inside", "changes", "sentence"),
     [
         ("1.2.3", NAME, INSIDE, "## Unreleased\n\n" + CHANGES, "begins with `Unreleased`"),
         ("1.2.3", NAME, INSIDE, CHANGES.replace(" (2026-01-31)", ""), "not with 1.2.3 and its date"),
@@ -47,8 +47,8 @@ def test_metadata_of_the_wheel_needs_no_torch_without_extras(built):
         ("1.2.3", NAME, {"stretch/__init__.py": b'__version__ = "1.2.2"'}, CHANGES, "pyproject.toml says 1.2.3"),
     ],
 )
-def test_version_that_is_not_the_same_everywhere_is_refused(stated, name, inside, changes, told):
-    with pytest.raises(FailedError, match=told):
+def test_version_that_is_not_the_same_everywhere_is_refused(stated, name, inside, changes, sentence):
+    with pytest.raises(FailedError, match=sentence):
         check_version(stated, name, inside, changes)
 
 

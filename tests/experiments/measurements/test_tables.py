@@ -22,16 +22,16 @@ def board_row(board, threads, powersave, gpu=-1, model="resnet50"):
 
 
 @pytest.mark.parametrize(
-    ("row", "found"),
+    ("row", "expected"),
     [
         (board_row("Rockchip RK3399 (Cortex-A72 1.8GHz x 2)", 1, 2), ("rk3399", "1large", "fp32")),
         (board_row("Rockchip RK3588 (Cortex-A76 2.4GHz x 4)", 1, 2, model="vgg16_int8"), ("rk3588", "1large", "int8")),
         (board_row("Rockchip RK3588 (Quad Core A76 2.4GHz)", 4, 2), ("rk3588-fp16", "4large", "fp16")),
     ],
 )
-def test_board_and_threads_tell_cores_and_precision(row, found):
+def test_board_and_threads_tell_cores_and_precision(row, expected):
     (latency,) = boards.latencies([row])
-    assert (latency.device, latency.core_set, latency.precision) == found
+    assert (latency.device, latency.core_set, latency.precision) == expected
     assert latency.ms == 1.5
 
 

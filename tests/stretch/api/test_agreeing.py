@@ -38,7 +38,7 @@ def measured(images):
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("options", "why"),
     [
         ({"min_agreement": 0.9}, "measured on images, and there are none"),
         ({"min_agreement": 1.2, "images": "there"}, "out of range"),
@@ -49,12 +49,14 @@ def measured(images):
         ({"min_agreement": 0.9, "images": "there", "repair": True, "design": "there"}, "a design that is given is not changed"),
     ],
 )
-def test_requests_that_cannot_be_measured_are_refused_before_any_work(images, tmp_path, asked, why):
+def test_requests_that_cannot_be_measured_are_refused_before_any_work(images, tmp_path, options, why):
     design = tmp_path / "same.toml"
     design.write_text('version = 1\n\n[[segments]]\nname = "s1"\nbranches = [{ processor = "gpu" }]\n')
     there = {"images": images, "design": design}
     with pytest.raises(UsageError, match=why):
-        branch("tiny_resnet", "pixel6", weights="none", **{key: there[key] if value == "there" else value for key, value in asked.items()})
+        branch(
+            "tiny_resnet", "pixel6", weights="none", **{key: there[key] if value == "there" else value for key, value in options.items()}
+        )
 
 
 def test_network_that_agrees_less_often_than_predicted_is_refused_and_nothing_is_written(images, tmp_path, measured):
@@ -75,9 +77,9 @@ def test_design_is_chosen_by_the_agreement_that_is_asked_for(images, tmp_path, m
     free = branch("tiny_resnet", specified("pixel6"), **request)
     assert free.plan.accuracy.basis == "sensitivity"
     asked = (1 + free.plan.accuracy.agreement) / 2
-    found = branch("tiny_resnet", specified("pixel6"), min_agreement=asked, **request)
-    assert found.plan.accuracy.agreement >= asked
-    assert found.plan.run.makespan_ms >= free.plan.run.makespan_ms
+    result = branch("tiny_resnet", specified("pixel6"), min_agreement=asked, **request)
+    assert result.plan.accuracy.agreement >= asked
+    assert result.plan.run.makespan_ms >= free.plan.run.makespan_ms
 
 
 @pytest.mark.slow

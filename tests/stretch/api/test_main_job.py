@@ -182,20 +182,20 @@ def test_network_that_cannot_be_traced_is_planned_and_built_with_a_word_on_what_
     from tests.stretch.capture.patterns import Attention, network
 
     module = network(Attention)
-    made = branch(module, "mi9", input_shape=(1, 3, 8, 8), processors=("cpu", "gpu"))
-    assert any("captured by torch.export" in each for each in made.warnings)
-    assert any("torch's own" in each for each in made.plan.warnings)
+    result = branch(module, "mi9", input_shape=(1, 3, 8, 8), processors=("cpu", "gpu"))
+    assert any("captured by torch.export" in each for each in result.warnings)
+    assert any("torch's own" in each for each in result.plan.warnings)
     x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert not made.plan.changes_network
+    assert not result.plan.changes_network
     with torch.no_grad():
-        assert torch.allclose(made.model(x), module(x), atol=1e-5)
+        assert torch.allclose(result.model(x), module(x), atol=1e-5)
 
 
 def test_network_that_gives_tokens_is_written_and_run_equal(tmp_path):
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 2), torch.nn.Flatten(2), torch.nn.Softmax(2), torch.nn.Linear(49, 5)).eval()
-    made = branch(module, "mi9", out=tmp_path / "bundle", input_shape=(1, 3, 16, 16), processors=("cpu", "gpu"), controls=False)
+    result = branch(module, "mi9", out=tmp_path / "bundle", input_shape=(1, 3, 16, 16), processors=("cpu", "gpu"), controls=False)
     assert any(tensor.layout == "plain" for tensor in load_bundle(tmp_path / "bundle").manifest.tensors)
     x = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     with Session(tmp_path / "bundle", {"cpu": "cpu", "gpu": "cpu"}) as session, torch.no_grad():
         assert np.allclose(session.run(x.numpy()), module(x).numpy(), atol=1e-5)
-    assert made.plan.design.segments
+    assert result.plan.design.segments

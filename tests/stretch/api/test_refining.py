@@ -106,7 +106,7 @@ def test_checkpoint_of_other_images_is_refused_and_nothing_changes(bundle, image
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("options", "why"),
     [
         ({"minutes": None, "steps": None}, "without end"),
         ({"minutes": float("nan")}, "no time to refine for"),
@@ -114,9 +114,9 @@ def test_checkpoint_of_other_images_is_refused_and_nothing_changes(bundle, image
         ({"run_images": -1}, "no number of images"),
     ],
 )
-def test_refinement_that_cannot_be_made_is_refused_before_any_work(tmp_path, asked, why):
+def test_refinement_that_cannot_be_made_is_refused_before_any_work(tmp_path, options, why):
     with pytest.raises(UsageError, match=why):
-        refine_bundle(tmp_path / "none", tmp_path / "none", **asked)
+        refine_bundle(tmp_path / "none", tmp_path / "none", **options)
     assert not list(tmp_path.iterdir())
 
 
@@ -143,10 +143,10 @@ class Maps(nn.Module):
 
 def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path, images):
     torch.manual_seed(0)
-    found = capture(Maps().eval(), (1, 3, 32, 32), "maps")
-    design = cpu_and("gpu", found.graph, "sum")
+    captured = capture(Maps().eval(), (1, 3, 32, 32), "maps")
+    design = cpu_and("gpu", captured.graph, "sum")
     assert any(len(part.branches) > 1 for part in design.segments)
-    export_bundle(tmp_path / "b", found, build(found, design), None, BundleFacts("mi9", False, "random"), "0.1.0")
+    export_bundle(tmp_path / "b", captured, build(captured, design), None, BundleFacts("mi9", False, "random"), "0.1.0")
     answer = refine_bundle(tmp_path / "b", images, **ASKED)
     assert (answer.agreement.before, answer.agreement.after, answer.agreement.low) == (None, None, None)
     assert answer.agreement.error_after <= answer.agreement.error_before

@@ -92,13 +92,13 @@ def test_accuracy_is_unknown_without_images_alone(tmp_path):
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "sentence"),
     [(["--mean", "1,2"], "--mean 1,2 is not three numbers"), (["--size", "31"], "resizes pictures to 31, the model reads 32×32")],
 )
-def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(tmp_path, flags, told):
+def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(tmp_path, flags, sentence):
     result = invoke("tiny_resnet", "--device", "pixel6", "--out", str(tmp_path / "b"), *LOOSE, *flags)
     assert result.exit_code == 2, result.output
-    assert told in " ".join(result.output.split())
+    assert sentence in " ".join(result.output.split())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -111,7 +111,7 @@ def test_bundle_without_controls_has_accuracy_alone_and_says_why(stretch, bundle
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "sentence"),
     [
         (["--mean", "1,2"], 2, "--mean 1,2 is not three numbers"),
         (["--size", "9", "--crop", "1"], 2, "--size and --crop both say"),
@@ -121,10 +121,10 @@ def test_bundle_without_controls_has_accuracy_alone_and_says_why(stretch, bundle
         (["--classes", "/nonexistent"], 1, "cannot read"),
     ],
 )
-def test_bad_options_have_their_exit_codes(stretch, bundle_dir, tmp_path, words, code, told):
+def test_bad_options_have_their_exit_codes(stretch, bundle_dir, tmp_path, words, code, sentence):
     got, _, err = stretch("evaluate", bundle_dir, "--images", folders(tmp_path / "i", 5), *words)
     assert got == code
-    assert told in err
+    assert sentence in err
 
 
 def test_network_that_gives_no_class_scores_is_refused(capsys, bundles, tmp_path):

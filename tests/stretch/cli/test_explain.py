@@ -56,7 +56,7 @@ def test_people_read_counts_and_a_line_per_operator(stretch, tmp_path):
 
 @pytest.mark.representatives(6)
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "sentence"),
     [
         (["--runtime", "openvin"], 3, "did you mean `openvino`?"),
         (["--runtime", "litert"], 2, "litert does not read ONNX files"),
@@ -65,7 +65,7 @@ def test_people_read_counts_and_a_line_per_operator(stretch, tmp_path):
         ([], 2, "add --runtime"),
     ],
 )
-def test_bad_question_about_a_file_has_its_exit_code(stretch, tmp_path, words, code, told):
+def test_bad_question_about_a_file_has_its_exit_code(stretch, tmp_path, words, code, sentence):
     got, _, err = stretch("explain", relu_file(tmp_path), *words)
     assert got == code
-    assert told in err
+    assert sentence in err

@@ -104,8 +104,8 @@ def test_code_for_a_chip_is_written_and_run_by_those_who_trust_it(stretch, float
     assert "simulated" in data["verdict"]
 
 
-@pytest.mark.parametrize("told", ["by flags"])
-def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, trained, tmp_path, told):
+@pytest.mark.parametrize("sentence", ["by flags"])
+def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, trained, tmp_path, sentence):
     """White and black pictures span what the stated mean and deviation make of them, which the first scale shows."""
     import json
 
@@ -115,9 +115,9 @@ def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, train
     path = trained / "bundle.json"
     data = json.loads(path.read_text())
     stated = {"mean": [0.5, 0.5, 0.5], "std": [0.01, 0.01, 0.01]}
-    data["model"]["preprocessing"] = stated if told == "by the bundle" else None
+    data["model"]["preprocessing"] = stated if sentence == "by the bundle" else None
     path.write_text(json.dumps(data))
-    flags = () if told == "by the bundle" else ("--mean", "0.5,0.5,0.5", "--std", "0.01,0.01,0.01")
+    flags = () if sentence == "by the bundle" else ("--mean", "0.5,0.5,0.5", "--std", "0.01,0.01,0.01")
     (tmp_path / "pictures").mkdir()
     for i in range(8):
         image.new("RGB", (8, 8), (255,) * 3 if i % 2 else (0,) * 3).save(tmp_path / "pictures" / f"{i}.png")

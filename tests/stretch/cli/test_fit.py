@@ -50,7 +50,7 @@ def test_bad_measurements_are_refused_and_nothing_is_written(capsys, folder, fil
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "sentence"),
     [
         (("--name", "here", "--processors", "gpu"), 2, "a profile needs the processor `cpu`"),
         (("--name", "here", "--processors", "cpu,npu"), 3, "unknown processor to measure `npu`"),
@@ -59,11 +59,11 @@ def test_bad_measurements_are_refused_and_nothing_is_written(capsys, folder, fil
         (("--name", "here", "--from", "x.csv", "--processor", "cpu[1large]"), 1, "cannot read the measurements x.csv"),
     ],
 )
-def test_what_cannot_be_done_is_refused_and_nothing_is_written(capsys, tmp_path, monkeypatch, words, code, told):
+def test_what_cannot_be_done_is_refused_and_nothing_is_written(capsys, tmp_path, monkeypatch, words, code, sentence):
     monkeypatch.chdir(tmp_path)
     result = call(capsys, "profile", *words)
     assert result.code == code
-    assert told in result.message
+    assert sentence in result.message
     assert not list(tmp_path.iterdir())
 
 

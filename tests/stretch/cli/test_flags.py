@@ -53,7 +53,7 @@ def test_what_is_asked_for_takes_its_place_and_leaves_the_rest():
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("options", "sentence"),
     [
         ({"std": "1,inf,1"}, "--std 1,inf,1 is not three numbers"),
         ({"std": "1,0,1"}, "--std 1,0,1 is no standard deviation"),
@@ -63,9 +63,9 @@ def test_what_is_asked_for_takes_its_place_and_leaves_the_rest():
         ({"mean": "1e300,0,0"}, "--mean is out of range"),
     ],
 )
-def test_values_out_of_range_are_usage_errors_with_the_flag(asked, told):
-    with pytest.raises(UsageError, match=told):
-        PictureRequest(**asked).over(OWN)
+def test_values_out_of_range_are_usage_errors_with_the_flag(options, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        PictureRequest(**options).over(OWN)
 
 
 @given(crop=st.floats(allow_nan=True), text=st.text(alphabet="0123456789.,e-nai", max_size=12))
@@ -89,7 +89,7 @@ def test_flag_of_a_board_without_a_board_is_refused(capsys, bundle_dir, verb, fl
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "sentence"),
     [
         (("--on=-oProxyCommand=x",), 2, "begins with a dash"),
         (("--on", "a b"), 2, "is no name of a host"),
@@ -99,11 +99,11 @@ def test_flag_of_a_board_without_a_board_is_refused(capsys, bundle_dir, verb, fl
         (("--on", "board", "--ssh-config", "missing"), 1, "there is no ssh configuration missing"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_a_board_is_asked(capsys, bundle_dir, tmp_path, monkeypatch, words, code, told):
+def test_what_cannot_be_done_is_refused_before_a_board_is_asked(capsys, bundle_dir, tmp_path, monkeypatch, words, code, sentence):
     monkeypatch.chdir(tmp_path)
     result = call(capsys, "run", bundle_dir, *words)
     assert result.code == code
-    assert told in result.message
+    assert sentence in result.message
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 

@@ -52,7 +52,7 @@ def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, bundle, fold
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         (("--adb", "--map", "gpu=cpu1"), "--map does not go with --adb"),
         (("--serial", "R5CT"), "--serial goes with --adb"),
@@ -60,10 +60,10 @@ def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, bundle, fold
         (("--adb", "--benchmark-model", "{program}", "--serial=-x"), "`-x` is no serial of a device"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(capsys, folder, adb, program, words, told):
+def test_options_that_do_not_go_together_are_refused(capsys, folder, adb, program, words, sentence):
     adb.plays([])
     failed = call(capsys, "run", folder, *(word.format(program=program) for word in words))
-    assert (failed.code, told in failed.message) == (2, True), failed.err
+    assert (failed.code, sentence in failed.message) == (2, True), failed.err
     assert adb.log == []
 
 

@@ -68,18 +68,18 @@ def test_work_of_a_processor_left_out_is_reported_where_it_went(stretch, bundle_
 
 
 @pytest.mark.parametrize(
-    ("array", "code", "told"),
+    ("array", "code", "sentence"),
     [
         (np.zeros((1, 3, 9, 9), np.float32), 2, "has shape"),
         (np.zeros((1, 3, 8, 8), np.float64), 2, "has type float64"),
         (np.full((1, 3, 8, 8), np.nan, np.float32), 2, "NaN"),
     ],
 )
-def test_input_that_does_not_fit_is_refused(stretch, bundle_dir, tmp_path, array, code, told):
+def test_input_that_does_not_fit_is_refused(stretch, bundle_dir, tmp_path, array, code, sentence):
     np.save(tmp_path / "x.npy", array)
     got, _, err = stretch("run", bundle_dir, "--input", tmp_path / "x.npy")
     assert got == code
-    assert told in err
+    assert sentence in err
 
 
 def test_pickled_input_is_never_loaded(stretch, bundle_dir, tmp_path):
@@ -95,7 +95,7 @@ def test_pickled_input_is_never_loaded(stretch, bundle_dir, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "sentence"),
     [
         (["--map", "gpu=cqu1"], 3, "did you mean `cpu`?"),
         (["--map", "dsp=cpu0"], 2, "the bundle uses cpu, gpu"),
@@ -104,10 +104,10 @@ def test_pickled_input_is_never_loaded(stretch, bundle_dir, tmp_path):
         (["--trace", "/nonexistent/t.json", "--repeat", "1", "--warmup", "0"], 1, "cannot write the trace"),
     ],
 )
-def test_bad_options_have_their_exit_codes(stretch, bundle_dir, words, code, told):
+def test_bad_options_have_their_exit_codes(stretch, bundle_dir, words, code, sentence):
     got, _, err = stretch("run", bundle_dir, *words)
     assert got == code
-    assert told in err
+    assert sentence in err
 
 
 def test_bundle_without_controls_still_runs(stretch, bundles, bundle_dir):

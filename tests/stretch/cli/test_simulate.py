@@ -59,7 +59,7 @@ def test_timeline_holds_the_first_inferences(stretch, bundle_dir, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "sentence"),
     [
         (["--busy", "gqu=0.5@0:1"], 3, "did you mean `gpu`?"),
         (["--busy", "gpu=nan@0:1"], 2, "takes nan of it, which is no share"),
@@ -72,10 +72,10 @@ def test_timeline_holds_the_first_inferences(stretch, bundle_dir, tmp_path):
         (["--trace", "/nowhere/t.json"], 1, "cannot write the trace"),
     ],
 )
-def test_bad_request_is_told_in_a_sentence(stretch, bundle_dir, words, code, told):
+def test_bad_request_is_told_in_a_sentence(stretch, bundle_dir, words, code, sentence):
     got, out, err = stretch("simulate", bundle_dir, *words)
     assert (got, out) == (code, "")
-    assert told in err
+    assert sentence in err
     assert "Traceback" not in err
 
 
@@ -164,7 +164,7 @@ def test_bundle_is_simulated_on_another_device_and_its_plans_figures_do_not_coun
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "sentence"),
     [
         (["--or", "{bundle}"], 2, "two alternatives have the same name"),
         (["--or", "/nowhere"], 1, "is not a bundle"),
@@ -182,10 +182,10 @@ def test_bundle_is_simulated_on_another_device_and_its_plans_figures_do_not_coun
         (["--device", "raspberrypi4"], 3, "gpu"),
     ],
 )
-def test_what_cannot_be_combined_is_told_in_a_sentence(stretch, bundle_dir, words, code, told):
+def test_what_cannot_be_combined_is_told_in_a_sentence(stretch, bundle_dir, words, code, sentence):
     got, out, err = stretch("simulate", bundle_dir, *(word.format(bundle=bundle_dir) for word in words))
     assert (got, out) == (code, "")
-    assert told in err
+    assert sentence in err
     assert "Traceback" not in err
 
 

@@ -93,8 +93,8 @@ def test_segment_that_hands_on_other_channels_cannot_stand_alone(captured):
 
 def test_outputs_that_are_no_classes_are_told_by_their_error():
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 1)).eval()
-    found = capture(net, (1, 3, 8, 8), "map")
-    compared = compare(build(found, identity_design(found.graph)), found, images(found))
+    captured = capture(net, (1, 3, 8, 8), "map")
+    compared = compare(build(captured, identity_design(captured.graph)), captured, images(captured))
     assert (compared.agreement.value, compared.agreement.low, compared.agreement.top5_overlap) == (None,) * 3
     assert (compared.agreement.classes, compared.classes) == (None, {})
     assert compared.agreement.error < 1e-5

@@ -63,7 +63,7 @@ def test_limit_is_spread_over_the_classes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "outputs", "told"),
+    ("names", "outputs", "sentence"),
     [
         ([], 3, "has no images"),
         (["a/1.npy", "b/1.npy"], 3, "has 2 classes and the network 3 outputs"),
@@ -71,14 +71,14 @@ def test_limit_is_spread_over_the_classes(tmp_path):
         (["a/1.npy", "b.npy"], 2, "b.npy lies in no class folder"),
     ],
 )
-def test_classes_that_are_not_the_networks_are_one_sentence(tmp_path, names, outputs, told):
-    with pytest.raises(StretchError, match=told) as caught:
+def test_classes_that_are_not_the_networks_are_one_sentence(tmp_path, names, outputs, sentence):
+    with pytest.raises(StretchError, match=sentence) as caught:
         find_images(folder(tmp_path, names), outputs)
     assert caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "sentence"),
     [
         ("a.npy\n", "row 1 of .* is not a file and a label"),
         ("a.npy,0\nb.npy,1,2\n", "row 2 of .* is not a file and a label"),
@@ -87,8 +87,8 @@ def test_classes_that_are_not_the_networks_are_one_sentence(tmp_path, names, out
         ("a.npy,\n", "is not a file and a label"),
     ],
 )
-def test_table_that_is_none_is_one_sentence(tmp_path, text, told):
+def test_table_that_is_none_is_one_sentence(tmp_path, text, sentence):
     folder(tmp_path, ["a.npy", "b.npy"])
     (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(StretchError, match=told):
+    with pytest.raises(StretchError, match=sentence):
         find_images(tmp_path / "t.csv", 3)

@@ -180,11 +180,11 @@ def test_band_of_a_window_that_the_last_row_cuts_short_is_that_of_the_whole(tmp_
 def test_pooling_window_larger_than_its_input_is_written_and_read(tmp_path):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, WIDTH, 3), nn.AvgPool2d(3, 2, ceil_mode=True), nn.Flatten(), nn.Linear(WIDTH, 5)).eval()
-    found = capture(net, (1, 3, 4, 4), "net")
+    captured = capture(net, (1, 3, 4, 4), "net")
     bundle = written(
-        tmp_path / "b", found, BranchDesign("net", "test", (whole(cut_segment(found.graph, "all", "input", found.graph.output)),))
+        tmp_path / "b", captured, BranchDesign("net", "test", (whole(cut_segment(captured.graph, "all", "input", captured.graph.output)),))
     )
-    (image,) = images_of(found, 1)
+    (image,) = images_of(captured, 1)
     with Session(bundle, {"cpu": "cpu"}) as session, torch.inference_mode():
         np.testing.assert_allclose(session(image), net(torch.from_numpy(image)).numpy(), atol=1e-6)
 

@@ -222,9 +222,9 @@ class Cancelling(nn.Module):
 
 def test_differences_that_the_order_of_float_sums_explains_are_no_fault_and_others_are(tmp_path):
     torch.manual_seed(0)
-    found = capture(Cancelling(1e4).eval(), (1, 3, 24, 24), "cancelling")
-    model = build(found, identity_design(found.graph))
-    manifest = export_bundle(tmp_path / "b", found, model, None, BundleFacts("pixel6", False, "random"), "0.1.0")
+    captured = capture(Cancelling(1e4).eval(), (1, 3, 24, 24), "cancelling")
+    model = build(captured, identity_design(captured.graph))
+    manifest = export_bundle(tmp_path / "b", captured, model, None, BundleFacts("pixel6", False, "random"), "0.1.0")
     checks = manifest.checks
     (own,) = [checks["rounding"][name] for name in manifest.outputs]
     assert TOLERANCE < checks["max_error"] <= checks["tolerance"]
@@ -238,7 +238,7 @@ def test_differences_that_the_order_of_float_sums_explains_are_no_fault_and_othe
     bias.raw_data = (np.frombuffer(bias.raw_data, np.float32) + 10 * MARGIN * own * largest).astype(np.float32).tobytes()
     onnx.save(proto, tmp_path / "b" / "model.onnx")
     with pytest.raises(StretchError, match=r"export of `model` differs .* output$"):
-        check_export(tmp_path / "b", manifest, found, model, None)
+        check_export(tmp_path / "b", manifest, captured, model, None)
 
 
 @pytest.mark.slow

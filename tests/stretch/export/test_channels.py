@@ -76,10 +76,10 @@ def test_what_is_left_of_a_concatenation_is_rounded_as_the_concatenation_is(tmp_
     torch.manual_seed(0)
     left = nn.Sequential(nn.Conv2d(8, 2, 3, padding=1), nn.GELU())
     net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), Pair(left, nn.Conv2d(8, 6, 1)), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    found = capture(net.eval(), (1, 3, 9, 9), "pair")
-    parts = [cut_segment(found.graph, name, *ends) for name, ends in (("a", ("input", "0")), ("b", ("0", "cat")), ("c", ("cat", "3")))]
+    captured = capture(net.eval(), (1, 3, 9, 9), "pair")
+    parts = [cut_segment(captured.graph, name, *ends) for name, ends in (("a", ("input", "0")), ("b", ("0", "cat")), ("c", ("cat", "3")))]
     segments = (whole(parts[0]), in_channels(parts[1], "channels", [0, 2, 8]), whole(parts[2]))
-    assert equal_in_int8(tmp_path, found, BranchDesign("pair", "test", segments))
+    assert equal_in_int8(tmp_path, captured, BranchDesign("pair", "test", segments))
 
 
 @pytest.mark.slow

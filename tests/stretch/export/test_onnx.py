@@ -163,8 +163,8 @@ def test_every_node_keeps_its_attributes_after_load(captured, tmp_path):
 
 def test_identities_leave_no_node_unless_they_are_the_output():
     module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout(0.5), nn.ReLU(), nn.Identity())
-    found = capture(module.eval(), (1, 3, 4, 4))
-    model = to_onnx(found.graph, to_numpy(found.weights))
+    captured = capture(module.eval(), (1, 3, 4, 4))
+    model = to_onnx(captured.graph, to_numpy(captured.weights))
     assert [n.op_type for n in model.graph.node] == ["Conv", "Relu", "Identity"]
 
 

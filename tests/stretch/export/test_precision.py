@@ -200,10 +200,11 @@ def test_spoilt_subgraph_is_refused_without_repair(floats, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("precision", "told"), [({"npu": "int8"}, "does not use"), ({"dsp": "int4"}, "is no precision"), ({"dsp": "fp32"}, "nothing to export")]
+    ("precision", "sentence"),
+    [({"npu": "int8"}, "does not use"), ({"dsp": "int4"}, "is no precision"), ({"dsp": "fp32"}, "nothing to export")],
 )
-def test_precisions_that_cannot_be_written_are_usage_errors(floats, tmp_path, precision, told):
-    with pytest.raises(UsageError, match=told):
+def test_precisions_that_cannot_be_written_are_usage_errors(floats, tmp_path, precision, sentence):
+    with pytest.raises(UsageError, match=sentence):
         written(floats, tmp_path / "out", precision)
 
 

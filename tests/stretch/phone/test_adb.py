@@ -18,7 +18,7 @@ def phone(adb):
 
 
 @pytest.mark.parametrize(
-    ("transcript", "error", "told"),
+    ("transcript", "error", "sentence"),
     [
         ("none.json", StretchError, "adb sees no device"),
         ("several.json", UsageError, "adb sees 2 devices: R5CT, emulator-5554"),
@@ -28,9 +28,9 @@ def phone(adb):
         ("no_server.json", StretchError, "cannot list devices: failed to check server version: cannot connect to daemon"),
     ],
 )
-def test_why_no_phone_is_ready_is_told_in_one_sentence(adb, transcript, error, told):
+def test_why_no_phone_is_ready_is_told_in_one_sentence(adb, transcript, error, sentence):
     adb.plays(transcript)
-    with pytest.raises(error, match=told.replace("`", "`")) as caught:
+    with pytest.raises(error, match=sentence.replace("`", "`")) as caught:
         find_phone(None, 60)
     assert "\n" not in caught.value.message
     adb.ended()

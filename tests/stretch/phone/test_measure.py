@@ -238,7 +238,7 @@ def test_other_numbers_are_told_as_a_difference(whole_bundle, left, adb, runner_
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "sentence"),
     [
         (lambda files: files.update({"times.json": b"{"}), "times cannot be read"),
         (lambda files: files.update({"times.json": files["times.json"].replace(b"1.25", b"-1")}), "no measurement gives"),
@@ -247,11 +247,11 @@ def test_other_numbers_are_told_as_a_difference(whole_bundle, left, adb, runner_
         (lambda files: files.update({"output_0.npy": b"no array"}), "output"),
     ],
 )
-def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(whole_bundle, left, adb, runner_request, change, told):
+def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(whole_bundle, left, adb, runner_request, change, sentence):
     files = dict(left[1])
     change(files)
     adb.plays(calls(files))
-    with pytest.raises(StretchError, match=told):
+    with pytest.raises(StretchError, match=sentence):
         measure(whole_bundle, runner_request, left[0])
     assert not runner_request.trace.exists()
     assert adb.log[-1][-1].startswith("rm -rf ")

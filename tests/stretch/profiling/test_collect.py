@@ -63,7 +63,7 @@ def test_the_cpu_has_a_place_for_one_core_and_for_all():
 
 
 @pytest.mark.parametrize(
-    ("names", "error", "told"),
+    ("names", "error", "sentence"),
     [
         (["gpu"], UsageError, "needs the processor `cpu`"),
         (["cpu", "cpu"], UsageError, "`cpu` is named twice"),
@@ -72,8 +72,8 @@ def test_the_cpu_has_a_place_for_one_core_and_for_all():
         (["cpu=onnx"], UnknownNameError, "unknown delegate to measure `onnx`"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(names, error, told):
-    with pytest.raises(error, match=told):
+def test_what_cannot_be_measured_is_refused(names, error, sentence):
+    with pytest.raises(error, match=sentence):
         find_places(names)
 
 

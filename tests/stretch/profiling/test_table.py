@@ -78,8 +78,8 @@ while True:
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
         process.wait(60)
-    found = load_measurements(tmp_path / "m")
-    assert len(found.latencies) == 6
+    table = load_measurements(tmp_path / "m")
+    assert len(table.latencies) == 6
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["kernels.csv", "latencies.csv", "networks.jsonl.gz", "source.toml"]
 
 
@@ -108,12 +108,12 @@ def bench(tmp_path):
 def test_an_operator_profile_becomes_the_time_of_its_network(profile, tmp_path):
     ingest(profile, "resnet18", WHERE, tmp_path, capture)
     ingest(profile, "resnet34", WHERE, tmp_path, capture)
-    found = load_measurements(tmp_path / "myphone.measurements")
-    assert [(row.network, row.processor, row.core_set, row.precision, row.ms) for row in found.latencies] == [
+    table = load_measurements(tmp_path / "myphone.measurements")
+    assert [(row.network, row.processor, row.core_set, row.precision, row.ms) for row in table.latencies] == [
         ("resnet18", "cpu", "1large", "fp32", 2.5),
         ("resnet34", "cpu", "1large", "fp32", 2.5),
     ]
-    assert set(found.families.values()) == {"resnet"}
+    assert set(table.families.values()) == {"resnet"}
 
 
 def test_networks_of_benchncnn_are_those_of_the_same_architecture(bench, tmp_path):
@@ -122,14 +122,14 @@ def test_networks_of_benchncnn_are_those_of_the_same_architecture(bench, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "sentence"),
     [
         (Where("my/phone", "cpu[1large]", None, ""), "cannot be the name of a device"),
         (Where("myphone", "cpu", None, ""), "no processor with its core set"),
         (Where("myphone", "cpu[1large]", "fp64", ""), "`fp64` is no precision"),
     ],
 )
-def test_what_ran_it_is_checked(profile, tmp_path, where, told):
-    with pytest.raises(UsageError, match=told):
+def test_what_ran_it_is_checked(profile, tmp_path, where, sentence):
+    with pytest.raises(UsageError, match=sentence):
         ingest(profile, "resnet18", where, tmp_path, capture)
     assert not list(tmp_path.glob("*.measurements"))
