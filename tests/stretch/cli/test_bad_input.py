@@ -167,7 +167,7 @@ PHASES = (
 )
 
 
-@pytest.mark.representatives(5)
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("phase", PHASES)
 def test_interrupt_in_any_phase_leaves_nothing_behind(capsys, folder, monkeypatch, phase):
     interrupting(monkeypatch, lambda doing: doing == phase or (phase.endswith(".") and doing.startswith(phase)))

@@ -59,8 +59,6 @@ def test_people_read_counts_and_a_line_per_operator(stretch, tmp_path):
     ("words", "code", "sentence"),
     [
         (["--runtime", "openvin"], 3, "did you mean `openvino`?"),
-        (["--runtime", "litert"], 2, "litert does not read ONNX files"),
-        (["--runtime", "onnxruntime", "--map", "gpu=cpu0"], 2, "give one of the two"),
         (["--runtime", "onnxruntime", "--fix", "m.txt"], 2, "does not end in .onnx"),
         ([], 2, "add --runtime"),
     ],

@@ -78,7 +78,7 @@ def completed(home, *words):
     return set(done.stdout.splitlines())
 
 
-@pytest.mark.representatives(6)
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize(
     ("words", "choices"),
     [
