@@ -59,6 +59,7 @@ def test_requests_that_cannot_be_measured_are_refused_before_any_work(images, tm
         )
 
 
+@pytest.mark.slow
 def test_network_that_agrees_less_often_than_predicted_is_refused_and_nothing_is_written(images, tmp_path, measured):
     hopeful = tmp_path / "hopeful.json"
     save_accuracy(hopeful, replace(measured, curve=(50.0, measured.curve[1])))

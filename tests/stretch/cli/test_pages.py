@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from tests.stretch.cli.commands import LOOSE, call, spawn
+from tests.stretch.cli.commands import LOOSE, call
 from tests.stretch.report.html.reading import checked
 
 TINY = ("tiny_resnet", "--device", "pixel6", "--weights", "none")
 
 
 @pytest.mark.torch
-def test_branch_reports_what_its_json_says_and_the_command(tmp_path):
+def test_branch_reports_what_its_json_says_and_the_command(capsys, tmp_path):
     page = tmp_path / "a <b> & c.html"
-    done = spawn("", "branch", *TINY, *LOOSE, "--dry-run", "--html", page, "--json")
+    done = call(capsys, "branch", *TINY, *LOOSE, "--dry-run", "--html", page, "--json")
     assert done.code == 0, done.err
     data, seen = json.loads(done.out), checked(page.read_text())
     assert f"take {data['predicted']['makespan_ms']:.2f} ms" in seen.text
