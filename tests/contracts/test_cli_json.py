@@ -215,28 +215,9 @@ def test_branches_of_a_segment_have_their_keys(capsys, bundle):
             assert set(BRANCH.split()) <= branch.keys()
 
 
-@pytest.mark.slow
-def test_agreement_is_told_of_the_network_and_of_its_files(capsys, bundle):
-    request = ("--images", bundle.parent / "more", "--run-images", 4, "--no-controls")
-    (bundle.parent / "more").mkdir()
-    np.save(bundle.parent / "more" / "some.npy", coloured(24))
-    told = json.loads(call(capsys, "branch", *words("branch", bundle), *request, "--json", "--quiet").out)["agreement"]
-    assert {"value", "low", "high", "top5_overlap", "error", "images", "precision", "source", "segments", "bundle"} <= told.keys()
-    assert {"value", "low", "high", "top5_overlap", "error", "images", "classes", "precisions", "delegates", "source"} == told[
-        "bundle"
-    ].keys()
-
-
-@pytest.mark.slow
-def test_source_is_told_with_every_figure(capsys, bundle):
-    planned = json.loads(call(capsys, "branch", *words("branch", bundle), "--json", "--quiet", "--dry-run").out)
-    assert planned["predicted"]["source"] == "predicted"
-    assert json.loads(call(capsys, "run", *words("run", bundle), "--json", "--quiet").out)["source"] == "measured"
-
-
 def test_file_on_a_runtime_has_its_keys(capsys, bundle):
     file = min(bundle.rglob("*.onnx"))
-    told = json.loads(call(capsys, "explain", file, "--runtime", "onnxruntime", "--device", "cpu", "--json", "--quiet").out)
+    answer = json.loads(call(capsys, "explain", file, "--runtime", "onnxruntime", "--device", "cpu", "--json", "--quiet").out)
     keys = "file runtime device operators partitions obstacles copies share fix log warnings"
-    assert set(keys.split()) <= told.keys()
-    assert {"name", "op", "target", "taken", "partition", "macs", "reason"} <= told["operators"][0].keys()
+    assert set(keys.split()) <= answer.keys()
+    assert {"name", "op", "target", "taken", "partition", "macs", "reason"} <= answer["operators"][0].keys()

@@ -32,30 +32,6 @@ class TwiceDelegate(CoreDelegate):
         return {name}().compile(model)
 '''
 
-TUNED = '''
-
-class TwiceTuning(Tuning):
-    """One kernel that gets twice as fast."""
-
-    def tune(self, budget_s, step):
-        step("conv")
-        return {("conv", "3x3"): {"tile": 2}}
-
-    def rows(self, choices):
-        what = {"name": "n", "subgraph": "s", "kernel": "conv", "shape": "3x3", "macs": 9, "bytes": 36, "precision": "fp32"}
-        return [TunedKernel(before_ms=2.0, after_ms=1.0, choice=choices["conv", "3x3"], **what)]
-
-
-@delegates.register("thrice")
-class ThriceDelegate(TwiceDelegate):
-    """With kernels to tune."""
-
-    tunes = {"fast": "three times, as always"}
-
-    def tuning_from(self, bundle, name, mode):
-        return TwiceTuning(f"a machine for {name} in mode {mode}", 1)
-'''
-
 VERB = '''"""`stretch greet`: a verb of a file."""
 
 from stretch.cli.output import Output, verb
@@ -80,7 +56,6 @@ def plan_alone(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
 
 planners.register("alone")(plan_alone)
 '''
-
 
 CONSTRAINT = '''"""A bound of a file: no branch may take longer than a deadline."""
 
@@ -110,7 +85,6 @@ from stretch.planning.search.exact import search_exact
 def search(space, low, high, n_meet):
     return search_exact(space, (low + high) // 2, high, n_meet)
 '''
-
 
 #: The highest of the branches' outputs, element by element: the join, its operator without torch, and in torch, ONNX and TFLite.
 HIGHEST = {
@@ -185,27 +159,17 @@ def copy(tmp_path):
     return tmp_path
 
 
-def python(copy: Path, code: str, *words: str) -> str:
-    """What a program prints whose packages are those of the copy."""
+def python(copy: Path, code: str, *words: str, ends: int = 0) -> str:
+    """What a program prints whose packages are those of the copy, and which ends with this code."""
     env = {**os.environ, "PYTHONPATH": str(copy), "COLUMNS": "120"}
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=copy, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == ends, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.mark.slow
-def test_delegate_in_a_new_file_drives_the_processors_that_it_names(copy, tmp_path, monkeypatch):
-    bundle = bundles.two_branches(tmp_path / "bundle", processors=("cpu", "npu"))
-    monkeypatch.setenv("NN_STRETCH_DRIVERS", "twice")
-    code = DELEGATE.format(inner="reference", name="ReferenceDelegate").replace("    summary", '    drives = ("npu",)\n    summary')
-    (copy / "scheduler/delegates/twice.py").write_text(code)
-    placed = json.loads(stretch(copy, "explain", bundle, "--json"))["processors"]["npu"]
-    assert (placed["delegate"], placed["reason"]) == ("twice", "the npu of this machine")
-
-
-def stretch(copy: Path, *words: object) -> str:
+def stretch(copy: Path, *words: object, ends: int = 0) -> str:
     """What the command line of the copy prints."""
-    return python(copy, "from stretch.cli import app; app()", *map(str, words))
+    return python(copy, "from stretch.cli import app; app()", *map(str, words), ends=ends)
 
 
 @pytest.mark.slow
@@ -221,30 +185,10 @@ def test_delegate_in_a_new_file_is_listed_and_runs_subgraphs(copy, tmp_path):
 
 
 @pytest.mark.slow
-def test_delegate_in_a_new_file_with_kernels_of_its_own_is_tuned(copy, tmp_path):
-    bundle = bundles.two_branches(tmp_path / "bundle")
-    code = DELEGATE.format(inner="reference", name="ReferenceDelegate").replace("delegates\n", "delegates, TunedKernel, Tuning\n", 1)
-    (copy / "scheduler/delegates/twice.py").write_text(code + TUNED)
-    data = json.loads(stretch(copy, "tune", bundle, "--mode", "fast", "--map", "gpu=thrice", "--json"))
-    assert data["device"] == "a machine for s1.gpu in mode fast"
-    assert [(row["choice"], row["after_ms"]) for row in data["kernels"]] == [({"tile": 2}, 1.0)] * 2
-    assert (data["before_ms"], data["after_ms"]) == (4.0, 2.0)
-
-
-@pytest.mark.slow
 def test_verb_in_a_new_file_is_in_the_help_and_runs(copy):
     (copy / "stretch/cli/greet.py").write_text(VERB)
     assert "  greet      Say where it lies.\n" in stretch(copy, "--help")
     assert json.loads(stretch(copy, "greet", "--json"))["file"] == str(copy / "stretch/cli/greet.py")
-
-
-def refused(copy: Path, *words: str) -> dict[str, object]:
-    """What the command line of the copy says where there is no design."""
-    code = "from stretch.cli import app; app()"
-    env = {**os.environ, "PYTHONPATH": str(copy)}
-    done = subprocess.run([sys.executable, "-c", code, *words], cwd=copy, env=env, capture_output=True, text=True)
-    assert done.returncode == 4, done.stdout + done.stderr
-    return json.loads(done.stdout)
 
 
 @pytest.mark.slow
@@ -261,34 +205,12 @@ def test_constraint_in_a_new_file_is_a_flag_is_obeyed_and_is_blamed(copy):
         assert branched
         return max(branch["predicted_ms"] + branch["contention_ms"] for branches in branched for branch in branches)
 
-    data = refused(copy, *words, "--branch-deadline", "0.00001")
+    data = json.loads(stretch(copy, *words, "--branch-deadline", "0.00001", ends=4))
     (rule,) = data["rules"]
     assert (rule["rule"], rule["value"]) == ("branch_deadline", 0.00001)
     assert data["error"].endswith("the tightest is --branch-deadline 1e-05")
-    assert (
-        data["hint"]
-        == f"the nearest value with a design is --branch-deadline {rule['nearest']:.6g}, or split the network as it is with --lossless"
-    )
+    assert data["hint"].startswith(f"the nearest value with a design is --branch-deadline {rule['nearest']:.6g}, or split")
     assert slowest("--branch-deadline", str(rule["nearest"])) <= rule["nearest"] < slowest()
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-def test_constraint_in_a_new_file_is_a_key_of_recipes_and_an_argument_of_python(copy):
-    (copy / "stretch/planning/constraints/deadline.py").write_text(CONSTRAINT)
-    recipe = copy / "r.toml"
-    recipe.write_text('model = "tiny_resnet"\ndevice = "pixel6"\n[plan]\nbranch_deadline = 2.5\n')
-    code = (
-        "import sys, pathlib, stretch\n"
-        "from stretch.train.recipe import load_recipe\n"
-        "print(load_recipe(pathlib.Path(sys.argv[1])).plan == stretch.PlanConfig(branch_deadline=2.5))\n"
-        "print('branch_deadline: Milliseconds that a branch may take, at most.' in stretch.PlanConfig.__doc__)\n"
-        "try:\n    stretch.branch('tiny_resnet', 'pixel6', weights='none', dry_run=True, alpha=1000, branch_deadline=1e-5)\n"
-        "except stretch.InfeasibleError as error:\n    print(error.hint)\n"
-    )
-    same, told, hint = python(copy, code, str(recipe)).splitlines()
-    assert (same, told) == ("True", "True")
-    assert "`branch_deadline=" in hint
 
 
 @pytest.mark.slow
@@ -366,13 +288,6 @@ def test_join_in_three_new_files_is_a_word_of_the_planner(copy):
     words += ("--beta", "1000", "--macs", "0.7:1.6", "--join", "max")
     planned = json.loads(stretch(copy, *words))
     assert {segment["join"] for segment in planned["segments"] if len(segment["branches"]) > 1} == {"max"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("line", "grace_s"), [("", 1.0), ("GRACE_S = 7.0\n", 7.0)])
-def test_verb_in_a_new_file_says_itself_how_long_it_may_take_to_end(copy, line, grace_s):
-    (copy / "stretch/cli/greet.py").write_text(VERB.replace("\n\n\n@verb", f"\n\n{line}\n@verb"))
-    assert python(copy, "from stretch.cli import _grace_s; print(_grace_s(['greet']))") == f"{grace_s}\n"
 
 
 @pytest.mark.slow

@@ -1,14 +1,10 @@
 """The pages of the repository as a site."""
 
-import functools
-import http.server
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
-import threading
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag
@@ -16,10 +12,8 @@ from urllib.parse import unquote, urldefrag
 import pytest
 
 from tests.contracts.repository import ROOT
-from tests.docs.pages import pages
 
 pytest.importorskip("mkdocs")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 @pytest.fixture(scope="module")
@@ -58,21 +52,6 @@ class _Read(HTMLParser):
             self.loaded.append(found["href"])
 
 
-@pytest.mark.slow
-def test_every_page_of_the_documentation_is_in_the_order_of_its_index(hooks):
-    order = hooks.navigation((ROOT / "docs" / "README.md").read_text())
-    listed = [page if isinstance(page, str) else next(iter(page.values())) for part in order for page in _pages_of(part)]
-    assert len(listed) == len(set(listed))
-    shown = {page.as_posix() for page in pages() if page.parts[0] in ("docs", "experiments", "recipes")}
-    assert set(listed) == shown | {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"}
-    assert [next(iter(part)) for part in order] == ["Home", "Guides", "Explanations", "Reference", "Experiments", "Project"]
-
-
-def _pages_of(part):
-    [found] = part.values()
-    return [found] if isinstance(found, str) else found
-
-
 @pytest.mark.parametrize(
     ("link", "wanted"),
     [
@@ -86,15 +65,6 @@ def _pages_of(part):
 )
 def test_link_to_a_folder_leads_to_its_page_or_is_words(hooks, link, wanted):
     assert hooks.with_folders("docs/guides/train.md", f"See {link}.") == f"See {wanted}."
-
-
-def test_files_that_pages_link_to_are_taken_along(hooks):
-    text = "[heat](heat.toml) [other](missing.toml) [page](README.md) ![picture](../../docs/images/branches.svg) [out](../../../etc/x)"
-    assert hooks.linked("experiments/contention/README.md", text) == {
-        "experiments/contention/heat.toml",
-        "experiments/contention/README.md",
-        "docs/images/branches.svg",
-    }
 
 
 @pytest.mark.slow
@@ -116,42 +86,3 @@ def test_no_link_of_the_site_is_dead_and_nothing_is_loaded_from_elsewhere(site):
             if not file.is_file() or (place and file in read and unquote(place) not in read[file].places):
                 dead.append((str(path.relative_to(site)), link))
     assert dead == []
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
-@pytest.mark.parametrize(
-    "name", ["index.html", "docs/guides/read-a-report.html", "docs/reference/cli.html", "experiments/main_job/index.html"]
-)
-def test_page_is_read_on_a_phone_and_by_everybody_and_asks_nobody_else(site, name):
-    playwright, axe = pytest.importorskip("playwright.sync_api"), pytest.importorskip("axe_playwright_python.sync_playwright")
-    handler = functools.partial(_Quiet, directory=site)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        origin = f"http://127.0.0.1:{server.server_port}/"
-        with playwright.sync_playwright() as engine:
-            browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            for width in (360, 1440):
-                page = browser.new_page(viewport={"width": width, "height": 900})
-                said, asked = [], []
-                page.on("console", lambda message, said=said: said.append(message.text))
-                page.on("pageerror", lambda error, said=said: said.append(str(error)))
-                page.on("request", lambda request, asked=asked: asked.append(request.url))
-                page.goto(origin + name, wait_until="networkidle")
-                assert said == []
-                assert [url for url in asked if not url.startswith((origin, "data:"))] == []
-                assert page.evaluate("document.documentElement.scrollWidth") <= width
-                found = axe.Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-                serious = [
-                    (each["id"], [node["target"] for node in each["nodes"]]) for each in found if each["impact"] in ("serious", "critical")
-                ]
-                assert serious == []
-            browser.close()
-        server.shutdown()
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    """Files of a folder, without a word."""
-
-    def log_message(self, *words):
-        pass

@@ -15,40 +15,12 @@ from tests.docs.pages import pages, snippets
 
 RUNNABLE = [page for page in pages() if any(snippet.language in ("sh", "python") for snippet in snippets(page))]
 
-#: Pages whose commands take more than 5 s.
-SLOW = {
-    "README.md",
-    "docs/explanations/calibration.md",
-    "docs/reference/python.md",
-    "docs/guides/branch-a-model.md",
-    "docs/guides/bring-a-network.md",
-    "docs/guides/measure.md",
-    "docs/guides/phones.md",
-    "docs/guides/precision-and-the-dsp.md",
-    "docs/guides/profile-a-device.md",
-    "docs/guides/read-a-report.md",
-    "docs/guides/run-a-bundle.md",
-    "docs/guides/serve.md",
-    "docs/guides/tflite.md",
-    "docs/guides/train.md",
-    "docs/guides/tune.md",
-    "docs/guides/where-it-runs.md",
-    "docs/reference/design-files.md",
-    "docs/reference/device-profiles.md",
-    "docs/reference/models.md",
-}
-
-
-def marked(page: Path):
-    """The page as a test case, marked slow where it is."""
-    return pytest.param(page, marks=pytest.mark.slow) if str(page) in SLOW else page
-
 
 # the guides have up to twenty commands, each a process that imports torch
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 @pytest.mark.torch
-@pytest.mark.parametrize("page", [marked(page) for page in RUNNABLE], ids=str)
+@pytest.mark.parametrize("page", RUNNABLE, ids=str)
 def test_commands_of_a_page_succeed_in_their_order(page, tmp_path):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for snippet in snippets(page):
@@ -78,7 +50,3 @@ def test_verbs_in_blocks_that_are_only_shown_exist():
     assert named
     flags = {flag for param in typer.main.get_command(app).params for flag in param.opts}
     assert {verb for _, verb in named} <= {*VERBS, *flags}
-
-
-def test_slow_pages_exist():
-    assert {str(page) for page in RUNNABLE} >= SLOW

@@ -2,14 +2,11 @@
 
 import json
 import subprocess
-from datetime import datetime, timedelta
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from experiments.records import About, Commit, Facts, now, read_record, this_commit, write_record
+from experiments.records import About, Facts, read_record, this_commit, write_record
 from predictors.errors import StretchError
 
 TABLES = {"phases": [{"phase": "plan", "seconds": 1.5}, {"phase": "export", "seconds": 4}]}
@@ -25,13 +22,6 @@ def test_record_is_read_back_with_machine_versions_and_load(tmp_path):
     assert written.versions["nn-stretch"]
     assert written.load == 0.25
     assert [p.name for p in path.parent.iterdir()] == ["host.json"]
-
-
-def test_record_holds_the_time_in_utc(tmp_path):
-    before = datetime.fromisoformat(now())
-    written = datetime.fromisoformat(write_record(tmp_path / "x" / "results" / "host.json", TABLES, **FACTS).date)
-    assert before <= written <= datetime.fromisoformat(now())
-    assert written.utcoffset() == timedelta(0)
 
 
 def git(root, *words):
@@ -52,42 +42,9 @@ def repository(tmp_path):
     return tmp_path
 
 
-def test_commit_is_head_and_clean_after_a_commit(repository):
-    assert this_commit(repository) == Commit(git(repository, "rev-parse", "HEAD"), dirty=False)
-
-
 def test_changed_code_makes_a_commit_dirty(repository):
     (repository / "experiments" / "x" / "run.py").write_text("2\n")
     assert this_commit(repository).dirty
-
-
-def test_records_written_before_do_not_make_a_commit_dirty(repository):
-    (repository / "experiments" / "x" / "results" / "host.json").write_text('{"new": 1}\n')
-    assert not this_commit(repository).dirty
-
-
-def test_no_commit_is_stated_outside_of_git(tmp_path):
-    assert this_commit(tmp_path) is None
-
-
-def test_record_holds_the_commit_of_this_checkout(tmp_path):
-    written = write_record(tmp_path / "x" / "results" / "host.json", TABLES, **FACTS)
-    assert written.commit == this_commit()
-    assert written.recorded_in is None
-
-
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
-ROWS = st.builds(
-    lambda name, ms, n: {"name": name, "ms": ms, "n": n}, st.text(max_size=9), NUMBERS, st.none() | st.integers(-(2**53), 2**53)
-)
-
-
-@pytest.mark.slow
-@given(st.lists(ROWS, min_size=1, max_size=4))
-def test_any_table_of_equal_columns_round_trips(tmp_path_factory, rows):
-    path = tmp_path_factory.mktemp("record") / "x" / "results" / "host.json"
-    write_record(path, {"t": rows}, **FACTS)
-    assert read_record(path).tables["t"] == rows
 
 
 def test_facts_of_a_cell_are_those_of_the_nearest_level_that_states_them(tmp_path):
@@ -106,30 +63,12 @@ def test_facts_of_a_cell_are_those_of_the_nearest_level_that_states_them(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("tables", "reason"),
-    [
-        ({}, "has no table"),
-        ({"t": []}, "no rows"),
-        ({"t": [{}]}, "an empty one"),
-        ({"t": [{"a": 1}, {"b": 1}]}, "different columns"),
-    ],
-)
-def test_malformed_table_is_not_written(tmp_path, tables, reason):
-    path = tmp_path / "x" / "results" / "host.json"
-    with pytest.raises(StretchError, match=reason):
-        write_record(path, tables, **FACTS)
-    assert not path.exists()
-
-
-@pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"about": {"speed": About()}}, "table `speed`, which it does not have"),
         ({"about": {"phases": About(columns={"hours": Facts()})}}, "`hours`, which table `phases` does not have"),
-        ({"about": {"phases": About(rows={"train": Facts()})}}, "`train`, which table `phases` does not have"),
         ({"about": {"phases": About(columns={"seconds": Facts(runs=0)})}}, "has 0 runs"),
         ({"runs": None}, "does not say in how many runs"),
-        ({"date": "yesterday"}, "date `yesterday`"),
     ],
 )
 def test_record_that_contradicts_itself_is_not_written(tmp_path, change, reason):
@@ -143,12 +82,8 @@ def test_record_that_contradicts_itself_is_not_written(tmp_path, change, reason)
     ("change", "reason"),
     [
         (lambda r: r.update(schema=1), "record schema 1"),
-        (lambda r: r.update(source="guessed"), "is no record"),
         (lambda r: r.update(extra=1), "is no record"),
         (lambda r: r.pop("machine"), "is no record"),
-        (lambda r: r.pop("commit"), "is no record"),
-        (lambda r: r.pop("recorded_in"), "is no record"),
-        (lambda r: r.pop("interleaved"), "is no record"),
         (lambda r: r.update(runs=0), "has 0 runs"),
         (lambda r: r.update(about={"phases": {"source": "guessed"}}), "is no record"),
         (lambda r: r.update(experiment="y"), "belongs to the experiment `y`"),
@@ -161,8 +96,3 @@ def test_record_that_breaks_the_schema_is_refused(tmp_path, change, reason):
     path.write_text(json.dumps(record))
     with pytest.raises(StretchError, match=reason):
         read_record(path)
-
-
-def test_missing_record_is_named(tmp_path):
-    with pytest.raises(StretchError, match=r"cannot read the record .*absent\.json"):
-        read_record(tmp_path / "absent.json")

@@ -1,9 +1,10 @@
-"""Blocks of pages are filled from records."""
+"""Blocks and templates of pages are filled from records: values, tables, and what numbers depend on."""
 
 import pytest
 
-from experiments.records import write_record
+from experiments.records import Commit, Machine, Record, save_record, write_record
 from experiments.render import BLOCKS, render
+from experiments.templates import fill, provenance, show
 from predictors.errors import StretchError
 
 RECORD = "experiments/x/results/host.json"
@@ -31,24 +32,11 @@ def test_block_of_a_table_is_filled_with_its_origin(root):
     assert lines[7] == "<!-- /block -->"
 
 
-def test_rendering_twice_changes_nothing(root):
-    page = f"<!-- block {RECORD}#phases -->\n<!-- /block -->\n\n<!-- block times -->\n<!-- /block -->\n"
-    once = render(page, "README.md", root)
-    assert render(once, "README.md", root) == once
-
-
-def test_page_without_blocks_is_left_alone(root):
-    page = "a | b\n<!-- a comment -->\nwrite `<!-- block x -->` there\n"
-    assert render(page, "README.md", root) == page
-
-
 @pytest.mark.parametrize(
     ("page", "reason"),
     [
         ("<!-- block times -->\n", "no part of a block"),
         ("<!-- block times -->\n<!-- block times -->\n<!-- /block -->\n", "no part of a block"),
-        ("takes <!-- value x.json#t/r/c -->1<!-- /value -->\n", "no part of a block"),
-        ("| <!-- block times -->1<!-- /block --> |\n", "no part of a block"),
         ("<!-- block absent -->\n<!-- /block -->\n", "README.md has the block `absent`"),
         (f"<!-- block {RECORD}#speed -->\n<!-- /block -->\n", "README.md shows the table `speed`"),
     ],
@@ -56,3 +44,81 @@ def test_page_without_blocks_is_left_alone(root):
 def test_block_that_cannot_be_filled_is_an_error(root, page, reason):
     with pytest.raises(StretchError, match=reason):
         render(page, "README.md", root)
+
+
+TABLE = {
+    "runs": [
+        {"network": "a b", "ms": 1.5, "low": 0.9, "high": 1.126, "kept": True},
+        {"network": "c", "ms": 12.346, "low": None, "high": 2, "kept": None},
+    ]
+}
+
+WRITTEN = Record(
+    schema=2,
+    experiment="x",
+    source="measured",
+    date="2026-11-22T01:02:03+00:00",
+    commit=Commit("0123456789abcdef", dirty=False),
+    recorded_in=None,
+    command="make it",
+    runs=3,
+    interleaved=True,
+    load=0.1,
+    machine=Machine("P", 2, 4.0, "Linux x86_64"),
+    versions={"torch": "9"},
+    tables=TABLE,
+    notes=["Shared machine", "Noisy."],
+)
+
+
+@pytest.fixture
+def templates_root(tmp_path):
+    """A repository with one record."""
+    save_record(tmp_path / RECORD, WRITTEN)
+    return tmp_path
+
+
+def filled(templates_root, text):
+    """A template in which `r` names the table."""
+    return fill(f"{{{{ use r = {RECORD}#runs }}}}\n{text}", "t.txt", templates_root)
+
+
+def test_table_has_the_rows_columns_and_titles_that_are_chosen_in_their_order(templates_root):
+    text = "{{ table r\nrows: c = The c | a b\ncolumns: network = net | kept | {low:.2f} to {high:.2f} = interval }}"
+    assert filled(templates_root, text).splitlines() == [
+        "| net | kept | interval |",
+        "|---|---:|---|",
+        "| The c | – | – to 2 |",
+        "| a b | yes | 0.90 to 1.13 |",
+    ]
+
+
+def test_origin_tells_source_commit_machine_load_runs_and_turns():
+    assert provenance(WRITTEN, "runs") == (
+        "*Measured*, 2026-11-22, commit 0123456; P, 2 cores, 4 GiB, Linux x86_64; torch 9; load before the run 0.1; "
+        "3 runs, interleaved. Reproduce: `make it`. Shared machine. Noisy."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{{ r/train/ms }}", "t.txt shows the row `train`"),
+        ("{{ r/c/hours }}", "t.txt shows the column `hours`"),
+        ("{{ r/c }}", "no TABLE/ROW/COLUMN"),
+        ("{{ s/c/ms }}", "`s`, which is no `FILE#TABLE`"),
+        ("{{ table ../x.json#t }}", "outside the repository"),
+        ("{{ origin experiments/y/results/host.json#t }}", "cannot read the record"),
+    ],
+)
+def test_template_that_names_nothing_is_an_error(templates_root, text, reason):
+    with pytest.raises(StretchError, match=reason):
+        filled(templates_root, text)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.00123, "0.0012"), (0.97, "0.970"), (0.0123, "0.0123"), (1234.5, "1234"), (4096000, "4 096 000"), (None, "–"), ("a|b", "a\\|b")],
+)
+def test_numbers_are_shown_to_three_digits(value, shown):
+    assert show(value) == shown

@@ -2,50 +2,12 @@
 
 import re
 from importlib import metadata
-from pathlib import Path
 
-import numpy
-import pytest
-
-import stretch
-from stretch.environment import OTHERS, OURS, cores, folder, opencl_devices, other_owner, processor_name, version
-
-
-def test_version_is_that_of_the_installed_distribution():
-    assert version("numpy") == numpy.__version__
+from stretch.environment import OTHERS, version
 
 
 def test_version_of_an_absent_distribution_is_none():
     assert version("no-such-distribution") is None
-
-
-def test_folder_is_where_the_package_lies():
-    assert folder("stretch") == Path(stretch.__file__).resolve().parent
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("package", OURS)
-def test_packages_of_ours_have_no_other_owner(package):
-    assert other_owner(package) is None
-
-
-@pytest.mark.slow
-def test_package_of_another_distribution_has_an_owner():
-    assert other_owner("numpy") == "numpy"
-
-
-def test_processor_has_a_name():
-    assert processor_name().strip()
-
-
-def test_cores_are_distinct_and_sorted():
-    assert cores() == sorted(set(cores()))
-    assert cores()
-
-
-def test_opencl_is_named_or_absent():
-    found = opencl_devices()
-    assert found is None or found.strip()
 
 
 def test_every_package_that_an_extra_of_a_delegate_brings_has_its_version_told():

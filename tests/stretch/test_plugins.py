@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from scheduler.placement.mapping import DRIVERS_VARIABLE
 from stretch.plugins import culprit
 from tests.scheduler.bundles import two_branches
 
@@ -47,51 +46,11 @@ def test_broken_entry_point_is_left_out_with_a_warning(tmp_path):
     assert "out of order" in result.stderr
 
 
-@pytest.mark.slow
-def test_family_of_another_package_builds_models(tmp_path):
-    body = """
-from torch import nn
-from stretch.models.families import families
-
-@families.register("acme")
-class Acme:
-    prefix = "acme:"
-    def names(self): return ["net"]
-    def build(self, name): return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-    def input_shape(self, name): return (1, 3, 8, 8)
-    def default_weights(self, name): return None
-    def checked(self): return frozenset()
-"""
-    package(tmp_path, "acme_plugin", body)
-    (tmp_path / "acme_plugin-1.0.dist-info" / "entry_points.txt").write_text("[nn_stretch.families]\nacme = acme_plugin\n")
-    result = run(
-        tmp_path,
-        "from stretch.models import load_model, model_names\nprint(model_names('acme*'))\nprint(type(load_model('acme:net').module).__name__)",
-    )
-    assert result.stdout.splitlines() == ["[('acme:net', 'acme')]", "Sequential"]
-
-
 FAULTY = '''
-from pathlib import Path
-
 from scheduler.delegates.base import Delegate, Invocation
-from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.null import NullCompiled, NullDelegate
 from scheduler.formats.onnx import open_onnx
 from stretch.models.families import families
-
-
-class Templating(NullDelegate):
-    @classmethod
-    def create(cls, cores):
-        from scheduler.delegates.opencl.templates import add_template
-
-        add_template("Conv", out_of_ideas, Path(__file__).parent)
-        return cls()
-
-
-def out_of_ideas(lowering, node):
-    raise LookupError("no kernel for this shape")
 
 
 class Plain(Delegate):
@@ -106,11 +65,6 @@ class Documented(NullDelegate):
     """
 
     summary = ""
-
-
-class Driving(CpuDelegate):
-    summary = "a gpu of another maker"
-    drives = ("gpu",)
 
 
 class Unsure(NullDelegate):
@@ -130,11 +84,6 @@ class Compiling(NullDelegate):
         return {}["subgraphs"]
 
 
-class Starting(NullDelegate):
-    def __init__(self):
-        raise ZeroDivisionError("no cores left")
-
-
 class Failing(Invocation):
     def run(self):
         raise ValueError("lost its chip")
@@ -145,11 +94,6 @@ class Running(NullDelegate):
         found = NullCompiled(*open_onnx(model).ends, 0.0)
         found.bind = lambda inputs, outputs: Failing()
         return found
-
-
-class Placing(NullDelegate):
-    def places(self, model):
-        raise FileNotFoundError("no table of operators")
 
 
 @families.register("acme")
@@ -171,7 +115,7 @@ class Silent:
         raise OSError("no list")
 '''
 
-DELEGATES = ("Plain", "Documented", "Driving", "Unsure", "Abstract", "Compiling", "Starting", "Running", "Placing", "Templating")
+DELEGATES = ("Plain", "Documented", "Unsure", "Abstract", "Compiling", "Running")
 
 
 @pytest.fixture(scope="module")
@@ -227,14 +171,7 @@ def test_faults_of_plug_ins_take_nothing_from_the_list_of_delegates(installed):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [
-        ("plain", "compile `s1.gpu`: TypeError: it returned NoneType"),
-        ("compiling", "compile `s1.gpu`: KeyError: 'subgraphs'"),
-        ("starting", "start: ZeroDivisionError: no cores left"),
-        ("running", "lost its chip"),
-        ("abstract", "lacks `compile`"),
-        ("unsure", "failed: KeyError: 'no such chip'"),
-    ],
+    [("compiling", "compile `s1.gpu`: KeyError: 'subgraphs'"), ("running", "lost its chip"), ("abstract", "lacks `compile`")],
 )
 def test_exception_of_a_delegate_names_its_package_and_entry_point(installed, bundle, name, reason):
     code, out, err = stretch(installed, "run", bundle, "--map", f"gpu={name}", "--repeat", 1)
@@ -244,43 +181,6 @@ def test_exception_of_a_delegate_names_its_package_and_entry_point(installed, bu
     assert f"acme_faults:{name.title()}" in err
     assert "fault of nn-stretch" not in err
     assert "Traceback" not in err
-
-
-@pytest.mark.slow
-def test_exception_in_another_verb_names_the_package_of_the_code_it_came_from(installed, bundle):
-    code, _, err = stretch(installed, "explain", bundle, "--map", "gpu=placing")
-    assert code == 1
-    assert "of the package acme-faults" in err
-    assert "FileNotFoundError: no table of operators" in err
-    assert "--debug" in err
-
-
-@pytest.mark.slow
-@pytest.mark.opencl
-def test_delegate_of_another_package_that_drives_a_processor_is_given_its_work(installed, bundle):
-    code, out, err = stretch(installed | {DRIVERS_VARIABLE: "driving"}, "run", bundle, "--repeat", 1, "--warmup", 0, "--json")
-    assert code == 0, err
-    data = json.loads(out)
-    assert data["processors"]["gpu"]["delegate"] == "driving"
-    assert data["max_error"] < 1e-5
-
-
-@pytest.mark.slow
-def test_driver_of_another_package_that_breaks_off_is_named_and_a_core_stands_in(installed, bundle):
-    code, out, err = stretch(installed | {DRIVERS_VARIABLE: "unsure"}, "run", bundle, "--repeat", 1, "--warmup", 0, "--json")
-    assert code == 0, err
-    gpu = json.loads(out)["processors"]["gpu"]
-    assert gpu["delegate"] == "cpu"
-    assert "the `unsure` delegate (package acme-faults, entry point acme_faults:Unsure) raised KeyError: 'no such chip'" in gpu["reason"]
-
-
-@pytest.mark.slow
-def test_exception_of_a_template_names_the_package_that_added_it(installed, bundle):
-    pytest.importorskip("pyopencl")
-    code, _, err = stretch(installed, "run", bundle, "--map", "cpu=templating", "--map", "gpu=opencl", "--repeat", 1)
-    assert code == 1
-    assert "a plug-in of the package acme-faults (acme_faults:out_of_ideas)" in err
-    assert "LookupError: no kernel for this shape" in err
 
 
 @pytest.mark.torch

@@ -1,10 +1,9 @@
-import os
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from experiments.chaos.soak import Sample, loaded, over_time, slope, soaked, summed
+from experiments.chaos.soak import Sample, slope, summed
 
 
 def grown(count, mib):
@@ -22,27 +21,3 @@ def test_slope_is_that_of_least_squares():
     xs, ys = [0.0, 1.0, 2.0, 5.0], [1.0, 3.0, 2.0, 8.0]
     assert slope(xs, ys) == pytest.approx(np.polyfit(xs, ys, 1)[0])
     assert slope([1.0], [5.0]) == 0
-
-
-def test_parts_of_the_time_have_their_medians_and_all_of_them_count():
-    rows = over_time(grown(100, float))
-    assert [row["mib"] for row in rows] == [each * 10 + 4.5 for each in range(10)]
-    assert len(over_time(grown(3, float))) == 3
-
-
-def test_load_ends_with_its_block():
-    with loaded(min(os.sched_getaffinity(0))):
-        pass
-    assert os.sched_getaffinity(0)
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_short_soak_loses_nothing_and_leaves_nothing(tmp_path):
-    from experiments.chaos.run import made
-
-    found, samples, left = soaked(made(tmp_path / "bundle"), 5.0, 0)
-    assert found["inferences"] > 0
-    assert found["faults"] > 0
-    assert (found["lost"], found["wrong"], left) == (0, 0, 0)
-    assert samples[-1].seconds >= 4

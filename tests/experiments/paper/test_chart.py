@@ -1,15 +1,18 @@
-"""Marks say where a number is from, without colour, and a drawing is the same each time."""
+"""Marks say where a number is from, and what a figure needs is read from records and the papers' files."""
 
-import re
-from xml.etree import ElementTree
+import csv
 
 import pytest
 
+from experiments.paper.picture import Found, Need, published
+from experiments.paper.published import HERE, PAPERS, copied
+from experiments.records import read_record
+from predictors.errors import StretchError
+
 pytest.importorskip("matplotlib")
 
-from matplotlib.figure import Figure
 
-from experiments.paper.chart import MARKS, Line, Panel, Point, as_svg, found, marked, point_of, rows_figure
+from experiments.paper.chart import point_of
 from experiments.records import About, Facts, Machine, write_record
 
 ROWS = [{"name": "a", "ms": 2.0, "predicted": 3.0, "±": 0.5}, {"name": "b", "ms": None, "predicted": 4.0, "±": None}]
@@ -31,21 +34,6 @@ def record(tmp_path):
     )
 
 
-def drawn(*points, **panel):
-    figure = rows_figure([Panel("title <&>", "ms", (Line("a $row$", points),), **panel)])
-    return as_svg("name", "what <it> shows", "what is seen", figure)
-
-
-def test_point_has_the_source_that_the_record_states_for_its_cell(record):
-    assert point_of(record, "t", ROWS[0], "ms") == Point(2.0, "measured")
-    assert point_of(record, "t", ROWS[0], "predicted", "series") == Point(3.0, "predicted", "series")
-
-
-def test_empty_cell_is_no_point(record):
-    assert point_of(record, "t", ROWS[1], "ms") is None
-    assert found(None, Point(1.0, "paper"), None) == (Point(1.0, "paper"),)
-
-
 def test_interval_is_either_its_ends_or_half_of_it(record):
     half = point_of(record, "t", ROWS[0], "ms", ends=("±", "±"))
     assert (half.low, half.high) == (1.5, 2.5)
@@ -53,60 +41,33 @@ def test_interval_is_either_its_ends_or_half_of_it(record):
     assert (ends.low, ends.high) == (0.5, 3.0)
 
 
-def test_same_drawing_gives_the_same_bytes_and_no_date():
-    first, second = (drawn(Point(1.0, "measured"), Point(2.0, "paper")) for _ in range(2))
-    assert first == second
-    assert not re.search(r"20\d\d-\d\d", first)
+NEED = Need("e/results/r.json", "t", "python -m experiments.e.run")
 
 
-def test_file_is_svg_of_its_own_with_words_for_those_who_cannot_see_it():
-    root = ElementTree.fromstring(drawn(Point(1.0, "measured")))
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    names = {element.tag.rpartition("}")[2]: element.text for element in root}
-    assert names["title"] == "what <it> shows"
-    assert names["desc"] == "what is seen"
-    assert float(root.get("width")) > 0
+def test_missing_record_names_the_command_that_makes_it(tmp_path):
+    with pytest.raises(StretchError, match=r"e/results/r\.json is missing: make it with `python -m experiments\.e\.run`") as error:
+        NEED.read(tmp_path)
+    assert error.value.exit_code == 1
 
 
-def shapes():
-    """What each source draws, as a path: colours left out."""
-    result = {}
-    for source in MARKS:
-        figure = Figure()
-        axes = figure.subplots()
-        marked(axes, 0.5, 0.5, source)
-        (line,) = axes.lines
-        path = line.get_marker(), line.get_markersize()
-        result[source] = path
-    return result
+def test_every_paper_is_a_table():
+    for table in PAPERS:
+        assert isinstance(published(table).read(), Found)
 
 
-def test_each_source_has_a_shape_of_its_own():
-    found_shapes = shapes()
-    assert len({marker for marker, _ in found_shapes.values()}) == len(MARKS)
+def test_record_is_what_the_files_hold():
+    record = read_record(HERE / "results" / "published.json")
+    assert record.source == "paper"
+    assert record.tables == {name: copied(HERE / file) for name, file in PAPERS.items()}
 
 
-def test_series_of_one_source_are_filled_differently_and_all_are_in_the_legend():
-    text = drawn(*(Point(float(i), "predicted", f"series {i}") for i in range(4)))
-    for i in range(4):
-        assert f"predicted: series {i}" in text
-    figure = rows_figure([Panel("t", "ms", (Line("a", tuple(Point(float(i), "predicted", f"{i}") for i in range(4))),))])
-    styles = {(line.get_fillstyle(), line.get_markerfacecolor()) for line in figure.axes[0].lines if len(line.get_xdata())}
-    assert len(styles) == 4
+def test_every_number_has_a_name_of_its_own_a_unit_and_a_section():
+    for file in PAPERS.values():
+        with (HERE / file).open(encoding="utf-8", newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        assert len({row["published"] for row in rows}) == len(rows)
+        assert all(row["unit"] and row["section"] for row in rows)
 
 
-def test_published_mark_lets_ours_be_seen_through_it():
-    figure = rows_figure([Panel("t", "ms", (Line("a", (Point(1.0, "simulated"), Point(1.0, "paper"))),))])
-    ours, published = (line for line in figure.axes[0].lines if len(line.get_xdata()))
-    assert published.get_markerfacecolor() == "none"
-    assert published.get_markersize() > ours.get_markersize()
-
-
-def test_axis_is_named_once_where_panels_share_it():
-    panels = [Panel(title, axis, (Line("a", (Point(1.0, "measured"),)),)) for title, axis in (("x", "ms"), ("y", "ms"), ("z", "W"))]
-    assert [axes.get_xlabel() for axes in rows_figure(panels).axes] == ["", "ms", "W"]
-
-
-def test_bound_is_drawn_across_with_its_words():
-    text = drawn(Point(1.0, "measured"), bounds=((Point(2.0, "paper"), "largest published"),))
-    assert "largest published" in text
+def test_every_file_of_copied_numbers_is_read():
+    assert {path.name for path in HERE.glob("paper_*.csv")} == set(PAPERS.values())

@@ -1,6 +1,5 @@
 """Every figure is that of its records, and drawing needs nothing else."""
 
-import re
 import shutil
 import subprocess
 import sys
@@ -9,7 +8,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from experiments.paper.run import FILE, HERE, figures, main, picture
+from experiments.paper.run import FILE, HERE, figures, picture
 from experiments.records import read_record
 from tests.contracts.repository import ROOT
 
@@ -23,16 +22,6 @@ def test_every_figure_is_that_of_its_records_and_its_page_says_where_they_come_f
         for need in picture(name).needs.values():
             assert need.command == read_record(ROOT / need.record).command
             assert f"`{need.command}`" in page
-
-
-def test_index_lists_every_figure():
-    linked = re.findall(r"\]\((\w+)/README\.md\)", (HERE / "README.md").read_text(encoding="utf-8"))
-    assert sorted(linked) == figures()
-
-
-def test_unknown_figure_is_named_with_the_nearest(capsys):
-    assert main(["fig9_speedup"]) == 3
-    assert "did you mean `fig09_speedup`?" in capsys.readouterr().err
 
 
 def copy(to):
@@ -55,16 +44,3 @@ def test_missing_record_is_one_sentence_that_names_its_command(tmp_path):
         "error: the record experiments/paper/fig10_energy/results/energy.json is missing: "
         "make it with `python -m experiments.paper.fig10_energy.run`\n"
     )
-
-
-@pytest.mark.slow
-def test_drawing_leaves_the_tree_as_it_is_and_a_changed_figure_is_found(tmp_path):
-    root = copy(tmp_path)
-    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    assert run(root).returncode == 0
-    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts} == before
-    figure = root / "experiments" / "paper" / "table9_strategies" / FILE
-    figure.write_text("<svg/>\n")
-    checked = run(root, "--check", "table9_strategies")
-    assert (checked.returncode, checked.stderr) == (1, "experiments/paper/table9_strategies/figure.svg is out of date: run make paper\n")
-    assert figure.read_text() == "<svg/>\n"

@@ -1,3 +1,5 @@
+"""A branched network that its owner trains, changes and saves."""
+
 import copy
 
 import numpy as np
@@ -5,17 +7,22 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from predictors.errors import StretchError, UsageError  # noqa: E402 - torch may be missing
+from torch import nn  # noqa: E402
+
+from predictors.errors import StretchError, UsageError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api import branch  # noqa: E402
 from stretch.api.branched import UNKNOWN_ACCURACY  # noqa: E402
-from stretch.models.tiny import tiny_resnet  # noqa: E402
+from stretch.api.present import as_it_is, fingerprint  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
+from stretch.transform import build  # noqa: E402
 from tests import onnx_runtime  # noqa: E402
 from tests.stretch.api import snapshot  # noqa: E402
+from tests.stretch.designs import cpu_and  # noqa: E402
 
 pytestmark = pytest.mark.torch
+
 #: Tiny networks are too small for the phone's links, so any share of communication is allowed here.
 LOOSE = PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1)
 
@@ -86,18 +93,6 @@ def test_bundle_of_a_trained_network_says_so_and_one_of_a_network_as_built_does_
     assert UNKNOWN_ACCURACY not in made.warnings
 
 
-@pytest.mark.slow
-def test_saved_bundle_is_the_one_that_branch_writes_at_once(made, tmp_path):
-    made.save(str(tmp_path / "saved"))
-    at_once = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none", out=str(tmp_path / "at_once"))
-    saved = load_bundle(tmp_path / "saved", check_hashes=True).manifest
-    assert saved == load_bundle(tmp_path / "at_once", check_hashes=True).manifest
-    assert set(saved.controls) == {"original", "sequential_same_macs"}
-    assert saved.checks["max_error"] <= 1e-4
-    assert (made.bundle, made.manifest.files) == (tmp_path / "saved", saved.files)
-    assert at_once.bundle == tmp_path / "at_once"
-
-
 def test_controls_that_were_left_out_before_can_be_saved(tmp_path):
     result = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none", controls=False)
     assert result.sequential is None
@@ -109,53 +104,10 @@ def test_controls_that_were_left_out_before_can_be_saved(tmp_path):
     assert result.manifest.controls == {}
 
 
-@pytest.mark.slow
-def test_original_in_the_bundle_is_the_one_that_was_branched_whatever_became_of_it_since(tmp_path):
-    module = tiny_resnet().eval()
-    x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
-    want = expected(module, x)
-    result = branch(module, "pixel6", config=LOOSE, input_shape=(3, 32, 32))
-    train(module)
-    result.save(tmp_path / "b")
-    assert np.abs(onnx_runtime.output(tmp_path / "b/controls/original.onnx", x) - want).max() <= 1e-4 * np.abs(want).max()
-
-
-@pytest.mark.slow
-def test_network_in_double_precision_is_saved(made, tmp_path):
-    made.model.double()
-    made.save(tmp_path / "b")
-    assert {p.dtype for p in made.model.parameters()} == {torch.float64}
-
-
-@pytest.mark.slow
-def test_steps_are_told(made, tmp_path):
-    told = []
-    made.save(tmp_path / "b", progress=told.append)
-    assert told[-1] == "export checks"
-
-
 def test_plan_of_a_dry_run_is_not_saved(tmp_path):
     result = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none", dry_run=True)
     with pytest.raises(UsageError, match="there is no network to save: this is the plan of a dry run"):
         result.save(tmp_path / "b")
-
-
-@pytest.mark.slow
-def test_folder_of_others_is_refused_and_stays(made, tmp_path):
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(StretchError, match=r"the folder holds something else, `thesis.tex`"):
-        made.save(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.slow
-def test_network_that_diverged_is_not_saved(made, tmp_path):
-    with torch.no_grad():
-        next(made.model.parameters()).fill_(float("nan"))
-    with pytest.raises(StretchError, match="is not finite"):
-        made.save(tmp_path / "b")
-    assert list(tmp_path.iterdir()) == []
-    assert made.bundle is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -168,3 +120,86 @@ def test_network_on_a_gpu_is_saved_and_stays_there(made, tmp_path):
     x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
     want = expected(made.model.cpu().float(), x)
     assert np.abs(onnx_runtime.output(tmp_path / "b/model.onnx", x) - want).max() <= 1e-4 * np.abs(want).max()
+
+
+@pytest.fixture
+def branched_and_graph(captured):
+    """A tiny network in two branches, fresh for every test, and the original's graph."""
+    original = captured("tiny_resnet")
+    return build(original, cpu_and("gpu", original.graph, "project")), original.graph
+
+
+def first_of(model, kind):
+    """Name and module of the first layer of a kind."""
+    return next((name, part) for name, part in model.named_modules() if isinstance(part, kind))
+
+
+def swap(model, kind, new):
+    """Put another layer in the place of the first of a kind; its name."""
+    name, _ = first_of(model, kind)
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, new)
+    return name
+
+
+def test_network_is_copied_and_left_as_it_was(branched_and_graph):
+    model, graph = branched_and_graph
+    model.train().double()
+    before, state = snapshot.of_module(model), snapshot.of_random_state()
+    copied = as_it_is(model, graph)
+    assert snapshot.of_module(model) == before
+    assert snapshot.of_random_state() == state
+    assert not copied.training
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(copied(x), model.eval()(x.double()).float(), atol=1e-5)
+
+
+def test_layer_of_another_kind_is_refused_by_name(branched_and_graph):
+    model, graph = branched_and_graph
+    name = swap(model, nn.ReLU, nn.GELU())
+    with pytest.raises(StretchError, match=rf"`{name}` is GELU, it was ReLU"):
+        as_it_is(model, graph)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weight_that_is_not_finite_is_named(branched_and_graph, value):
+    model, graph = branched_and_graph
+    name, conv = first_of(model, nn.Conv2d)
+    with torch.no_grad():
+        conv.weight[0, 0, 0, 0] = value
+    with pytest.raises(StretchError, match=rf"`{name}.weight` is not finite"):
+        as_it_is(model, graph)
+
+
+def test_fingerprint_changes_with_any_weight_or_statistic_and_back(branched_and_graph):
+    model, _ = branched_and_graph
+    built = fingerprint(model)
+    seen = {built}
+    for _, kind, key in [
+        (0, nn.Conv2d, "weight"),
+        (1, nn.BatchNorm2d, "running_mean"),
+        (2, nn.BatchNorm2d, "bias"),
+        (3, nn.Linear, "bias"),
+    ]:
+        tensor = getattr(first_of(model, kind)[1], key).data.view(-1)
+        before = tensor[-1].clone()
+        tensor[-1] += 1e-3
+        seen.add(fingerprint(model))
+        tensor[-1] = before
+    assert len(seen) == 5
+    assert fingerprint(model) == built
+
+
+@pytest.fixture(scope="module")
+def planned_only():
+    """A plan and a network, nothing written."""
+    return branch("tiny_resnet", "pixel6", config=PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1), weights="none")
+
+
+def test_answer_has_the_plans_figures_and_its_warnings_after_its_own(planned_only):
+    answer, planned = planned_only.answer(), planned_only.plan.answer()
+    assert answer.predicted == planned.predicted
+    assert answer.segments == planned.segments
+    assert len(answer.warnings) == len(planned_only.warnings) + len(planned.warnings) > 0
+    assert answer.warnings[len(planned_only.warnings) :] == planned.warnings

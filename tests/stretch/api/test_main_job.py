@@ -5,16 +5,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from predictors.devices import PROFILE_FOLDER, load_device  # noqa: E402 - torch may be missing
 from predictors.errors import InfeasibleError, StretchError, UnknownNameError, UsageError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.bundle.preprocessing import Preprocessing  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api import branch  # noqa: E402
-from stretch.models import load_model  # noqa: E402
 from stretch.models.tiny import tiny_resnet  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.design.branch_design import DesignDraft, design_to_toml  # noqa: E402
+from stretch.planning.design.branch_design import design_to_toml  # noqa: E402
 from tests import onnx_runtime  # noqa: E402
 from tests.stretch.api import snapshot  # noqa: E402
 
@@ -23,10 +21,8 @@ pytestmark = pytest.mark.torch
 LOOSE = PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1)
 
 
-@pytest.mark.parametrize(("device", "processors"), [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu", "dsp"))])
 @pytest.mark.parametrize(
-    "model",
-    ["tiny_resnet", "tiny_efficientnet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tiny_mobilenet", "tiny_regnet"))],
+    ("model", "device", "processors"), [("tiny_resnet", "mi9", ("cpu", "gpu", "dsp")), ("tiny_efficientnet", "pixel6", ("cpu", "gpu"))]
 )
 def test_model_becomes_a_bundle_for_the_device_s_processors(tmp_path, model, device, processors):
     result = branch(model, device, out=tmp_path / "b", config=LOOSE, weights="none")
@@ -50,23 +46,6 @@ def test_design_of_a_bundle_builds_the_same_model_again(tmp_path):
     assert second.plan.predicted.makespan_ms == pytest.approx(first.plan.predicted.makespan_ms)
     for key, value in first.model.state_dict().items():
         assert torch.equal(value, second.model.state_dict()[key])
-
-
-@pytest.mark.slow
-def test_dry_run_plans_and_builds_nothing(tmp_path):
-    result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", dry_run=True)
-    assert result.model is None
-    assert result.bundle is None
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_module_may_be_given_instead_of_a_name():
-    result = branch(tiny_resnet(), load_device("pixel6"), config=LOOSE, input_shape=(1, 3, 32, 32))
-    assert result.weights_source == "given"
-    x = torch.randn(2, 3, 32, 32)
-    with torch.inference_mode():
-        assert result.model(x).shape == (2, 10)
 
 
 def state_of(module):
@@ -126,17 +105,6 @@ def test_module_and_random_numbers_are_left_as_they_were_after_an_error(argument
     assert state_of(module) == before
 
 
-@pytest.mark.slow
-def test_options_of_the_planner_may_be_given_by_name():
-    by_name = {"alpha": 1000, "beta": 1000, "macs": (0.7, 1.4)}
-    first = branch("tiny_resnet", "pixel6", weights="none", dry_run=True, **by_name)
-    second = branch("tiny_resnet", "pixel6", weights="none", dry_run=True, config=PlanConfig(**by_name))
-    assert first.plan.config == second.plan.config
-    assert first.plan.design == second.plan.design
-    third = branch("tiny_resnet", "pixel6", weights="none", dry_run=True, config=PlanConfig(**by_name), n_meet=2)
-    assert (third.plan.config.n_meet, third.plan.config.alpha) == (2, 1000)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
@@ -153,87 +121,10 @@ def test_option_that_cannot_be_is_refused_by_its_argument(options, error, words)
     assert "--" not in f"{caught.value.message} {caught.value.hint}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", ["none", "default"])
-def test_named_model_leaves_random_numbers_as_they_were(weights, tmp_path):
-    before = snapshot.of_random_state()
-    branch("tiny_resnet", "pixel6", config=LOOSE, weights=weights, out=tmp_path / "b")
-    assert snapshot.of_random_state() == before
-
-
-@pytest.mark.slow
-def test_paths_may_be_strings(tmp_path):
-    first = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
-    (tmp_path / "design.toml").write_text(design_to_toml(first.plan.design))
-    (tmp_path / "device.toml").write_bytes((PROFILE_FOLDER / "pixel6.toml").read_bytes())
-    torch.save(load_model("tiny_resnet", weights="none", seed=5).module.state_dict(), tmp_path / "weights.pth")
-    (tmp_path / "images").mkdir()
-    np.save(tmp_path / "images/some.npy", np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32))
-    paths = {key: str(tmp_path / name) for key, name in {"design": "design.toml", "weights": "weights.pth", "images": "images"}.items()}
-    result = branch("tiny_resnet", str(tmp_path / "device.toml"), out=str(tmp_path / "b"), **paths)
-    assert result.plan.design == first.plan.design
-    assert (result.weights_source, result.weights_detail) == ("file", str(tmp_path / "weights.pth"))
-    assert result.calibration
-    assert load_bundle(str(tmp_path / "b")).manifest == load_bundle(tmp_path / "b").manifest
-
-
-class Wrapped(torch.nn.Module):
-    """A network that returns something around its answer."""
-
-    def __init__(self, around):
-        super().__init__()
-        self.inner, self.around = tiny_resnet(), around
-
-    def forward(self, x):
-        return self.around(self.inner(x))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "around",
-    [lambda y: (y, y), lambda y: (y,), lambda y: {"logits": y}, lambda y: [y]],
-    ids=["twice", "one tensor", "dict", "list"],
-)
-def test_module_that_returns_something_around_its_answer_is_branched_and_returns_the_same_kind(around):
-    module = Wrapped(around).eval()
-    result = branch(module, "pixel6", config=LOOSE, input_shape=(3, 32, 32))
-    x = torch.randn(1, 3, 32, 32)
-    with torch.no_grad():
-        got, want = result.model(x), module(x)
-    assert type(got) is type(want)
-    assert len(got) == len(want)
-    assert list(got) == list(want) if isinstance(want, dict) else got[0].shape == want[0].shape
-
-
-@pytest.mark.parametrize(
-    ("model", "says"), [(tiny_resnet, "not function"), (torch.nn.Linear, "not the class Linear"), (None, "not NoneType")]
-)
+@pytest.mark.parametrize(("model", "says"), [(torch.nn.Linear, "not the class Linear"), (None, "not NoneType")])
 def test_model_that_is_none_is_refused_in_one_sentence(model, says):
     with pytest.raises(UsageError, match=f"a model is a name or a torch.nn.Module, {says}"):
         branch(model, "pixel6")
-
-
-def test_shape_that_is_none_is_refused_before_the_model_is_loaded():
-    phases = []
-    with pytest.raises(UsageError, match=r"input_shape \(32, 32\) is no shape of one image"):
-        branch("tiny_resnet", "pixel6", input_shape=(32, 32), progress=phases.append)
-    assert "load" not in phases
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_module_on_a_gpu_is_branched_and_stays_there():
-    module = tiny_resnet().cuda()
-    result = branch(module, "pixel6", config=LOOSE, input_shape=(3, 32, 32))
-    assert {p.device.type for p in module.parameters()} == {"cuda"}
-    assert {p.device.type for p in result.model.parameters()} == {"cpu"}
-
-
-def test_wrong_target_is_refused_before_any_work(tmp_path):
-    (tmp_path / "file").touch()
-    phases = []
-    with pytest.raises(StretchError, match="is no folder"):
-        branch("tiny_resnet", "pixel6", out=tmp_path / "file", progress=phases.append)
-    assert phases == []
 
 
 def test_device_of_one_processor_is_refused_before_anything_is_loaded():
@@ -242,39 +133,6 @@ def test_device_of_one_processor_is_refused_before_anything_is_loaded():
         branch("no_such_network", "raspberrypi5", progress=phases.append)
     assert phases == []
     assert "`stretch predict MODEL --device raspberrypi5`" in caught.value.hint
-
-
-def test_design_with_a_processor_the_device_lacks_is_refused():
-    import msgspec
-
-    draft = msgspec.toml.decode('[[segments]]\nname="s1"\nbranches=[{processor="dsp"},{processor="cpu"}]', type=DesignDraft)
-    with pytest.raises(UnknownNameError, match="unknown processor `dsp`"):
-        branch("tiny_resnet", "pixel6", design=draft, weights="none")
-
-
-@pytest.mark.slow
-def test_json_has_the_keys_of_the_contract():
-    data = branch("tiny_resnet", "mi9", config=LOOSE, weights="none").to_json()
-    assert data.keys() >= {
-        *("model", "device", "calibrated", "macs", "params", "macs_ratio", "params_ratio", "n_meet", "segments", "design"),
-        *("predicted", "recommended", "weights", "bundle", "checks", "warnings"),
-    }
-    assert data["predicted"].keys() >= {
-        *(
-            "makespan_ms",
-            "best_single_ms",
-            "best_single_processor",
-            "speedup",
-            "sequential_same_macs_ms",
-            "whole_graph_ms",
-            "operator_split_ms",
-        ),
-        *("ideal_split_ms", "ideal_fraction", "efficiency", "optimal", "gap", "source"),
-    }
-    for segment in data["segments"]:
-        assert segment.keys() >= {"name", "start", "end", "shape", "depth", "branches"}
-        for each in segment["branches"]:
-            assert each.keys() >= {"processor", "depth", "width", "entry", "join", "macs", "predicted_ms"}
 
 
 @pytest.mark.slow
@@ -308,27 +166,6 @@ def test_refined_network_is_told_and_never_worse_on_images_held_back(tmp_path):
     assert not result.model.training
 
 
-@pytest.mark.parametrize(
-    ("asked", "why"),
-    [
-        ({"refine": 1.0}, "refined on images, and there are none"),
-        ({"refine": 0.0, "images": "there"}, "no time to refine for"),
-        ({"refine": float("nan"), "images": "there"}, "no time to refine for"),
-        ({"refine": 1.0, "images": "there", "dry_run": True}, "dry run"),
-    ],
-)
-def test_refinement_that_cannot_be_made_is_refused_before_any_work(asked, why):
-    with pytest.raises(UsageError, match=why):
-        branch("tiny_resnet", "pixel6", weights="none", **asked)
-
-
-def test_folder_without_images_is_refused_and_no_bundle_is_left(tmp_path):
-    (tmp_path / "images").mkdir()
-    with pytest.raises(StretchError, match="calibration images"):
-        branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", images=tmp_path / "images")
-    assert not (tmp_path / "b").exists()
-
-
 @pytest.mark.slow
 def test_preprocessing_that_is_given_counts_instead_of_the_modules_own(tmp_path):
     module = tiny_resnet()
@@ -345,20 +182,20 @@ def test_network_that_cannot_be_traced_is_planned_and_built_with_a_word_on_what_
     from tests.stretch.capture.patterns import Attention, network
 
     module = network(Attention)
-    made = branch(module, "mi9", input_shape=(1, 3, 8, 8), processors=("cpu", "gpu"))
-    assert any("captured by torch.export" in each for each in made.warnings)
-    assert any("torch's own" in each for each in made.plan.warnings)
+    result = branch(module, "mi9", input_shape=(1, 3, 8, 8), processors=("cpu", "gpu"))
+    assert any("captured by torch.export" in each for each in result.warnings)
+    assert any("torch's own" in each for each in result.plan.warnings)
     x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert not made.plan.changes_network
+    assert not result.plan.changes_network
     with torch.no_grad():
-        assert torch.allclose(made.model(x), module(x), atol=1e-5)
+        assert torch.allclose(result.model(x), module(x), atol=1e-5)
 
 
 def test_network_that_gives_tokens_is_written_and_run_equal(tmp_path):
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 2), torch.nn.Flatten(2), torch.nn.Softmax(2), torch.nn.Linear(49, 5)).eval()
-    made = branch(module, "mi9", out=tmp_path / "bundle", input_shape=(1, 3, 16, 16), processors=("cpu", "gpu"), controls=False)
+    result = branch(module, "mi9", out=tmp_path / "bundle", input_shape=(1, 3, 16, 16), processors=("cpu", "gpu"), controls=False)
     assert any(tensor.layout == "plain" for tensor in load_bundle(tmp_path / "bundle").manifest.tensors)
     x = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     with Session(tmp_path / "bundle", {"cpu": "cpu", "gpu": "cpu"}) as session, torch.no_grad():
         assert np.allclose(session.run(x.numpy()), module(x).numpy(), atol=1e-5)
-    assert made.plan.design.segments
+    assert result.plan.design.segments

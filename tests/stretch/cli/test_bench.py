@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from predictors.errors import UsageError
 from scheduler.measure.bench.runtimes import unavailable
-from stretch.cli.bench import read_shapes
 from tests.scheduler.measure.bench.nets import CHANNELS, FILTERS, conv_onnx
 from tests.stretch.cli.commands import call, spawn
 from tests.stretch.report.html.reading import checked
@@ -56,20 +54,14 @@ def test_size_that_a_file_leaves_open_is_given(capsys, tmp_path):
     ("words", "code", "says"),
     [
         ((), 2, "nothing to time was named"),
-        (("gone.onnx",), 1, "cannot read"),
         (("gone",), 2, "is no .onnx file, .tflite file or bundle"),
-        (("model.pt2",), 2, "is no .onnx file, .tflite file or bundle"),
         (("m.onnx", "--with", "tensorrt"), 3, "unknown runtime `tensorrt`"),
         (("m.onnx", "--starts", "9"), 2, "starts"),
-        (("m.onnx", "--width", "0"), 2, "is no share"),
         (("m.onnx", "--input", "1x2"), 2, "is not channels, height and width"),
-        (("m.onnx", "--input", "3x8x8", "--input", "3x9x9"), 2, "several sizes without names"),
         (("m.onnx", "--input", "q=3x8x8"), 2, "no file has an input `q`"),
-        (("m.onnx", "--html", "page.txt"), 2, "is no .html file"),
         (("m.onnx", "--verify", "m.json"), 2, "files to time were named too"),
         (("--verify", "gone.json"), 1, "cannot read the measurement"),
         (("--verify", "m.onnx"), 1, "is no measurement"),
-        (("--verify", "m.json", "--html", "page.html"), 2, "--verify writes no report"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(capsys, tmp_path, monkeypatch, words, code, says):
@@ -87,11 +79,3 @@ def test_files_are_timed_without_torch(tmp_path):
     code = "import sys; sys.modules['torch'] = None; sys.modules['scipy'] = None"
     done = spawn(code, "bench", path, "--with", "onnxruntime", *SHORT, "--json")
     assert done.code == 0, done.err
-
-
-def test_sizes_are_by_name_or_one_without():
-    assert read_shapes(None) == {}
-    assert read_shapes(["3x8x8"]) == {"": (1, 3, 8, 8)}
-    assert read_shapes(["x=1x2", "y=3"]) == {"x": (1, 2), "y": (3,)}
-    with pytest.raises(UsageError):
-        read_shapes(["3x8x8", "3x9x9"])

@@ -55,7 +55,6 @@ def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, ti
     ("words", "says"),
     [
         (("no_such_thing",), "is no bundle and no file of a result"),
-        (("gone.json",), "cannot read"),
         (("gone.json", *DEVICES), "--device is for models"),
         (("resnet18", "--device", "no_such_device"), "unknown device"),
     ],
@@ -64,9 +63,3 @@ def test_what_cannot_be_compared_is_told_before_torch_is_imported(capsys, words,
     done = call(capsys, "compare", *words)
     assert done.code in (1, 2, 3)
     assert says in done.message
-
-
-def test_folder_that_is_no_bundle_is_told(capsys, tmp_path):
-    done = call(capsys, "compare", tmp_path)
-    assert done.code == 1
-    assert "is not a bundle" in done.message

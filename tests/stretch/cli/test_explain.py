@@ -24,31 +24,6 @@ def test_convolution_has_a_time_and_its_activation_is_merged_into_it(stretch, bu
     assert "merged into `stem/conv`" in ops["stem/relu"]["reason"]
 
 
-def test_meeting_points_are_listed_with_how_they_join(stretch, bundle_dir):
-    _, data, _ = stretch("explain", bundle_dir, "--json")
-    joins = {op["name"]: op["op"] for op in data["ops"] if op["op"].startswith("join")}
-    assert joins == {"s1.join": "join concat", "s2.join": "join sum"}
-
-
-def test_mapping_changes_delegate_and_reason(stretch, bundle_dir):
-    _, data, _ = stretch("explain", bundle_dir, "--map", "gpu=reference", "--json")
-    assert {op["delegate"] for op in data["ops"] if op["subgraph"] == "s1.gpu"} == {"reference"}
-    assert data["processors"]["gpu"]["reason"] == "mapped to reference"
-    assert data["processors"]["cpu"]["delegate"] == "cpu"
-
-
-def test_people_read_a_line_per_operator(stretch, bundle_dir):
-    code, out, _ = stretch("explain", bundle_dir)
-    assert code == 0
-    assert any(line.startswith("s1.gpu/conv") for line in out.splitlines())
-    assert "no delegate here drives a gpu" in out
-
-
-@pytest.mark.parametrize(("words", "code"), [(["--map", "gpu=cqu1"], 3), (["--map", "npu=cpu0"], 2)])
-def test_bad_mapping_has_its_exit_code(stretch, bundle_dir, words, code):
-    assert stretch("explain", bundle_dir, *words)[0] == code
-
-
 def test_device_gives_predicted_times_of_its_kernels(stretch, bundle_dir):
     code, data, err = stretch("explain", bundle_dir, "--device", "pixel6", "--json")
     assert code == 0
@@ -61,23 +36,6 @@ def test_device_gives_predicted_times_of_its_kernels(stretch, bundle_dir):
     assert all(sub["ms"] > 0 for sub in data["subgraphs"])
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [(["--device", "pixle6"], 3, "did you mean `pixel6`?"), (["--device", "pixel6", "--map", "gpu=cpu0"], 2, "give one of the two")],
-)
-def test_bad_device_has_its_exit_code(stretch, bundle_dir, words, code, told):
-    got, _, err = stretch("explain", bundle_dir, *words)
-    assert got == code
-    assert told in err
-
-
-def test_processor_the_device_lacks_is_named(stretch, bundles, tmp_path):
-    path = bundles.two_branches(tmp_path / "b", processors=("cpu", "dsp"))
-    code, _, err = stretch("explain", path, "--device", "pixel6")
-    assert code == 3
-    assert "dsp" in err
-
-
 def relu_file(folder, opset=18):
     """A file of two operators as anybody writes them."""
     ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, 4)) for name in ("x", "y")]
@@ -86,18 +44,6 @@ def relu_file(folder, opset=18):
     path = folder / "m.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8), str(path))
     return path
-
-
-@pytest.mark.slow
-def test_file_is_told_operator_by_operator_of_a_runtime(stretch, tmp_path):
-    code, data, _ = stretch("explain", relu_file(tmp_path), "--runtime", "onnxruntime", "--device", "cpu", "--json")
-    assert code == 0
-    assert {"file", "runtime", "device", "operators", "partitions", "obstacles", "copies", "share", "fix", "warnings"} <= set(data)
-    assert [(op["name"], op["taken"], op["target"]) for op in data["operators"]] == [
-        ("relu", True, "CPUExecutionProvider"),
-        ("softmax", True, "CPUExecutionProvider"),
-    ]
-    assert data["obstacles"] == []
 
 
 def test_people_read_counts_and_a_line_per_operator(stretch, tmp_path):
@@ -110,27 +56,14 @@ def test_people_read_counts_and_a_line_per_operator(stretch, tmp_path):
 
 @pytest.mark.representatives(6)
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "sentence"),
     [
         (["--runtime", "openvin"], 3, "did you mean `openvino`?"),
-        (["--runtime", "litert"], 2, "litert does not read ONNX files"),
-        (["--runtime", "onnxruntime", "--device", "tpu"], 3, "unknown device of onnxruntime `tpu`"),
-        (["--runtime", "onnxruntime", "--map", "gpu=cpu0"], 2, "give one of the two"),
         (["--runtime", "onnxruntime", "--fix", "m.txt"], 2, "does not end in .onnx"),
-        (["--fix", "other.onnx"], 2, "add --runtime"),
         ([], 2, "add --runtime"),
     ],
 )
-def test_bad_question_about_a_file_has_its_exit_code(stretch, tmp_path, words, code, told):
+def test_bad_question_about_a_file_has_its_exit_code(stretch, tmp_path, words, code, sentence):
     got, _, err = stretch("explain", relu_file(tmp_path), *words)
     assert got == code
-    assert told in err
-
-
-def test_damaged_file_is_one_sentence(stretch, tmp_path):
-    path = tmp_path / "m.onnx"
-    path.write_bytes(b"no model")
-    code, out, err = stretch("explain", path, "--runtime", "onnxruntime")
-    assert (code, out) == (1, "")
-    assert "is not an ONNX model" in err
-    assert "Traceback" not in err
+    assert sentence in err

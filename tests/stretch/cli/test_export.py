@@ -1,9 +1,6 @@
-"""`stretch export`: a bundle again in int8."""
-
-import re
+"""`stretch export`, `emit` and `runner`: a bundle in other forms."""
 
 import msgspec
-import numpy as np
 import pytest
 
 from predictors.install import install_line
@@ -11,8 +8,8 @@ from scheduler.bundle.load import load_bundle
 from scheduler.bundle.preprocessing import Preprocessing
 from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
-from tests.scheduler.delegates import qdq
-from tests.stretch.cli.commands import spawn, tree
+from tests.scheduler.runner.exported import exported
+from tests.stretch.cli.commands import call, spawn
 
 
 @pytest.fixture(scope="module")
@@ -33,70 +30,10 @@ def trained(floats, tmp_path):
     return bundle
 
 
-@pytest.fixture
-def images(tmp_path):
-    folder = tmp_path / "images"
-    folder.mkdir()
-    np.save(folder / "some.npy", np.concatenate(synthetic_images((1, 3, 8, 8), 10, seed=3)))
-    return folder
-
-
-@pytest.mark.slow
-def test_random_weights_are_exported_with_synthetic_images(stretch, floats, tmp_path):
-    code, data, err = stretch("export", floats, "--precision", "cpu=fp32,dsp=int8", "--out", tmp_path / "out", "--json")
-    assert code == 0, data
-    assert {sub["name"]: sub["precision"] for sub in data["subgraphs"] if sub["processor"] == "dsp"} == {"s1.dsp": "int8", "s2.dsp": "int8"}
-    assert all(sub["cosine"] > 0.999 for sub in data["subgraphs"] if sub["precision"] == "int8")
-    assert data["checks"]["images"]["source"] == "synthetic"
-    assert {file["file"] for file in data["files"]} == load_bundle(tmp_path / "out", check_hashes=True).manifest.files.keys()
-    assert err == ""
-
-
-@pytest.mark.slow
-def test_people_read_a_line_a_subgraph_and_the_outputs_loss(stretch, floats, tmp_path):
-    code, out, _ = stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out")
-    assert code == 0
-    assert any(line.split()[:3] == ["s1.dsp", "dsp", "int8"] for line in out.splitlines())
-    assert "the same best class for" in out
-
-
-@pytest.mark.slow
-def test_plan_gives_the_precision_where_none_is_asked_for(stretch, trained, images, tmp_path):
-    code, data, err = stretch("export", trained, "--images", images, "--out", tmp_path / "out", "--json")
-    assert code == 0, data
-    assert {sub["precision"] for sub in data["subgraphs"] if sub["processor"] == "dsp"} == {"int8"}
-    assert {sub["precision"] for sub in data["subgraphs"] if sub["processor"] == "cpu"} == {"fp16"}
-    assert data["checks"]["images"] == {"source": "folder", "count": 10, "calibration": 10}
-    assert (err, data["warnings"]) == ("", [])
-
-
-@pytest.mark.slow
-def test_fp16_alone_needs_no_images(stretch, trained, tmp_path):
-    code, data, _ = stretch("export", trained, "--precision", "cpu=fp16", "--out", tmp_path / "out", "--json")
-    assert code == 0, data
-    assert data["checks"]["images"]["source"] == "synthetic"
-
-
 def test_trained_weights_need_images(stretch, trained, tmp_path):
     code, _, err = stretch("export", trained, "--precision", "dsp=int8", "--out", tmp_path / "out")
     assert code == 2
     assert "int8 needs calibration images" in err
-
-
-def test_too_few_images_are_one_sentence_and_leave_nothing(stretch, trained, images, tmp_path):
-    np.save(images / "some.npy", np.zeros((3, 3, 8, 8), np.float32))
-    before = tree(tmp_path)
-    code, _, err = stretch("export", trained, "--precision", "dsp=int8", "--images", images, "--out", tmp_path / "out")
-    assert code == 1
-    assert "has 3 calibration images, at least 8 are needed" in err
-    assert tree(tmp_path) == before
-
-
-def test_loss_above_the_bound_has_the_exit_code_of_what_is_infeasible(stretch, floats, tmp_path):
-    code, _, err = stretch("export", floats, "--precision", "dsp=int8", "--min-cosine", "0.99999999", "--out", tmp_path / "out")
-    assert code == 4
-    assert "subgraph `s" in err
-    assert "--fp32-fallback" in err
 
 
 def test_repair_warns_of_what_stays_in_fp32(stretch, floats, tmp_path):
@@ -109,70 +46,11 @@ def test_repair_warns_of_what_stays_in_fp32(stretch, floats, tmp_path):
     assert len(data["warnings"]) == 2
 
 
-@pytest.mark.parametrize("text", ["dsp", "dsp=", "=int8", "dsp=int8,dsp=fp32", "dsp=int8,,"])
+@pytest.mark.parametrize("text", ["dsp=", "dsp=int8,dsp=fp32"])
 def test_precision_that_is_not_understood_is_a_usage_error(stretch, floats, tmp_path, text):
     code, _, err = stretch("export", floats, "--precision", text, "--out", tmp_path / "out")
     assert code == 2
     assert "is not understood" in err
-
-
-def test_folder_that_holds_something_else_is_left_alone(stretch, floats, tmp_path):
-    (tmp_path / "mine").write_text("")
-    assert stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path)[0] == 1
-    assert (tmp_path / "mine").exists()
-
-
-@pytest.mark.slow
-def test_device_prediction_reads_int8_subgraphs(stretch, floats, tmp_path):
-    stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
-    code, data, _ = stretch("explain", tmp_path / "out", "--device", "mi9", "--json")
-    assert code == 0
-    ops = {op["name"]: op for op in data["ops"] if op["subgraph"] == "s1.dsp"}
-    assert ops["s1.dsp.y"]["op"] == "conv"
-    assert ops["s1.dsp.y"]["ms"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.qnn
-def test_int8_bundle_runs_on_the_simulator_and_says_so(stretch, floats, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
-    code, data, err = stretch("run", tmp_path / "out", "--repeat", 2, "--warmup", 0, "--json")
-    assert code == 0
-    assert data["processors"]["dsp"]["delegate"] == "dsp"
-    assert data["max_error"] < 0.05
-    assert "the simulator of a dsp" in err
-    assert list((tmp_path / "cache" / "nn-stretch" / "qnn").iterdir())
-
-
-@pytest.mark.qnn
-def test_float_bundle_that_is_mapped_to_the_dsp_is_refused_by_subgraph(stretch, floats):
-    code, _, err = stretch("run", floats, "--map", "dsp=dsp", "--repeat", 1, "--warmup", 0)
-    assert code == 1
-    assert "subgraph `s1.dsp` is float" in err
-
-
-@pytest.mark.slow
-@pytest.mark.qnn
-def test_removed_qnn_library_makes_loading_fail_with_the_install_line(floats, tmp_path, stretch):
-    stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
-    path = qdq.broken_package(tmp_path, {"libQnnHtp.so": None})
-    result = spawn(
-        f"import sys; sys.path.insert(0, {str(path)!r})", "run", tmp_path / "out", "--map", "dsp=dsp", "--repeat", 1, "--warmup", 0
-    )
-    assert result.code == 5
-    assert "libQnnHtp.so is missing" in result.message
-    assert install_line("qnn") in result.message
-
-
-@pytest.mark.qnn
-def test_removed_qnn_library_is_said_where_a_core_stands_in(floats, tmp_path, stretch):
-    stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
-    path = qdq.broken_package(tmp_path, {"libQnnHtp.so": None})
-    result = spawn(f"import sys; sys.path.insert(0, {str(path)!r})", "run", tmp_path / "out", "--repeat", 1, "--warmup", 0)
-    assert result.code == 0
-    assert "libQnnHtp.so is missing" in result.err
-    assert "a CPU core stands in" in result.err
 
 
 LITERT = ("--map", "cpu=litert,dsp=litert")
@@ -190,40 +68,6 @@ def tflite(floats, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_tflite_file_is_written_beside_the_onnx_files_and_compared_with_them(stretch, floats, tmp_path):
-    pytest.importorskip("ai_edge_litert")
-    code, data, err = stretch("export", floats, "--format", "tflite", "--out", tmp_path / "out", "--json")
-    assert code == 0, data
-    assert data["format"] == "tflite"
-    assert "model.tflite" in {file["file"] for file in data["files"]}
-    assert all(sub["cosine"] > 0.99999 and sub["precision"] == "fp32" for sub in data["subgraphs"])
-    assert data["checks"]["signatures"].keys() >= {"s1.join", "s1.cpu"}
-    assert err == ""
-
-
-@pytest.mark.slow
-def test_people_read_what_the_tflite_file_loses(stretch, tflite, tmp_path):
-    code, out, _ = stretch("export", tflite, "--format", "tflite", "--out", tmp_path / "out")
-    assert code == 0
-    assert any(line.split()[:3] == ["s1.dsp", "dsp", "int8"] for line in out.splitlines())
-    (cosine,) = re.findall(r"; with fp32 ([\d.]+), [\d.]+ dB,", out)
-    assert 0.9999 < float(cosine) <= 1
-
-
-@pytest.mark.slow
-def test_trained_weights_need_images_for_int8_alone(stretch, trained, images, tmp_path):
-    pytest.importorskip("ai_edge_litert")
-    assert stretch("export", trained, "--format", "tflite", "--out", tmp_path / "a")[0] == 0
-    code, _, err = stretch("export", trained, "--format", "tflite", "--precision", "dsp=int8", "--out", tmp_path / "b")
-    assert (code, "int8 needs calibration images" in err) == (2, True)
-    assert stretch("export", trained, "--format", "tflite", "--precision", "dsp=int8", "--images", images, "--out", tmp_path / "b")[0] == 0
-
-
-def test_unknown_format_is_a_usage_error(stretch, floats, tmp_path):
-    assert stretch("export", floats, "--format", "caffe", "--out", tmp_path / "out")[0] == 2
-
-
-@pytest.mark.slow
 def test_bundle_runs_is_explained_and_verified_through_its_signatures(stretch, tflite):
     code, data, _ = stretch("run", tflite, *LITERT, "--repeat", 2, "--warmup", 0, "--json")
     assert code == 0
@@ -237,27 +81,12 @@ def test_bundle_runs_is_explained_and_verified_through_its_signatures(stretch, t
     assert stretch("verify", tflite)[0] == 0
 
 
-def test_bundle_without_a_tflite_file_says_how_to_write_one(stretch, floats):
-    code, _, err = stretch("run", floats, "--map", "cpu=litert", "--repeat", 1, "--warmup", 0)
-    assert code == 1
-    assert "has no TFLite file" in err
-    assert "--format tflite" in err
-
-
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("verb", [("run", "--repeat", "1", "--warmup", "0"), ("explain",)])
 def test_missing_litert_has_the_exit_code_of_a_missing_backend(tflite, verb):
     result = spawn("import sys; sys.modules['ai_edge_litert'] = None", verb[0], tflite, *LITERT, *verb[1:])
     assert result.code == 5
     assert install_line("litert") in result.message
-
-
-@pytest.mark.slow
-def test_writing_a_tflite_file_needs_litert_to_compare(floats, tmp_path):
-    code = "import sys; sys.modules['ai_edge_litert'] = None"
-    result = spawn(code, "export", floats, "--format", "tflite", "--out", tmp_path / "out")
-    assert result.code == 5
-    assert install_line("litert") in result.message + result.hint
 
 
 @pytest.mark.qnn
@@ -275,46 +104,8 @@ def test_code_for_a_chip_is_written_and_run_by_those_who_trust_it(stretch, float
     assert "simulated" in data["verdict"]
 
 
-def test_code_is_compiled_of_int8_alone(stretch, floats, tmp_path):
-    code, data, _ = stretch("export", floats, "--format", "qnn", "--precision", "dsp=int8", "--out", tmp_path / "out", "--json")
-    assert (code, "int8 already" in data["error"]) == (2, True)
-
-
-@pytest.mark.qnn
-@pytest.mark.slow
-def test_signatures_are_compiled_for_a_chip_beside_the_tflite_file(stretch, tflite, tmp_path):
-    words = ("export", tflite, "--format", "tflite", "--aot", "sm8450", "--out", tmp_path / "out")
-    code, data, _ = stretch(*words, "--json")
-    assert code == 0, data
-    assert [(sub["chip"], sub["name"], sub["operators"]) for sub in data["subgraphs"]] == [("sm8450", "s1.dsp", 3), ("sm8450", "s2.dsp", 3)]
-    assert data["checks"]["sm8450"]["s1.dsp"]["cosine"] > 0.9999
-    assert "aot/sm8450.tflite" in {file["file"] for file in data["files"]}
-    assert stretch("verify", tmp_path / "out")[0] == 0
-    code, out, _ = stretch(*words)
-    assert code == 0
-    assert ["sm8450", "s1.dsp", "3"] in [line.split()[:3] for line in out.splitlines()]
-    assert stretch("run", tmp_path / "out", *LITERT, "--repeat", 1, "--warmup", 0)[0] == 0
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("--aot", "sm8450"), ("--format", "qnn", "--aot", "sm8450"), ("--format", "tflite", "--precision", "dsp=int8", "--aot", "sm8450")],
-)
-def test_signatures_are_compiled_of_a_tflite_file_that_is_there_alone(stretch, floats, tmp_path, words):
-    code, data, _ = stretch("export", floats, *words, "--out", tmp_path / "out", "--json")
-    assert (code, "there already" in data["error"]) == (2, True)
-
-
-def test_compiling_signatures_without_qualcomms_libraries_ends_with_the_install_line(tflite, tmp_path):
-    code = "import sys; sys.modules['onnxruntime_qnn'] = None"
-    result = spawn(code, "export", tflite, "--format", "tflite", "--aot", "sm8450", "--out", tmp_path / "out")
-    assert result.code == 5
-    assert install_line("litert", "qnn") in result.message + result.hint
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("told", ["by the bundle", "by flags"])
-def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, trained, tmp_path, told):
+@pytest.mark.parametrize("sentence", ["by flags"])
+def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, trained, tmp_path, sentence):
     """White and black pictures span what the stated mean and deviation make of them, which the first scale shows."""
     import json
 
@@ -324,9 +115,9 @@ def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, train
     path = trained / "bundle.json"
     data = json.loads(path.read_text())
     stated = {"mean": [0.5, 0.5, 0.5], "std": [0.01, 0.01, 0.01]}
-    data["model"]["preprocessing"] = stated if told == "by the bundle" else None
+    data["model"]["preprocessing"] = stated if sentence == "by the bundle" else None
     path.write_text(json.dumps(data))
-    flags = () if told == "by the bundle" else ("--mean", "0.5,0.5,0.5", "--std", "0.01,0.01,0.01")
+    flags = () if sentence == "by the bundle" else ("--mean", "0.5,0.5,0.5", "--std", "0.01,0.01,0.01")
     (tmp_path / "pictures").mkdir()
     for i in range(8):
         image.new("RGB", (8, 8), (255,) * 3 if i % 2 else (0,) * 3).save(tmp_path / "pictures" / f"{i}.png")
@@ -342,17 +133,20 @@ def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, train
     assert values[quantise.input[1]] == pytest.approx((50 + 50) / 255, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--size", "7"), "resizes pictures to 7, the model reads 8×8"),
-        (("--mean", "1,2"), "--mean 1,2 is not three numbers"),
-        (("--crop", "0"), "--crop 0 keeps nothing"),
-        (("--format", "qnn", "--mean", "0.5,0.5,0.5"), "are int8 already"),
-        (("--format", "tflite", "--aot", "sm8450", "--crop", "0.5"), "there already"),
-    ],
-)
-def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(stretch, floats, tmp_path, words, said):
-    code, data, _ = stretch("export", floats, "--out", tmp_path / "out", *words, "--json")
-    assert (code, said in data["error"]) == (2, True), data
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.torch
+def test_people_are_told_how_to_import_what_was_emitted(capsys, tiny_bundle, tmp_path):
+    pytest.importorskip("torch")
+    result = call(capsys, "emit", tiny_bundle, "--out", tmp_path / "net")
+    assert result.code == 0, result.err
+    assert "segments" in result.out
+    assert result.out.rstrip().endswith(f"from net import load  # in {tmp_path}")
+
+
+@pytest.mark.torch
+def test_sources_of_a_bundles_runner_are_written(stretch, tmp_path):
+    pytest.importorskip("ai_edge_litert")
+    exported(tmp_path, two_branches)
+    code, answer, _ = stretch("runner", tmp_path / "bundle", "--out", tmp_path / "runner", "--json")
+    assert code == 0
+    assert sorted(path.name for path in (tmp_path / "runner").iterdir()) == answer["files"]
+    assert answer["sha256"] in (tmp_path / "runner" / "plan.h").read_text()

@@ -1,4 +1,4 @@
-"""`stretch fit`: a folder of measurements becomes fits, or is refused in a sentence."""
+"""Measurements of this machine and of others become profiles and fits, or are refused in a sentence."""
 
 import json
 import shutil
@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 from predictors.devices import PROFILE_FOLDER
-from predictors.measurements.networks import KERNELS, LATENCIES, SOURCE
-from predictors.measurements.tables import write_table
+from predictors.measurements.networks import LATENCIES, SOURCE
 from tests.predictors.fitting.worlds import DEVICE, write_world
+from tests.predictors.measurements.test_litert import PROFILE
 from tests.stretch.cli.commands import call
 
 
@@ -32,20 +32,11 @@ def test_fits_are_written_beside_a_profile_and_used(capsys, folder):
     assert not list(folder.parent.glob(".*"))
 
 
-@pytest.mark.slow
-def test_table_of_what_was_left_out_is_shown(capsys, folder):
-    result = call(capsys, "fit", folder, "--device", DEVICE, "--out", folder.parent / "made.json", "--quiet")
-    assert result.code == 0
-    assert "cpu[1large] fp32" in result.out
-    assert "made.json" in result.out
-
-
 @pytest.mark.parametrize(
     ("file", "old", "new", "message", "code"),
     [
         (LATENCIES, "precision,runtime,ms", "precision,runtime,us", "`us` is no column", 1),
         (LATENCIES, ",r,", ",r,nan", "`ms` is wrong", 1),
-        (LATENCIES, "plain_0", "plane_0", "`plane_0`", 1),
         (SOURCE, "title", "titel", "does not say where measurements come from", 1),
     ],
 )
@@ -58,28 +49,28 @@ def test_bad_measurements_are_refused_and_nothing_is_written(capsys, folder, fil
     assert not (folder.parent / "made.json").exists()
 
 
-def test_unknown_device_in_the_tables_is_told_with_the_closest(capsys, folder):
-    result = call(capsys, "fit", folder, "--device", DEVICE, "--measured-on", "othre", "--out", folder.parent / "made.json")
-    assert result.code == 3
-    assert "`other`" in result.hint
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("--name", "here", "--processors", "gpu"), 2, "a profile needs the processor `cpu`"),
+        (("--name", "here", "--processors", "cpu,npu"), 3, "unknown processor to measure `npu`"),
+        (("--name", "here", "--model", "resnet18"), 2, "go with --from"),
+        (("--name", "here", "--from", "x.csv"), 2, "--from needs to know what ran the networks"),
+        (("--name", "here", "--from", "x.csv", "--processor", "cpu[1large]"), 1, "cannot read the measurements x.csv"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_nothing_is_written(capsys, tmp_path, monkeypatch, words, code, sentence):
+    monkeypatch.chdir(tmp_path)
+    result = call(capsys, "profile", *words)
+    assert result.code == code
+    assert sentence in result.message
+    assert not list(tmp_path.iterdir())
 
 
-def test_folder_to_write_into_that_is_missing_is_told_before_anything_is_read(capsys, folder):
-    result = call(capsys, "fit", folder, "--device", DEVICE, "--out", folder / "no" / "made.json")
-    assert result.code == 1
-    assert "there is no folder" in result.message
-
-
-def test_measurements_that_there_are_not_are_told(capsys):
-    result = call(capsys, "fit", "fones", "--device", DEVICE, "--out", "made.json")
-    assert result.code == 3
-    assert result.hint == "did you mean `phones`?"
-
-
-def test_kernel_table_may_be_packed(folder):
-    from predictors.measurements.networks import load_measurements
-    from tests.predictors.fitting.worlds import kernel_world
-
-    kernels = kernel_world().kernels
-    write_table(folder / f"{KERNELS}.gz", kernels)
-    assert load_measurements(folder).kernels == kernels
+@pytest.mark.torch
+def test_times_of_a_phone_are_brought_in(capsys, tmp_path):
+    (tmp_path / "x.csv").write_text(PROFILE)
+    words = ("--name", "myphone", "--from", tmp_path / "x.csv", "--model", "tiny_resnet", "--processor", "cpu[1large]", "--out", tmp_path)
+    result = call(capsys, "profile", *words, "--json", "--quiet")
+    assert result.code == 0, result.out
+    assert json.loads(result.out)["networks"] == {"tiny_resnet": {"processor": "cpu[1large]", "precision": "fp32", "ms": 2.5}}

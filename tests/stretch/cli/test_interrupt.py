@@ -89,16 +89,9 @@ class Async(Delegate):
 
     def made(self):
         return Waiting(threading.Event().wait)
-
-
-class AsyncNative(Delegate):
-    asynchronous = True
-
-    def made(self):
-        return Waiting(native)
 '''
 
-KINDS = {"hang": "Native", "hang_async": "Async", "hang_async_native": "AsyncNative"}
+KINDS = {"hang": "Native", "hang_async": "Async"}
 
 
 @pytest.fixture
@@ -179,12 +172,8 @@ WAYS = [
 ]
 
 
-#: The same with those of one kind alone quick to run; each starts a process.
-SOME = [pytest.param(way, marks=() if i % 4 == 0 else pytest.mark.slow) for i, way in enumerate(WAYS)]
-
-
 @pytest.mark.representatives(1)
-@pytest.mark.parametrize("way", SOME, ids=" ".join)
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
 def test_interrupted_run_whose_delegate_hangs_ends_as_interrupted_with_its_children(start, way):
     process = start(*(word for pair in way for word in ("--map", pair)))
     read_until(process, "hanging\n")
@@ -198,18 +187,6 @@ def test_interrupted_run_whose_delegate_hangs_ends_as_interrupted_with_its_child
     assert all(gone(pid) for pid in found)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [[], ["--in-flight", "2"]])
-def test_hang_of_inferences_in_flight_and_alone_can_be_interrupted_twice_as_well(start, more):
-    process = start("--map", "gpu=hang", *more)
-    read_until(process, "hanging\n")
-    for _ in range(2):
-        process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "interrupted" in err
-
-
 def test_interrupt_ends_a_child_that_is_stopped(start):
     process = start("--map", "gpu=process", "--repeat", "100000")
     while not (found := children(process)):
@@ -219,19 +196,3 @@ def test_interrupt_ends_a_child_that_is_stopped(start):
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert gone(found[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", SOME, ids=" ".join)
-def test_delegate_that_takes_longer_than_it_may_is_named_with_its_subgraph(start, way):
-    process = start(*(word for pair in way for word in ("--map", pair)), "--time-limit", "0.5")
-    out, err = process.communicate(timeout=60)
-    name = next(kind for pair in way for kind in KINDS if pair.rstrip("0123456789").endswith(f"={kind}"))
-    assert (process.returncode, out) == (1, "")
-    last = err.partition("error: ")[2].splitlines()
-    assert "did not end within 0.5 s" in last[0]
-    assert f"(delegate `{name}`)" in last[0]
-    assert "subgraph `s" in last[0] or "subgraph `stem" in last[0] or "subgraph `head" in last[0]
-    assert last[2].startswith("hint: ")
-    assert "--time-limit" in last[2]
-    assert "Traceback" not in err

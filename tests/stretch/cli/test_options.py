@@ -32,10 +32,6 @@ def asked(result):
     return msgspec.convert(data["request"], PlanConfig), data["around"]
 
 
-def test_nothing_asked_for_is_the_default_request():
-    assert asked(invoke("--json")) == (PlanConfig(), [1, 2])
-
-
 def test_every_option_has_a_flag_in_the_order_of_its_description():
     words = re.findall(r"^│ (--[\w-]+)", invoke("--help").stdout, re.MULTILINE)
     flags = ["--before", *(option.flag for option in PLAN_OPTIONS), "--after"]

@@ -1,11 +1,11 @@
-"""What verbs say, and on which stream."""
+"""What verbs say, on which stream, and how every kind of exception ends."""
 
+import errno
 import inspect
 import io
 import json
 import os
 import pty
-import re
 import subprocess
 import sys
 import warnings
@@ -16,57 +16,36 @@ import numpy as np
 import pytest
 from rich.table import Table
 
-from stretch.cli.output import Output, make_console, print_json, printable, verb
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.install import install_line
+from stretch.cli.failures import SPEAKER_VARIABLE, guard
+from stretch.cli.output import Output, make_console, print_json, verb
 
 
-def test_emit_with_json_prints_one_object_that_begins_with_schema_and_version(capsys):
-    Output(as_json=True).emit({"median_ms": 1.5}, lambda console: console.print("for people"))
-    out, err = capsys.readouterr()
-    assert list(json.loads(out)) == ["schema", "version", "median_ms"]
-    assert err == ""
-
-
-def test_emit_without_json_prints_the_words_for_people(capsys):
-    Output().emit({"median_ms": 1.5}, lambda console: console.print("took 1.5 ms"))
-    assert capsys.readouterr() == ("took 1.5 ms\n", "")
-
-
-def test_json_takes_numpy_numbers_and_paths():
-    stream = io.StringIO()
-    print_json({"a": np.float32(0.5), "b": np.int64(3), "c": Path("runs/x")}, stream)
-    assert json.loads(stream.getvalue())["a"] == 0.5
-    assert json.loads(stream.getvalue())["b"] == 3
-    assert json.loads(stream.getvalue())["c"] == "runs/x"
-
-
-class Found(msgspec.Struct, kw_only=True):
+class Result(msgspec.Struct, kw_only=True):
     """A result of a verb."""
 
     bundle: Path
     ms: float
     cores: tuple[int, ...]
-    inner: "Found | None" = None
+    inner: "Result | None" = None
 
 
-def test_struct_is_printed_as_its_fields_in_their_order():
-    stream = io.StringIO()
-    inner = Found(bundle=Path("b"), ms=np.float32(0.5), cores=())
-    print_json(Found(bundle=Path("runs/x"), ms=np.float64(1.5), cores=(0, 1), inner=inner), stream)
-    printed = json.loads(stream.getvalue())
+def test_result_is_printed_as_one_object_of_its_fields_in_their_order(capsys):
+    inner = Result(bundle=Path("b"), ms=np.float32(0.5), cores=())
+    result = Result(bundle=Path("runs/x"), ms=np.float64(1.5), cores=(0, 1), inner=inner)
+    Output(as_json=True).emit(result, lambda console: console.print("for people"))
+    out, err = capsys.readouterr()
+    printed = json.loads(out)
+    assert err == ""
     assert list(printed) == ["schema", "version", "bundle", "ms", "cores", "inner"]
     assert (printed["bundle"], printed["ms"], printed["cores"]) == ("runs/x", 1.5, [0, 1])
     assert printed["inner"] == {"bundle": "b", "ms": 0.5, "cores": [], "inner": None}
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_struct_with_a_number_that_json_has_not_is_refused(value):
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        print_json(Found(bundle=Path("b"), ms=value, cores=()), io.StringIO())
-
-
 @pytest.mark.parametrize("value", [np.zeros(3), object()])
 def test_value_without_a_json_form_is_refused(value):
-    for data in ({"a": value}, Found(bundle=Path("b"), ms=1.0, cores=(), inner=value)):
+    for data in ({"a": value}, Result(bundle=Path("b"), ms=1.0, cores=(), inner=value)):
         with pytest.raises(TypeError, match="cannot be written as JSON"):
             print_json(data, io.StringIO())
 
@@ -74,12 +53,6 @@ def test_value_without_a_json_form_is_refused(value):
 def test_json_refuses_numbers_that_json_has_not():
     with pytest.raises(ValueError, match="not JSON compliant"):
         print_json({"a": float("nan")}, io.StringIO())
-
-
-def test_markup_in_a_name_is_printed_as_it_is():
-    stream = io.StringIO()
-    make_console(stream).print("[red]cpu[/red] :gem:")
-    assert stream.getvalue() == "[red]cpu[/red] :gem:\n"
 
 
 def test_control_characters_in_text_and_tables_are_escaped():
@@ -100,57 +73,15 @@ def test_notes_and_warnings_go_to_stderr(capsys):
     assert out.warnings == ["weights are random"]
 
 
-def test_quiet_silences_notes_and_warnings_but_remembers_warnings(capsys):
-    out = Output(quiet=True)
-    out.note("gpu runs on core 1")
-    out.warn("weights are random")
-    assert capsys.readouterr() == ("", "")
-    assert out.warnings == ["weights are random"]
-
-
-def test_progress_writes_nothing_where_stderr_is_no_terminal(capsys):
-    with Output().progress("exporting", total=2) as step:
-        step()
-        step("s1.cpu")
-    assert capsys.readouterr() == ("", "")
-
-
-PROGRESS = """
-from stretch.cli.output import Output
-with Output(quiet={quiet}).progress("exporting", total=2) as step:
-    step(); step("s1.cpu")
-"""
-
-
-def on_terminal(code: str) -> bytes:
-    """What a program writes to stderr where that is a terminal."""
+def test_progress_draws_a_bar_on_a_terminal():
+    code = 'from stretch.cli.output import Output\nwith Output().progress("exporting", total=2) as step:\n    step(); step("s1.cpu")'
     ours, theirs = pty.openpty()
     try:
         subprocess.run([sys.executable, "-c", code], stderr=theirs, check=True)
-        os.write(theirs, b"end")
-        seen = b""
-        while not seen.endswith(b"end"):
-            seen += os.read(ours, 4096)
+        assert b"exporting" in os.read(ours, 4096)
     finally:
         os.close(ours)
         os.close(theirs)
-    return seen[:-3]
-
-
-def test_progress_draws_a_bar_on_a_terminal():
-    assert b"exporting" in on_terminal(PROGRESS.format(quiet=False))
-
-
-@pytest.mark.slow
-def test_progress_estimates_the_time_that_is_left():
-    code = "import time\nfrom stretch.cli.output import Output\nwith Output().progress('exporting', total=4) as step:\n"
-    seen = on_terminal(code + "    for _ in range(3):\n        time.sleep(0.3)\n        step()\n    time.sleep(0.2)\n").decode()
-    assert "3/4" in seen
-    assert re.search(r"left\S* (\x1b\[\d+m)*0:00:0\d", seen), seen
-
-
-def test_quiet_draws_no_bar_on_a_terminal():
-    assert on_terminal(PROGRESS.format(quiet=True)) == b""
 
 
 def test_verb_hides_its_output_and_adds_the_shared_options():
@@ -161,14 +92,6 @@ def test_verb_hides_its_output_and_adds_the_shared_options():
     assert list(inspect.signature(shout).parameters) == ["word", "times", "as_json", "quiet", "debug"]
     assert shout.__doc__ == "Say a word."
     assert shout.__name__ == "shout"
-
-
-def test_verb_without_an_output_is_refused():
-    with pytest.raises(TypeError, match="must be an Output"):
-
-        @verb
-        def shout(word: str) -> None:
-            """Say a word."""
 
 
 def test_verb_keeps_stray_prints_out_of_the_json(capsys):
@@ -182,10 +105,6 @@ def test_verb_keeps_stray_prints_out_of_the_json(capsys):
     out, err = capsys.readouterr()
     assert json.loads(out)["word"] == "hello"
     assert err == "stray\n"
-
-
-def test_printable_escapes_control_characters_and_keeps_letters():
-    assert printable("Größe\t\x07 a\nb") == "Größe\\t\\x07 a\nb"
 
 
 def test_warnings_of_our_packages_are_sentences_said_once_and_kept_for_the_result(capsys):
@@ -206,3 +125,66 @@ def test_warnings_of_our_packages_are_sentences_said_once_and_kept_for_the_resul
     assert err.count("warning: the cache is ignored\n") == 1
     assert [Path(each.filename).name for each in others] == ["package.py"] * 2
     assert warnings.showwarning is before
+
+
+def outcome(capsys, error, *, as_json=False):
+    """Exit code, stdout and stderr where an action raises `error`."""
+
+    def action():
+        raise error
+
+    code = guard(action, as_json=as_json, debug=False, usage_hint=lambda _: "see the help")
+    return code, *capsys.readouterr()
+
+
+def test_own_error_gives_its_sentence_and_exit_code(capsys):
+    for code, kind in enumerate((StretchError, UsageError, UnknownNameError, InfeasibleError, MissingBackendError), 1):
+        assert outcome(capsys, kind("it broke")) == (code, "", "error: it broke\n")
+
+
+def test_json_failure_is_one_object_with_error_and_hint(capsys):
+    code, out, err = outcome(capsys, UnknownNameError.among("device", "pixel7", ["pixel6", "mi9"]), as_json=True)
+    assert (code, err) == (3, "")
+    assert json.loads(out) == {"schema": 1, "version": "0.1.0", "error": "unknown device `pixel7`", "hint": "did you mean `pixel6`?"}
+
+
+@pytest.mark.parametrize(
+    ("package", "line"),
+    [("torch", install_line("torch")), ("pyopencl", install_line("opencl")), ("onnxruntime", "pip install onnxruntime")],
+)
+def test_missing_package_gives_the_install_line(capsys, package, line):
+    code, _, err = outcome(capsys, ModuleNotFoundError(f"No module named '{package}.x'", name=f"{package}.x"))
+    assert code == 5
+    assert f"`{package}`" in err
+    assert f"hint: {line}\n" in err
+
+
+def test_system_error_gives_its_file_and_reason(capsys):
+    code, _, err = outcome(capsys, OSError(errno.ENOSPC, "No space left on device", "runs/x"))
+    assert (code, err) == (1, "error: runs/x: No space left on device\n")
+
+
+def test_unexpected_exception_is_one_sentence_without_traceback(capsys):
+    code, _, err = outcome(capsys, RuntimeError("first line\nsecond line"))
+    assert code == 1
+    assert err.startswith("error: unexpected RuntimeError: first line\n\nhint: ")
+    assert "--debug" in err
+    assert "Traceback" not in err
+    assert "second line" not in err
+
+
+def test_interrupt_exits_with_130(capsys):
+    assert outcome(capsys, KeyboardInterrupt()) == (130, "", "error: interrupted\n")
+    code, out, err = outcome(capsys, KeyboardInterrupt(), as_json=True)
+    assert (code, json.loads(out)["error"], err) == (130, "interrupted", "")
+
+
+def test_control_characters_of_a_name_do_not_reach_the_terminal(capsys):
+    _, _, err = outcome(capsys, StretchError("unknown model `\x1b[31mred`"))
+    assert err == "error: unknown model `\\x1b[31mred`\n"
+
+
+def test_of_many_processes_that_fail_alike_the_first_alone_says_so(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv(SPEAKER_VARIABLE, str(tmp_path / "failed"))
+    failed = [outcome(capsys, StretchError("it broke")) for _ in range(3)]
+    assert failed == [(1, "", "error: it broke\n"), (1, "", ""), (1, "", "")]

@@ -1,15 +1,8 @@
-import json
-import os
-import signal
-import subprocess
-import sys
-
 import pytest
 
 from predictors.devices import PROFILE_FOLDER
-from predictors.measurements.networks import load_measurements
 from tests.scheduler.bundles import two_branches
-from tests.stretch.cli.commands import call, spawn
+from tests.stretch.cli.commands import call
 from tests.stretch.phone.adb import Player
 from tests.stretch.phone.bundles import BENCHMARK, END, START, command, made, timed
 
@@ -50,19 +43,6 @@ def all_well(bundle):
     return [*calls, *END]
 
 
-@pytest.mark.slow
-def test_a_phones_times_are_told_and_kept(capsys, bundle, folder, adb, program, tmp_path):
-    adb.plays(all_well(bundle))
-    ran = call(capsys, "run", folder, "--adb", "--benchmark-model", program, "--measurements", tmp_path / "mine", "--json")
-    assert ran.code == 0, ran.err
-    adb.ended()
-    told = json.loads(ran.out)
-    assert (told["phone"], told["device"], told["tested"]) == ("Pixel-6", "mi9", False)
-    assert len(told["signatures"]) == 2 * len(bundle.manifest.subgraphs)
-    assert any("not tried on a phone" in warning for warning in told["warnings"])
-    assert len(load_measurements(tmp_path / "mine").latencies) == len(told["signatures"])
-
-
 def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, bundle, folder, adb, program, tmp_path):
     adb.plays(all_well(bundle))
     ran = call(capsys, "run", folder, "--adb", "--serial", "R5CT", "--benchmark-model", program, "--measurements", tmp_path / "mine")
@@ -72,27 +52,19 @@ def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, bundle, fold
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         (("--adb", "--map", "gpu=cpu1"), "--map does not go with --adb"),
-        (("--adb", "--in-flight", "2"), "--in-flight does not go with --adb"),
         (("--serial", "R5CT"), "--serial goes with --adb"),
-        (("--cores", "4-6"), "--cores goes with --adb"),
         (("--adb",), "--adb needs something to run on the phone"),
         (("--adb", "--benchmark-model", "{program}", "--serial=-x"), "`-x` is no serial of a device"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(capsys, folder, adb, program, words, told):
+def test_options_that_do_not_go_together_are_refused(capsys, folder, adb, program, words, sentence):
     adb.plays([])
     failed = call(capsys, "run", folder, *(word.format(program=program) for word in words))
-    assert (failed.code, told in failed.message) == (2, True), failed.err
+    assert (failed.code, sentence in failed.message) == (2, True), failed.err
     assert adb.log == []
-
-
-def test_several_devices_are_a_question_of_usage(capsys, folder, adb, program):
-    adb.plays("several.json")
-    failed = call(capsys, "run", folder, "--adb", "--benchmark-model", program)
-    assert (failed.code, failed.hint) == (2, "choose one with --serial")
 
 
 def test_a_profile_of_ones_own_names_the_times(capsys, bundle, folder, adb, program, tmp_path):
@@ -107,33 +79,3 @@ def test_a_profile_of_ones_own_names_the_times(capsys, bundle, folder, adb, prog
     adb.ended()
     unknown = call(capsys, "run", folder, "--adb", "--benchmark-model", program, "--profile", "mine9")
     assert unknown.code == 3
-
-
-def test_a_bundle_without_a_tflite_file_is_refused_before_the_phone(capsys, adb, program, tmp_path):
-    adb.plays([])
-    failed = call(capsys, "run", two_branches(tmp_path / "bundle"), "--adb", "--benchmark-model", program)
-    assert (failed.code, "has no TFLite file" in failed.message) == (1, True)
-    assert adb.log == []
-
-
-@pytest.mark.slow
-def test_an_interrupt_leaves_nothing_on_the_phone(bundle, folder, adb, program, tmp_path, monkeypatch):
-    os.mkfifo(tmp_path / "hangs")
-    monkeypatch.setenv("ADB_HANGS", str(tmp_path / "hangs"))
-    first = bundle.manifest.subgraphs[0]
-    adb.plays([*START, *BENCHMARK, {"call": command(first.name, ("--use_xnnpack=true",), 3), "hangs": True}, *END])
-    words = ("run", folder, "--adb", "--benchmark-model", program, "--measurements", tmp_path / "m")
-    run = [sys.executable, "-P", "-c", "from stretch.cli import app\napp()", *map(str, words)]
-    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert (tmp_path / "hangs").read_text() == "now"
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=120)
-    assert process.returncode == 130, told
-    adb.ended()
-    assert not (tmp_path / "m").exists()
-
-
-@pytest.mark.slow
-def test_without_adb_a_run_ends_with_what_to_install(folder, program, tmp_path):
-    ended = spawn("import os; os.environ['PATH'] = ''", "run", folder, "--adb", "--benchmark-model", program, cwd=tmp_path)
-    assert (ended.code, "no program `adb`" in ended.message) == (5, True), ended.err

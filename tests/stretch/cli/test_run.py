@@ -2,38 +2,14 @@
 
 import json
 import os
-import sys
 
 import numpy as np
 import pytest
 
-from scheduler.cores import available_cores
-from tests.stretch.cli.commands import spawn
 
-KEYS = [
-    "bundle",
-    "model",
-    "device",
-    "source",
-    "median_ms",
-    "p90_ms",
-    "runs",
-    "sequential",
-    "ratio",
-    "macs_ratio",
-    "same_net_whole_graph_ms",
-    "efficiency",
-    "max_error",
-    "trace",
-    "processors",
-]
-
-
-def test_json_has_the_keys_of_the_contract(stretch, bundle_dir):
+def test_ratio_is_that_of_the_medians_and_the_gpu_has_a_stand_in(stretch, bundle_dir):
     code, data, _ = stretch("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--json")
     assert code == 0
-    assert set(KEYS) <= set(data)
-    assert set(data["sequential"]) == {"name", "median_ms", "p90_ms"}
     assert data["runs"] == 2
     assert data["source"] == "measured"
     assert data["max_error"] < 1e-5
@@ -56,18 +32,6 @@ def test_people_are_told_where_the_gpu_went_and_who_won(stretch, bundle_dir):
     assert "--adb" in phone
 
 
-def test_quiet_says_nothing_on_stderr(stretch, bundle_dir):
-    _, _, err = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--quiet")
-    assert err == ""
-
-
-def test_mapping_is_followed_and_reported(stretch, bundle_dir):
-    _, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--map", f"gpu=reference,cpu=cpu{available_cores()[0]}", "--json")
-    assert data["processors"]["gpu"]["delegate"] == "reference"
-    assert data["processors"]["gpu"]["reason"] == "mapped to reference"
-    assert data["max_error"] < 1e-5
-
-
 def test_shared_core_gives_no_efficiency_and_says_why(stretch, bundle_dir):
     code, data, err = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--processors", "cpu", "--json")
     assert code == 0
@@ -87,18 +51,6 @@ def test_trace_opens_as_json_with_measured_and_predicted_tracks(stretch, bundle_
     assert len([e for e in events if e["name"] == "head" and e["pid"] == groups["measured"]]) == 3
 
 
-def test_csv_lists_every_span_of_every_track(stretch, bundle_dir, tmp_path):
-    file = tmp_path / "t.csv"
-    stretch("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--csv", file, "--json")
-    rows = [line.split(",") for line in file.read_text().splitlines()]
-    assert rows[0][:3] == ["track", "inference", "name"]
-    assert [row[:3] for row in rows if row[2] == "head"] == [
-        ["measured", "0", "head"],
-        ["measured", "1", "head"],
-        ["predicted on pixel6", "0", "head"],
-    ]
-
-
 def test_throughput_is_measured_on_request_against_one_processor(stretch, bundle_dir):
     _, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--in-flight", 2, "--json")
     found = data["throughput"]
@@ -109,43 +61,25 @@ def test_throughput_is_measured_on_request_against_one_processor(stretch, bundle
     assert "inferences/s" in out
 
 
-def test_priority_needs_predictions_and_says_so(stretch, bundle_dir):
-    code, data, _ = stretch("run", bundle_dir, "--priority", "energy", "--json")
-    assert code == 2
-    assert "needs the predicted time" in data["error"]
-
-
-def test_unknown_priority_is_a_usage_error(stretch, bundle_dir):
-    code, data, _ = stretch("run", bundle_dir, "--priority", "speed", "--json")
-    assert (code, data["hint"]) == (2, "it is latency or energy")
-
-
 def test_work_of_a_processor_left_out_is_reported_where_it_went(stretch, bundle_dir):
     _, data, err = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--processors", "cpu", "--json")
     assert data["moved"] == {"s1.gpu": "cpu", "s2.gpu": "cpu"}
     assert "s1.gpu → cpu, as --processors asks" in err
 
 
-def test_given_input_is_used(stretch, bundle_dir, tmp_path):
-    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
-    code, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--input", tmp_path / "x.npy", "--json")
-    assert code == 0
-    assert data["max_error"] < 1e-5
-
-
 @pytest.mark.parametrize(
-    ("array", "code", "told"),
+    ("array", "code", "sentence"),
     [
         (np.zeros((1, 3, 9, 9), np.float32), 2, "has shape"),
         (np.zeros((1, 3, 8, 8), np.float64), 2, "has type float64"),
         (np.full((1, 3, 8, 8), np.nan, np.float32), 2, "NaN"),
     ],
 )
-def test_input_that_does_not_fit_is_refused(stretch, bundle_dir, tmp_path, array, code, told):
+def test_input_that_does_not_fit_is_refused(stretch, bundle_dir, tmp_path, array, code, sentence):
     np.save(tmp_path / "x.npy", array)
     got, _, err = stretch("run", bundle_dir, "--input", tmp_path / "x.npy")
     assert got == code
-    assert told in err
+    assert sentence in err
 
 
 def test_pickled_input_is_never_loaded(stretch, bundle_dir, tmp_path):
@@ -160,62 +94,20 @@ def test_pickled_input_is_never_loaded(stretch, bundle_dir, tmp_path):
     assert not (tmp_path / "owned").exists()
 
 
-@pytest.mark.parametrize("kind", ["missing", "text", "npz", "empty"])
-def test_input_that_is_no_npy_file_is_one_sentence(stretch, bundle_dir, tmp_path, kind):
-    file = tmp_path / "x.npy"
-    if kind == "text":
-        file.write_text("hello")
-    elif kind == "empty":
-        file.write_bytes(b"")
-    elif kind == "npz":
-        np.savez(tmp_path / "y.npz", a=np.zeros(3))
-        (tmp_path / "y.npz").rename(file)
-    code, _, err = stretch("run", bundle_dir, "--input", file)
-    assert code == 1
-    assert err.splitlines()[0].startswith("error: ")
-    assert "unexpected" not in err
-
-
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "sentence"),
     [
         (["--map", "gpu=cqu1"], 3, "did you mean `cpu`?"),
-        (["--map", "gpu"], 2, "is no mapping"),
         (["--map", "dsp=cpu0"], 2, "the bundle uses cpu, gpu"),
         (["--map", "gpu=cpu4095"], 2, "core 4095"),
         (["--processors", "npu"], 2, "does not use processor"),
-        (["--repeat", "0"], 2, "repeat"),
         (["--trace", "/nonexistent/t.json", "--repeat", "1", "--warmup", "0"], 1, "cannot write the trace"),
     ],
 )
-def test_bad_options_have_their_exit_codes(stretch, bundle_dir, words, code, told):
+def test_bad_options_have_their_exit_codes(stretch, bundle_dir, words, code, sentence):
     got, _, err = stretch("run", bundle_dir, *words)
     assert got == code
-    assert told in err
-
-
-def test_edited_file_stops_the_run_and_json_tells_the_same(stretch, bundle_dir):
-    file = bundle_dir / "head.onnx"
-    data = bytearray(file.read_bytes())
-    data[-20] ^= 1
-    file.write_bytes(data)
-    code, answer, _ = stretch("run", bundle_dir, "--json")
-    assert code == 1
-    assert "SHA-256 differs" in answer["error"]
-
-
-def test_newer_schema_asks_to_upgrade(stretch, bundles, bundle_dir):
-    bundles.edit(bundle_dir, lambda m: m.update(schema=99))
-    code, _, err = stretch("run", bundle_dir)
-    assert code == 1
-    assert "upgrade" in err
-
-
-def test_missing_onnx_runtime_gives_the_install_line(stretch, bundle_dir, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    code, _, err = stretch("run", bundle_dir)
-    assert code == 5
-    assert "pip install onnxruntime" in err
+    assert sentence in err
 
 
 def test_bundle_without_controls_still_runs(stretch, bundles, bundle_dir):
@@ -255,52 +147,3 @@ def test_results_of_a_delegate_that_computes_nothing_are_not_checked_and_said_so
     assert (code, data["check"], data["max_error"]) == (0, None, None)
     _, out, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--map", "gpu=null")
     assert "results not checked: a delegate computes nothing" in out
-
-
-PLUGIN = """
-from scheduler.delegates.base import Compiled, Invocation, delegates
-from scheduler.delegates.cpu import CpuDelegate
-
-
-class Changed(Compiled):
-    def __init__(self, right, factor):
-        super().__init__(right.inputs, right.outputs)
-        self.right, self.factor = right, factor
-
-    def bind(self, inputs, outputs):
-        call, factor = self.right.bind(inputs, outputs), self.factor
-
-        class Call(Invocation):
-            def run(self):
-                call.run()
-                outputs[0][...] *= factor
-
-        return Call()
-
-
-@delegates.register("nan")
-class Nan(CpuDelegate):
-    summary = "gives no numbers"
-    factor = float("nan")
-
-    def compile(self, model):
-        return Changed(super().compile(model), self.factor)
-
-
-@delegates.register("off")
-class Off(Nan):
-    summary = "is off by 86 %"
-    factor = 1.86
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "told"), [("nan", "holds NaN or infinity"), ("off", "is off by 0.86 of its largest element")])
-def test_wrong_results_of_another_packages_delegate_fail_in_one_json_object(bundle_dir, name, told):
-    words = ("run", bundle_dir, "--map", f"gpu={name}", "--repeat", "1", "--warmup", "0", "--json")
-    done = spawn(PLUGIN, *words)
-    assert done.code == 1
-    data = json.loads(done.out)
-    assert f"subgraph `s1.gpu` on processor `gpu` (delegate `{name}`)" in data["error"]
-    assert told in data["error"]
-    assert "unexpected" not in data["error"]

@@ -47,12 +47,6 @@ def test_people_read_latencies_busy_processors_and_missed_deadlines(stretch, bun
     assert any(line.endswith("miss the deadline of 8 ms") for line in lines)
 
 
-@pytest.mark.slow
-def test_same_words_print_the_same_numbers(stretch, bundle_dir):
-    words = ("simulate", bundle_dir, "--inferences", 30, "--jitter", 0.1, "--arrivals", "poisson:120", "--in-flight", 3, "--json")
-    assert stretch(*words, "--seed", 3) == stretch(*words, "--seed", 3) != stretch(*words, "--seed", 4)
-
-
 def test_timeline_holds_the_first_inferences(stretch, bundle_dir, tmp_path):
     code, data, _ = stretch("simulate", bundle_dir, "--inferences", 100, "--trace", tmp_path / "t.json", "--json")
     assert code == 0
@@ -65,27 +59,23 @@ def test_timeline_holds_the_first_inferences(stretch, bundle_dir, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "sentence"),
     [
         (["--busy", "gqu=0.5@0:1"], 3, "did you mean `gpu`?"),
         (["--busy", "gpu=nan@0:1"], 2, "takes nan of it, which is no share"),
-        (["--busy", "gpu=-0.5@0:1"], 2, "takes -0.5 of it, which is no share"),
         (["--busy", "gpu=1.01@0:1"], 2, "takes 1.01 of it, which is no share"),
         (["--busy", "gpu=0.5@9:1"], 2, "ends at 1 ms, and begins at 9 ms"),
         (["--busy", "gpu=0.6@0:9,gpu=0.6@5:9"], 2, "loads take 1.2 of gpu from 5 ms on"),
-        (["--inferences", 0], 2, "--inferences"),
-        (["--in-flight", 0], 2, "--in-flight"),
         (["--jitter", "nan"], 2, "a jitter of nan is out of range"),
-        (["--seed", -1], 2, "--seed"),
         (["--arrivals", "periodic:0"], 2, "requests cannot come as `periodic:0` says"),
         (["--deadline", "nan"], 2, "a deadline of nan ms is not positive and finite"),
         (["--trace", "/nowhere/t.json"], 1, "cannot write the trace"),
     ],
 )
-def test_bad_request_is_told_in_a_sentence(stretch, bundle_dir, words, code, told):
+def test_bad_request_is_told_in_a_sentence(stretch, bundle_dir, words, code, sentence):
     got, out, err = stretch("simulate", bundle_dir, *words)
     assert (got, out) == (code, "")
-    assert told in err
+    assert sentence in err
     assert "Traceback" not in err
 
 
@@ -165,13 +155,6 @@ def test_chip_heats_up_and_slows_down(stretch, bundle_dir, tmp_path):
     assert "heat (assumed): 25.0 to " in out
 
 
-def test_slower_clock_takes_longer_while_it_lasts(stretch, bundle_dir):
-    data = stretch("simulate", bundle_dir, "--frequency", "gpu=0.5@0:1e6,cpu=0.5@0:1e6", "--json")[1]
-    alone = stretch("simulate", bundle_dir, "--json")[1]
-    assert alone["p50_ms"] < data["p50_ms"] <= 2 * alone["p50_ms"]
-    assert data["frequencies"][0] == {"processor": "gpu", "speed": 0.5, "start_ms": 0.0, "end_ms": 1e6}
-
-
 def test_bundle_is_simulated_on_another_device_and_its_plans_figures_do_not_count_there(stretch, bundle_dir):
     code, data, err = stretch("simulate", bundle_dir, "--device", "mi9", "--json")
     assert code == 0, err
@@ -181,11 +164,10 @@ def test_bundle_is_simulated_on_another_device_and_its_plans_figures_do_not_coun
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "sentence"),
     [
         (["--or", "{bundle}"], 2, "two alternatives have the same name"),
         (["--or", "/nowhere"], 1, "is not a bundle"),
-        (["--beside", "/nowhere@periodic:5"], 1, "is not a bundle"),
         (["--beside", "{bundle}@periodic:nan"], 2, "requests cannot come"),
         (["--beside", "{bundle}@periodic:5@-1"], 2, "`-1` is no deadline"),
         (["--admit"], 2, "give the first bundle --arrivals"),
@@ -193,25 +175,17 @@ def test_bundle_is_simulated_on_another_device_and_its_plans_figures_do_not_coun
         (["--shared", "--or", "cpu"], 2, "do not take turns"),
         (["--prefer", "energy"], 2, "give one with --or"),
         (["--prefer", "speed", "--or", "cpu"], 2, "no objective of a policy"),
-        (["--prefer", "deadline", "--or", "cpu"], 2, "deadline_ms belongs"),
         (["--heat", "profile"], 2, "the profile of pixel6 says nothing of heat"),
-        (["--heat", "/nowhere.toml"], 1, "cannot read the description of heat"),
         (["--frequency", "gpu=0@0:5"], 2, "gpu cannot run at 0 of its speed"),
-        (["--frequency", "gpu=nan@0:5"], 2, "gpu cannot run at nan of its speed"),
-        (["--frequency", "gpu=-1@0:5"], 2, "gpu cannot run at -1 of its speed"),
         (["--frequency", "gpu=0.5@0:inf"], 2, "the speed of gpu has inf ms"),
         (["--frequency", "gpu=0.5@0:9,gpu=0.7@5:12"], 2, "gpu would have two speeds from 5 ms on"),
-        (["--frequency", "gqu=0.5@0:9"], 3, "did you mean `gpu`?"),
-        (["--frequency", "gpu"], 2, "`gpu` is no speed"),
-        (["--busy", "gpu=0.5@0:inf"], 2, "the load on gpu has inf ms for a moment"),
-        (["--device", "pixel66"], 3, "pixel66"),
         (["--device", "raspberrypi4"], 3, "gpu"),
     ],
 )
-def test_what_cannot_be_combined_is_told_in_a_sentence(stretch, bundle_dir, words, code, told):
+def test_what_cannot_be_combined_is_told_in_a_sentence(stretch, bundle_dir, words, code, sentence):
     got, out, err = stretch("simulate", bundle_dir, *(word.format(bundle=bundle_dir) for word in words))
     assert (got, out) == (code, "")
-    assert told in err
+    assert sentence in err
     assert "Traceback" not in err
 
 
@@ -224,17 +198,6 @@ def test_policy_keeps_to_what_is_preferred(stretch, bundle_dir, prefer):
     assert (most_run == least) or prefer != "latency"
     if prefer == "energy":
         assert data["energy_mj"] <= stretch("simulate", bundle_dir, "--or", "cpu", "--or", "gpu", "--json")[1]["energy_mj"]
-
-
-def test_bundles_that_take_turns_meet_deadlines_that_a_line_misses(stretch, bundle_dir):
-    alone = stretch("simulate", bundle_dir, "--json")[1]["makespan_ms"]
-    words = ("simulate", bundle_dir, "--in-flight", 4, "--beside", f"{bundle_dir}@periodic:{12 * alone:g}@{3 * alone:g}", "--json")
-    code, turns, err = stretch(*words, "--shared")
-    assert code == 0, err
-    assert turns["shared"]
-    (guest,) = turns["beside"]
-    assert (guest["deadline_ms"], guest["missed"]) == (float(f"{3 * alone:g}"), 0)
-    assert turns["admission"] is None
 
 
 @pytest.mark.slow
@@ -256,18 +219,3 @@ def test_rates_are_admitted_or_refused_with_a_reason(stretch, bundle_dir):
     assert "times as much to do as there is time" in found["admission"]["reason"]
     code, out, _ = stretch("simulate", bundle_dir, "--arrivals", "periodic:1e4", "--admit")
     assert "rates can be held" in out
-
-
-def test_damaged_bundle_is_refused(stretch, bundle_dir):
-    with (bundle_dir / "s1.gpu.onnx").open("ab") as file:
-        file.write(b"more")
-    code, _, err = stretch("simulate", bundle_dir)
-    assert code == 1
-    assert "s1.gpu.onnx" in err
-
-
-def test_bundle_of_a_device_that_is_gone_is_refused(stretch, bundles, bundle_dir):
-    bundles.edit(bundle_dir, lambda data: data.update(device="pixel66"))
-    code, _, err = stretch("simulate", bundle_dir)
-    assert code == 3
-    assert "pixel66" in err

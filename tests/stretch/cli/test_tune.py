@@ -1,11 +1,5 @@
 """`stretch tune`: schedules and work-groups of a bundle's OpenCL kernels."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -37,40 +31,6 @@ def test_every_kernel_is_told_with_its_shape_and_times(stretch, bundle_dir):
     assert data["after_ms"] == pytest.approx(sum(row["after_ms"] or 0 for row in data["kernels"]))
 
 
-def test_people_read_a_table_and_the_sum(stretch, bundle_dir):
-    code, out, _ = stretch("tune", bundle_dir, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl")
-    assert code == 0
-    assert "all kernels:" in out
-
-
-@pytest.mark.slow
-def test_schedules_are_tuned_once_and_kept(stretch, bundle_dir):
-    first = stretch("tune", bundle_dir, "--budget", 2, "--map", "gpu=opencl", "--json")[1]
-    assert any(row["choice"] for row in first["kernels"])
-    again = stretch("tune", bundle_dir, "--budget", 2, "--map", "gpu=opencl", "--json")[1]
-    assert not any(row["choice"] for row in again["kernels"])
-
-
-def test_bundle_without_a_subgraph_on_opencl_is_a_usage_error(stretch, bundle_dir):
-    code, data, _ = stretch("tune", bundle_dir, "--map", "gpu=cpu", "--json")
-    assert code == 2
-    assert "no subgraph" in data["error"]
-    assert "--map gpu=opencl" in data["hint"]
-
-
-def test_unknown_mode_is_a_usage_error(stretch, bundle_dir):
-    code, data, _ = stretch("tune", bundle_dir, "--mode", "slow", "--map", "gpu=opencl", "--json")
-    assert code == 2
-    assert data["error"] == "`--mode slow` is no mode of the opencl delegate"
-    assert "exhaustive: every work-group" in data["hint"]
-
-
-@pytest.mark.slow
-def test_mode_is_the_delegates_own_where_none_is_asked_for(stretch, bundle_dir):
-    code, data, _ = stretch("tune", bundle_dir, "--budget", 0.02, "--map", "gpu=opencl", "--json")
-    assert (code, data["mode"]) == (0, "schedule")
-
-
 def test_rows_suffice_to_fit_a_profile(stretch, bundle_dir):
     """ms ≈ a + b·macs + c·bytes over all launches, convolutions and the rest."""
     rows = stretch("tune", bundle_dir, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl", "--json")[1]["kernels"]
@@ -83,50 +43,3 @@ def test_rows_suffice_to_fit_a_profile(stretch, bundle_dir):
     assert rank == 3, "macs and bytes vary by themselves, so that both their costs are determined"
     assert np.isfinite(line).all()
     assert ((features @ line - ms) ** 2).sum() < ((ms - ms.mean()) ** 2).sum()
-
-
-@pytest.mark.slow
-def test_subgraph_in_half_precision_is_tuned_in_it(stretch, bundles, tmp_path):
-    bundle = bundles.two_branches(tmp_path / "half")
-    manifest = json.loads((bundle / "bundle.json").read_text())
-    for entry in manifest["subgraphs"]:
-        if entry["processor"] == "gpu":
-            entry["precision"] = "fp16"
-    (bundle / "bundle.json").write_text(json.dumps(manifest))
-    code, data, _ = stretch("tune", bundle, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl", "--json")
-    assert code == 0, data
-    assert {row["precision"] for row in data["kernels"]} == {"fp16"}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_interrupted_on_a_terminal_it_has_shown_what_is_next_and_keeps_what_was_found(bundle_dir, tmp_path):
-    import pty
-
-    terminal, end = pty.openpty()
-    command = [
-        sys.executable,
-        "-c",
-        "from stretch.cli import app; app()",
-        "tune",
-        str(bundle_dir),
-        "--map",
-        "gpu=opencl",
-        "--budget",
-        "5",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=end, env={**os.environ, "TERM": "xterm", "COLUMNS": "120"})
-    os.close(end)
-    seen = b""
-    while b" s left" not in seen:
-        seen += os.read(terminal, 4096)
-    process.send_signal(signal.SIGINT)
-    try:
-        while part := os.read(terminal, 4096):
-            seen += part
-    except OSError:  # the other end is closed
-        os.close(terminal)
-    assert process.wait() == 130
-    assert b"error: interrupted" in seen
-    (kept,) = (tmp_path / "cache" / "nn-stretch" / "tuning").iterdir()
-    assert json.loads(kept.read_text())["entries"]

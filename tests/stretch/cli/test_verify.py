@@ -1,4 +1,10 @@
-"""`stretch verify`: problems of a bundle, and an exit code."""
+"""`stretch verify` and `stretch sign`: problems of a bundle, its signature, and exit codes."""
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from tests.scheduler.bundle.test_signature import write_keys
 
 
 def test_whole_bundle_is_ok(stretch, bundle_dir):
@@ -21,14 +27,30 @@ def test_problems_are_listed_and_the_exit_code_is_one(stretch, bundle_dir):
     assert out.count("problem: ") == 2
 
 
-def test_people_read_that_it_is_whole(stretch, bundle_dir):
-    code, out, _ = stretch("verify", bundle_dir)
-    assert code == 0
-    assert "is whole" in out
-
-
 def test_path_that_leads_outside_is_a_problem(stretch, bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: m["files"].update({"../secret": m["files"]["stem.onnx"]}))
     code, data, _ = stretch("verify", bundle_dir, "--json")
     assert code == 1
     assert "not inside the bundle" in data["problems"][0]
+
+
+def test_what_is_signed_verifies_and_runs_for_who_trusts_the_key(stretch, bundle_dir, tmp_path):
+    own, shown = write_keys(tmp_path, "mine")
+    code, data, _ = stretch("sign", bundle_dir, "--key", own, "--json")
+    assert code == 0
+    code, found, _ = stretch("verify", bundle_dir, "--trust", shown, "--json")
+    assert (code, found["ok"], found["signer"]) == (0, True, data["signer"])
+    code, out, _ = stretch("verify", bundle_dir, "--trust", shown)
+    assert data["signer"] in out
+    assert stretch("run", bundle_dir, "--trust", shown, "--repeat", 1, "--warmup", 0)[0] == 0
+
+
+def test_other_key_is_a_problem_and_nothing_runs(stretch, bundle_dir, tmp_path):
+    own, _ = write_keys(tmp_path, "mine")
+    _, other = write_keys(tmp_path, "other")
+    assert stretch("sign", bundle_dir, "--key", own)[0] == 0
+    code, data, _ = stretch("verify", bundle_dir, "--trust", other, "--json")
+    assert (code, data["ok"], data["signer"]) == (1, False, None)
+    code, _, err = stretch("run", bundle_dir, "--trust", other, "--repeat", 1, "--warmup", 0)
+    assert code == 1
+    assert "not signed with a key that is trusted" in err

@@ -1,10 +1,22 @@
-"""Agreement with the original: classes and errors as torch has them, whole and segment by segment."""
+"""How often a branched network agrees with its original, in torch and in its files."""
 
+import msgspec
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
+
+from scheduler.bundle.load import load_bundle
+from scheduler.runtime.sequential import Sequential
+from scheduler.runtime.session import Session
+from stretch.evaluation.files import measure_files
+from stretch.export.precision import export_precision
+from stretch.quantize.images import synthetic_images
+from tests.scheduler.bundles import two_branches
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402 - torch may be missing
+from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from predictors.devices import load_device  # noqa: E402
@@ -29,15 +41,6 @@ def images(found, count=12, seed=0):
     _, channels, rows, columns = found.graph.input.shape
     colours = 2 * torch.randn(count, channels, 2, 2, generator=torch.Generator().manual_seed(seed))
     return list(colours.repeat_interleave(rows // 2, 2).repeat_interleave(columns // 2, 3).split(5))
-
-
-@pytest.mark.slow
-def test_the_same_network_agrees_everywhere_and_has_no_changed_segment(captured):
-    found = captured("tiny_resnet")
-    agreement = compare(build(found, identity_design(found.graph)), found, images(found)).agreement
-    assert (agreement.value, agreement.images, agreement.segments) == (1.0, 12, ())
-    assert agreement.error < 1e-5
-    assert agreement.high == 1.0
 
 
 @pytest.mark.slow
@@ -88,19 +91,10 @@ def test_segment_that_hands_on_other_channels_cannot_stand_alone(captured):
     assert all(told[name].error is None and told[name].value is None for name in wider)
 
 
-def test_mode_of_the_network_is_kept(captured):
-    found = captured("tiny_resnet")
-    model = build(found, identity_design(found.graph)).train()
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    compare(model, found, images(found))
-    assert model.training
-    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
-
-
 def test_outputs_that_are_no_classes_are_told_by_their_error():
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 1)).eval()
-    found = capture(net, (1, 3, 8, 8), "map")
-    compared = compare(build(found, identity_design(found.graph)), found, images(found))
+    captured = capture(net, (1, 3, 8, 8), "map")
+    compared = compare(build(captured, identity_design(captured.graph)), captured, images(captured))
     assert (compared.agreement.value, compared.agreement.low, compared.agreement.top5_overlap) == (None,) * 3
     assert (compared.agreement.classes, compared.classes) == (None, {})
     assert compared.agreement.error < 1e-5
@@ -145,3 +139,58 @@ def test_of_several_outputs_each_counts_alike_and_there_is_no_class():
     assert found.error == pytest.approx((sum(squares) / (5 * count)) ** 0.5, rel=1e-4)
     same = build(captured, whole_design(captured, model.design))
     assert compare(same, captured, images).agreement.error == pytest.approx(0.0, abs=1e-5)
+
+
+IMAGES = synthetic_images((1, 3, 8, 8), 30)
+FITTED, OTHERS = IMAGES[:16], IMAGES[16:]
+
+
+def planned(folder, precision):
+    """A bundle whose plan assumes a precision for each processor."""
+    two_branches(folder, processors=tuple(precision))
+    bundle = load_bundle(folder)
+    entries = tuple(msgspec.structs.replace(s, planned_precision=precision[s.processor]) for s in bundle.manifest.subgraphs)
+    (folder / "bundle.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(bundle.manifest, subgraphs=entries)))
+    return load_bundle(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [{"cpu": "int8", "gpu": "fp16"}])
+def test_what_is_measured_is_what_the_exported_bundle_gives(tmp_path, precision):
+    bundle = planned(tmp_path / "b", precision)
+    original = Sequential(bundle.file(bundle.manifest.whole)).run
+    found = measure_files(bundle, lambda x: original(x) + 1, FITTED, OTHERS).agreement
+    assert found.precisions == {name: (own,) for name, own in precision.items()}
+    assert found.delegates == dict.fromkeys(precision, "cpu")
+    if set(precision.values()) != {"fp32"}:
+        export_precision(bundle, tmp_path / "lower", precision, FITTED, "synthetic", min_cosine=0.5)
+        bundle = load_bundle(tmp_path / "lower")
+    with Session(bundle, dict.fromkeys(precision, "cpu0")) as session:
+        got = [session.run(x) for x in OTHERS]
+    want = [original(x) + 1 for x in OTHERS]
+    assert found.images == len(OTHERS)
+    assert found.value == np.mean([a.argmax() == b.argmax() for a, b in zip(got, want, strict=True)])
+    difference = np.linalg.norm(np.stack(got) - np.stack(want)) / np.linalg.norm(want)
+    assert found.error == pytest.approx(difference, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_bundle_itself_is_left_as_it_was_and_time_bounds_the_images(tmp_path):
+    bundle = planned(tmp_path / "b", {"cpu": "int8", "gpu": "fp16"})
+    before = {file: file.read_bytes() for file in (tmp_path / "b").rglob("*") if file.is_file()}
+    found = measure_files(bundle, Sequential(bundle.file(bundle.manifest.whole)).run, FITTED, OTHERS, seconds=0.0)
+    assert (found.agreement.images, found.left, found.kept) == (1, len(OTHERS) - 1, {})
+    assert before == {file: file.read_bytes() for file in (tmp_path / "b").rglob("*") if file.is_file()}
+
+
+def test_subgraph_that_has_no_such_form_is_run_in_fp32_and_named(tmp_path):
+    bundle = planned(tmp_path / "b", {"cpu": "fp16", "gpu": "fp32"})
+    large = next(sub for sub in bundle.manifest.subgraphs if sub.processor == "cpu")
+    model = onnx.load(bundle.file(large.file))
+    weight = next(tensor for tensor in model.graph.initializer if len(tensor.dims) == 4)
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(1e7), weight.name))
+    onnx.save(model, bundle.file(large.file))
+    found = measure_files(bundle, Sequential(bundle.file(bundle.manifest.whole)).run, FITTED, OTHERS)
+    assert found.kept.keys() == {large.name}
+    assert "which fp16 does not hold" in found.kept[large.name]
+    assert found.agreement.precisions["cpu"] == ("fp16", "fp32")

@@ -1,3 +1,5 @@
+"""Shares of right and equal answers, their intervals, and the answer that tells them."""
+
 import msgspec
 import numpy as np
 import pytest
@@ -5,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
+from scheduler.bundle.preprocessing import Preprocessing
+from scheduler.runtime.session import Session
+from stretch.evaluation.answer import evaluate_answer, images_answer
+from stretch.evaluation.labels import find_images
 from stretch.evaluation.measure import evaluate
+from stretch.evaluation.shares import share_of
 from stretch.quantize.images import fingerprint
+from tests.scheduler.bundles import two_branches
 
 
 def run(scores, originals, labels):
@@ -38,19 +46,6 @@ def test_shares_are_those_of_sorted_scores(seed, count, classes):
     assert found["top5_overlap"]["value"] == pytest.approx(np.mean(overlap))
 
 
-def test_images_without_labels_count_for_the_agreement_alone():
-    scores = np.eye(6)
-    found = run(scores, scores[::-1], [None, 1, None, None, 4, None])
-    assert found["top1"] == found["original"]["top1"] | {"value": 1.0, "low": found["top1"]["low"], "high": 1.0}
-    assert found["top1"]["images"] == 2
-    assert found["agreement"]["images"] == 6
-
-
-def test_without_labels_there_is_no_accuracy_and_without_an_original_no_agreement():
-    found = run(np.eye(6), None, [None] * 6)
-    assert found == {"top1": None, "top5": None, "original": None, "agreement": None, "top5_overlap": None, "error": None}
-
-
 def test_images_that_calibrated_the_bundle_are_counted():
     images = [(str(i), np.array([i]), None) for i in range(6)]
     known = [fingerprint(x) for _, x, _ in images[:4]]
@@ -72,3 +67,52 @@ def test_output_that_is_no_number_is_refused_with_the_image(value, of):
     scores = (wrong, right) if of == "the bundle" else (right, wrong)
     with pytest.raises(StretchError, match=f"output of {of} for 3 contains NaN or infinity"):
         run(*scores, [0] * 6)
+
+
+@pytest.mark.parametrize(("right", "images"), [(0, 1), (20, 20), (3, 10), (49_998, 50_000)])
+def test_interval_of_whole_images_is_scipys(right, images):
+    stats = pytest.importorskip("scipy.stats")
+    expected = stats.binomtest(right, images).proportion_ci(method="wilson")
+    share = share_of(right, images)
+    assert (share.low, share.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+@given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.just(n), st.floats(0, n))))
+def test_interval_holds_the_share_and_stays_a_share(counted):
+    images, total = counted
+    share = share_of(total, images)
+    assert 0 <= share.low <= share.value == total / images <= share.high <= 1
+    assert share.images == images
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return two_branches(tmp_path_factory.mktemp("answer") / "b")
+
+
+@pytest.fixture
+def images(tmp_path):
+    for name in "01":
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "some.npy", np.zeros((1, 3, 8, 8), np.float32))
+    return tmp_path
+
+
+def answer(bundle, images, labels, original=None, preprocessing=None, warnings=()):
+    """The answer for images of the classes `labels`, on ten scores of which the last is the best."""
+    with Session(bundle, {"gpu": "reference"}) as session:
+        numbered = [(str(i), np.zeros(1), label) for i, label in enumerate(labels)]
+        result = evaluate(lambda x: np.arange(10.0), original, numbered, 10)
+        taken = images_answer(images, find_images(images, 10), 2, result.images)
+        return evaluate_answer(session, taken, preprocessing or Preprocessing(), result, list(warnings))
+
+
+def test_shares_are_those_that_were_counted(bundle, images):
+    found = answer(bundle, images, [9, 5, 0, 9], lambda x: -np.arange(10.0))
+    assert (found.top1.value, found.top5.value, found.top1.images) == (0.5, 0.75, 4)
+    assert (found.original.top1.value, found.original.top5.value) == (0.25, 0.25)
+    # the original answers class 0 alone
+    assert (found.agreement, found.top5_overlap, found.original_classes) == (None, None, 1)
+    turns = iter([-np.arange(10.0), np.arange(10.0)] * 2)
+    found = answer(bundle, images, [9, 5, 0, 9], lambda x: next(turns))
+    assert (found.agreement.value, found.top5_overlap.value, found.original_classes) == (0.5, 0.5, 2)

@@ -1,16 +1,29 @@
+"""A bundle is written whole, its files compute what the module does in torch, and its manifest says what it has."""
+
 import json
 
+import numpy as np
 import onnx
 import pytest
 
 torch = pytest.importorskip("torch")
-import numpy as np  # noqa: E402 - torch may be missing
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
+from scheduler.bundle.statements import MAX_ROUNDING  # noqa: E402
+from scheduler.checks.judge import judge  # noqa: E402
+from scheduler.checks.sample import read_sample  # noqa: E402
+from scheduler.checks.verify import TOLERANCE, random_input, verify_bundle  # noqa: E402
+from scheduler.runtime.distance import MARGIN  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
+from stretch.export.checks import check_export  # noqa: E402
+from stretch.export.subgraph import entry_rows, subgraph_names, subgraph_of  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import scaled_graph  # noqa: E402
@@ -19,10 +32,12 @@ from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.planning.search.cutting import cut_blocks  # noqa: E402
 from stretch.planning.search.merging import merge_stages  # noqa: E402
 from stretch.transform import build  # noqa: E402
-from tests.stretch.designs import identity_design, whole  # noqa: E402
+from tests.effort import examples  # noqa: E402
+from tests.stretch.designs import identity_design, random_designs, whole  # noqa: E402
 from tests.stretch.planning.spaces import make_space  # noqa: E402
 
 pytestmark = pytest.mark.torch
+
 FACTS = BundleFacts(
     "pixel6", False, "random", predicted={"makespan_ms": 1.0}, branch_times={"s1.cpu": (0.5, 1.25)}, precision={"gpu": "fp16"}
 )
@@ -73,13 +88,6 @@ def test_manifest_tells_what_the_planner_knew(captured, tmp_path):
     assert set(raw["controls"]) == {"original"}
 
 
-def test_controls_may_be_left_out(captured, tmp_path):
-    found = captured("tiny_resnet")
-    manifest = export_bundle(tmp_path / "b", found, build(found, identity_design(found.graph)), None, FACTS, "0.1.0", controls=False)
-    assert manifest.controls == {}
-    assert not (tmp_path / "b" / "controls").exists()
-
-
 @pytest.mark.slow
 def test_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
     found = captured("tiny_resnet")
@@ -88,16 +96,6 @@ def test_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
         for name in ("a", "b")
     )
     assert first.files == second.files
-
-
-@pytest.mark.slow
-def test_subgraphs_together_have_the_nodes_of_the_whole(captured, tmp_path):
-    found = captured("tiny_mobilenet")
-    manifest = export_bundle(tmp_path / "b", found, build(found, two_branches(found.graph, "project")), None, FACTS, "0.1.0")
-    whole_nodes = {n.name for n in onnx.load(tmp_path / "b" / "model.onnx").graph.node}
-    parts = [n.name for s in manifest.subgraphs for n in onnx.load(tmp_path / "b" / s.file).graph.node]
-    assert len(parts) == len(set(parts))
-    assert whole_nodes - set(parts) == {j.output for j in manifest.joins}
 
 
 def rows_of_two(graph):
@@ -172,3 +170,91 @@ def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torc
     with Session(load_bundle(tmp_path / "b", check_hashes=True)) as session:
         got = session(x.numpy())
     assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+
+
+@pytest.fixture
+def exported(captured, tmp_path):
+    found = captured("tiny_resnet")
+    model = build(found, identity_design(found.graph))
+    manifest = export_bundle(tmp_path / "b", found, model, model, BundleFacts("pixel6", False, "random"), "0.1.0")
+    return tmp_path / "b", manifest, found, model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "named"), [("model.onnx", "model"), ("subgraphs/s1.cpu.onnx", "s1.cpu"), ("controls/original.onnx", "original")]
+)
+def test_file_that_computes_something_else_is_named(exported, file, named):
+    folder, manifest, found, model = exported
+    proto = onnx.load(folder / file)
+    weight = next(t for t in proto.graph.initializer if t.name.endswith(".weight") and len(t.dims) == 4)
+    weight.raw_data = (np.frombuffer(weight.raw_data, np.float32) * 1.01).astype(np.float32).tobytes()
+    onnx.save(proto, folder / file)
+    with pytest.raises(StretchError, match=f"export of `{named}` differs"):
+        check_export(folder, manifest, found, model, model)
+
+
+def test_weights_that_blow_roundings_up_are_told_from_a_wrong_file(captured, tmp_path):
+    found = captured("tiny_resnet")
+    model = build(found, identity_design(found.graph))
+    with torch.no_grad():
+        # sines of large numbers: two inputs that differ in the last bit give outputs that have nothing in common
+        model.register_forward_hook(lambda module, given, output: torch.sin(output * 1e9))
+    with pytest.raises(StretchError, match=r"is off by .* in float64: this network amplifies rounding errors"):
+        export_bundle(tmp_path / "b", found, model, None, BundleFacts("pixel6", False, "random"), "0.1.0")
+
+
+class Cancelling(nn.Module):
+    """Sums of large numbers that cancel: what is left is as large as what the order of the sums changes makes it uncertain."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.stem, self.body, self.head = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.Conv2d(32, 4, 1)
+        with torch.no_grad():
+            self.head.weight[:, :16], self.head.weight[:, 16:] = size, -size
+            self.head.weight[:, 16:] += torch.randn(4, 16, 1, 1)
+
+    def forward(self, x):
+        y = self.stem(x)
+        z = self.body(y)
+        return self.head(torch.cat([z, z], 1))
+
+
+def test_differences_that_the_order_of_float_sums_explains_are_no_fault_and_others_are(tmp_path):
+    torch.manual_seed(0)
+    captured = capture(Cancelling(1e4).eval(), (1, 3, 24, 24), "cancelling")
+    model = build(captured, identity_design(captured.graph))
+    manifest = export_bundle(tmp_path / "b", captured, model, None, BundleFacts("pixel6", False, "random"), "0.1.0")
+    checks = manifest.checks
+    (own,) = [checks["rounding"][name] for name in manifest.outputs]
+    assert TOLERANCE < checks["max_error"] <= checks["tolerance"]
+    assert TOLERANCE < own < MAX_ROUNDING
+    assert verify_bundle(tmp_path / "b").ok
+    with Session(tmp_path / "b") as session:
+        judge(session, random_input(load_bundle(tmp_path / "b"), 3))
+    proto = onnx.load(tmp_path / "b" / "model.onnx")
+    bias = next(t for t in proto.graph.initializer if t.name.endswith("head.bias"))
+    largest = np.abs(read_sample(checks).values).max()
+    bias.raw_data = (np.frombuffer(bias.raw_data, np.float32) + 10 * MARGIN * own * largest).astype(np.float32).tobytes()
+    onnx.save(proto, tmp_path / "b" / "model.onnx")
+    with pytest.raises(StretchError, match=r"export of `model` differs .* output$"):
+        check_export(tmp_path / "b", manifest, captured, model, None)
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(25))
+@given(st.data())
+def test_subgraphs_have_every_operator_but_joins_once_and_read_what_others_write(captured, data):
+    found = captured("tiny_resnet")
+    graph = scaled_graph(found.graph, data.draw(random_designs(found.graph)))
+    pieces = {name: subgraph_of(graph, name) for name in subgraph_names(graph)}
+    inside = [op.name for piece in pieces.values() for op in piece.ops if op.kind != "input"]
+    joins = {op.name for op in graph.ops if op.tags.get("meeting_point") == "true"}
+    assert len(inside) == len(set(inside))
+    assert set(inside) == {op.name for op in graph.ops if op.kind != "input"} - joins
+    there = {graph.input.name} | joins
+    for name, piece in pieces.items():
+        assert {op.name for op in piece.inputs} <= there
+        there |= set(piece.outputs)
+        assert entry_rows(graph, name) is None
+    assert graph.output in there

@@ -19,13 +19,12 @@ from scheduler.formats.onnx import OnnxFile  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.channels import ROUNDED, TAKEN, is_divided, scales_of, statements, whole_of  # noqa: E402
+from stretch.export.channels import TAKEN, is_divided, statements, whole_of  # noqa: E402
 from stretch.export.onnx import weights_of  # noqa: E402
 from stretch.export.precision import export_precision  # noqa: E402
 from stretch.export.staging import file_entry, write_manifest  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, undivided  # noqa: E402
 from stretch.planning.network.segments import cut_segment  # noqa: E402
-from stretch.quantize.qdq import quantise  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.effort import examples  # noqa: E402
 from tests.stretch.channel_networks import Pair, divided, in_channels, networks, small, small_in_channels  # noqa: E402
@@ -73,32 +72,14 @@ def equal_in_int8(folder, found, design):
     return all(np.array_equal(a, b) for a, b in zip(results(mine, images), results(theirs, images), strict=True))
 
 
-@pytest.mark.slow
-def test_output_channels_of_a_network_in_int8_are_the_whole_to_the_last_bit(tmp_path):
-    found = small()
-    design = small_in_channels(found.graph, ("channels",))
-    assert sum(not part.whole for part in design.segments) >= 5
-    assert equal_in_int8(tmp_path, found, design)
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(3), phases=UNSHRUNK)
-@given(data=st.data())
-def test_output_channels_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
-    found = data.draw(networks())
-    design = data.draw(divided(found.graph, joins=("channels",)))
-    assume(not clips_what_arrives(found, design))
-    assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, design)
-
-
 def test_what_is_left_of_a_concatenation_is_rounded_as_the_concatenation_is(tmp_path):
     torch.manual_seed(0)
     left = nn.Sequential(nn.Conv2d(8, 2, 3, padding=1), nn.GELU())
     net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), Pair(left, nn.Conv2d(8, 6, 1)), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    found = capture(net.eval(), (1, 3, 9, 9), "pair")
-    parts = [cut_segment(found.graph, name, *ends) for name, ends in (("a", ("input", "0")), ("b", ("0", "cat")), ("c", ("cat", "3")))]
+    captured = capture(net.eval(), (1, 3, 9, 9), "pair")
+    parts = [cut_segment(captured.graph, name, *ends) for name, ends in (("a", ("input", "0")), ("b", ("0", "cat")), ("c", ("cat", "3")))]
     segments = (whole(parts[0]), in_channels(parts[1], "channels", [0, 2, 8]), whole(parts[2]))
-    assert equal_in_int8(tmp_path, found, BranchDesign("pair", "test", segments))
+    assert equal_in_int8(tmp_path, captured, BranchDesign("pair", "test", segments))
 
 
 @pytest.mark.slow
@@ -142,17 +123,6 @@ def hidden(folder, processors=("cpu", "gpu")):
     return found, written(folder / "sums", found, replace(design, segments=parts))
 
 
-@pytest.mark.slow
-def test_partial_sums_stay_in_float_and_the_record_says_why(tmp_path):
-    found, bundle = hidden(tmp_path)
-    images = images_of(found)
-    made = in_int8(bundle, images)
-    sums = {sub.name for sub in bundle.manifest.subgraphs if any(sub.output in join.inputs for join in bundle.manifest.joins)}
-    assert len(sums) >= 6
-    assert {sub.name for sub in made.manifest.subgraphs if sub.precision == "fp32"} == sums
-    assert made.manifest.checks["precision"]["kept_fp32"] == dict.fromkeys(sums, ROUNDED)
-
-
 def test_partial_sum_on_a_processor_of_integers_is_refused(tmp_path):
     found, bundle = hidden(tmp_path, ("cpu", "dsp"))
     with pytest.raises(InfeasibleError, match="cannot be quantised: it computes a partial sum") as caught:
@@ -186,17 +156,6 @@ def test_file_that_does_not_state_what_it_has_is_refused(tmp_path):
     write_manifest(bundle.path, msgspec.structs.replace(bundle.manifest, files=files))
     with pytest.raises(StretchError, match=r"states nothing readable in `stretch\.taken`"):
         whole_of(load_bundle(bundle.path), sub)
-
-
-@pytest.mark.slow
-def test_scales_of_a_quantised_model_are_found_under_the_names_of_its_tensors(tmp_path):
-    found = small()
-    bundle = written(tmp_path / "w", found, undivided(small_in_channels(found.graph)))
-    model = onnx.load(bundle.file(bundle.manifest.subgraphs[0].file))
-    scales = scales_of(quantise(model, images_of(found)))
-    assert {model.graph.input[0].name, model.graph.output[0].name} <= set(scales)
-    assert all(scale.size == zero.size == 1 for scale, zero in scales.values())
-    assert scales_of(quantise(model, images_of(found, 1), scales)) == scales
 
 
 @pytest.mark.slow

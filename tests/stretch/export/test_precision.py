@@ -1,3 +1,5 @@
+"""A bundle again in lower precision: what changes, what that loses, and what is refused."""
+
 import dataclasses
 import hashlib
 import shutil
@@ -15,11 +17,14 @@ from scheduler.bundle.manifest import FileEntry
 from scheduler.checks.verify import verify_bundle
 from scheduler.delegates import DspDelegate
 from scheduler.runtime.session import Session
+from stretch.export.answer import ChipSignature, aot_answer, contexts_answer
+from stretch.export.lowering import LAYER_IMAGES, Lowering
 from stretch.export.precision import export_precision, planned_precision
-from stretch.quantize.compare import loss
+from stretch.export.tflite.aot import Compiled
+from stretch.quantize.compare import Loss, loss
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import replay, runner
-from tests.predictors.specified import kept
+from tests.onnx_runtime import output
 from tests.scheduler.bundles import stating, two_branches
 
 IMAGES = synthetic_images((1, 3, 8, 8), 16)
@@ -156,16 +161,6 @@ def test_loss_above_the_bound_is_refused_by_name_and_nothing_is_written(floats, 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_repair_keeps_what_loses_too_much_in_fp32_on_a_processor_that_computes_it(floats, tmp_path):
-    made = written(floats, tmp_path / "out", min_cosine=0.99999999, repair=True)
-    assert made.kept.keys() == made.moved.keys() == {"s1.dsp", "s2.dsp"}
-    manifest = load_bundle(tmp_path / "out").manifest
-    assert {s.precision for s in manifest.subgraphs} == {"fp32"}
-    assert {s.processor for s in manifest.subgraphs} == {"cpu", "gpu"}
-    assert verify_bundle(tmp_path / "out").ok
-
-
 def spoilt(floats, tmp_path):
     """The bundle with a dsp branch of which one channel's range swamps the others."""
     bundle = shutil.copytree(floats, tmp_path / "spoilt")
@@ -205,15 +200,11 @@ def test_spoilt_subgraph_is_refused_without_repair(floats, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("precision", "told"),
-    [
-        ({"npu": "int8"}, "does not use"),
-        ({"dsp": "int4"}, "is no precision"),
-        ({"dsp": "fp32"}, "nothing to export"),
-    ],
+    ("precision", "sentence"),
+    [({"npu": "int8"}, "does not use"), ({"dsp": "int4"}, "is no precision"), ({"dsp": "fp32"}, "nothing to export")],
 )
-def test_precisions_that_cannot_be_written_are_usage_errors(floats, tmp_path, precision, told):
-    with pytest.raises(UsageError, match=told):
+def test_precisions_that_cannot_be_written_are_usage_errors(floats, tmp_path, precision, sentence):
+    with pytest.raises(UsageError, match=sentence):
         written(floats, tmp_path / "out", precision)
 
 
@@ -265,31 +256,6 @@ def test_dsp_agrees_with_fp32_beside_the_other_processors(floats, int8, tmp_path
             assert np.argmax(arrays["y"]) == np.argmax(expected["y"])
 
 
-@pytest.mark.torch
-@pytest.mark.qnn
-@pytest.mark.slow
-def test_fp32_on_the_cpu_and_int8_on_the_dsp_overlap_in_a_stretched_network(tmp_path):
-    from stretch.api import branch
-    from stretch.planning.config import PlanConfig
-
-    config = PlanConfig(processors=("cpu", "dsp"), alpha=5.0)
-    branch("tiny_resnet", kept("mi9"), out=tmp_path / "fp32", config=config, weights="none", input_shape=(1, 3, 96, 96), controls=False)
-    images = synthetic_images((1, 3, 96, 96), 8)
-    export_precision(load_bundle(tmp_path / "fp32"), tmp_path / "int8", {"dsp": "int8"}, images, "synthetic")
-    manifest = load_bundle(tmp_path / "int8").manifest
-    runs = {s.name: runner(str(tmp_path / "fp32" / s.file)) for s in manifest.subgraphs}
-    with Session(tmp_path / "int8", delegates={"dsp": DspDelegate(tmp_path / "cache")}) as session:
-        arrays = session.tensors(images[0])
-        expected = replay(manifest, runs, images[0])
-        for sub in manifest.subgraphs:
-            assert loss([(expected[sub.output], arrays[sub.output])]).cosine >= 0.999, sub.name
-        overlaps = []
-        for _ in range(20):  # other processes may keep one of the cores from an inference
-            session.run(images[0])
-            overlaps.append(session.trace.overlap_ms("cpu", "dsp"))
-    assert max(overlaps) > 0
-
-
 def test_tflite_file_of_the_fp32_subgraphs_is_left_out(floats, tmp_path):
     from stretch.export.tflite.bundle import export_tflite
 
@@ -311,3 +277,51 @@ def test_agreement_of_the_files_that_were_run_is_not_that_of_the_new_ones(floats
     bundle = dataclasses.replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, agreement=agreement))
     made = export_precision(bundle, tmp_path / "made", {"dsp": "int8"}, IMAGES, "synthetic").manifest
     assert made.agreement == msgspec.structs.replace(agreement, bundle=None)
+
+
+LOWERING_IMAGES = synthetic_images((1, 3, 8, 8), 8)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return load_bundle(two_branches(tmp_path_factory.mktemp("lowering") / "b", processors=("cpu", "dsp", "gpu")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+def test_loss_is_that_of_the_output_given_what_the_float_form_reads(bundle, precision):
+    first = next(sub for sub in bundle.manifest.subgraphs if sub.inputs == bundle.manifest.inputs)
+    lowered = Lowering(bundle, {first.name: precision}, LOWERING_IMAGES, lambda *_: None).lower(first)
+    want = np.stack([output(bundle.file(first.file), x) for x in LOWERING_IMAGES])
+    got = np.stack([output(lowered.model.SerializeToString(), x) for x in LOWERING_IMAGES])
+    assert lowered.precision == precision
+    assert (lowered.edges is None) == (precision == "fp16")
+    assert lowered.loss.snr_db == pytest.approx(20 * np.log10(np.linalg.norm(want) / np.linalg.norm(want - got)), abs=1.0)
+    assert len(LOWERING_IMAGES) > LAYER_IMAGES
+    assert lowered.layers
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A bundle whose dsp is int8, and what its export came to."""
+    folder = tmp_path_factory.mktemp("answer")
+    floats = load_bundle(two_branches(folder / "floats", processors=("cpu", "dsp")))
+    export = export_precision(floats, folder / "int8", {"dsp": "int8"}, synthetic_images((1, 3, 8, 8), 8), "synthetic")
+    return folder / "int8", export
+
+
+def test_code_for_chips_is_told_by_chip_and_subgraph(made):
+    folder, export = made
+    checked = {**export.manifest.checks, "contexts": {"some": 1}, "aot": {"other": 2}}
+    manifest = type(export.manifest)(**{**{f: getattr(export.manifest, f) for f in export.manifest.__struct_fields__}, "checks": checked})
+    losses = {"one": {"a": Loss(0.5, 3.0), "b": Loss(1.0, 60.0)}, "two": {"a": Loss(0.25, 1.0)}}
+    contexts = contexts_answer(folder, manifest, losses, [])
+    assert [(each.chip, each.name, each.cosine) for each in contexts.subgraphs] == [
+        ("one", "a", 0.5),
+        ("one", "b", 1.0),
+        ("two", "a", 0.25),
+    ]
+    assert (contexts.format, contexts.checks) == ("qnn", {"some": 1})
+    aot = aot_answer(folder, manifest, {"one": {"a": Compiled(7, losses["one"]["a"])}}, [])
+    assert aot.subgraphs == [ChipSignature(name="a", chip="one", operators=7, cosine=0.5, snr_db=3.0)]
+    assert (aot.format, aot.checks) == ("tflite", {"other": 2})

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input, verify_bundle
 from scheduler.delegates import DspDelegate
@@ -57,21 +57,3 @@ def test_chip_that_the_bundle_has_no_code_for_is_named(compiled):
 def test_float_bundle_has_nothing_to_compile(floats, tmp_path):
     with pytest.raises(UsageError, match="no int8 subgraph on a dsp"):
         export_contexts(floats, tmp_path / "out", ["sm8350"])
-
-
-def test_unknown_chip_is_refused_before_anything_is_written(int8, tmp_path):
-    with pytest.raises(UnknownNameError, match="sm1"):
-        export_contexts(int8, tmp_path / "out", ["sm1"])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_bundle_does_not_replace_the_one_it_is_made_from(int8):
-    with pytest.raises(UsageError, match="cannot replace"):
-        export_contexts(int8, int8.path, ["sm8350"])
-
-
-@pytest.mark.slow
-def test_code_for_another_chip_is_added_to_what_is_there(compiled, tmp_path):
-    export_contexts(compiled, tmp_path / "both", ["sm8450"])
-    both = load_bundle(tmp_path / "both", check_hashes=True).manifest
-    assert both.contexts.keys() == both.checks["contexts"].keys() == {"sm8350", "sm8450"}

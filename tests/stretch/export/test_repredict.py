@@ -77,20 +77,6 @@ def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exporte
             assert (each["ratio"], each["low"], each["high"]) == pytest.approx((rival.ratio, rival.low, rival.high), rel=1e-5)
 
 
-@pytest.mark.slow
-def test_bundle_in_the_planned_precisions_is_predicted_as_it_was(planned):
-    bundle = load_bundle(planned)
-    as_planned = tuple(msgspec.structs.replace(sub, precision=sub.planned_precision) for sub in bundle.manifest.subgraphs)
-    again = repredict(msgspec.structs.replace(bundle.manifest, subgraphs=as_planned), bundle.file)
-    for key in SAME:
-        assert again.predicted[key] == near(bundle.manifest.predicted[key]), key
-    for now, then in zip(again.subgraphs, bundle.manifest.subgraphs, strict=True):
-        assert now.predicted_ms == pytest.approx(then.predicted_ms)
-        assert {n: a.ms for n, a in now.alternatives.items()} == pytest.approx({n: a.ms for n, a in then.alternatives.items()})
-    # the planner looks for the fastest sequential network, the file is one of them
-    assert again.predicted["sequential_same_macs_ms"] == pytest.approx(bundle.manifest.predicted["sequential_same_macs_ms"], rel=0.05)
-
-
 def test_subgraphs_alternatives_and_trace_are_of_the_files(exported):
     manifest = load_bundle(exported).manifest
     predictor = LatencyPredictor(MI9)
@@ -130,38 +116,6 @@ def test_profile_that_is_gone_leaves_no_prediction(planned):
     assert all(sub.predicted_ms is None and not sub.alternatives for sub in made.subgraphs)
 
 
-@pytest.mark.slow
-def test_subgraph_that_moved_to_the_host_is_predicted_there(planned):
-    bundle = load_bundle(planned)
-    moved = tuple(msgspec.structs.replace(sub, processor="cpu") if sub.processor == "dsp" else sub for sub in bundle.manifest.subgraphs)
-    made = repredict(msgspec.structs.replace(bundle.manifest, subgraphs=moved), bundle.file)
-    predictor = LatencyPredictor(MI9)
-    for sub in made.subgraphs:
-        assert sub.predicted_ms == predictor.predict(open_onnx(bundle.file(sub.file)).graph, "cpu", "fp32").computing_ms
-    assert made.predicted["makespan_ms"] == predicted_trace(made, MI9).makespan_ms
-    assert made.predicted["efficiency"] <= 1 + 1e-9
-
-
-@pytest.mark.slow
-def test_command_line_tells_the_new_prediction(planned, tmp_path, capsys):
-    out = tmp_path / "out"
-    told = call(capsys, "export", planned, "--precision", "cpu=fp32,dsp=int8", "--out", out)
-    predicted = load_bundle(out).manifest.predicted
-    assert f"predicted on mi9: {predicted['makespan_ms']:.2f} ms, {predicted['speedup']:.2f}× the best single processor" in told.out
-    data = json.loads(call(capsys, "export", planned, "--precision", "cpu=fp32,dsp=int8", "--out", out, "--json").out)
-    assert (data["predicted"], data["recommended"], data["device"]) == (predicted, load_bundle(out).manifest.recommended, "mi9")
-
-
-@pytest.mark.slow
-def test_profile_that_is_gone_is_said(planned, tmp_path, capsys):
-    path = shutil.copytree(planned, tmp_path / "b")
-    file = path / "bundle.json"
-    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(load_bundle(path).manifest, device="gone")))
-    data = json.loads(call(capsys, "export", path, "--precision", "dsp=int8", "--out", tmp_path / "out", "--json").out)
-    assert data["predicted"] == {}
-    assert any("the profile gone cannot be read here" in warning for warning in data["warnings"])
-
-
 def test_explain_predicts_what_the_files_are(planned, exported, capsys):
     predictor = LatencyPredictor(MI9)
     for path in (planned, exported):
@@ -173,14 +127,3 @@ def test_explain_predicts_what_the_files_are(planned, exported, capsys):
     data = json.loads(call(capsys, "explain", planned, "--device", "mi9", "--json").out)
     assert "in fp32, which the file is; planned was int8" in data["processors"]["cpu"]["reason"]
     assert "in int8, for it does not run fp32, which the file is" in data["processors"]["dsp"]["reason"]
-
-
-@pytest.mark.slow
-def test_control_that_would_have_to_be_trained_stays_told_only(planned):
-    bundle = load_bundle(planned)
-    named = msgspec.structs.replace(bundle.manifest, predicted={**bundle.manifest.predicted, "told": ["sequential_same_macs"]})
-    before, after = (repredict(each, lambda name: planned / name) for each in (bundle.manifest, named))
-    assert before.predicted["told"] == []
-    assert after.predicted["told"] == ["sequential_same_macs"]
-    assert after.recommended != "sequential_same_macs"
-    assert after.predicted["comparisons"] == before.predicted["comparisons"]

@@ -69,15 +69,6 @@ def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_p
     assert b"stretch.ranges" not in again.file("subgraphs/s1.cpu.onnx").read_bytes()
 
 
-@pytest.mark.slow
-def test_bundle_may_take_its_own_place(made):
-    bundle, found, model = made
-    export_reweighed(bundle, bundle.path, found, model, TRAINED, agreeing=lambda files: None)
-    assert load_bundle(bundle.path, check_hashes=True).manifest.weights == TRAINED
-    # whoever has opened the earlier one still has all of it
-    assert bundle.file("model.onnx").is_file()
-
-
 def test_failure_before_the_end_leaves_what_was_there(made):
     bundle, found, model = made
     before = tree(bundle.path.parent)

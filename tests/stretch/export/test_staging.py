@@ -1,3 +1,5 @@
+"""A bundle appears whole in its place or not at all, and what others have there stays."""
+
 import errno
 import os
 import re
@@ -13,6 +15,7 @@ from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input, verify_bundle
 from scheduler.runtime.session import Session
+from stretch.export.exchange import exchange, place
 from stretch.export.staging import UNFINISHED, check_target, copy_files, file_entry, staged, write_manifest
 from tests.scheduler.bundles import two_branches
 
@@ -66,13 +69,6 @@ def test_earlier_bundle_is_replaced(tmp_path):
     write(two_branches(tmp_path / "bundle"), new)
     assert load_bundle(tmp_path / "bundle", check_hashes=True).manifest == new.manifest
     assert "s1.gpu.onnx" not in os.listdir(tmp_path / "bundle")
-    assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
-
-
-def test_empty_folder_becomes_a_bundle(tmp_path):
-    (tmp_path / "bundle").mkdir()
-    write(tmp_path / "bundle", bundle_of(tmp_path / "new"))
-    assert load_bundle(tmp_path / "bundle", check_hashes=True)
     assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
 
 
@@ -251,20 +247,6 @@ def test_interrupt_between_two_steps_brings_the_earlier_bundle_back(tmp_path, mo
     assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
 
 
-@pytest.mark.parametrize("make", ["file", "link"])
-def test_target_that_is_no_folder_is_refused(tmp_path, make):
-    target = tmp_path / "bundle"
-    target.write_text("") if make == "file" else target.symlink_to(tmp_path)
-    with pytest.raises(StretchError, match="is no folder"):
-        check_target(target)
-
-
-def test_parent_that_is_a_file_is_refused(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(StretchError, match="cannot write the bundle"):
-        check_target(tmp_path / "file" / "bundle")
-
-
 @pytest.mark.parametrize(("code", "hint"), [(errno.ENOSPC, "free some space"), (errno.EACCES, "writable")])
 def test_error_of_the_file_system_becomes_one_sentence(tmp_path, code, hint):
     def write():
@@ -283,3 +265,36 @@ def test_files_of_a_bundle_are_copied_with_their_hashes_but_those_left_out(tmp_p
     assert copied == {name: entry for name, entry in bundle.manifest.files.items() if name != "stem.onnx"}
     assert copied == {name: file_entry(tmp_path / "copy" / name) for name in copied}
     assert not (tmp_path / "copy" / "stem.onnx").exists()
+
+
+def folder(path):
+    path.mkdir()
+    (path / path.name).touch()
+    return path
+
+
+def test_two_folders_trade_names(tmp_path):
+    a, b = folder(tmp_path / "a"), folder(tmp_path / "b")
+    assert exchange(a, b)
+    assert (a / "b").exists()
+    assert (b / "a").exists()
+
+
+def test_exchange_with_a_name_that_nobody_has_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        exchange(folder(tmp_path / "a"), tmp_path / "b")
+    assert (tmp_path / "a" / "a").exists()
+
+
+@pytest.mark.parametrize("taken", ["folder", "empty", "file"])
+def test_name_that_is_taken_stays_with_who_has_it(tmp_path, taken):
+    b = tmp_path / "b"
+    if taken == "folder":
+        folder(b)
+    elif taken == "empty":
+        b.mkdir()
+    else:
+        b.write_text("")
+    assert not place(folder(tmp_path / "a"), b)
+    assert (tmp_path / "a" / "a").exists()
+    assert not (b / "a").exists()

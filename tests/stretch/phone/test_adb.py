@@ -18,7 +18,7 @@ def phone(adb):
 
 
 @pytest.mark.parametrize(
-    ("transcript", "error", "told"),
+    ("transcript", "error", "sentence"),
     [
         ("none.json", StretchError, "adb sees no device"),
         ("several.json", UsageError, "adb sees 2 devices: R5CT, emulator-5554"),
@@ -28,9 +28,9 @@ def phone(adb):
         ("no_server.json", StretchError, "cannot list devices: failed to check server version: cannot connect to daemon"),
     ],
 )
-def test_why_no_phone_is_ready_is_told_in_one_sentence(adb, transcript, error, told):
+def test_why_no_phone_is_ready_is_told_in_one_sentence(adb, transcript, error, sentence):
     adb.plays(transcript)
-    with pytest.raises(error, match=told.replace("`", "`")) as caught:
+    with pytest.raises(error, match=sentence.replace("`", "`")) as caught:
         find_phone(None, 60)
     assert "\n" not in caught.value.message
     adb.ended()
@@ -45,7 +45,7 @@ def test_the_only_device_or_the_one_that_was_named_is_taken(adb):
         find_phone("other", 60)
 
 
-@pytest.mark.parametrize("serial", ["-d", "--help", "", "a b", "a;reboot", "a\nb"])
+@pytest.mark.parametrize("serial", ["-d", "a;reboot", "a\nb"])
 def test_a_serial_that_cannot_be_one_never_reaches_adb(adb, serial):
     adb.plays([])
     with pytest.raises(UsageError, match="is no serial of a device"):
@@ -64,13 +64,6 @@ def test_without_adb_the_package_to_install_is_named(monkeypatch, tmp_path):
 def test_words_of_a_command_stay_words_on_the_phone(adb, phone):
     adb.plays([{"call": ["-s", "R5CT", "shell", "echo 'a b' ';rm -rf x' '$HOME'"], "out": "said\n"}])
     assert phone.shell(["echo", "a b", ";rm -rf x", "$HOME"]) == "said\n"
-    adb.ended()
-
-
-def test_a_folder_on_the_phone_is_removed_after_use(adb, phone):
-    adb.plays([{"call": shell(["mkdir", "{folder}"])}, {"call": shell(["rm", "-rf", "{folder}"])}])
-    with workspace(phone) as same:
-        assert same.folder.startswith("/data/local/tmp/nn-stretch-")
     adb.ended()
 
 
@@ -110,24 +103,7 @@ def test_a_file_that_was_pulled_is_whole_or_not_there(adb, phone, tmp_path):
     adb.ended()
 
 
-def test_a_full_phone_is_told(adb, phone, tmp_path):
-    (tmp_path / "file").write_text("content")
-    said = "adb: error: failed to copy 'file' to '/data/local/tmp/file': remote couldn't write to file: No space left on device\n"
-    adb.plays([{"call": ["-s", "R5CT", "push", "{here}", f"{phone.folder}/file"], "takes": "content", "err": said, "code": 1}])
-    with pytest.raises(StretchError, match="no space left there"):
-        phone.push(tmp_path / "file", "file")
-    with pytest.raises(StretchError, match="there is no file"):
-        phone.push(tmp_path / "none", "file")
-    adb.ended()
-
-
 def test_a_call_that_does_not_end_is_ended(adb, phone):
     adb.plays([{"call": shell(["ls"]), "hangs": True}])
     with pytest.raises(StretchError, match="did not end within 2 s"):
         phone.shell(["ls"], limit=2.0)
-
-
-def test_what_a_program_says_of_missing_devices_is_not_taken_for_adbs_word(adb, phone):
-    adb.plays([{"call": shell(["run"]), "out": "error: no devices/emulators found\n", "code": 3}])
-    ended = phone.attempt(["run"], "run")
-    assert (ended.code, ended.reason) == (3, "no devices/emulators found")

@@ -1,25 +1,27 @@
+"""A bundle measured on a phone, signature by signature and as a whole."""
+
+import base64
 import dataclasses
-import math
-import shutil
+import json
 
 import numpy as np
 import pytest
 
-from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
-from predictors.fits import write_fits
-from predictors.fitting.fit import fit_device
 from predictors.measurements.networks import load_measurements
-from predictors.predictor import LatencyPredictor
+from scheduler.runtime.session import Session
 from stretch.phone.measure import PhoneRequest, measure
 from tests.scheduler.bundles import two_branches
 from tests.stretch.phone.adb import Player, shell
-from tests.stretch.phone.bundles import BENCHMARK, END, START, command, made, ms_of, timed
+from tests.stretch.phone.bundles import BENCHMARK, END, SERIAL, START, command, made, ms_of, timed
 
 pytest.importorskip("ai_edge_litert")
+
+
 pytestmark = pytest.mark.torch
 
 CPU, GPU = ("--use_xnnpack=true",), ("--use_gpu=true",)
+
 #: The Mi 9's default core set, 3med, has three cores.
 THREADS = 3
 CPU_SPEED, GPU_SPEED = 4000.0, 9000.0
@@ -89,31 +91,6 @@ def test_every_signature_is_timed_on_cpu_and_gpu_and_kept_as_measurements(bundle
     assert len(table.kernels) == len(answer.signatures)
 
 
-@pytest.mark.slow
-def test_what_was_measured_leads_to_a_fit_of_the_phones_own_speed(measured, tmp_path):
-    table = load_measurements(measured[1])
-    found = fit_device(table, load_device("mi9"), "Pixel-6")
-    assert {(each.fit.processor, each.fit.precision) for each in found} == {("cpu", "fp32"), ("gpu", "fp16")}
-    source = tmp_path / "mine.toml"
-    source.write_text(profile_path("mi9").read_text().replace('id = "mi9"', 'id = "mine"'))
-    write_fits(tmp_path / "mine.fit.json", "mine", "stretch fit", [each.fit for each in found])
-    predictor = LatencyPredictor(load_device(str(source)))
-    shipped = LatencyPredictor(load_device("mi9"))
-    errors = {"mine": [], "shipped": []}
-    for row in table.latencies:
-        where = (table.graphs[row.network], f"{row.processor}[{row.core_set}]", row.precision)
-        for name, each in (("mine", predictor), ("shipped", shipped)):
-            errors[name].append(abs(math.log(each.predict(*where).ms / row.ms)))
-    assert sum(errors["mine"]) < 0.5 * sum(errors["shipped"])
-    assert sum(errors["mine"]) / len(errors["mine"]) < 0.25
-
-
-def profile_path(device):
-    from predictors.devices import PROFILE_FOLDER
-
-    return PROFILE_FOLDER / f"{device}.toml"
-
-
 def test_what_does_not_run_as_a_whole_is_told_and_not_kept(adb, phone_request, tmp_path):
     bundle = made(tmp_path / "small", lambda path: two_branches(path, 1, ("cpu", "gpu")))
     calls = [*START, *BENCHMARK]
@@ -136,48 +113,6 @@ def test_what_does_not_run_as_a_whole_is_told_and_not_kept(adb, phone_request, t
     assert len(kept) == len(gpu) - 2
 
 
-@pytest.mark.slow
-def test_cores_runs_and_core_set_reach_the_phone(bundle, adb, phone_request):
-    one = bundle.manifest.subgraphs[0]
-    how = {"runs": 7, "warmup": 1, "mask": ("taskset", "80")}
-    gone = {"call": command(one.name, CPU, 1, **how), "err": "adb: error: device offline\n", "code": 1}
-    adb.plays([*START, *BENCHMARK, gone, *END])
-    with pytest.raises(StretchError, match=f"cannot measure {one.name} on cpu.1large.: the device is gone"):
-        measure(bundle, dataclasses.replace(phone_request, runs=7, warmup=1, cores="7", core_set="1large"), x_of(bundle))
-    adb.ended()
-
-
-@pytest.mark.slow
-def test_a_phone_that_goes_away_leaves_whole_measurements_behind(bundle, adb, phone_request):
-    first, second = bundle.manifest.subgraphs[:2]
-    gone = {"err": "adb: error: device 'R5CT' not found\n", "code": 1}
-    calls = [*START, *BENCHMARK, *timed(first, CPU, THREADS, CPU_SPEED), *timed(first, GPU, 1, GPU_SPEED, delegate="GPU")]
-    adb.plays([*calls, {"call": command(second.name, CPU, THREADS), **gone}, {"call": END[0]["call"], **gone}])
-    with pytest.raises(StretchError, match="the device is gone") as caught:
-        measure(bundle, phone_request, x_of(bundle))
-    adb.ended()
-    assert "may still be on the phone" in caught.value.hint
-    assert [row.network for row in load_measurements(phone_request.measurements).latencies] == [f"tiny:{first.name}"] * 2
-
-
-@pytest.mark.parametrize(("transcript", "told"), [("no_space.json", "no space left there"), ("gone.json", "the device is gone")])
-def test_nothing_is_written_here_where_nothing_was_measured(bundle, adb, phone_request, transcript, told):
-    adb.plays(transcript)
-    with pytest.raises(StretchError, match=told):
-        measure(bundle, phone_request, x_of(bundle))
-    adb.ended()
-    assert not phone_request.measurements.exists()
-
-
-@pytest.mark.slow
-def test_a_phone_is_not_measured_twice_into_one_folder(bundle, measured, adb, phone_request):
-    shutil.copytree(measured[1], phone_request.measurements)
-    adb.plays(START[:3])
-    with pytest.raises(StretchError, match=r"has a time of tiny:stem on cpu.* already"):
-        measure(bundle, phone_request, x_of(bundle))
-    adb.ended()
-
-
 def test_files_are_looked_for_before_the_phone(bundle, adb, phone_request, tmp_path):
     adb.plays([])
     for change, error, told in (
@@ -192,25 +127,6 @@ def test_files_are_looked_for_before_the_phone(bundle, adb, phone_request, tmp_p
         with pytest.raises(error, match=told):
             measure(bundle, dataclasses.replace(phone_request, **change), x_of(bundle))
     assert adb.log == []
-
-
-@pytest.mark.slow
-def test_libraries_go_beside_the_program_and_let_an_npu_be_measured(adb, phone_request, tmp_path):
-    bundle = made(tmp_path / "small", lambda path: two_branches(path, 1, ("cpu", "dsp")), {"dsp": "int8"})
-    folder = tmp_path / "libraries"
-    folder.mkdir()
-    (folder / "libLiteRtDispatch_Qualcomm.so").write_text("library")
-    npu = ("--use_npu=true", "--dispatch_library_path={folder}", "--compiler_plugin_library_path={folder}")
-    calls = [*START, {"call": ["-s", "R5CT", "push", "{here}", "{folder}/libLiteRtDispatch_Qualcomm.so"], "takes": "library"}, *BENCHMARK]
-    for sub in bundle.manifest.subgraphs:
-        calls += timed(sub, CPU, THREADS, CPU_SPEED)
-        calls += timed(sub, npu, 1, GPU_SPEED, delegate="NPU") if sub.precision == "int8" else timed(sub, GPU, 1, GPU_SPEED, delegate="GPU")
-    adb.plays([*calls, *END])
-    measure(bundle, dataclasses.replace(phone_request, libraries=folder), x_of(bundle))
-    adb.ended()
-    found = {(row.network, row.processor, row.precision) for row in load_measurements(phone_request.measurements).latencies}
-    assert ("tiny:s1.dsp", "dsp", "int8") in found
-    assert ("tiny:s1.cpu", "dsp", "int8") not in found
 
 
 def test_a_name_that_a_shell_would_obey_is_one_word_on_the_phone(adb, phone_request, tmp_path):
@@ -236,5 +152,106 @@ def test_a_name_that_a_shell_would_obey_is_one_word_on_the_phone(adb, phone_requ
     assert "'--signature_to_run_for=s1;reboot'" in adb.log[-2][-1]
 
 
-def test_the_shell_of_a_transcript_quotes_as_the_phones_does():
-    assert shell(["a", "b;c"])[-1] == "a 'b;c'"
+TRACE = '{"traceEvents":[]}\n'
+
+
+@pytest.fixture(scope="module")
+def whole_bundle(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("runner"), lambda path: two_branches(path, 1, ("cpu", "gpu", "dsp")))
+
+
+@pytest.fixture(scope="module")
+def left(whole_bundle, tmp_path_factory):
+    """What a runner would leave: here a session's own record and output."""
+    folder = tmp_path_factory.mktemp("left")
+    x = np.random.default_rng(0).standard_normal(whole_bundle.manifest.model.input_shape).astype(np.float32)
+    with Session(whole_bundle, dict.fromkeys(("cpu", "gpu", "dsp"), "litert"), record=folder / "record.jsonl") as session:
+        np.save(folder / "output_0.npy", session(x))
+    times = {
+        "sha256": whole_bundle.manifest.files["model.tflite"].sha256,
+        "median_ms": 1.25,
+        "runs": 50,
+        "on_cpu": ["s1.gpu"],
+        "steps": {},
+    }
+    (folder / "times.json").write_text(json.dumps(times))
+    (folder / "trace.json").write_text(TRACE)
+    return x, {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def runner_request(tmp_path):
+    program = tmp_path / "runner"
+    program.write_text("runner of a bundle")
+    return PhoneRequest(None, None, program, None, tmp_path / "phone.measurements", None, None, "4-6", 50, 5, 60.0, tmp_path / "trace.json")
+
+
+def run_of(*options):
+    words = ["{folder}/runner", "{folder}/model.tflite", "--input", "{folder}/input.npy", "--out", "{folder}/results"]
+    words += ["--repeat=50", "--warmup=5", "--time-limit=60", "--threads=cpu=3", "--cores=cpu=4+5+6", *options]
+    return shell(["env", "LD_LIBRARY_PATH={folder}", *words])
+
+
+def calls(files, *options, libraries=(), ended=None):
+    found = [*START, *({"call": ["-s", SERIAL, "push", "{here}", f"{{folder}}/{name}"]} for name in libraries)]
+    found += [
+        {"call": ["-s", SERIAL, "push", "{here}", "{folder}/runner"], "takes": "runner"},
+        {"call": shell(["chmod", "755", "{folder}/runner"])},
+    ]
+    found += [{"call": ["-s", SERIAL, "push", "{here}", "{folder}/input.npy"]}, {"call": run_of(*options), **(ended or {})}]
+    if ended is None:
+        for name in ("times.json", "trace.json", "record.jsonl", "output_0.npy"):
+            content = base64.b64encode(files[name]).decode()
+            found.append({"call": ["-s", SERIAL, "pull", f"{{folder}}/results/{name}", "{here}"], "gives64": content})
+    return [*found, *END]
+
+
+@pytest.mark.slow
+def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(whole_bundle, left, adb, runner_request):
+    x, files = left
+    adb.plays(calls(files))
+    answer = measure(whole_bundle, runner_request, x)
+    adb.ended()
+    assert answer.signatures == []
+    assert answer.measurements is None
+    assert (answer.runner.median_ms, answer.runner.runs) == (1.25, 50)
+    assert answer.runner.on_cpu == ["s1.gpu"]
+    assert answer.runner.max_error < 1e-5
+    assert runner_request.trace.read_text() == TRACE
+    assert not runner_request.measurements.exists()
+
+
+def test_accelerators_are_chosen_by_the_libraries_that_are_there(whole_bundle, left, adb, runner_request, tmp_path):
+    folder = tmp_path / "libraries"
+    folder.mkdir()
+    names = ("libLiteRt.so", "libLiteRtClGlAccelerator.so", "libLiteRtDispatch_Qualcomm.so")
+    for name in names:
+        (folder / name).write_text("library")
+    adb.plays(calls(left[1], "--accelerator=dsp=npu,gpu=gpu", "--dispatch-folder={folder}", libraries=names))
+    measure(whole_bundle, dataclasses.replace(runner_request, libraries=folder), left[0])
+    adb.ended()
+
+
+def test_other_numbers_are_told_as_a_difference(whole_bundle, left, adb, runner_request):
+    adb.plays(calls(left[1]))
+    assert measure(whole_bundle, runner_request, np.ones_like(left[0])).runner.max_error > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda files: files.update({"times.json": b"{"}), "times cannot be read"),
+        (lambda files: files.update({"times.json": files["times.json"].replace(b"1.25", b"-1")}), "no measurement gives"),
+        (lambda files: files.update({"times.json": files["times.json"].replace(b'"sha256": "', b'"sha256": "0')}), "of another file"),
+        (lambda files: files.update({"record.jsonl": files["record.jsonl"].replace(b'"RunInline"', b'"Submit"')}), "the state machine"),
+        (lambda files: files.update({"output_0.npy": b"no array"}), "output"),
+    ],
+)
+def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(whole_bundle, left, adb, runner_request, change, sentence):
+    files = dict(left[1])
+    change(files)
+    adb.plays(calls(files))
+    with pytest.raises(StretchError, match=sentence):
+        measure(whole_bundle, runner_request, left[0])
+    assert not runner_request.trace.exists()
+    assert adb.log[-1][-1].startswith("rm -rf ")

@@ -1,9 +1,17 @@
+"""What is measured on this machine: where, how, and when it is noise."""
+
+import threading
+
 import pytest
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.fitting.formula import load_formula
+from predictors.fusion import load_rules
 from predictors.measurements.networks import Source, load_measurements
-from stretch.profiling.collect import AT_LEAST, Collected, Collector
-from stretch.profiling.places import find_places
+from scheduler.cores import available_cores
+from stretch.profiling.collect import Collected, Collector
+from stretch.profiling.crossing import Handing, measure_crossing
+from stretch.profiling.places import RULES, find_places
 from stretch.profiling.table import Table
 
 SOURCE = Source("random networks", "", "", "CC0-1.0", "this machine")
@@ -45,6 +53,60 @@ def test_a_machine_on_which_half_of_the_times_do_not_hold_is_refused():
     assert "--resume" in str(refusal.value.hint)
 
 
-def test_a_few_times_that_do_not_hold_are_no_noise():
-    Collected(place(), measured=10, unsteady=9).check_noise()
-    Collected(place(), measured=0, unsteady=AT_LEAST - 1).check_noise()
+def test_the_cpu_has_a_place_for_one_core_and_for_all():
+    places = find_places(["cpu"])
+    assert places[0].cores == available_cores()[:1]
+    assert places[0].serial
+    assert places[-1].cores == available_cores()
+    assert {place.family for place in places} == {"cpu"}
+    assert len({place.core_set for place in places}) == len(places)
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "sentence"),
+    [
+        (["gpu"], UsageError, "needs the processor `cpu`"),
+        (["cpu", "cpu"], UsageError, "`cpu` is named twice"),
+        (["cpu[9cores]"], UnknownNameError, r"unknown core set `cpu\[9cores\]`"),
+        (["cpu", "npu"], UnknownNameError, "unknown processor to measure `npu`"),
+        (["cpu=onnx"], UnknownNameError, "unknown delegate to measure `onnx`"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(names, error, sentence):
+    with pytest.raises(error, match=sentence):
+        find_places(names)
+
+
+def test_every_delegate_that_is_measured_has_fusion_rules_and_a_formula():
+    for backend in RULES.values():
+        assert load_rules(backend).id == backend
+        assert load_formula(backend).kernels
+
+
+@pytest.mark.torch
+@pytest.mark.opencl
+@pytest.mark.slow
+def test_a_link_and_its_contention_are_measured_here():
+    host, *_, other = find_places(["cpu", "gpu"])
+    found = measure_crossing(host, other)
+    assert found.link.fixed_ms >= 0
+    assert found.link.to_gbs > 0
+    assert found.link.back_gbs > 0
+    assert min(*found.contention, *found.contention_memory) >= 1
+    assert "opencl" in found.runtime
+
+
+def test_work_that_is_handed_over_runs_on_a_thread_of_its_own_and_its_errors_arrive():
+    seen = []
+    handing = Handing((), ())
+    beside = handing.handing(lambda: seen.append(threading.current_thread()))()
+    assert beside > 0
+    assert seen != [threading.current_thread()]
+
+    def fail():
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        handing.handing(fail)()
+    handing.close()
+    assert not seen[0].is_alive()

@@ -1,3 +1,5 @@
+"""Tables of measurements are kept, gone on with, and brought in from others."""
+
 import os
 import signal
 import subprocess
@@ -5,12 +7,15 @@ import sys
 
 import pytest
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
 from predictors.fusion import fuse
 from predictors.measurements.networks import Source, load_measurements
 from predictors.measurements.tables import KernelLatency, Latency
+from stretch.profiling.ingest import Where, ingest
 from stretch.profiling.styles import draw
 from stretch.profiling.table import Table
+from tests.predictors.measurements.test_benchncnn import OUTPUT
+from tests.predictors.measurements.test_litert import PROFILE
 
 SOURCE = Source("random networks", "", "", "CC0-1.0", "a machine; a runtime")
 
@@ -34,12 +39,6 @@ def test_a_saved_table_is_gone_on_with_where_it_was(tmp_path):
     assert load_measurements(tmp_path / "m").latencies == table.latencies
 
 
-def test_where_nothing_was_measured_nothing_is_left_to_go_on_with(tmp_path):
-    filled(tmp_path / "m", seeds=()).save()
-    assert not list(tmp_path.iterdir())
-    assert Table.open(tmp_path / "m", SOURCE, resume=False).latencies == []
-
-
 def test_measurements_are_not_lost_by_starting_anew(tmp_path):
     filled(tmp_path / "m").save()
     with pytest.raises(StretchError, match="has measurements already") as refusal:
@@ -52,10 +51,6 @@ def test_measurements_of_another_machine_are_not_mixed_in(tmp_path):
     other = Source(SOURCE.title, "", "", SOURCE.licence, "another machine")
     with pytest.raises(StretchError, match="of another machine or other versions: a machine; a runtime"):
         Table.open(tmp_path / "m", other, resume=True)
-
-
-def test_resuming_without_an_earlier_run_begins_one(tmp_path):
-    assert Table.open(tmp_path / "m", SOURCE, resume=True).latencies == []
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
@@ -83,6 +78,58 @@ while True:
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
         process.wait(60)
-    found = load_measurements(tmp_path / "m")
-    assert len(found.latencies) == 6
+    table = load_measurements(tmp_path / "m")
+    assert len(table.latencies) == 6
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["kernels.csv", "latencies.csv", "networks.jsonl.gz", "source.toml"]
+
+
+WHERE = Where("myphone", "cpu[1large]", None, "")
+
+
+def capture(name: str):
+    """A graph that stands for a model's."""
+    return draw("plain", len(name))
+
+
+@pytest.fixture
+def profile(tmp_path):
+    path = tmp_path / "profile.csv"
+    path.write_text(PROFILE)
+    return path
+
+
+@pytest.fixture
+def bench(tmp_path):
+    path = tmp_path / "bench.txt"
+    path.write_text(OUTPUT)
+    return path
+
+
+def test_an_operator_profile_becomes_the_time_of_its_network(profile, tmp_path):
+    ingest(profile, "resnet18", WHERE, tmp_path, capture)
+    ingest(profile, "resnet34", WHERE, tmp_path, capture)
+    table = load_measurements(tmp_path / "myphone.measurements")
+    assert [(row.network, row.processor, row.core_set, row.precision, row.ms) for row in table.latencies] == [
+        ("resnet18", "cpu", "1large", "fp32", 2.5),
+        ("resnet34", "cpu", "1large", "fp32", 2.5),
+    ]
+    assert set(table.families.values()) == {"resnet"}
+
+
+def test_networks_of_benchncnn_are_those_of_the_same_architecture(bench, tmp_path):
+    rows = ingest(bench, None, WHERE, tmp_path, capture)
+    assert [(row.network, row.precision) for row in rows] == [("squeezenet1_1", "fp16"), ("squeezenet1_1", "int8"), ("resnet18", "fp16")]
+
+
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        (Where("my/phone", "cpu[1large]", None, ""), "cannot be the name of a device"),
+        (Where("myphone", "cpu", None, ""), "no processor with its core set"),
+        (Where("myphone", "cpu[1large]", "fp64", ""), "`fp64` is no precision"),
+    ],
+)
+def test_what_ran_it_is_checked(profile, tmp_path, where, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        ingest(profile, "resnet18", where, tmp_path, capture)
+    assert not list(tmp_path.glob("*.measurements"))

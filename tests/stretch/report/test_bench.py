@@ -6,9 +6,8 @@ import pytest
 from rich.console import Console
 
 from scheduler.measure.bench.answer import BenchAnswer, BenchFile, verdict
-from scheduler.measure.bench.check import CheckedBench
 from scheduler.measure.bench.conditions import Conditions
-from stretch.report.bench import cells, print_bench, print_check, surroundings
+from stretch.report.bench import print_bench
 from tests.scheduler.measure.bench.test_answer import contender, drawn
 
 
@@ -49,27 +48,10 @@ def answer(rows=None, **told):
     )
 
 
-@pytest.mark.parametrize("width", [200, 100, 60])
+@pytest.mark.parametrize("width", [60])
 def test_every_contender_and_its_median_are_shown_at_any_width(width):
     stream = StringIO()
     print_bench(Console(file=stream, width=width), answer())
     for row in answer().contenders:
         assert row.name in stream.getvalue()
         assert f"{row.summary.median_ms:.3f}" in stream.getvalue()
-
-
-def test_what_is_not_known_is_a_dash():
-    assert cells(contender("a", [[5]]))[2:4] == ("–", "–")
-
-
-def test_surroundings_say_what_the_system_did_not_tell():
-    assert dict(surroundings(answer()))["governor"] == "not told"
-    told = dict(surroundings(answer(governors={"0": "powersave"}, mhz_before={"0": 1800.0}, mhz_after={"0": 900.0}, stolen=0.125)))
-    assert (told["governor"], told["frequency, MHz"]) == ("powersave", "0 1800 → 900")
-    assert told["cores' time that the host gave to others"] == "12.5%"
-
-
-def test_problems_of_a_measurement_are_printed_one_a_line():
-    stream = StringIO()
-    print_check(Console(file=stream, width=200), CheckedBench(file="m.json", ok=False, problems=["one", "two"], contenders=1, rounds=2))
-    assert stream.getvalue().splitlines() == ["problem: one", "problem: two", "m.json cannot be relied on"]

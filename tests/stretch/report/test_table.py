@@ -58,33 +58,6 @@ def test_figures_name_the_makespan_and_every_control(data):
     assert {"sequential, same MACs", "branched net as one graph", "operators split", "ideal split"} <= text.keys()
 
 
-def but(answer, **changes):
-    """The same answer with other times."""
-    return msgspec.structs.replace(answer, predicted=msgspec.structs.replace(answer.predicted, **changes))
-
-
-def test_missing_control_and_gap_are_said_in_words(data):
-    changed = but(data, sequential_same_macs_ms=None, optimal=False, gap=0.0123)
-    text = dict(figures(changed))
-    assert text["sequential, same MACs"] == "none meets the constraints"
-    assert text["search"].startswith("at most 1.23 % slower than the best, of 10^")
-    unknown = but(changed, gap=None)
-    assert dict(figures(unknown))["search"] == "not searched for optimality"
-
-
-def test_network_without_parameters_has_no_share_of_them(data):
-    text = dict(figures(msgspec.structs.replace(data, params=0, params_ratio=None)))
-    assert text["parameters"] == "0.00 M, of which the original has none"
-
-
-def test_report_without_colour_has_no_escape_codes_and_fits_its_width(data):
-    stream = io.StringIO()
-    print_plan(Console(file=stream, width=120, color_system=None), data)
-    text = stream.getvalue()
-    assert "\x1b" not in text
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= 120
-
-
 def words(plan):
     """Every name and number of the table."""
     for segment in plan.segments:
@@ -101,10 +74,10 @@ def words(plan):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [60, 120])
 @pytest.mark.parametrize(
     "name",
-    ["resnet50", pytest.param("mobilenet_v3_large", marks=pytest.mark.slow), pytest.param("efficientnet_b5", marks=pytest.mark.slow)],
+    ["resnet50"],
 )
 def test_report_of_three_processors_keeps_every_name_and_number_at_any_width(captured, name, columns):
     pytest.importorskip("torch")

@@ -1,10 +1,15 @@
+"""Images to train with: arrays, folders, made-up sets."""
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from predictors.errors import StretchError  # noqa: E402 - torch may be missing
+from predictors.errors import StretchError  # noqa: E402
 from stretch.train.data import ImageSet, load_arrays, synthetic  # noqa: E402
+from stretch.train.datasets import load_data  # noqa: E402
+from stretch.train.recipe import DataConfig  # noqa: E402
+from tests.stretch.train.test_stream import folder  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -62,11 +67,6 @@ def test_file_that_is_no_image_set_is_refused(tmp_path, changes, reason):
         load_arrays(save(tmp_path / "a.npz", **changes), 10)
 
 
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(StretchError, match=r"nowhere\.npz"):
-        load_arrays(tmp_path / "nowhere.npz", 10)
-
-
 @pytest.mark.parametrize(
     "damage", [lambda whole: b"no archive", lambda whole: whole[:40], lambda whole: whole[:60] + b"?" * 40 + whole[100:]]
 )
@@ -79,13 +79,25 @@ def test_damaged_file_is_refused_in_a_sentence_of_ours(tmp_path, damage):
     assert "train_images" in error.value.hint
 
 
-def test_array_file_that_is_no_archive_is_refused(tmp_path):
-    np.save(tmp_path / "a.npy", np.zeros(3))
-    with pytest.raises(StretchError, match=r"no \.npz file"):
-        load_arrays(tmp_path / "a.npy", 10)
-
-
 @pytest.mark.parametrize(("classes", "size", "count"), [(10, 2048, 2048), (65536, 224, 16), (10, 32, 10**9)])
 def test_made_up_images_that_fit_no_memory_are_refused_before_any_is_drawn(classes, size, count):
     with pytest.raises(StretchError, match="are allowed"):
         synthetic(classes, size, count)
+
+
+def test_folder_of_images_is_read_in_its_two_parts(tmp_path):
+    for split in ("train", "val"):
+        folder(tmp_path / split, 3)
+    train, test = load_data(DataConfig(name="images", path=str(tmp_path), workers=0), 2, 16)
+    assert (len(train), len(test)) == (6, 6)
+    with pytest.raises(StretchError, match="2 classes, the model has 10") as error:
+        load_data(DataConfig(name="imagenet", path=str(tmp_path)), 10, 16)
+    assert "--set classes=2" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("cifar10", "does not hold cifar10"), ("shards", "no shards"), ("images", "no folder of images")]
+)
+def test_data_that_is_not_there_is_named(tmp_path, name, reason):
+    with pytest.raises(StretchError, match=reason):
+        load_data(DataConfig(name=name, path=str(tmp_path)), 10, 32)

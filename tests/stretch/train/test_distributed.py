@@ -8,8 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402 - torch may be missing
 
-from predictors.errors import StretchError  # noqa: E402
-from stretch.train.distributed import SharedNorm, World, join_world, share_statistics  # noqa: E402
+from stretch.train.distributed import SharedNorm, World  # noqa: E402
 from tests.contracts.repository import ROOT  # noqa: E402
 from tests.stretch.train.ddp_worker import work  # noqa: E402
 
@@ -46,23 +45,3 @@ def test_shared_norm_alone_is_batch_norm():
     x = torch.randn(3, 4, 5, 5)
     torch.testing.assert_close(own(x), theirs(x))
     torch.testing.assert_close(own.running_var, theirs.running_var)
-
-
-def test_sharing_statistics_keeps_names_and_weights():
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4))
-    before = {k: v.clone() for k, v in model.state_dict().items()}
-    shared = share_statistics(model, World(0, 2))
-    assert isinstance(shared[1], SharedNorm)
-    assert shared.state_dict().keys() == before.keys()
-
-
-def test_gpu_that_is_not_there_is_refused():
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    with pytest.raises(StretchError, match="no GPU"), join_world("cuda"):
-        pass
-
-
-def test_process_that_was_started_alone_is_the_first_of_one():
-    with join_world("cpu") as world:
-        assert (world.first, world.size, world.device.type) == (True, 1, "cpu")

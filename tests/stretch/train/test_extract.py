@@ -3,8 +3,6 @@ import pytest
 torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402 - torch may be missing
 
-from predictors.errors import StretchError  # noqa: E402
-from scheduler.placement.priority import choose_processors  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.train.extract import extract  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402
@@ -27,71 +25,6 @@ def test_subnet_taken_out_has_the_accuracy_it_had_inside(tmp_path):
     assert done.design.segments[2].branches[0].depth == 2
     weights = load_file(done.checkpoint)
     assert weights.keys() == done.model.state_dict().keys()
-
-
-@pytest.mark.slow
-def test_bundle_of_a_trained_network_runs_and_computes_what_torch_does(tmp_path):
-    done = extract(trained(tmp_path, network), tmp_path / "out", controls=False)
-    assert done.bundle is not None
-    choose_processors(done.manifest, priority="latency")
-    assert done.manifest.little_cores
-    x = torch.randn(1, 3, 16, 16)
-    with torch.no_grad():
-        expected = done.model(x)
-    with Session(done.bundle) as session:
-        torch.testing.assert_close(torch.from_numpy(session.run(x.numpy())), expected, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_folder_without_a_run_and_design_of_no_member_are_refused(tmp_path):
-    with pytest.raises(StretchError, match="no run"):
-        extract(tmp_path, tmp_path / "out")
-    run = trained(tmp_path, network)
-    (tmp_path / "other.toml").write_text('[[segments]]\nname = "s1"\nbranches = [{ processor = "cpu" }, { processor = "gpu" }]\n')
-    with pytest.raises(StretchError, match="of another design"):
-        extract(run, tmp_path / "out", design=tmp_path / "other.toml", bundle=False)
-    (run / "best.safetensors").unlink()
-    with pytest.raises(StretchError, match="no weights yet"):
-        extract(run, tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_bundle_is_evaluated_with_the_colours_that_it_was_trained_with(tmp_path, capsys):
-    """The same images, as arrays for training and as pictures for the bundle, give the same accuracy."""
-    import json
-
-    import numpy as np
-    from PIL import Image
-
-    from scheduler.bundle.load import load_bundle
-    from tests.stretch.cli.commands import call
-
-    random = np.random.default_rng(0)
-    labels = np.arange(120) % 10
-    # dark and nearly grey: with other means and deviations every class looks the same
-    images = np.clip(20 + 2 * labels[:, None, None, None] * [1, 0, -1] + random.normal(0, 1, (120, 16, 16, 3)), 0, 255).astype(np.uint8)
-    np.savez(
-        tmp_path / "own.npz",
-        **{f"{split}_images": images[part] for split, part in (("train", slice(80)), ("test", slice(80, 120)))},
-        **{f"{split}_labels": labels[part] for split, part in (("train", slice(80)), ("test", slice(80, 120)))},
-    )
-    for i in range(80, 120):
-        folder = tmp_path / "pictures" / str(labels[i])
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(images[i]).save(folder / f"{i}.png")
-    path = network(tmp_path)
-    changes = ("data.name=arrays", f"data.path={tmp_path / 'own.npz'}", "train.epochs=8")
-    run = train_recipe(load_recipe(path, changes), path.parent, tmp_path / "run").run
-    done = extract(run, tmp_path / "out")
-    read = load_bundle(done.bundle).manifest.model.preprocessing
-    pixels = images[:80].reshape(-1, 3) / 255
-    assert read.mean == pytest.approx(pixels.mean(0), rel=1e-4)
-    assert read.std == pytest.approx(pixels.std(0), rel=1e-3)
-    assert read.crop == 1.0
-    ended = call(capsys, "evaluate", done.bundle, "--images", tmp_path / "pictures", "--json")
-    assert ended.code == 0, ended.out
-    assert json.loads(ended.out)["top1"]["value"] == pytest.approx(done.extracted, abs=0.026)  # one image of forty
-    assert done.extracted > 0.2
 
 
 @pytest.mark.slow

@@ -67,16 +67,6 @@ def test_new_weights_follow_from_the_seed_alone_and_leave_the_global_generator_a
     assert made[0].weight.shape == (classes, 4)
 
 
-def test_other_seeds_draw_other_weights_of_the_spread_that_torch_gives_a_new_layer():
-    one, two = (
-        changed(nn.Sequential(nn.Conv2d(3, 64, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 9)), 500, s)[3] for s in (0, 1)
-    )
-    assert not torch.equal(one.weight, two.weight)
-    usual = nn.Linear(64, 500)
-    assert one.weight.std().item() == pytest.approx(usual.weight.std().item(), rel=0.03)
-    assert one.bias.abs().max() <= 64**-0.5
-
-
 def test_layer_that_makes_the_result_is_changed_whatever_was_registered_last():
     module = changed(AuxiliaryLast())
     assert module.classify.out_features == 7
@@ -86,14 +76,7 @@ def test_layer_that_makes_the_result_is_changed_whatever_was_registered_last():
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [
-        ("squeezenet1_1", 64),
-        ("tiny_vgg", 32),
-        pytest.param("timm:ghostnet_050", 64, marks=pytest.mark.slow),
-        ("timm:mobilenetv3_small_050", 64),
-        pytest.param("timm:test_resnet", 64, marks=pytest.mark.slow),
-        pytest.param("googlenet", 64, marks=pytest.mark.slow),
-    ],
+    [("squeezenet1_1", 64), ("timm:mobilenetv3_small_050", 64)],
 )
 def test_convolutional_and_linear_heads_of_real_networks_get_the_classes(name, size):
     module = load_model(name, weights="none").module

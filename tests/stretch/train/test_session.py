@@ -1,3 +1,6 @@
+"""A run's folder, checkpoints and log, and how it goes on after it ended early."""
+
+import csv
 import os
 import signal
 import subprocess
@@ -6,25 +9,31 @@ import time
 
 import pytest
 
+from tests.contracts.repository import ROOT
+
 torch = pytest.importorskip("torch")
-from safetensors.torch import load_file  # noqa: E402 - torch may be missing
+
+from safetensors.torch import load_file  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
-from stretch.train.listen import Listener  # noqa: E402
-from stretch.train.loop import Diverged  # noqa: E402
-from stretch.train.recipe import load_recipe  # noqa: E402
-from stretch.train.session import train_recipe  # noqa: E402
-from tests.contracts.repository import ROOT  # noqa: E402
+from stretch.models.tiny import tiny_resnet  # noqa: E402
+from stretch.train.checkpoint import load_checkpoint, read_state, save_checkpoint  # noqa: E402
+from stretch.train.config import SandwichConfig, TrainConfig  # noqa: E402
+from stretch.train.data import synthetic  # noqa: E402
+from stretch.train.distributed import World  # noqa: E402
+from stretch.train.finished import open_run  # noqa: E402
+from stretch.train.folder import BEST, LAST, Log, RunFolder  # noqa: E402
+from stretch.train.keep import Keeper, kept_weights  # noqa: E402
+from stretch.train.loop import Diverged, Epoch, Run  # noqa: E402
+from stretch.train.prepare import prepare  # noqa: E402
+from stretch.train.recipe import KeepConfig, Recipe, load_recipe  # noqa: E402
+from stretch.train.sandwich import SandwichStep  # noqa: E402
+from stretch.train.session import make_run, train_recipe  # noqa: E402
+from stretch.train.supernet import Supernet  # noqa: E402
 from tests.stretch.train.recipes import network, supernet  # noqa: E402
+from tests.stretch.train.supernets import pool  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-
-class Told(Listener):
-    """Remembers what is said."""
-
-    def __init__(self, said):
-        self.said = said.append
 
 
 def go(path, out, *changes, **options):
@@ -73,39 +82,6 @@ def test_run_is_neither_overwritten_nor_mixed_with_another(tmp_path):
 
 
 @pytest.mark.slow
-def test_run_without_a_checkpoint_may_be_gone_on_with_as_another(tmp_path):
-    path, said = network(tmp_path), []
-    with pytest.raises(Diverged):
-        go(path, tmp_path / "run", "train.learning_rate=1e9", "train.augment=none", "train.epochs=1")
-    go(path, tmp_path / "run", "train.epochs=1", resume=True, listener=Told(said))
-    assert said == ["there is no checkpoint yet: starting at the beginning"]
-    assert load_recipe(tmp_path / "run" / "recipe.toml").train.learning_rate == 0.05
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [network, supernet])
-def test_dry_run_trains_a_step_and_writes_nothing(tmp_path, make):
-    done = go(make(tmp_path), tmp_path / "run", dry_run=True)
-    assert done.run is None
-    assert done.metrics["loss"] > 0
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"), [("data.name=cifar10", "need a folder"), ("model=os:abort", "Python code that would be executed")]
-)
-def test_recipe_without_data_or_with_code_is_refused(tmp_path, change, reason):
-    with pytest.raises(StretchError, match=reason):
-        go(network(tmp_path), tmp_path / "run", change)
-
-
-@pytest.mark.slow
-def test_own_number_of_classes_makes_the_last_layer_anew(tmp_path):
-    done = go(network(tmp_path), tmp_path / "run", "classes=3", "train.epochs=1")
-    assert load_file(done.checkpoint)["head.on_cpu.fc.weight"].shape[0] == 3
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [network, supernet])
 def test_run_killed_in_an_epoch_goes_on_to_the_same_weights(tmp_path, make):
     """A real process, ended by SIGKILL as soon as a checkpoint within an epoch is there."""
@@ -132,3 +108,146 @@ def test_run_killed_in_an_epoch_goes_on_to_the_same_weights(tmp_path, make):
     assert one.keys() == two.keys()
     for name, value in one.items():
         assert torch.equal(value, two[name]), name
+
+
+def test_folder_gives_back_what_the_run_is(captured, tmp_path):
+    folder, recipe = RunFolder(tmp_path / "run"), Recipe(model="tiny_resnet", device="mi9")
+    assert not folder.exists
+    folder.start(recipe, pool(captured("tiny_resnet").graph), {"model": "x"})
+    assert folder.recipe() == recipe
+    assert folder.facts() == {"model": "x"}
+    assert [p.name for p in folder.designs()] == ["000.toml", "001.toml", "002.toml"]
+
+
+def test_rotation_keeps_the_newest_and_damaged_ones_are_passed_over(tmp_path):
+    folder = RunFolder(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    for epoch, done in ((1, 0), (2, 0), (2, 5), (10, 0)):
+        folder.checkpoint(epoch, done).write_bytes(b"damaged")
+    folder.rotate(2)
+    assert folder.checkpoints() == [folder.checkpoint(2, 5), folder.checkpoint(10, 0)]
+    assert folder.newest() is None
+
+
+def test_log_of_a_resumed_run_has_every_epoch_once(tmp_path):
+    folder = RunFolder(tmp_path)
+    rows = [Epoch(n, 1.0 / n, 0.5, 2.0) for n in (1, 2, 3)]
+    log = Log(folder, False)
+    for row in rows:
+        log.add(row, rate=0.1)
+    again = Log(folder, False)
+    again.restart(rows[:2])
+    again.add(rows[2], rate=0.1)
+    with (tmp_path / "log.csv").open(newline="") as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2", "3"]
+
+
+def test_run_begun_anew_has_nothing_of_the_one_before(captured, tmp_path):
+    folder, recipe = RunFolder(tmp_path / "run"), Recipe(model="tiny_resnet", device="mi9")
+    designs = pool(captured("tiny_resnet").graph)
+    folder.start(recipe, designs, {"model": "x"})
+    Log(folder, False).add(Epoch(1, 1.0, 0.5, 2.0))
+    folder.start(recipe, designs[:1], {"model": "y"})
+    assert [p.name for p in folder.designs()] == ["000.toml"]
+    assert folder.facts() == {"model": "y"}
+    assert not (folder.path / "log.csv").exists()
+
+
+@pytest.mark.slow
+def test_opened_run_has_the_designs_and_weights_it_was_trained_with(tmp_path):
+    path = supernet(tmp_path)
+    run = train_recipe(load_recipe(path, ("train.epochs=1",)), tmp_path, tmp_path / "run").run
+    for name in ("a.toml", "b.toml", "supernet.toml"):  # the folder of the run is enough
+        (tmp_path / name).unlink()
+    found = open_run(run)
+    assert [d.segments[2].branches[0].depth for d in found.ready.designs] == [1, 2]
+    assert "flat" in found.weights
+    (run / "best.safetensors").unlink()
+    with pytest.raises(StretchError, match="no weights yet"):
+        open_run(run)
+
+
+OWN = {"recipe": "a", "design": "b"}
+PLAIN = TrainConfig(epochs=2, batch=16, learning_rate=0.05)
+CONFIGS = {"sgd": PLAIN, "adamw": TrainConfig(epochs=2, batch=16, optimizer="adamw", learning_rate=1e-3, ema=0.9, clip=1.0, accumulate=2)}
+
+
+def network_run(config):
+    torch.manual_seed(0)
+    return Run(tiny_resnet(), *synthetic(4, 16, 64), config)
+
+
+def supernet_run(captured):
+    torch.manual_seed(0)
+    supernet = Supernet(captured("tiny_resnet"), pool(captured("tiny_resnet").graph)[:2])
+    make = lambda prepare, device: SandwichStep(supernet.train(), PLAIN, prepare, None, device, SandwichConfig(random=1), World())  # noqa: E731
+    return Run(supernet, *synthetic(4, 16, 32), PLAIN, make_step=make)
+
+
+def finish(run):
+    for _ in run.steps():
+        pass
+    weights = {k: v.clone() for k, v in run.model.state_dict().items()}
+    return weights | (run.step.mean.mean if run.step.mean else {}), [(e.loss, e.accuracy) for e in run.history.epochs]
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"), [("sgd", 5), *(pytest.param(k, s, marks=pytest.mark.slow) for k in ("sgd", "adamw", "supernet") for s in (1, 4, 6))]
+)
+def test_run_that_goes_on_ends_bit_for_bit_as_one_that_never_stopped(captured, tmp_path, kind, steps):
+    make = (lambda: supernet_run(captured)) if kind == "supernet" else (lambda: network_run(CONFIGS[kind]))
+    steps = min(steps, 3) if kind == "supernet" else steps
+    whole = finish(make())
+    first = make()
+    for _, _ in zip(range(steps), first.steps(), strict=False):
+        pass
+    save_checkpoint(tmp_path / "c.safetensors", first, OWN, 0.5)
+    torch.manual_seed(99)
+    second = make()
+    torch.rand(3)
+    assert load_checkpoint(tmp_path / "c.safetensors", second, OWN).best == 0.5
+    weights, rows = finish(second)
+    assert rows == whole[1]
+    for name, value in whole[0].items():
+        assert torch.equal(value, weights[name]), name
+
+
+def test_checkpoint_of_another_recipe_design_or_number_of_processes_is_refused(tmp_path):
+    run = network_run(PLAIN)
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, run, OWN, None)
+    for what in OWN:
+        with pytest.raises(StretchError, match=f"another {what}"):
+            load_checkpoint(path, run, OWN | {what: "x"})
+    run.world = World(0, 2)
+    with pytest.raises(StretchError, match="1 processes, this one has 2"):
+        load_checkpoint(path, run, OWN)
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 100])
+def test_damaged_checkpoint_is_named(tmp_path, damage):
+    path = tmp_path / "c.safetensors"
+    path.write_bytes(damage)
+    with pytest.raises(StretchError, match="no whole checkpoint"):
+        read_state(path)
+
+
+def test_best_weights_are_those_of_the_most_accurate_epoch_and_the_last_those_at_the_end(tmp_path):
+    path = network(tmp_path)
+    recipe = load_recipe(path, ("train.epochs=2", "train.amp=none", "train.graph=false"))
+    ready = prepare(recipe, path.parent)
+    folder = RunFolder(tmp_path / "run")
+    folder.start(recipe, ready.designs, ready.identity)
+    run = make_run(ready, *ready.images(), World())
+    # nothing is as accurate as what was there before
+    keeper = Keeper(folder, run, KeepConfig(tensorboard=False, steps=1), ready.identity, 2.0)
+    for row in run.steps():
+        keeper.stepped() if row is None else keeper.finished(row)
+    keeper.ended()
+    keeper.close()
+    assert not (folder.path / BEST).exists()
+    assert keeper.best == 2.0
+    last = load_file(folder.path / LAST)
+    assert all(torch.equal(value, last[name]) for name, value in kept_weights(run).items())
+    assert (folder.path / "log.csv").read_text().count("\n") == 3
+    assert folder.newest() is not None

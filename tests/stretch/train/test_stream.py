@@ -31,12 +31,6 @@ def values(batches):
     return [sorted(int(i.max()) for i in images) for images, _ in batches]
 
 
-def test_folder_has_a_class_for_each_of_its_folders(tmp_path):
-    items, names = folder_items(folder(tmp_path))
-    assert names == ["cat", "dog"]
-    assert [item.label for item in items] == [0] * 6 + [1] * 6
-
-
 def test_epoch_shows_every_image_once_with_its_label_in_an_order_of_its_own(tmp_path):
     stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2)
     orders = []
@@ -78,18 +72,6 @@ def test_unreadable_images_are_skipped_counted_and_limited(tmp_path):
         list(ImageStream.of(items, 16, 2, bad_limit=1).epoch(1, 4, 0))
 
 
-def test_unreadable_images_side_by_side_are_counted_one_by_one(tmp_path):
-    folder(tmp_path)
-    for number in range(4):
-        (tmp_path / "cat" / f"{number}.png").write_bytes(b"no picture")
-    items = folder_items(tmp_path)[0]
-    stream = ImageStream.of(items, 16, 2, bad_limit=4)
-    list(stream.epoch(1, 4, 0))
-    assert stream.bad == {0, 1, 2, 3}
-    with pytest.raises(StretchError, match="images cannot be read"):
-        list(ImageStream.of(items, 16, 2, bad_limit=3).epoch(1, 4, 0))
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_many_unreadable_images_in_a_row_end_in_one_sentence_that_names_one(tmp_path, workers):
     for number in range(70):
@@ -98,13 +80,6 @@ def test_many_unreadable_images_in_a_row_end_in_one_sentence_that_names_one(tmp_
     stream = ImageStream.of(folder_items(tmp_path)[0], 16, 1, workers, bad_limit=1000)
     with pytest.raises(StretchError, match=r"^64 images in a row cannot be read, the first is \S+\.png$"):
         list(stream.epoch(1, 4, 0))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("error")
-def test_more_workers_than_cores_are_not_started(tmp_path):
-    stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2, workers=10_000)
-    assert sum(len(labels) for _, labels in stream.epoch(1, 4, 0)) == 12
 
 
 def test_evaluation_takes_the_middle_of_every_image(tmp_path):

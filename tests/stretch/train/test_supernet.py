@@ -1,10 +1,26 @@
+"""Networks that share weights: which positions, how they are trained, and what is taken out."""
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.effort import examples
 
 torch = pytest.importorskip("torch")
 
-from predictors.errors import StretchError  # noqa: E402 - torch may be missing
+import torch.nn.functional as F  # noqa: E402
+
+from predictors.errors import StretchError  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.design.scale import scaled_graph  # noqa: E402
+from stretch.planning.network.segments import split_segments  # noqa: E402
+from stretch.train.config import SandwichConfig, TrainConfig  # noqa: E402
+from stretch.train.distributed import World  # noqa: E402
+from stretch.train.sandwich import SandwichStep  # noqa: E402
+from stretch.train.sharing import Sharing, envelope  # noqa: E402
 from stretch.train.supernet import Supernet  # noqa: E402
 from stretch.transform import build  # noqa: E402
+from tests.stretch.designs import whole  # noqa: E402
 from tests.stretch.train.supernets import design, pool  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -72,53 +88,6 @@ def test_narrow_subnet_computes_what_the_whole_one_does_with_the_other_channels_
     assert handles
 
 
-@pytest.mark.slow
-def test_extracted_network_computes_what_it_did_inside(captured):
-    network = captured("tiny_resnet")
-    supernet = Supernet(network, pool(network.graph))
-    with torch.no_grad():
-        supernet.flat.add_(0.02 * torch.randn(supernet.flat.shape))
-    batches = [images(), images() * 0.5]
-    for subnet in supernet.pool:
-        model = supernet.extract(subnet.design, batches)
-        subnet.load(supernet.flat)
-        for own, inside in zip(model.modules(), subnet.model.modules(), strict=True):
-            if isinstance(own, torch.nn.BatchNorm2d):
-                inside.running_mean.copy_(own.running_mean)
-                inside.running_var.copy_(own.running_var)
-        supernet.eval()
-        with torch.no_grad():
-            torch.testing.assert_close(model(images()), subnet.model(images()))
-        assert not any(p.data_ptr() == subnet.weights.data_ptr() for p in model.parameters())
-
-
-@pytest.mark.slow
-def test_statistics_of_an_extracted_network_are_those_of_its_images(captured):
-    network = captured("tiny_resnet")
-    supernet = Supernet(network, pool(network.graph))
-    model = supernet.extract(supernet.pool[1].design, [images()])
-    seen = {}
-    first = model.get_submodule("stem.on_cpu.bn1")
-    first.register_forward_pre_hook(lambda m, inputs: seen.update(mean=inputs[0].mean((0, 2, 3))))
-    with torch.no_grad():
-        model(images())
-    torch.testing.assert_close(first.running_mean, seen["mean"], atol=1e-5, rtol=1e-4)
-
-
-def test_weights_of_another_pool_are_refused(captured):
-    network = captured("tiny_resnet")
-    one, other = Supernet(network, pool(network.graph)), Supernet(network, pool(network.graph)[:2])
-    one.load_state_dict(one.state_dict())
-    with pytest.raises(StretchError, match="another supernet"):
-        other.load_state_dict(one.state_dict())
-
-
-def test_extraction_without_images_is_refused(captured):
-    supernet = Supernet(captured("tiny_resnet"), pool(captured("tiny_resnet").graph))
-    with pytest.raises(StretchError, match="needs images"):
-        supernet.extract(supernet.pool[0].design, [])
-
-
 def test_calibrated_start_renews_statistics_and_leaves_weights(captured):
     network = captured("tiny_resnet")
     supernet = Supernet(network, pool(network.graph))
@@ -132,3 +101,127 @@ def test_calibrated_start_renews_statistics_and_leaves_weights(captured):
         supernet.active = subnet
         with torch.no_grad():
             torch.testing.assert_close(supernet(images()), alone(images()))
+
+
+@pytest.mark.parametrize("model", ["tiny_bottleneck", "tiny_mobilenet"])
+def test_positions_have_the_shapes_of_the_branched_network_and_occur_once(captured, model):
+    from stretch.transform import BranchedModel
+
+    network = captured(model)
+    from stretch.planning.network.segments import split_segments
+    from tests.stretch.train.supernets import part, whole
+
+    parts = [
+        part(s, (s.min_depth, s.width), (s.depth, s.width), "project") if s.branchable else whole(s) for s in split_segments(network.graph)
+    ]
+    wanted = BranchDesign(network.graph.name, "test", tuple(parts))
+    positions = Sharing(network, [wanted]).positions(wanted)
+    parameters = dict(BranchedModel(network.graph, wanted).named_parameters())
+    assert {name: tuple(p.shape) for name, p in parameters.items()} == {name: tuple(p.shape) for name, p in positions.items()}
+    every = torch.cat([p.flatten() for p in positions.values()])
+    assert len(every.unique()) == len(every)
+
+
+ratios = st.tuples(st.integers(1, 3), st.sampled_from((0.25, 0.5, 1.0)))
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(8))
+@given(ratios, ratios)
+def test_narrower_and_shallower_branch_uses_a_part_of_the_wider_deeper_one(captured, one, other):
+    network = captured("tiny_resnet")
+    small = (min(one[0], other[0]), min(one[1], other[1]))
+    large = (max(one[0], other[0]), max(one[1], other[1]))
+    designs = [design(network.graph, size, (2, 1.0)) for size in (small, large)]
+    sharing = Sharing(network, designs)
+    inner, outer = (sharing.positions(d) for d in designs)
+    for name, positions in inner.items():
+        # An entry is there only where the trunk is narrower than what arrives; joins answer for shares of their own.
+        if name in outer and "join_conv" not in name:
+            assert set(positions.flatten().tolist()) <= set(outer[name].flatten().tolist())
+
+
+def test_envelope_holds_every_design_of_a_pool(captured):
+    graph = captured("tiny_resnet").graph
+    designs = pool(graph)
+    most, least = envelope(designs, max), envelope(designs, min)
+    macs = [scaled_graph(graph, d).macs for d in designs]
+    assert scaled_graph(graph, least).macs <= min(macs)
+    assert max(macs) <= scaled_graph(graph, most).macs
+
+
+def test_designs_that_cannot_share_weights_are_refused(captured):
+    network = captured("tiny_resnet")
+    designs = pool(network.graph)
+    with pytest.raises(StretchError, match="at least one design"):
+        Sharing(network, [])
+    with pytest.raises(StretchError, match="another join"):
+        Sharing(network, [designs[0], design(network.graph, (1, 1.0), (2, 1.0), "sum")])
+    with pytest.raises(StretchError, match="wider on cpu"):
+        Sharing(network, [design(network.graph, (1, 1.5), (1, 1.0))])
+    merged = BranchDesign(designs[0].model, "test", designs[0].segments[:-1])
+    with pytest.raises(StretchError, match="different points"):
+        Sharing(network, [designs[0], merged])
+
+
+def test_design_outside_the_supernet_is_refused(captured):
+    network = captured("tiny_resnet")
+    sharing = Sharing(network, [design(network.graph, (1, 1.0), (2, 1.0))])
+    with pytest.raises(StretchError, match="no weights"):
+        sharing.positions(design(network.graph, (3, 1.0), (3, 1.0)))
+
+
+def test_bands_of_rows_are_refused_in_a_supernet(captured):
+    graph = captured("tiny_resnet").graph
+    segment = next(s for s in split_segments(graph) if s.name == "s1")
+    bands = tuple(BranchScale(p, segment.depth, segment.width, rows=rows) for p, rows in (("cpu", (0, 9)), ("gpu", (9, 32))))
+    parts = [SegmentDesign("s1", s.start, s.end, bands, "rows") if s.name == "s1" else whole(s) for s in split_segments(graph)]
+    with pytest.raises(StretchError, match="segment `s1` joins by `rows`: such branches are the original in parts") as caught:
+        Sharing(captured("tiny_resnet"), [BranchDesign(graph.name, "test", tuple(parts))])
+    assert caught.value.hint == "let it stay whole in the designs of a supernet"
+
+
+CPU = torch.device("cpu")
+
+
+def step_of(supernet, config, sandwich=None, rank=0, size=1):
+    prepare = lambda x, generator: x.float()  # noqa: E731
+    return SandwichStep(supernet.train(), config, prepare, None, CPU, sandwich or SandwichConfig(random=1), World(rank, size))
+
+
+@pytest.mark.slow
+def test_gradient_is_the_sum_over_the_sampled_subnets(captured):
+    network = captured("tiny_resnet")
+    config = TrainConfig(learning_rate=1e-12, momentum=0, nesterov=False, weight_decay=0, channels_last=False)
+    supernet = Supernet(network, pool(network.graph))
+    step = step_of(supernet, config)
+    images, labels = torch.randn(8, 3, 16, 16), torch.randint(10, (8,))
+    before = supernet.flat.detach().clone()
+    drawn = step.sample()
+    step(images, labels)
+    flat = before.clone().requires_grad_()
+    total, taught = 0.0, None
+    for number in drawn:
+        subnet = supernet.subnets[number]
+        positions = supernet.sharing.positions(subnet.design)
+        scores = torch.func.functional_call(subnet.model, {name: flat[p] for name, p in positions.items()}, images)
+        if taught is None:
+            taught = scores.detach().log_softmax(1)
+            total = total + F.cross_entropy(scores, labels)
+        else:
+            total = total + (taught.exp() * (taught - scores.log_softmax(1))).sum(1).mean()
+    total.backward()
+    torch.testing.assert_close(supernet.flat.grad, flat.grad, atol=1e-4, rtol=1e-3)
+
+
+def test_processes_draw_subnets_of_their_own_beside_the_largest_and_smallest(captured):
+    supernet = Supernet(captured("tiny_resnet"), pool(captured("tiny_resnet").graph))
+    steps = [step_of(supernet, TrainConfig(), rank=rank, size=4) for rank in range(4)]
+    drawn = []
+    for count in range(10):
+        for step in steps:
+            step.count = count
+        drawn.append([step.sample() for step in steps])
+    assert all(sample[:2] == [0, 1] for row in drawn for sample in row)
+    assert {sample[2] for row in drawn for sample in row} == {2, 3, 4}
+    assert any(len({sample[2] for sample in row}) > 1 for row in drawn)

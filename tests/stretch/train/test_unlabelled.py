@@ -13,15 +13,14 @@ torch = pytest.importorskip("torch")
 from predictors.errors import StretchError, UsageError  # noqa: E402 - torch may be missing
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from stretch.evaluation.agreement import compare  # noqa: E402
-from stretch.train.data import divided, load_unlabelled  # noqa: E402
-from stretch.train.datasets import load_data  # noqa: E402
+from stretch.train.data import divided  # noqa: E402
 from stretch.train.extract import extract  # noqa: E402
 from stretch.train.finished import open_run  # noqa: E402
-from stretch.train.recipe import DataConfig, load_recipe  # noqa: E402
+from stretch.train.recipe import load_recipe  # noqa: E402
 from stretch.train.session import make_run, train_recipe  # noqa: E402
-from stretch.train.unlabelled import check_unlabelled, unlabelled_items, unlabelled_shards  # noqa: E402
-from tests.stretch.train.recipes import network, supernet  # noqa: E402
-from tests.stretch.train.test_stream import encoded, shard  # noqa: E402
+from stretch.train.unlabelled import check_unlabelled, unlabelled_items  # noqa: E402
+from tests.stretch.train.recipes import network  # noqa: E402
+from tests.stretch.train.test_stream import encoded  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -54,15 +53,6 @@ def test_what_needs_labels_is_refused_before_anything_is_loaded(tmp_path, change
     with pytest.raises(UsageError, match=why):
         train_recipe(recipe, tmp_path, tmp_path / "run")
     check_unlabelled(load_recipe(network(tmp_path), changes))
-
-
-def test_supernet_needs_labels(tmp_path):
-    with pytest.raises(UsageError, match="a supernet needs labels"):
-        check_unlabelled(load_recipe(supernet(tmp_path), NONE))
-
-
-def test_features_alone_are_something_to_learn(tmp_path):
-    check_unlabelled(load_recipe(network(tmp_path), ("data.labels=none", "train.features=0.5")))
 
 
 @given(st.integers(2, 400), st.floats(0.001, 0.5))
@@ -98,23 +88,6 @@ def test_too_few_images_are_named(tmp_path, there):
         unlabelled_items(tmp_path, 0.1)
     with pytest.raises(StretchError, match="no folder of images"):
         unlabelled_items(tmp_path / "gone", 0.1)
-
-
-def test_shards_need_no_classes(tmp_path):
-    shard(tmp_path / "some.tar", {"a.png": encoded(9), "b.png": encoded(9), "c.png": encoded(9)})
-    train, back = unlabelled_shards(tmp_path, 0.3)
-    assert (len(train), len(back)) == (2, 1)
-
-
-@pytest.mark.parametrize("test", [True, False])
-def test_arrays_need_no_labels(tmp_path, test):
-    images = np.arange(10 * 4 * 4 * 3, dtype=np.uint8).reshape(10, 4, 4, 3)
-    np.savez(tmp_path / "a.npz", train_images=images, **({"test_images": images[:3]} if test else {}))
-    train, back = load_unlabelled(tmp_path / "a.npz", 0.2)
-    assert (len(train), len(back)) == ((10, 3) if test else (8, 2))
-    assert np.array_equal(train.images[-1].permute(1, 2, 0).numpy(), images[-1])
-    again, _ = load_data(DataConfig(name="arrays", path=str(tmp_path / "a.npz"), labels="none", held_back=0.2), 1000, 4)
-    assert torch.equal(again.images, train.images)
 
 
 def test_labels_have_no_part_in_what_is_learned(tmp_path):

@@ -1,25 +1,30 @@
+"""Signatures compiled for a chip beside the TFLite file, by LiteRT's own tool."""
+
 import hashlib
 import shutil
-import sys
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 
-from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
-from predictors.install import install_line
+from predictors.errors import InfeasibleError, StretchError
 from scheduler.bundle.load import load_bundle
-from scheduler.checks.verify import verify_bundle
+from scheduler.checks.verify import random_input, verify_bundle
 from stretch.export.precision import export_precision
-from stretch.export.tflite import aot as module
+from stretch.export.tflite import aot_compiler as compiler
 from stretch.export.tflite.aot import export_aot
-from stretch.export.tflite.bundle import FILE, export_tflite
-from stretch.quantize.compare import Loss
+from stretch.export.tflite.aot_compiler import compile_signatures, find_toolchain, partitions
+from stretch.export.tflite.aot_simulator import Case, simulate
+from stretch.export.tflite.bundle import FILE, export_tflite, write_tflite
 from stretch.quantize.images import synthetic_images
+from stretch.quantize.replay import replay, runner
 from tests.scheduler.bundles import two_branches
 
-pytestmark = pytest.mark.qnn
 pytest.importorskip("ai_edge_litert")
+
+
+pytestmark = pytest.mark.qnn
 
 IMAGES = synthetic_images((1, 3, 8, 8), 8)
 
@@ -56,22 +61,6 @@ def test_copy_is_hashed_beside_a_tflite_file_that_stays_as_it_was(int8, compiled
 
 
 @pytest.mark.slow
-def test_record_counts_operators_and_compares_with_the_int8_subgraphs(compiled):
-    record = compiled.manifest.checks["aot"]["sm8450"]
-    assert {name: each["operators"] for name, each in record.items()} == {"s1.dsp": 3, "s2.dsp": 3}
-    assert all(0.9999 < each["cosine"] <= 1 and each["snr_db"] > 30 for each in record.values())
-
-
-@pytest.mark.slow
-def test_chips_are_added_to_those_that_are_there(compiled, tmp_path):
-    export_aot(compiled, tmp_path / "more", ["sm8350", "sm8350"])
-    more = load_bundle(tmp_path / "more", check_hashes=True)
-    assert more.manifest.aot.keys() == more.manifest.checks["aot"].keys() == {"sm8350", "sm8450"}
-    assert more.file("aot/sm8450.tflite").read_bytes() == compiled.file("aot/sm8450.tflite").read_bytes()
-    assert more.file("aot/sm8450.tflite").read_bytes() != more.file("aot/sm8350.tflite").read_bytes()
-
-
-@pytest.mark.slow
 def test_another_tflite_file_drops_the_code_of_the_earlier_one(compiled, tmp_path):
     export_tflite(compiled, tmp_path / "again", IMAGES, "synthetic")
     again = load_bundle(tmp_path / "again", check_hashes=True).manifest
@@ -90,54 +79,98 @@ def test_file_of_code_without_a_hash_makes_the_bundle_unreadable(compiled, tmp_p
         load_bundle(copy)
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model with a space")
+    floats = load_bundle(two_branches(folder / "floats", processors=("cpu", "dsp")))
+    export_precision(floats, folder / "int8", {"dsp": "int8"}, synthetic_images((1, 3, 8, 8), 8), "synthetic")
+    (folder / "model.tflite").write_bytes(write_tflite(load_bundle(folder / "int8")))
+    return folder / "model.tflite"
+
+
+def operators(content):
+    return {name: [kind for kind, _ in found] for name, (_, found) in compiler._signatures(compiler._read(content)).items()}
+
+
 @pytest.mark.slow
-def test_code_that_computes_something_else_is_refused_and_nothing_is_written(int8, tmp_path, monkeypatch):
-    # The bound is moved above what rounding leaves, for the code itself is right.
-    monkeypatch.setattr(module, "MIN_COSINE", 1.0)
-    with pytest.raises(InfeasibleError, match=r"signature `s1.dsp` compiled for sm8450 has a cosine of"):
-        export_aot(int8, tmp_path / "out", ["sm8450"])
+def test_signatures_that_are_named_become_code_and_the_others_stay(model, tmp_path):
+    before = model.read_bytes()
+    code = compile_signatures(model, ["s2.dsp"], "sm8450", tmp_path / "out.tflite")
+    assert code.keys() == {"s2.dsp"}
+    after = (tmp_path / "out.tflite").read_bytes()
+    kinds = operators(before)
+    assert len(kinds["s2.dsp"]) == code["s2.dsp"].operators == 3
+    assert operators(after) == {**kinds, "s2.dsp": [compiler.DISPATCH]}
+    assert code["s2.dsp"].content in after
+    assert code["s2.dsp"].content not in before
+    assert model.read_bytes() == before
+
+
+def test_plan_of_the_file_travels_with_the_code(model, tmp_path):
+    compile_signatures(model, ["s1.dsp"], "sm8450", tmp_path / "out.tflite")
+
+    def plan(content):
+        tables = compiler._read(content)
+        (buffer,) = [entry.buffer for entry in tables.metadata if entry.name == b"nn_stretch.plan"]
+        return bytes(tables.buffers[buffer].data)
+
+    assert plan((tmp_path / "out.tflite").read_bytes()) == plan(model.read_bytes())
+
+
+def test_damaged_file_is_an_error_that_leaves_nothing(model, tmp_path):
+    broken = tmp_path / "broken.tflite"
+    content = bytearray(model.read_bytes())
+    content[4:8] = b"XXXX"
+    broken.write_bytes(content)
+    with pytest.raises(StretchError, match=r"LiteRT's tool cannot compile broken.tflite for sm8450: \S"):
+        compile_signatures(broken, ["s1.dsp"], "sm8450", tmp_path / "out.tflite")
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.tflite"]
+
+
+def test_operators_that_the_tool_leaves_to_the_cpu_are_refused(model, tmp_path, monkeypatch):
+    # The tool is told to compile another subgraph, and so says nothing of this one.
+    apply = compiler._apply
+    monkeypatch.setattr(compiler, "_apply", lambda chain, sdk, path, indices, chip, out: apply(chain, sdk, path, [0], chip, out))
+    with pytest.raises(InfeasibleError, match=r"signature `s1.dsp`: LiteRT's plug-in takes 0 of 3 operators for sm8450"):
+        compile_signatures(model, ["s1.dsp"], "sm8450", tmp_path / "out.tflite")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_float_signatures_are_refused(floats, tmp_path):
-    export_tflite(floats, tmp_path / "float", IMAGES, "synthetic")
-    with pytest.raises(UsageError, match="no int8 subgraph on a dsp"):
-        export_aot(load_bundle(tmp_path / "float"), tmp_path / "out", ["sm8450"])
-    assert not (tmp_path / "out").exists()
+def test_tool_that_ends_without_a_word_or_does_not_start_is_an_error(model, tmp_path):
+    for content, mode, reason in (("#!/bin/sh\nexit 6\n", 0o755, "status 6 and no reason"), ("", 0o644, "cannot be started")):
+        tool = tmp_path / "tool"
+        tool.write_text(content)
+        tool.chmod(mode)
+        with pytest.raises(StretchError, match=reason):
+            compiler._apply(replace(find_toolchain(), tool=tool), tmp_path, model, [2], "sm8450", tmp_path / "out.tflite")
 
 
-def test_bundle_without_a_tflite_file_is_refused(floats, tmp_path):
-    export_precision(floats, tmp_path / "onnx", {"dsp": "int8"}, IMAGES, "synthetic")
-    with pytest.raises(UsageError, match="no TFLite file") as caught:
-        export_aot(load_bundle(tmp_path / "onnx"), tmp_path / "out", ["sm8450"])
-    assert "--format tflite" in caught.value.hint
+def test_counts_are_read_from_what_the_tool_prints():
+    text = (
+        "INFO: [compiler_plugin.cc:742] Partitioned subgraph<2>, selected 3 ops, from a total of 3 ops. resulted in 1 partitions.\n"
+        "noise Partitioned subgraph<14>, selected 5 ops, from a total of 70 ops. resulted in 2 partitions.\n"
+    )
+    assert partitions(text) == {2: (3, 3, 1), 14: (5, 70, 2)}
+    assert partitions("nothing of the kind") == {}
 
 
-def test_unknown_chip_is_refused_before_anything_is_written(int8, tmp_path):
-    with pytest.raises(UnknownNameError, match="sm1"):
-        export_aot(int8, tmp_path / "out", ["sm8450", "sm1"])
-    assert list(tmp_path.iterdir()) == []
+def last(x):
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1))
 
 
-def test_bundle_does_not_replace_the_one_it_is_made_from(int8):
-    with pytest.raises(UsageError, match="cannot replace"):
-        export_aot(int8, int8.path, ["sm8450"])
-
-
-@pytest.mark.parametrize("package", ["ai_edge_litert", "onnxruntime_qnn"])
-def test_missing_package_ends_with_the_install_line(int8, tmp_path, monkeypatch, package):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingBackendError, match=r"is not installed") as caught:
-        export_aot(int8, tmp_path / "out", ["sm8450"])
-    assert install_line("litert", "qnn") in caught.value.hint
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_numbers_of_a_signature_are_rounded_for_the_record():
-    assert module.Compiled(3, Loss(0.99999949, 46.7349)).to_json() == {"operators": 3, "cosine": 0.999999, "snr_db": 46.73}
-
-
-def test_channels_of_images_go_last_and_rows_stay():
-    x = np.arange(24.0).reshape(1, 2, 3, 4)
-    assert np.array_equal(module._last(x)[0, 1, 2], x[0, :, 1, 2])
-    assert np.array_equal(module._last(x[0, 0]), x[0, 0])
+@pytest.mark.slow
+def test_code_computes_what_the_int8_subgraphs_compute(tmp_path):
+    floats = load_bundle(two_branches(tmp_path / "floats", processors=("cpu", "dsp")))
+    export_precision(floats, tmp_path / "int8", {"dsp": "int8"}, synthetic_images((1, 3, 8, 8), 8), "synthetic")
+    int8 = load_bundle(tmp_path / "int8")
+    (tmp_path / "model.tflite").write_bytes(write_tflite(int8))
+    names = ["s1.dsp", "s2.dsp"]
+    code = compile_signatures(tmp_path / "model.tflite", names, "sm8450", tmp_path / "out.tflite")
+    tensors = replay(int8.manifest, {s.name: runner(str(int8.file(s.file))) for s in int8.manifest.subgraphs}, random_input(int8))
+    ends = {name: (last(tensors[int8.subgraph(name).input]), last(tensors[int8.subgraph(name).output])) for name in names}
+    got = simulate({name: Case(code[name], x, y.shape) for name, (x, y) in ends.items()}, "sm8450")
+    for name, (_, y) in ends.items():
+        assert np.abs(got[name] - y).max() < 0.02 * np.abs(y).max()
+    # Another input gives another result: the numbers come from the code.
+    x, y = ends["s1.dsp"]
+    assert np.abs(simulate({"s1.dsp": Case(code["s1.dsp"], -x, y.shape)}, "sm8450")["s1.dsp"] - y).max() > 0.2 * np.abs(y).max()

@@ -1,10 +1,8 @@
 """A page is one whole file that needs nothing else, and says nothing that it was not given."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import UsageError
 from stretch.report.html.charts import Interval, intervals
 from stretch.report.html.page import Fact, Grid, Page, Section, check_page, render, write_page
 from tests.stretch.report.html.reading import checked
@@ -42,13 +40,6 @@ def test_hostile_names_are_text_wherever_they_stand(name):
     assert not {"b", "i"} & set(seen.tags)
 
 
-# what no XML may hold is no name of ours either
-@pytest.mark.slow
-@given(st.text(st.characters(exclude_categories=("Cs", "Cc", "Co", "Cn")), min_size=1, max_size=30))
-def test_any_name_leaves_a_whole_page(name):
-    checked(render(page(name)))
-
-
 def test_tables_and_pictures_have_names_for_those_who_do_not_see_them():
     seen = checked(render(page("name", Section("two", "two", (), [Grid("folded", ("a",), [("x",)], folded=True)]))))
     assert seen.tags.count("caption") == seen.tags.count("table") == 2
@@ -58,10 +49,6 @@ def test_tables_and_pictures_have_names_for_those_who_do_not_see_them():
     assert ("html", "lang", "en") in seen.attributes
 
 
-def test_same_page_is_drawn_the_same():
-    assert page("a").sections[0].parts[1].svg == page("a").sections[0].parts[1].svg
-
-
 def test_written_in_one_step_and_readable_by_others(tmp_path):
     path = tmp_path / "page.html"
     path.write_text("before")
@@ -69,11 +56,6 @@ def test_written_in_one_step_and_readable_by_others(tmp_path):
     assert "after" in path.read_text()
     assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
     assert path.stat().st_mode & 0o400
-
-
-def test_folder_that_vanished_is_told(tmp_path):
-    with pytest.raises(StretchError, match="cannot write"):
-        write_page(page("x"), tmp_path / "gone" / "page.html")
 
 
 @pytest.mark.parametrize(

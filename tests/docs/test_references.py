@@ -1,0 +1,79 @@
+"""References of the command line and of Python, and the picture of bands, say what the code says."""
+
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+
+import pytest
+
+import scheduler
+import stretch
+from stretch.cli import VERBS
+from tests.contracts.repository import ROOT
+from tests.docs.pages import snippets
+
+PAGE = ROOT / "docs/reference/python.md"
+NAMES = [f"{package.__name__}.{name}" for package in (stretch, scheduler) for name in package.__all__]
+
+
+def generator():
+    spec = importlib.util.spec_from_file_location("make_python_reference", ROOT / "docs/make_python_reference.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def thing(name):
+    package, own = name.split(".")
+    return getattr({"stretch": stretch, "scheduler": scheduler}[package], own)
+
+
+def parts():
+    """Generated parts of the page by their names."""
+    return {m[1]: m[2] for m in re.finditer(r"<!-- name ([\w. ]+) -->\n(.*?)<!-- /name -->", PAGE.read_text(), re.DOTALL)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["make_python_reference", "make_cli_reference", "make_bands_picture"])
+def test_what_a_program_of_the_documentation_writes_is_up_to_date(program):
+    command = [sys.executable, f"docs/{program}.py", "--check"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "instead"), [("seed: int = 0", "seed: int = 1"), ("Stop after planning.", "Stop."), ("Branched.save", "Branched.keep")]
+)
+def test_page_that_says_something_else_is_out_of_date(sentence, instead):
+    text = PAGE.read_text()
+    assert text.count(sentence) == 1
+    changed = text.replace(sentence, instead)
+    assert generator().reference(changed) == text
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not (inspect.isclass(thing(name)) and issubclass(thing(name), Exception))])
+def test_part_of_a_name_has_its_parameters_and_says_something_of_each(name):
+    part = parts()[name]
+    signature = part.split("```")[1].split(f"{name}", 1)[1]
+    parameters = [p for p in inspect.signature(thing(name)).parameters if p != "self"]
+    assert re.findall(r"(?:^\s*|\(|, )\*{0,2}(\w+):", signature, re.MULTILINE) == parameters
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", part, re.MULTILINE))
+    if len(parameters) > 1:
+        assert set(parameters) <= rows.keys()
+    assert all(rows.values())
+
+
+def test_examples_use_every_function_that_is_public():
+    code = "\n".join(snippet.text for snippet in snippets(PAGE.relative_to(ROOT)) if snippet.language == "python")
+    for name in NAMES:
+        if inspect.isfunction(thing(name)):
+            assert f"{name}(" in code, name
+    for used in ("stretch.PlanConfig(", ".save(", "scheduler.Session(", "except stretch."):
+        assert used in code
+
+
+def test_reference_page_has_a_section_for_each_verb():
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    assert [line.removeprefix("## stretch ") for line in text.splitlines() if line.startswith("## stretch ")] == list(VERBS)

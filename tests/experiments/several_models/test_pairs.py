@@ -1,0 +1,62 @@
+"""Pairs of networks, on this machine and simulated: contenders take turns, and rows are summed up as they are."""
+
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from experiments.several_models.here import BRANCHED, MAPPED, ROUNDS, THREADS, TURNS, WARM, contenders, measure, row_of
+from scheduler.cores import available_cores
+from tests import onnx_runtime
+from tests.scheduler import bundles
+
+pytest.importorskip("torch")
+
+from experiments.records import read_record
+from experiments.several_models.run import summary
+from tests.contracts.repository import ROOT
+from tests.stretch.planning.test_together import MI9, PROCESSORS, both  # noqa: F401
+
+cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two branches need two cores")
+
+
+@cores
+def test_every_way_to_run_both_networks_computes_what_they_compute(tmp_path):
+    folders = bundles.two_branches(tmp_path / "a"), bundles.two_branches(tmp_path / "b", seed=1)
+    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    wanted = [onnx_runtime.output(folder / "model.onnx", x) for folder in folders]
+    with ExitStack() as opened:
+        found = contenders(folders, (available_cores()[0], available_cores()[-1]), opened)
+        assert list(found) == [TURNS, BRANCHED, THREADS, MAPPED]
+        for name, run in found.items():
+            for got, output in zip(run(x, x), wanted, strict=True):
+                assert np.allclose(got, output, atol=1e-5), name
+
+
+def test_contenders_take_turns_and_the_first_rounds_do_not_count():
+    order = []
+    found = {name: (lambda x, y, name=name: order.append(name)) for name in ("a", "b")}
+    times = measure(found, (None, None), 4)
+    assert {name: len(each) for name, each in times.items()} == {"a": 4, "b": 4}
+    assert order[:4] == ["b", "a", "a", "b"]
+    assert len(order) == 2 * (4 + WARM)
+    assert ROUNDS > WARM
+
+
+def test_row_has_medians_and_ratios_over_turns():
+    row = row_of("pair", {TURNS: [2.0, 2.0, 5.0], BRANCHED: [4.0] * 3, THREADS: [3.0] * 3, MAPPED: [1.0] * 3})
+    assert row[f"{TURNS}: median ms"] == 2.0
+    assert [row[f"turns over {name}"] for name in (BRANCHED, THREADS, MAPPED)] == [2.0, 1.5, 0.5]
+
+
+RECORD = ROOT / "experiments" / "several_models" / "results" / "simulated.json"
+
+
+@pytest.fixture(scope="module")
+def record():
+    return read_record(RECORD)
+
+
+def test_record_has_a_hundred_pairs_and_its_summary_follows_from_them(record):
+    assert len(record.tables["pairs"]) >= 100
+    assert summary(record.tables["pairs"]) == record.tables["summary"]

@@ -1,0 +1,92 @@
+"""Simulated speed-ups: means over networks, devices with one number changed, and rows that are taken up."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from experiments.lossless.run import DEVICES, PROFILES, profile
+from experiments.lossless.run import MODELS as ALL
+from experiments.records import read_record
+from experiments.simulated_speedup.cases import COLUMNS, VARIED, Case, cases_of, planned_row
+from experiments.simulated_speedup.cuts import CUTS, row_of
+from experiments.simulated_speedup.devices import with_links, with_speed
+from experiments.simulated_speedup.summary import bounds, means, networks, varied
+from predictors.predictor import LatencyPredictor
+from tests.contracts.repository import ROOT
+from tests.predictors.networks import small_resnet
+
+MODELS = ("resnet34", "resnet50")
+RECORD = ROOT / "experiments" / "simulated_speedup" / "results" / "speedup.json"
+
+
+def rows_where(speedup):
+    """Every case of two networks with a speed-up of its own."""
+    found = {}
+    for model in MODELS:
+        for case in cases_of(model):
+            row = {"case": case.name} | dict.fromkeys(COLUMNS)
+            if (value := speedup(case)) is not None:
+                row |= {"speed-up": value, "over sequential": value / 2, "best single ms": 8.0, "ideal ms": 2.0, "bound ms": 4.0}
+                row |= {"efficiency": 0.5, "of ideal": 0.5, "moving %": 1.0, "contention %": 2.0}
+            found[case.name] = row
+    return found
+
+
+def test_means_count_networks_with_a_stretched_design_and_meet_the_goals_or_not():
+    def speedup(case):
+        if case.kind == "stretched" and case.model == "resnet34":
+            return None
+        return 4.0 if case.model == "resnet50" else 1.0
+
+    rows = {row["device and profile"]: row for row in means(rows_where(speedup), MODELS)}
+    assert len(rows) == len(PROFILES) * len(DEVICES)
+    row = rows["mi9 cpu,gpu,dsp, fitted"]
+    assert (row["mixed, merged"], row["stretched, merged"], row["with a stretched design"]) == (2.0, 4.0, 1)
+    assert (row["reached"], row["reached over sequential"]) == ("yes", "no")
+    assert rows["pixel6 cpu,gpu, 0.1.0"]["reached"] is None
+
+
+@pytest.mark.skipif(not RECORD.exists(), reason="nothing is recorded")
+def test_recorded_means_are_those_of_the_recorded_cases():
+    record = read_record(RECORD)
+    rows = {str(row["case"]): row for row in record.tables["cases"]}
+    models = [model for model in ALL if next(cases_of(model)).name in rows]
+    assert means(rows, models) == record.tables["means"]
+    assert varied(rows, models) == record.tables["varied"]
+    assert bounds(rows, models) == record.tables["bounds"]
+    assert networks(rows, models) == record.tables["networks"]
+
+
+@pytest.mark.slow
+def test_more_places_to_cut_are_never_slower():
+    case = Case("resnet34", "0.1.0", "mi9", "cpu,dsp", *VARIED)
+    row = row_of(case, {cuts: planned_row(case, small_resnet(160), cuts) for cuts in CUTS})
+    assert row["speed-up, blocks"] >= row["speed-up, stages"] > 0
+    assert row["network, device and profile"].endswith("mi9 cpu,dsp, 0.1.0")
+
+
+@pytest.fixture(scope="module", params=["0.1.0", "fitted"])
+def device(request):
+    return profile(request.param, "mi9")
+
+
+def computing(device, processor):
+    return LatencyPredictor(device).predict(small_resnet(64), processor).computing_ms
+
+
+@pytest.mark.parametrize("speed", [2.0])
+def test_every_time_of_one_processor_is_divided_by_its_speed(device, speed):
+    changed = with_speed(device, "dsp", speed)
+    assert computing(changed, "dsp") == pytest.approx(computing(device, "dsp") / speed)
+    for other in ("cpu", "gpu"):
+        assert computing(changed, other) == computing(device, other)
+    assert changed.links == device.links
+
+
+@pytest.mark.parametrize("factor", [0.5])
+def test_every_transfer_takes_its_time_times_the_factor(device, factor):
+    before, after = (LatencyPredictor(each).links for each in (device, with_links(device, factor)))
+    for there, back in (("cpu", "dsp"), ("dsp", "cpu"), ("gpu", "dsp")):
+        for elements in (0, 100_000):
+            assert after.ms(there, back, elements, "int8") == pytest.approx(factor * before.ms(there, back, elements, "int8"))
+    assert computing(with_links(device, factor), "gpu") == computing(device, "gpu")

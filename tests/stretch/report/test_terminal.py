@@ -1,0 +1,214 @@
+"""Results as the terminal shows them: nothing is cut at any width, and the unknown is a dash."""
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from predictors.predictor import LatencyPredictor
+from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreement
+from scheduler.explain.answer import Fix, RuntimeExplanation, RuntimeOperator, UnsupportedReason
+from stretch.comparison.rows import ComparedRow
+from stretch.planning.config import PlanConfig
+from stretch.planning.front_answer import front_answer
+from stretch.planning.pareto import front
+from stretch.report.agreement import agreement_lines
+from stretch.report.comparison import HEADINGS, cells
+from stretch.report.fit import Fitting, column, plain_table
+from stretch.report.front import print_front
+from stretch.report.placement import operator_table, subgraph_table
+from stretch.report.roofline import kernel_points
+from stretch.report.runtime import runtime_lines
+from stretch.stages.explain import PlacedOperator, PlacedSubgraph
+from tests.predictors.networks import small_resnet
+from tests.predictors.specified import specified
+from tests.stretch.planning.cost.measured import GRAPH, made
+from tests.stretch.planning.test_pareto import MI9, REQUEST
+
+SHARE = {"value": 0.9, "low": 0.8, "high": 0.95, "top5_overlap": None}
+NOTHING = dict.fromkeys(SHARE)
+RUN = {"images": 20, "precisions": {"cpu": ("int8",), "gpu": ("fp16", "fp32")}, "delegates": {"cpu": "cpu", "gpu": "opencl"}}
+
+
+def test_network_its_files_and_its_segments_have_a_line_each():
+    alone = (SegmentAgreement(segment="s1", value=0.97, error=0.05), SegmentAgreement(segment="s2", value=None, error=None))
+    run = BundleAgreement(**SHARE | {"value": 0.85}, error=0.2, **RUN)
+    lines = list(agreement_lines(Agreement(**SHARE, error=0.1, images=40, segments=alone, bundle=run)))
+    assert len(lines) == 3
+    assert "40 images held back: the original's class in 90.0% (80.0% to 95.0%), error of the scores 0.100" in lines[0]
+    assert "20 of them, int8 on cpu (run here by cpu), fp16/fp32 on gpu (run here by opencl): the original's class in 85.0%" in lines[1]
+    assert lines[2] == "  s1 alone changed: the original's class in 97.0%, error 0.050"
+
+
+def test_answers_of_one_class_are_said_to_give_no_agreement_and_several_are_counted():
+    [alike] = [line for line in agreement_lines(Agreement(**NOTHING, error=0.1, images=40, classes=1)) if "agreement" in line]
+    assert alike.startswith("the original answers one class for these images")
+    [line] = agreement_lines(Agreement(**SHARE, error=0.1, images=40, classes=7))
+    assert "the original's class, one of 7 that it answers, in 90.0%" in line
+
+
+ROWS = [
+    ComparedRow(
+        name="one", kind="plan", model="m", device="d", ms=12.345, low_ms=10.0, high_ms=20.0, speedup=1.25, macs_ratio=0.98, exact=True
+    ),
+    ComparedRow(name="two", kind="run", source="measured", model="m", device="d", ms=3.0, agreement=0.975),
+    ComparedRow(name="three", kind="refused", model="m", device="d", reason="no design"),
+]
+
+
+def test_unknown_is_a_dash_and_never_a_number():
+    assert [len(cells(row)) for row in ROWS] == [len(HEADINGS)] * 3
+    assert cells(ROWS[0])[:5] == ("one", "12.35", "10.00 to 20.00", "predicted", "1.25")
+    assert "exact" in cells(ROWS[0])
+    assert "97.5%" in cells(ROWS[1])
+    assert set(cells(ROWS[2])[1:]) == {"–"}
+
+
+def printed(renderable, width):
+    stream = io.StringIO()
+    Console(file=stream, width=width, color_system=None, markup=False, emoji=False).print(renderable)
+    return stream.getvalue()
+
+
+def variant(title, *cells, fold=False):
+    def make():
+        table = plain_table()
+        for i in range(len(cells)):
+            column(table, f"{title}{i}", right=i > 0, fold=fold)
+        table.add_row(*cells)
+        return table
+
+    return make
+
+
+@pytest.mark.parametrize(("width", "first"), [(100, "wide0"), (40, "wide0"), (25, "middle0"), (12, "narrow0")])
+def test_first_variant_that_is_no_wider_than_the_terminal_is_taken(width, first):
+    variants = [variant("wide", "a" * 20, "b" * 10), variant("middle", "a" * 10, "b" * 10), variant("narrow", "a" * 30, fold=True)]
+    assert printed(Fitting(variants), width).split()[0] == first
+
+
+names = st.text("abcdefgh._/", min_size=1, max_size=60)
+
+
+@given(names, names, st.integers(8, 120))
+def test_no_character_is_lost_whatever_the_width(name, number, width):
+    text = printed(Fitting([variant("t", name, number), variant("t", name, fold=True)]), width)
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    _, *lines = text.splitlines()
+    assert "".join("".join(lines).split()).startswith(name)
+
+
+@pytest.fixture(scope="module")
+def answer():
+    config = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
+    return front_answer(front(GRAPH, MI9, config, ("latency", "agreement"), 5, made()), {})
+
+
+def front_printed(answer, width):
+    stream = io.StringIO()
+    print_front(Console(file=stream, width=width), answer)
+    return stream.getvalue()
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("width", [200, 90])
+def test_table_has_every_design_with_its_numbers_and_nothing_cut(answer, width):
+    text = front_printed(answer, width)
+    for row in answer.designs:
+        assert f"{row.predicted_ms:.2f}" in text
+        assert f"{row.speedup:.2f}" in text
+        assert f"{row.accuracy.agreement:.1%}" in text
+    assert f"{answer.best_single_ms:.2f} ms on {answer.best_single_processor}" in text
+    assert "…" not in text
+    assert "64 images" in text
+
+
+def rows(count, name="s2_to_s6_gpu_features_7_block_2_fc1_conv"):
+    return [
+        PlacedOperator(
+            name=f"{name}_{i}",
+            op="GlobalAveragePool",
+            subgraph="s2_to_s6.gpu" if i < count // 2 else "head",
+            processor="gpu",
+            delegate="tflite_gpu",
+            ms=12.345 + i,
+            reason=f"merged into `{name}_0` by tflite_gpu",
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_every_name_kind_and_number_stands_whole_at_any_width(width):
+    text = printed(operator_table(rows(6), "mi9"), width)
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    for row in rows(6):
+        assert f"{row.ms:.3f}" in text
+        assert row.op in text
+        assert row.reason.split()[-1] in text
+        if width >= 80:
+            assert row.name in text
+        assert row.subgraph in text
+
+
+@pytest.mark.parametrize("width", [70, 200])
+def test_subgraphs_keep_their_numbers(width):
+    found = [
+        PlacedSubgraph(name="s2_to_s6.cpu", segment="s2", processor="cpu[1large3med]", macs=12_345_678_901, planned_ms=117.79, ms=None),
+        PlacedSubgraph(name="head", segment="head", processor="gpu", macs=5, planned_ms=None, ms=0.5),
+    ]
+    text = printed(subgraph_table(found, "this machine", "mi9"), width)
+    for word in ("s2_to_s6.cpu", "cpu[1large3med]", "12,345,678,901", "117.79", "0.50"):
+        assert word in text
+    assert ("planned ms on mi9" in text) == (width == 200)
+
+
+PHONE = specified("mi9")
+
+
+def test_points_are_the_kernels_that_multiply():
+    estimate = LatencyPredictor(PHONE).predict(small_resnet(), "gpu", "fp32")
+    points = kernel_points(estimate)
+    multiplying = [each for each in estimate.kernels if each.kernel.macs]
+    assert len(points) == len(multiplying)
+    peak = PHONE.processor("gpu").cores.peak_gops["fp32"].value
+    for (kind, intensity, rate, share), each in zip(points, multiplying, strict=True):
+        assert kind == each.kernel.cost.kind
+        assert rate * each.time.ms * 1e6 == pytest.approx(2 * each.kernel.macs)
+        assert 0 < rate <= peak
+        assert intensity > 0
+        assert 0 < share < 1
+
+
+FOUND = RuntimeExplanation(
+    file=Path("m.onnx"),
+    runtime="qnn 2",
+    device="htp",
+    operators=[
+        RuntimeOperator(name="conv", op="Conv", target="QNN", taken=True, partition=0, macs=1000, reason="taken by QNN"),
+        RuntimeOperator(name="best", op="ArgMax", target="CPU", taken=False, partition=None, macs=0, reason="axis is not the last"),
+        RuntimeOperator(name="shape", op="Shape", target=None, taken=None, partition=None, macs=0, reason="folded"),
+    ],
+    partitions=1,
+    obstacles=[UnsupportedReason(operator="best", op="ArgMax", cause="axis = 1", words="axis is not the last", change="another axis")],
+    copies=1,
+    share=1.0,
+    fix=Fix(steps=("compute constants",), operators=(1, 0)),
+    log="",
+    warnings=[],
+)
+
+
+def test_counts_first_unsupported_operator_and_fix_are_shown():
+    assert runtime_lines(FOUND) == [
+        "qnn 2, htp: takes 1 of 2 operators, 100 % of the MACs, in 1 partition, copies 1",
+        "first unsupported operator: best (ArgMax), axis = 1",
+        "  qnn says: axis is not the last",
+        "  another axis",
+        "helps, operators off it 1 -> 0: compute constants",
+    ]
