@@ -10,7 +10,7 @@ is widened by as much.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from math import exp, log, prod, sqrt
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -39,8 +39,8 @@ COVERAGE = 0.9
 #: kernels, of the ratio of depthwise to dense, of others to dense, of what a kernel takes besides, and of what a pipeline takes besides.
 MEASURED, NETWORKS, SCALE, DEPTHWISE, OTHER, LAUNCH, PIPELINE = 0.06, 0.08, 1.0, 1.2, 0.4, 1.5, 1.0
 
-#: What a pipeline takes beside its network, ms, before anything is known of it.
-PIPELINE_MS = 3.0
+#: What a pipeline takes beside its network for an image of 224×224 pixels, ms, before anything is known of it; other images in proportion.
+PIPELINE_MS, IMAGE = 3.0, 3 * 224 * 224
 
 #: Two times of one network are a contradiction beyond this ratio, and a time this far from what the other rows say has another unit.
 CONTRADICTION, OTHER_UNIT = 1.3, 30.0
@@ -194,14 +194,14 @@ class _Parts:
         self.rewrites = (*self.profile.rewrites, *rewrites)
 
     def of(self, graph: OpGraph) -> Floats:
-        """Ms of dense, depthwise and other kernels, number of kernels, ms that are not calibrated (kernels that the CPU computes)."""
+        """Ms of dense, depthwise and other kernels, number of kernels, ms that are not calibrated (kernels that the CPU computes), images."""
         estimate = self.predictor.predict(laid_out(graph, self.rewrites)[0], self.processor, self.precision)
         parts = dict.fromkeys(("dense", "depthwise", "other", "kernels", "elsewhere"), 0.0)
         parts["other"] = estimate.fixed_ms
         for kernel in estimate.kernels:
             parts["elsewhere" if kernel.kernel.elsewhere else family_of(kernel.kernel.cost)] += kernel.time.ms
             parts["kernels"] += not kernel.kernel.elsewhere
-        return np.array(list(parts.values()))
+        return np.array([*parts.values(), sum(prod(op.shape) for op in graph.inputs) / IMAGE])
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class _Posterior:
 def _shares(logs: Floats, parts: Floats, pipeline: bool) -> Floats:
     """Ms of each family of kernels, of what kernels take besides, and of what the pipeline takes besides."""
     factors = np.exp([logs[0], logs[0] + logs[1], logs[0] + logs[2], logs[3], logs[4]])
-    return np.asarray(factors * np.append(parts[:4], float(pipeline)))
+    return np.asarray(factors * np.append(parts[:4], pipeline * parts[5]))
 
 
 def _ms(logs: Floats, parts: Floats, pipeline: bool) -> float:
