@@ -6,20 +6,64 @@ from functools import cache
 from math import prod
 from typing import NamedTuple
 
-from predictors.communication import LinkModel
-from predictors.contention import contended_ms
-from predictors.devices import DeviceProfile, Precision, Processor, load_device
+from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor, ProcessorProfile, load_device
 from predictors.errors import StretchError
 from predictors.faults import nearest
 from predictors.fits.prior import Prior
 from predictors.fusion import Fuser, Kernel, KernelCost, load_rules
 from predictors.graph import OpGraph
-from predictors.host import HOST, is_host
+from predictors.host import HOST, is_host, kind_of
 from predictors.joins import meeting_of
 from predictors.kinds import kinds
 from predictors.models.base import MEASURED, ORIGINS, KernelModel, KernelTime, Origin
 from predictors.models.roofline import RooflinePredictor
 from predictors.rewrites.grouped import GROUPED
+
+
+class LinkModel:
+    """Transfer times between the processors of one device.
+
+    Args:
+        device: The device's profile.
+    """
+
+    def __init__(self, device: DeviceProfile) -> None:
+        self._links = device.links
+
+    def ms(self, source: str, target: str, elements: int, precision: str) -> float:
+        """Time to make a tensor of `source` readable by `target`, ms.
+
+        Args:
+            source: Processor that holds the tensor, with or without core set.
+            target: Processor that needs it, with or without core set.
+            precision: Precision of what crosses, that of the processor that is not the CPU.
+        """
+        return sum(self.parts(source, target, elements, precision).values())
+
+    def parts(self, source: str, target: str, elements: int, precision: str) -> dict[str, float]:
+        """The same by link, named after its processor that is not the CPU, ms."""
+        source, target = kind_of(source), kind_of(target)
+        ms_by_link: dict[str, float] = {}
+        if source == target:
+            return ms_by_link
+        size = elements * ITEM_BYTES[precision]
+        if source != HOST:
+            link = self._links[source]
+            rate = link.convert_back_gbs or link.convert_gbs
+            ms_by_link[source] = link.unmap_ms.value + link.sync_ms.value + size / (rate.value * 1e6)
+        if target != HOST:
+            link = self._links[target]
+            ms_by_link[target] = link.map_ms.value + size / (link.convert_gbs.value * 1e6)
+        return ms_by_link
+
+
+def contended_ms(time: KernelTime, profile: ProcessorProfile) -> float:
+    """Time of a kernel beside other processors that compute, ms; starting it takes as long as before."""
+    computing = profile.contention.value
+    moving = (profile.contention_memory or profile.contention).value
+    work = time.compute_ms + time.memory_ms
+    share = time.memory_ms / work if work else 0.0
+    return time.launch_ms + max(0.0, time.ms - time.launch_ms) * (computing + (moving - computing) * share)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class ProcessorProfile(_Part, frozen=True):
     uncertainty: Positive  # Relative half-width of the 90 % interval around a prediction without a fit.
     efficiency: dict[str, Ratio]  # Fraction of the peak per kernel kind when nothing else limits.
     core_sets: dict[str, CoreSet]  # Core sets by name.
-    contention_memory: Factor | None = None  # The same for kernels that move memory; `contention` if None (`predictors.contention`).
+    contention_memory: Factor | None = None  # The same for kernels that move memory; `contention` if None (`predictors.predictor`).
     idle_w: NotNegative | None = None  # Power while it has no work in a run, W; None where not known, and then not counted.
     waiting_w: NotNegative | None = None  # Power while it waits for other processors between its parts of a run, W; `idle_w` if None.
     #: Backends of other kinds of processors whose fits say something of this one, where none of its own kind was ever fitted.

@@ -11,8 +11,7 @@ from experiments.measurements.phones import GPU_BACKEND
 from experiments.records import About, Facts, Row, write_record
 from predictors.devices import load_device
 from predictors.fitting.design import Networks
-from predictors.fitting.fit import Judged, fit_device
-from predictors.fitting.folds import family_folds
+from predictors.fitting.fit import Judged, family_folds, fit_device
 from predictors.measurements.networks import Measurements, load_measurements
 from predictors.predictor import LatencyPredictor
 

@@ -13,10 +13,8 @@ import numpy as np
 
 from experiments.records import Row, write_record
 from predictors.devices import load_device
-from predictors.fitting.borrowed import BORROWED_FITS
 from predictors.fitting.design import Networks
-from predictors.fitting.fit import predict
-from predictors.fitting.folds import family_folds
+from predictors.fitting.fit import BORROWED_FITS, family_folds, predict
 from predictors.fitting.formula import load_formula
 from predictors.fitting.pooled import Place
 from predictors.fitting.together import Pool

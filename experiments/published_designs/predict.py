@@ -21,7 +21,7 @@ from stretch.planning.design.resolve import resolve_design
 from stretch.planning.design.widths import aligns
 from stretch.planning.plan import Asked, evaluate
 from stretch.planning.result import PlanResult
-from stretch.planning.simulated import network_of
+from stretch.planning.together import network_of
 
 
 @dataclass(frozen=True)

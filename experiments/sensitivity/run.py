@@ -62,8 +62,8 @@ def measure(network: str, weights: Path, images: Path, budget_s: float, until_s:
     from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.planning.config import PlanConfig
     from stretch.planning.search.sampling import random_designs
-    from stretch.sensitivity.measure import Measurements, measure_design
-    from stretch.sensitivity.measure import measure as measure_sensitivity
+    from stretch.sensitivity.source import Measurements, measure_design
+    from stretch.sensitivity.source import measure as measure_sensitivity
     from stretch.stages.build import divide_images
     from stretch.stages.network import read_network
 

@@ -252,7 +252,7 @@ def _posterior(rows: Sequence[NetworkTime], parts: Sequence[Floats], launch_ms: 
 
     solution = optimize.least_squares(residuals, middle, jacobian, x_scale=spread)
     slopes = jacobian(solution.x)
-    return _Posterior(solution.x, np.linalg.inv(slopes.T @ slopes))
+    return _Posterior(solution.x, np.asarray(np.linalg.inv(slopes.T @ slopes), dtype=np.float64))
 
 
 def _calibrated(

@@ -1,8 +1,10 @@
 """All fits of one device: every processor, core set and precision that was measured, judged on families left out."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,20 +13,97 @@ from predictors.devices import DeviceProfile, Processor, list_devices
 from predictors.errors import StretchError, UnknownNameError
 from predictors.faults import nearest
 from predictors.fits.fit import Correction, Fit, HeldOut, Interval, KernelGroup
-from predictors.fitting.borrowed import add_borrowed
 from predictors.fitting.conformal import METHOD, covered, family_interval
 from predictors.fitting.design import Networks, design, grain_of
-from predictors.fitting.folds import family_folds
 from predictors.fitting.formula import Formula, load_formula
 from predictors.fitting.nnls import Vector, rounded
+from predictors.fitting.pooled import Place
 from predictors.fitting.single import Timed, correction, fit_kernels, time_kernels
 from predictors.fitting.together import MIN_NETWORKS as MIN_POOLED
 from predictors.fitting.together import Pool
 from predictors.fitting.whole import CoreSet, fit_core_sets
 from predictors.fusion import KernelCost
-from predictors.measurements.networks import Measurements
+from predictors.measurements.networks import Measurements, load_measurements
 from predictors.measurements.tables import Latency
 from predictors.models.fitted import FittedModel
+
+FOLDS = 5
+
+
+def family_folds(families: Mapping[str, str], kinds: Mapping[str, Set[str]], folds: int = FOLDS) -> dict[str, int]:
+    """The fold of each network; every family is in one fold.
+
+    Largest families first, each into the fold with the fewest networks. Where only
+    two families have a kind of kernel, they are put into different folds, so that
+    no fold is predicted without ever having seen the kind.
+    """
+    sizes = Counter(families.values())
+    has = {family: frozenset().union(*(kinds[name] for name, of in families.items() if of == family)) for family in sizes}
+    often = Counter(kind for some in has.values() for kind in some)
+    rare = {family: {kind for kind in some if often[kind] == 2} for family, some in has.items()}
+    load = [0] * min(folds, len(sizes))
+    inside: list[set[str]] = [set() for _ in load]
+    of: dict[str, int] = {}
+    for family in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        free = [i for i in range(len(load)) if not rare[family] & inside[i]] or list(range(len(load)))
+        fold = min(free, key=lambda i: (load[i], i))
+        of[family] = fold
+        load[fold] += sizes[family]
+        inside[fold] |= rare[family]
+    return {name: of[family] for name, family in families.items()}
+
+
+class BorrowedFit(NamedTuple):
+    """A table of measurements whose kernel groups complete fits to other tables."""
+
+    measurements: str  # Name of the table; it ships with nn-stretch.
+    backend: str  # Fusion rules of its fit.
+    slices: tuple[int, int]  # Output and input channels that are computed at a time.
+    groups: dict[str, str]  # Its kernel groups by the name that they get in the completed fit.
+    devices: dict[str, str]  # Names in this table of devices with the same chip, by the name in the other table.
+
+
+#: By the fusion rules of the fits that they complete.
+BORROWED_FITS = {
+    "tflite_cpu": BorrowedFit(
+        "transformers",
+        "tflite_cpu_transformers",
+        (8, 4),
+        # A linear layer over one position is a classifier, which convolutional networks contain.
+        {"linear:": "linear"}
+        | {name: name for name in ("matmul", "elementwise:softmax", "elementwise:layer_norm", "elementwise:gelu", "copy:permute")},
+        {"mi8se": "onefusion"},
+    )
+}
+
+
+def add_borrowed(fit: Fit, measured_on: str) -> Fit:
+    """The fit, completed by kernel groups of another table with the same device, cores and precision, if there is one."""
+    borrowed = BORROWED_FITS.get(fit.backend)
+    if borrowed is None:
+        return fit
+    device = borrowed.devices.get(measured_on, measured_on)
+    pool, sizes = _pool_of(borrowed.measurements)
+    place = (fit.precision, device, fit.core_set)
+    if place not in sizes:
+        return fit
+    fitted, _ = pool.groups(place, sizes[place])
+    groups: dict[str, KernelGroup] = fit.groups | {name: fitted[source] for name, source in borrowed.groups.items() if source in fitted}
+    table = load_measurements(borrowed.measurements).source
+    return msgspec.structs.replace(fit, groups=groups, source=f"{fit.source}; kernels of transformers: {table.title}, device {device}")
+
+
+@cache
+def _pool_of(name: str) -> tuple[Pool, dict[Place, Vector]]:
+    """The pooled fit of a table to all of its networks, and its parameters by place."""
+    borrowed = next(entry for entry in BORROWED_FITS.values() if entry.measurements == name)
+    measured = load_measurements(name)
+    networks = Networks(measured.graphs, measured.families, borrowed.backend)
+    pool = Pool(
+        networks, load_formula(borrowed.backend), measured.latencies, family_folds(measured.families, networks.kinds), borrowed.slices
+    )
+    return pool, {place: np.asarray(sizes) for place, sizes in pool.sizes().items()}
+
 
 #: Fewest networks and families that say something about networks of another family.
 MIN_NETWORKS, MIN_FAMILIES = 12, 3

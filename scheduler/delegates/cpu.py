@@ -1,15 +1,89 @@
 """The `cpu` delegate: ONNX Runtime, one thread by default, writing into the caller's buffers."""
 
 import importlib.util
+import json
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from predictors.errors import MissingBackendError, StretchError
 from scheduler.delegates.base import CoreDelegate, NodePlace, delegates
-from scheduler.delegates.cpu_profile import place_kernels, profile_kernels
 from scheduler.delegates.ort_session import SessionCompiled
 from scheduler.formats.onnx import open_onnx
+
+#: ONNX Runtime marks kernels that the optimiser made by changing the name of what they replace.
+_MARKS = ("fused ", "_nchwc", "/QuickGeluFusion/")
+
+#: How it marks a normalisation that it computes as a convolution of its own.
+_NORMALISES = "_bn_nchwc"
+
+
+def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]) -> list[NodePlace]:
+    """Each operator with its kernel's time, or the operator it was merged into; then kernels that were added."""
+    nodes = list(nodes)
+    names = [node.name or f"{node.op_type}_{i}" for i, node in enumerate(nodes)]
+    by_name = {name: i for i, name in enumerate(names)}
+    writer = {output: i for i, node in enumerate(nodes) for output in node.output}
+
+    def upstream(start: int) -> Iterable[int]:
+        """`start`, then the nodes it depends on, nearest first."""
+        seen, queue = {start}, deque([start])
+        while queue:
+            i = queue.popleft()
+            yield i
+            for name in nodes[i].input:
+                if name in writer and writer[name] not in seen:
+                    seen.add(writer[name])
+                    queue.append(writer[name])
+
+    owned: dict[int, float] = {}
+    added: list[NodePlace] = []
+    for kernel, (op, ms) in kernels.items():
+        name = kernel.removesuffix(_NORMALISES)
+        for mark in _MARKS:
+            name = name.replace(mark, "")
+        # A kernel in blocked layout is named after the last tensor of the operators it replaces.
+        last = by_name.get(name, writer.get(name))
+        wanted = None if kernel.endswith(_NORMALISES) else op.removeprefix("Fused")
+        owner = None if last is None else next((i for i in upstream(last) if nodes[i].op_type == wanted and i not in owned), last)
+        if owner is None:
+            added.append(NodePlace(kernel, op, "added by ONNX Runtime to change the layout", ms))
+        else:
+            owned[owner] = owned.get(owner, 0.0) + ms
+    places = []
+    for i, node in enumerate(nodes):
+        if i in owned:
+            places.append(NodePlace(names[i], node.op_type, "has a CPU kernel in ONNX Runtime", owned[i]))
+            continue
+        into = next((j for j in upstream(i) if j in owned), None)
+        reason = f"merged into `{names[into]}` by ONNX Runtime" if into is not None else "optimised away by ONNX Runtime"
+        places.append(NodePlace(names[i], node.op_type, reason))
+    return places + added
+
+
+def profile_kernels(session_of: Any, runs: int = 5) -> dict[str, tuple[str, float]]:
+    """Operator type and milliseconds of each kernel, the median of `runs` runs on a zero input."""
+    with tempfile.TemporaryDirectory() as folder:
+        session = session_of(str(Path(folder) / "ort"))
+        feed = {i.name: np.zeros(i.shape, np.float32) for i in session.get_inputs()}
+        for _ in range(runs + 1):
+            session.run(None, feed)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    times: dict[str, list[float]] = {}
+    ops: dict[str, str] = {}
+    for event in events:
+        name = str(event.get("name", ""))
+        if event.get("cat") == "Node" and name.endswith("_kernel_time"):
+            name = name.removesuffix("_kernel_time")
+            ops[name] = str(event.get("args", {}).get("op_name", ""))
+            times.setdefault(name, []).append(event["dur"] / 1000)
+    return {name: (ops[name], float(np.median(durations[1:]))) for name, durations in times.items()}
+
 
 INSTALL = "pip install onnxruntime"
 

@@ -1,9 +1,15 @@
 """The `litert` delegate: LiteRT (TensorFlow Lite) with XNNPACK, one interpreter a subgraph, from the bundle's TFLite file."""
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -14,11 +20,75 @@ from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
 from scheduler.bundle.tflite_file import TfliteFile, check_belongs, load_tflite, parse_tflite
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, delegates
-from scheduler.delegates.litert_layout import to_nchw, to_nhwc
-from scheduler.delegates.litert_log import quiet
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
+
+#: Channels that are turned at a time on the way in; few enough that their rows stay in the nearest cache.
+_CHANNELS = 32
+#: Elements that are turned at a time on the way back.
+_ELEMENTS = 8192
+
+
+def to_nhwc(source: Array, target: Array) -> None:
+    """Copy an image batch with channels first into one with channels last; other arrays are copied as they are.
+
+    Args:
+        source: N×C×H×W, contiguous.
+        target: N×H×W×C, contiguous.
+    """
+    if source.ndim != 4 or source.size in (source.shape[1] * source.shape[0], prod(source.shape[2:]) * source.shape[0]):
+        np.copyto(target, source.reshape(target.shape))
+        return
+    n, channels, height, width = source.shape
+    rows, columns = source.reshape(n, channels, height * width), target.reshape(n, height * width, channels)
+    for image in range(n):
+        for first in range(0, channels, _CHANNELS):
+            columns[image, :, first : first + _CHANNELS] = rows[image, first : first + _CHANNELS].T
+
+
+def to_nchw(source: Array, target: Array) -> None:
+    """Copy an image batch with channels last into one with channels first; other arrays are copied as they are."""
+    if target.ndim != 4 or target.size in (target.shape[1] * target.shape[0], prod(target.shape[2:]) * target.shape[0]):
+        np.copyto(target, source.reshape(target.shape))
+        return
+    n, channels, height, width = target.shape
+    rows, columns = target.reshape(n, channels, height * width), source.reshape(n, height * width, channels)
+    step = max(8, _ELEMENTS // channels)
+    for image in range(n):
+        for first in range(0, height * width, step):
+            rows[image, :, first : first + step] = columns[image, first : first + step].T
+
+
+_LOCK = threading.Lock()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back what native code writes to stderr, and pass on afterwards what are not mere notes.
+
+    Standard error belongs to the whole process: what other threads write there
+    meanwhile is passed on as well, a moment later.
+    """
+    with _LOCK, contextlib.ExitStack() as stack:
+        held = stack.enter_context(tempfile.TemporaryFile())
+        try:
+            sys.stderr.flush()
+            real = os.dup(2)
+        except (OSError, ValueError, AttributeError):  # there is no standard error
+            yield
+            return
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
+            held.seek(0)
+            for line in held:
+                if not line.startswith((b"INFO:", b"VERBOSE:")):
+                    os.write(2, line)
+
 
 INSTALL = install_line("litert")
 

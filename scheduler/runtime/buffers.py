@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
 
 import msgspec
 import numpy as np
@@ -11,14 +12,83 @@ from predictors.errors import StretchError
 from predictors.joins import meeting_of
 from scheduler.bundle.manifest import Tensor
 from scheduler.bundle.rows import ROW_AXIS, cut, cut_shape
-from scheduler.delegates.base import Array, Compiled, Invocation
+from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Invocation
 from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, Planner
 from scheduler.memory.naive import plan_naive
 from scheduler.memory.offset import plan_offset
-from scheduler.runtime.band import Copy, with_rows
 from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph
 from scheduler.runtime.trace import Span
 from scheduler.shared import shared_bytes
+
+#: Memory that a subgraph reads, and the rows of a tensor that belong there.
+Copy = tuple[Array, Array]
+
+
+class _Copies:
+    """Copies, and when the last of them began and ended."""
+
+    def __init__(self, copies: Sequence[Copy]) -> None:
+        self._copies = tuple(copies)
+        self.start = self.end = 0
+
+    def run(self) -> None:
+        self.start = perf_counter_ns()
+        for target, rows in self._copies:
+            np.copyto(target, rows)
+        self.end = perf_counter_ns()
+
+    @property
+    def span(self) -> tuple[str, int, int]:
+        return ("rows", self.start, self.end)
+
+
+class BandInvocation(Invocation):
+    """Copies the rows, then runs."""
+
+    def __init__(self, call: Invocation, copies: Sequence[Copy]) -> None:
+        self._call, self._rows = call, _Copies(copies)
+
+    def run(self) -> None:
+        """Copy, then compute."""
+        self._rows.run()
+        self._call.run()
+
+    def conversions(self) -> Sequence[tuple[str, int, int]]:
+        """The copy, then what the delegate converts."""
+        return (self._rows.span, *self._call.conversions())
+
+
+class AsyncBandInvocation(AsyncInvocation):
+    """Copies the rows, then enqueues."""
+
+    def __init__(self, call: AsyncInvocation, copies: Sequence[Copy]) -> None:
+        self._call, self._rows = call, _Copies(copies)
+
+    def enqueue(self) -> None:
+        """Copy, then enqueue: the processor reads its buffers from then on."""
+        self._rows.run()
+        self._call.enqueue()
+
+    def wait(self) -> None:
+        """Wait for what was enqueued."""
+        self._call.wait()
+
+    def times(self) -> tuple[int, int] | None:
+        """From the copy on."""
+        found = self._call.times()
+        return None if found is None else (self._rows.start, found[1])
+
+    def conversions(self) -> Sequence[tuple[str, int, int]]:
+        """The copy, then what the delegate converts."""
+        return (self._rows.span, *self._call.conversions())
+
+
+def with_rows(call: Invocation, copies: Sequence[Copy]) -> Invocation:
+    """An invocation that first has its rows copied; itself where there is nothing to copy."""
+    if not copies:
+        return call
+    return AsyncBandInvocation(call, copies) if isinstance(call, AsyncInvocation) else BandInvocation(call, copies)
+
 
 #: Every tensor that is no slice of another starts at a multiple of this many bytes: a cache line, and the widest registers.
 ALIGNMENT = 64

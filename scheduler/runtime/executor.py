@@ -3,13 +3,13 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from time import perf_counter_ns
 from typing import TypeVar
 
 from scheduler.cores import pinned
 from scheduler.delegates.base import Array, AsyncInvocation
 from scheduler.placement.place import Placement, own_cores
-from scheduler.runtime.ahead import awaited, followers, in_a_row
 from scheduler.runtime.buffers import Buffers, subgraph_spans
 from scheduler.runtime.code import Code
 from scheduler.runtime.driver import Driver, Lane
@@ -36,6 +36,48 @@ from scheduler.runtime.record import Recorder
 from scheduler.runtime.trace import Span, Trace
 from scheduler.runtime.transitions import Node, Transitions
 from scheduler.runtime.watch import TIME_LIMIT_S
+
+
+def followers(plan: ExecutionPlan, queues: Mapping[str, str]) -> dict[str, str]:
+    """The step that each one's queue can go on with as soon as it has ended; a step without such a one has none."""
+    writers = {tensor: name for name in plan.order for tensor in plan.step(name).outputs}
+    #: All that a step waits for, directly or not.
+    before: dict[str, set[str]] = {}
+    for name in plan.order:
+        direct = {writers[tensor] for tensor in plan.step(name).inputs if tensor in writers}
+        before[name] = direct.union(*(before[each] for each in direct))
+    found: dict[str, str] = {}
+    served: dict[str, list[str]] = {}
+    for name in plan.order:
+        if name in queues:
+            served.setdefault(queues[name], []).append(name)
+    for names in served.values():
+        for number, (name, following) in enumerate(pairwise(names)):
+            # nothing else that the queue serves may be ready between the two
+            alone = all(each in before[name] for each in names[:number]) and all(following in before[each] for each in names[number + 2 :])
+            if alone and name in before[following] and before[following] <= before[name] | {name}:
+                found[name] = following
+    return found
+
+
+def in_a_row(name: str, following: Mapping[str, str]) -> tuple[str, ...]:
+    """A step, and those that its queue goes on with, in order.
+
+    Args:
+        following: As `followers` tells.
+    """
+    found = [name]
+    while found[-1] in following:
+        found.append(following[found[-1]])
+    return tuple(found)
+
+
+def awaited(plan: ExecutionPlan, name: str) -> bool:
+    """Whether more than one step reads what a step writes, or whoever runs the plan does: then its end is news to others."""
+    written = plan.step(name).outputs
+    readers = {reader for tensor in written for reader in plan.readers.get(tensor, ())}
+    return len(readers) != 1 or not set(plan.outputs).isdisjoint(written)
+
 
 T = TypeVar("T")
 

@@ -26,13 +26,40 @@ from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import Code
 from scheduler.runtime.executor import Executor
 from scheduler.runtime.failures import HangError, hang_reason
-from scheduler.runtime.futures import again_after_a_hang
 from scheduler.runtime.inputs import as_arrays, check_inputs, plain
 from scheduler.runtime.pipeline import Pipeline
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.record import Recorder
 from scheduler.runtime.trace import QueueDepth, Trace
 from scheduler.runtime.watch import TIME_LIMIT_S
+
+
+def again_after_a_hang(future: Future[Any], run: Callable[[], Any]) -> Future[Any]:
+    """A future that has the result of another one, or where that hung, of a second try."""
+    found: Future[Any] = Future()
+    found.set_running_or_notify_cancel()
+
+    def take(work: Callable[[], Any]) -> None:
+        try:
+            result = work()
+        except BaseException as error:  # it belongs to whoever waits
+            found.set_exception(error)
+        else:
+            found.set_result(result)
+
+    # the first future may be kept by a thread that hangs: once it is done it must not keep what the second try needs
+    again = [run]
+
+    def ended(first: Future[Any]) -> None:
+        work = again.pop()
+        if isinstance(first.exception(), HangError):
+            # not here: this is a thread of what hangs
+            threading.Thread(target=take, args=(work,), name="nn-stretch second try", daemon=True).start()
+        else:
+            take(first.result)
+
+    future.add_done_callback(ended)
+    return found
 
 
 class Session:

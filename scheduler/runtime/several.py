@@ -17,7 +17,7 @@ any                                      every free queue, the one that became f
 =======================================  =================================================
 
 Moments are part of the events, so that the same events have the same answers, whoever's clock they are of:
-`scheduler.runtime.shared` drives it with threads, `scheduler.simulate.clock` under a clock that is only a number.
+`scheduler.runtime.scheduler` drives it with threads, `scheduler.simulate.clock` under a clock that is only a number.
 """
 
 from collections.abc import Mapping

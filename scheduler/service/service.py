@@ -3,9 +3,12 @@
 import asyncio
 import threading
 import time
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,11 +16,114 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.runtime.inputs import zeros
 from scheduler.runtime.scheduler import Scheduler, SharedSession
 from scheduler.runtime.session import Session
+from scheduler.runtime.trace import Trace
 from scheduler.runtime.urgency import checked_priority, deadline_at
-from scheduler.service.counters import Counters
-from scheduler.service.measured import measured_network
 from scheduler.service.requests import DeadlineError, OverloadedError, Request, Waiting
 from scheduler.simulate.admit import Admission, Demand, admit
+from scheduler.simulate.networks import Network
+from scheduler.simulate.times import StepTime
+
+#: Upper ends of the classes of latency, s: from a small network on a desktop to a large one on a phone.
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+#: What may become of a request.
+OUTCOMES = ("done", "late", "failed", "expired", "refused", "cancelled")
+
+_HELP = {
+    "nn_stretch_requests_total": ("counter", "Requests by what became of them."),
+    "nn_stretch_latency_seconds": ("histogram", "Time from request to output, waiting included, of requests that were computed."),
+    "nn_stretch_waiting": ("gauge", "Requests that wait."),
+    "nn_stretch_running": ("gauge", "Inferences in flight."),
+}
+
+
+class Counters:
+    """Counts by model, from any thread.
+
+    Args:
+        models: Names of the models.
+    """
+
+    def __init__(self, models: Collection[str]) -> None:
+        self._lock = threading.Lock()
+        self._outcomes = {model: Counter(dict.fromkeys(OUTCOMES, 0)) for model in models}
+        self._classes = {model: [0] * (len(BUCKETS) + 1) for model in models}
+        self._seconds = dict.fromkeys(models, 0.0)
+
+    def note(self, model: str, outcome: str, seconds: float | None = None) -> None:
+        """A request has come to its end.
+
+        Args:
+            outcome: One of `OUTCOMES`.
+        """
+        with self._lock:
+            self._outcomes[model][outcome] += 1
+            if seconds is not None:
+                self._classes[model][bisect_left(BUCKETS, seconds)] += 1
+                self._seconds[model] += seconds
+
+    def outcomes(self, model: str) -> dict[str, int]:
+        """How many requests of a model came to each end."""
+        with self._lock:
+            return dict(self._outcomes[model])
+
+    def text(self, waiting: int, running: dict[str, int]) -> str:
+        """All of it in Prometheus' text format.
+
+        Args:
+            running: Inferences in flight now, by model.
+        """
+        with self._lock:
+            lines = {
+                "nn_stretch_requests_total": [
+                    f'{{{_label(model)},outcome="{outcome}"}} {count}'
+                    for model, outcomes in self._outcomes.items()
+                    for outcome, count in outcomes.items()
+                ],
+                "nn_stretch_latency_seconds": [line for model in self._classes for line in self._histogram(model)],
+                "nn_stretch_waiting": [f" {waiting}"],
+                "nn_stretch_running": [f"{{{_label(model)}}} {count}" for model, count in running.items()],
+            }
+        lines_of_text = []
+        for name, (kind, words) in _HELP.items():
+            lines_of_text += [f"# HELP {name} {words}", f"# TYPE {name} {kind}", *(f"{name}{line}" for line in lines[name])]
+        return "\n".join(lines_of_text) + "\n"
+
+    def _histogram(self, model: str) -> list[str]:
+        lines, total = [], 0
+        for end, count in zip((*map(str, BUCKETS), "+Inf"), self._classes[model], strict=True):
+            total += count
+            lines.append(f'_bucket{{{_label(model)},le="{end}"}} {total}')
+        return [*lines, f"_sum{{{_label(model)}}} {self._seconds[model]:.9g}", f"_count{{{_label(model)}}} {total}"]
+
+
+def _label(model: str) -> str:
+    escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'model="{escaped}"'
+
+
+def measured_network(name: str, session: Session, quiet: int = 5) -> Network:
+    """A session's plan, with what its steps took in inferences one at a time; nothing else should run then."""
+    x = zeros(session.bundle.manifest)
+    traces: list[Trace] = []
+    for _ in range(quiet + 1):
+        session.submit(x).result()
+        traces.append(session.submitted_traces[-1])
+    plan, places = session.plan, session.places
+    times = {}
+    for step in plan.order:
+        ms = _step_ms(traces[1:], step)
+        if step in places:
+            times[step] = StepTime(places[step].queue, (("subgraph", ms),))
+        else:
+            times[step] = StepTime(next(span.queue for span in traces[-1].spans if span.name == step), (("join", ms),))
+    return Network(name, plan, places, times)
+
+
+def _step_ms(traces: Sequence[Trace], step: str) -> float:
+    """Median of what a step took of its queue, ms; conversions at its border lie within it."""
+    return median(sum(span.ms for span in trace.spans if span.name == step) for trace in traces)
+
 
 #: Name of the model where a session is given without one.
 ONLY = "model"

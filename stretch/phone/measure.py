@@ -1,24 +1,396 @@
 """A bundle on a phone: every signature on every processor, then all branches at once."""
 
+import hashlib
 import re
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from predictors.devices import load_device
+from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError, UsageError
+from predictors.files import read_bytes
+from predictors.fusion import Kernel, fuse
+from predictors.graph import OpGraph
+from predictors.measurements.litert import Operator, read_op_profile
+from predictors.measurements.tables import KernelLatency, Latency
 from scheduler.bundle.load import Bundle
+from scheduler.bundle.tflite_file import MAX_BYTES, parse_tflite
 from scheduler.runner.sources import tflite_content
-from stretch.phone.adb import Phone, find_phone, workspace
+from stretch.export.tflite.source import read_source
+from stretch.phone.adb import Ended, Phone, find_phone, workspace
 from stretch.phone.answer import PhoneAnswer, SignatureRow
-from stretch.phone.benchmark import Request
 from stretch.phone.side_by_side import run_side_by_side
-from stretch.phone.signatures import mask_of, places, works
-from stretch.phone.timing import Timing, open_table
+from stretch.profiling.ingest import brought_in
+from stretch.profiling.table import Table
+
+#: What a signature can be measured on.
+Target = Literal["cpu", "gpu", "npu"]
+
+_TIMES = re.compile(r"^.*\bcount=(\d+)\b.*\bavg=([-+.\deE]+)(?:\s+std=([-+.\deE]+))?.*$", re.M)
+_MEAN = re.compile(r"Inference \(avg\):\s*([-+.\deE]+)")
+_WHOLE = re.compile(r"the model graph will be completely executed by the delegate")
+_PARTLY = re.compile(r"the model graph will be partially executed by the delegate w/ (\d+) delegate kernels")
+_NOT = re.compile(r"the model graph will not be executed by the delegate")
+
+#: Longest time that is believed, μs.
+_MAX_US = 1e10
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call."""
+
+    program: str  # Where `benchmark_model` is on the phone.
+    graph: str  # Where the TFLite file is.
+    signature: str  # Which signature to run.
+    target: Target  # Processor.
+    threads: int  # Of the CPU.
+    runs: int  # Measured runs, at least 1.
+    warmup: int  # Runs before them.
+    mask: int = 0  # Cores to run on, as a mask of `taskset`; 0 for any.
+    libraries: str = ""  # Folder of LiteRT's libraries for an NPU, on the phone.
+
+    def command(self, profile: str | None = None) -> list[str]:
+        """The words of the command.
+
+        Args:
+            profile: Where to write the times of operators; None to measure without looking at them, which takes time.
+        """
+        words = ["taskset", f"{self.mask:x}"] if self.mask else []
+        words += [
+            self.program,
+            f"--graph={self.graph}",
+            f"--signature_to_run_for={self.signature}",
+            f"--num_threads={self.threads}",
+            f"--num_runs={self.runs}",
+            f"--warmup_runs={self.warmup}",
+            # It would go on for a second, and for half of one before, however many runs were asked for.
+            "--min_secs=0",
+            "--warmup_min_secs=0",
+        ]
+        if self.target == "cpu":
+            words.append("--use_xnnpack=true")
+        elif self.target == "gpu":
+            words.append("--use_gpu=true")
+        else:
+            words += ["--use_npu=true", f"--dispatch_library_path={self.libraries}", f"--compiler_plugin_library_path={self.libraries}"]
+        if profile is not None:
+            words += ["--enable_op_profiling=true", "--op_profiling_output_mode=csv", f"--op_profiling_output_file={profile}"]
+        return words
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What a call said."""
+
+    ms: float  # Mean time of a run.
+    std_ms: float | None  # Standard deviation; None if not printed.
+    elsewhere: str | None  # Why the time is not the target's; None if all operators ran there.
+
+
+def read_spoken(text: str, target: Target) -> Spoken:
+    """Times and placement from what `benchmark_model` printed, on stdout and stderr."""
+    # The warm-up's line comes before that of the measured runs.
+    counted = list(_TIMES.finditer(text))
+    mean = _MEAN.search(text)
+    try:
+        us = float(mean[1]) if mean else float(counted[-1][2])
+        std = float(counted[-1][3]) if counted and counted[-1][3] else None
+    except (IndexError, ValueError) as error:
+        raise StretchError(f"benchmark_model told no time: {_last(text)}") from error
+    if not 0 < us < _MAX_US or (std is not None and not 0 <= std < _MAX_US):
+        raise StretchError(f"benchmark_model tells {us:g} μs, which no measurement gives")
+    return Spoken(us / 1e3, None if std is None else std / 1e3, None if target == "cpu" else _elsewhere(text))
+
+
+def _elsewhere(text: str) -> str | None:
+    if _WHOLE.search(text):
+        return None
+    if partly := _PARTLY.search(text):
+        return f"only parts of it ran there, in {partly[1]} pieces"
+    if _NOT.search(text):
+        return "nothing of it ran there"
+    return "benchmark_model does not say that all of it ran there"
+
+
+def _last(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it printed nothing"
+
+
+#: Precision that a processor computes a signature's in. A file's fp16 are weights in half precision, which the CPU widens; a
+#: GPU computes reals in half precision; int8 is for the CPU and for what was made for it.
+COMPUTES: dict[Target, dict[str, str]] = {
+    "cpu": {"fp32": "fp32", "fp16": "fp32", "int8": "int8"},
+    "gpu": {"fp32": "fp16", "fp16": "fp16"},
+    "npu": {"int8": "int8"},
+}
+
+_CORES = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A processor of the phone, in the words of the profile that is to be fitted."""
+
+    target: Target  # What `benchmark_model` is told.
+    family: str  # Name in the profile.
+    core_set: str  # Such as ``3med``.
+    threads: int = 1  # Of the CPU; 1 for others.
+
+    @property
+    def name(self) -> str:
+        """As profiles name it."""
+        return f"{self.family}[{self.core_set}]"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A signature on a processor."""
+
+    signature: str  # Its name.
+    segment: str  # Of the design.
+    network: str  # Name that the measurements have of it.
+    precision: str  # That the processor computes in.
+    place: Place  # The processor.
+
+
+def places(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[Place]:
+    """The processors of a profile that are measured.
+
+    Args:
+        core_set: Of its CPU; its default if None.
+    """
+    measured_places: list[Place] = []
+    for family, processor in profile.processors.items():
+        target: Target = "cpu" if family == "cpu" else "gpu" if family == "gpu" else "npu"
+        chosen = processor.default_core_set
+        if target == "cpu" and core_set is not None:
+            if core_set not in processor.core_sets:
+                raise UsageError(f"the cpu of `{profile.id}` has no core set `{core_set}`", f"it has {', '.join(processor.core_sets)}")
+            chosen = core_set
+        threads = sum(map(int, _CORES.findall(chosen))) or 1 if target == "cpu" else 1
+        if target != "npu" or npu:
+            measured_places.append(Place(target, family, chosen, threads))
+    return measured_places
+
+
+def works(bundle: Bundle, where: Sequence[Place]) -> list[Work]:
+    """Every signature of a subgraph on every processor that takes its precision.
+
+    Joins are left out: the profile has their time as that of a link.
+    """
+    model = bundle.manifest.model.name
+    signature_works = [
+        Work(sub.name, sub.segment, f"{model}:{sub.name}", COMPUTES[place.target][sub.precision], place)
+        for sub in bundle.manifest.subgraphs
+        for place in where
+        if sub.precision in COMPUTES[place.target]
+    ]
+    if not signature_works:
+        raise StretchError(f"{bundle.path} has no subgraph that can be measured on {', '.join(place.name for place in where)}")
+    return signature_works
+
+
+def graph_of(bundle: Bundle, work: Work) -> OpGraph:
+    """The operators of a signature, as measurements keep them."""
+    file = next(sub.file for sub in bundle.manifest.subgraphs if sub.name == work.signature)
+    return replace(read_source(bundle.file(file)).graph, name=work.network)
+
+
+def family_of(bundle: Bundle, work: Work) -> str:
+    """Relatives of a signature, which are left out with it when a fit is judged: the branches of its segment."""
+    return f"{bundle.manifest.model.name}:{work.segment}"
+
+
+def mask_of(cores: str | None) -> int:
+    """Cores such as ``0,4-6`` as a mask; 0 for none."""
+    mask = 0
+    for part in (cores or "").split(",") if cores is not None else ():
+        first, dash, last = part.strip().partition("-")
+        numbers = (first, last if dash else first)
+        if not all(number.isdecimal() and number.isascii() and int(number) < 64 for number in numbers) or int(numbers[0]) > int(numbers[1]):
+            raise UsageError(f"`{cores}` names no cores", "write them as 4-6 or 0,7")
+        for core in range(int(numbers[0]), int(numbers[1]) + 1):
+            mask |= 1 << core
+    return mask
+
+
+#: The tensors that an operator of the runtime itself writes, and its number.
+_NAMED = re.compile(r"\[(.*)\]:\d+")
+
+#: What names of kernels that multiply begin with or contain, in this order: a depthwise convolution may be called one, too.
+_WORDS = (
+    ("depthwise", re.compile(r"depthwise|dwconv", re.I)),
+    ("linear", re.compile(r"fully.?connected", re.I)),
+    ("conv", re.compile(r"conv(olution)?(_2d| |\()|conv2d", re.I)),
+)
+
+#: Kinds of kernels that multiply, and what they are called here.
+_KINDS = {"conv": "conv", "conv1x1": "conv", "grouped": "conv", "depthwise": "depthwise", "linear": "linear"}
+
+
+def pair(operators: Sequence[Operator], kernels: Sequence[Kernel], order: Sequence[str]) -> list[tuple[Kernel, float]]:
+    """Kernels with their times, ms; ambiguous ones are left out.
+
+    Args:
+        operators: Lines of the profile, in the order in which they ran.
+        kernels: What the runtime is said to launch, as `predictors.fusion.fuse` gives it.
+        order: Names of the tensors that the file's operators write, in its order.
+    """
+    if all(_NAMED.fullmatch(operator.name) for operator in operators):
+        return _by_name(operators, kernels)
+    place = {name: number for number, name in enumerate(order)}
+    inside = sorted(kernels, key=lambda kernel: min((place[name] for name in kernel.ops if name in place), default=len(place)))
+    wanted = [kernel for kernel in inside if kernel.cost.kind in _KINDS]
+    lines = [(kind, operator) for operator in operators if (kind := _kind(operator)) is not None]
+    same = len(wanted) == len(lines) and all(_alike(kernel, kind) for kernel, (kind, _) in zip(wanted, lines, strict=True))
+    return [(kernel, line.ms) for kernel, (_, line) in zip(wanted, lines, strict=True)] if same else []
+
+
+def _by_name(operators: Sequence[Operator], kernels: Sequence[Kernel]) -> list[tuple[Kernel, float]]:
+    owner = {name: number for number, kernel in enumerate(kernels) for name in kernel.ops}
+    times: dict[int, float] = {}
+    for operator in operators:
+        match = _NAMED.fullmatch(operator.name)
+        # What pads or turns a tensor first is called after it.
+        name = match[1].partition(".")[0] if match and match[1] not in owner else match[1] if match else ""
+        if name in owner:
+            times[owner[name]] = times.get(owner[name], 0.0) + operator.ms
+    return [(kernels[number], ms) for number, ms in sorted(times.items()) if ms > 0]
+
+
+def _kind(operator: Operator) -> str | None:
+    return next((kind for kind, words in _WORDS if words.search(operator.kind)), None)
+
+
+def _alike(kernel: Kernel, kind: str) -> bool:
+    """Whether a line may be of a kernel: a convolution of one pixel is a matrix product, and a product of one group may be either."""
+    kernel_kind = _KINDS[kernel.cost.kind]
+    return kernel_kind == kind or (kernel.cost.pixels == 1 and {kernel_kind, kind} == {"conv", "linear"})
+
+
+#: Name of the operators' times on the phone.
+PROFILE = "profile.csv"
+
+
+class PhoneTable:
+    """Measurements that grow by a phone's.
+
+    Args:
+        table: The folder.
+        device: Name of the phone in it.
+        runtime: Runtime and version.
+    """
+
+    def __init__(self, table: Table, device: str, runtime: str) -> None:
+        self._table, self._device, self._runtime = table, device, runtime
+
+    def has(self, work: Work) -> bool:
+        """Whether a signature was measured there with this runtime before."""
+        return any(
+            (row.device, row.network, row.processor, row.core_set, row.precision, row.runtime)
+            == (self._device, work.network, work.place.family, work.place.core_set, work.precision, self._runtime)
+            for row in self._table.latencies
+        )
+
+    def add(self, bundle: Bundle, work: Work, spoken: Spoken, kernels: list[tuple[Kernel, float]]) -> None:
+        """Add a signature, and have it on disk."""
+        graph = graph_of(bundle, work)
+        known = self._table.graphs.get(graph.name)
+        if known is not None and known.to_json() != graph.to_json():
+            raise StretchError(
+                f"{self._table.folder} has another network called `{graph.name}`", "choose another folder with --measurements"
+            )
+        where = (self._device, work.network, work.place.family, work.place.core_set, work.precision, self._runtime)
+        rows = [KernelLatency(*where, kernel.name, "", *kernel.cost, ms) for kernel, ms in kernels]
+        self._table.add(graph, family_of(bundle, work), Latency(*where, spoken.ms, spoken.std_ms), rows)
+        self._table.save()
+
+
+def open_table(folder: Path, device: str, benchmark: Path, works: list[Work]) -> PhoneTable:
+    """The measurements in a folder, or none yet.
+
+    Args:
+        benchmark: The `benchmark_model` that is run: its content tells its version.
+    """
+    digest = hashlib.sha256(read_bytes(benchmark, "program", MAX_BYTES)).hexdigest()[:12]
+    table = PhoneTable(Table.open(folder, brought_in(device), resume=True), device, f"benchmark_model {digest}")
+    for work in works:
+        if table.has(work):
+            raise StretchError(
+                f"{folder} has a time of {work.network} on {work.place.name} already", "choose another folder with --measurements"
+            )
+    return table
+
+
+class Timing:
+    """Times signatures of a bundle.
+
+    Args:
+        bundle: The bundle.
+        content: Its TFLite file.
+        phone: Where it is run.
+        request: What all calls have in common.
+        table: Where times go.
+        profile: That they are named after.
+        scratch: Folder for files on their way.
+    """
+
+    def __init__(
+        self, bundle: Bundle, content: bytes, phone: Phone, request: Request, table: PhoneTable, profile: DeviceProfile, scratch: Path
+    ) -> None:
+        self._bundle, self._phone, self._request, self._table, self._scratch = bundle, phone, request, table, scratch
+        self._file = parse_tflite(content, bundle.path / str(bundle.manifest.tflite))
+        self._profile = profile
+
+    def row(self, work: Work) -> SignatureRow:
+        """Measure a signature and keep its time.
+
+        It runs twice: alone, and with the times of its operators, which take time themselves.
+        """
+        request = replace(self._request, signature=work.signature, target=work.place.target, threads=work.place.threads)
+        what = f"measure {work.signature} on {work.place.name}"
+        ended = self._phone.attempt(request.command(), what)
+        if ended.code != 0:
+            return _row(work, None, [], f"benchmark_model failed: {ended.reason}")
+        spoken = read_spoken(ended.err + ended.out, work.place.target)
+        if spoken.elsewhere is not None:
+            return _row(work, None, [], spoken.elsewhere)
+        profiled = self._phone.attempt(request.command(f"{self._phone.folder}/{PROFILE}"), what)
+        kernels = self._kernels(work, profiled)
+        self._table.add(self._bundle, work, spoken, kernels)
+        return _row(work, spoken, kernels, None)
+
+    def _kernels(self, work: Work, profiled: Ended) -> list[tuple[Kernel, float]]:
+        if profiled.code != 0:
+            return []
+        path = self._scratch / PROFILE
+        self._phone.pull(PROFILE, path)
+        try:
+            operators = read_op_profile(path)
+        except StretchError:
+            return []  # some delegates tell no operator
+        backend = self._profile.processors[work.place.family].backend
+        order = [name for name, _ in self._file.operators(work.signature)]
+        return pair(operators, fuse(graph_of(self._bundle, work), backend), order)
+
+
+def _row(work: Work, spoken: Spoken | None, kernels: list[tuple[Kernel, float]], reason: str | None) -> SignatureRow:
+    return SignatureRow(
+        signature=work.signature,
+        processor=work.place.name,
+        precision=work.precision,
+        ms=None if spoken is None else spoken.ms,
+        std_ms=None if spoken is None else spoken.std_ms,
+        kernels=len(kernels),
+        reason=reason,
+    )
+
 
 #: Names on the phone.
 GRAPH, PROGRAM = "model.tflite", "benchmark_model"

@@ -1,25 +1,186 @@
 """From a network, a request and images to what planning for agreement is done with."""
 
 import hashlib
+import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import prod
 
+import numpy as np
 import torch
 from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile
-from predictors.errors import UsageError
+from predictors.errors import StretchError, UsageError
 from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.capture import Captured
+from stretch.evaluation.agreement import compare, ranks
+from stretch.evaluation.shares import ALIKE, most_frequent, one_sided
 from stretch.planning.choose import stretched_space
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.sensitivity import MeasuredOn, Sensitivity
+from stretch.planning.cost.features import changed_segments, way_features
+from stretch.planning.cost.sensitivity import SEEN, ChangedSegment, Measured, MeasuredOn, Sensitivity
 from stretch.planning.cost.sensitivity_fit import fit
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.plan import Asked
-from stretch.sensitivity.measure import measure
-from stretch.transform.calibrate import MIN_IMAGES
+from stretch.planning.search.sampling import Trial, random_designs, trials
+from stretch.planning.search.space import DesignSpace
+from stretch.transform import BranchedModel, build
+from stretch.transform.calibrate import MIN_IMAGES, calibrate
+
+Batches = Sequence[torch.Tensor]
+
+#: Ways of each segment that are tried, at most.
+EACH = 4
+#: Whole designs that are tried, and multiply-accumulates of those over the original's.
+DESIGNS, MACS = 8, (0.9, 1.1)
+#: Part of the time that is for single segments.
+ALONE = 0.65
+#: Fewer measurements than this say nothing of a network.
+FEWEST = 4
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What was measured."""
+
+    alone: tuple[Measured, ...]  # The original with one segment replaced, and that calibrated.
+    designs: tuple[Measured, ...]  # Whole designs.
+    seconds: float  # How long that took.
+    complete: bool  # Whether the time was enough for all that was planned.
+
+
+@torch.no_grad()
+def measure(
+    captured: Captured,
+    space: DesignSpace,
+    fitted: Batches,
+    held_back: Batches,
+    budget_s: float,
+    *,
+    each: int = EACH,
+    designs: int = DESIGNS,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Measurements:
+    """Measure single segments, one way of each first, then whole designs, as long as the time lasts.
+
+    Args:
+        space: Designs of its stages that a planner may choose from, merged ones among them.
+        fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width), where computing is to be done.
+        held_back: Batches of others to compare on, at least one image.
+        budget_s: Seconds after which nothing more is begun.
+        progress: Called with a few words for what comes next.
+    """
+    start = time.monotonic()
+    planned = trials(space, each)
+    if not planned:
+        raise UsageError(f"no segment of `{captured.graph.name}` may be stretched under these rules, so there is nothing to measure")
+    original = _Original(captured, space, fitted, held_back)
+    alone: list[Measured] = []
+    for number, trial in enumerate(planned):
+        if len(alone) >= FEWEST and time.monotonic() - start > ALONE * budget_s:
+            break
+        progress(f"segment {number + 1} of {len(planned)}, {_left_s(start, budget_s)}")
+        alone.append(original.replaced(trial))
+    whole = random_designs(space, captured.graph.name, space.costs.predictor.device.id, designs, MACS, seed)
+    together: list[Measured] = []
+    for number, design in enumerate(whole):
+        if time.monotonic() - start > budget_s:
+            break
+        progress(f"design {number + 1} of {len(whole)}, {_left_s(start, budget_s)}")
+        together.append(measure_design(captured, design, fitted, held_back, space))
+    complete = len(alone) == len(planned) and len(together) == len(whole)
+    return Measurements(tuple(alone), tuple(together), time.monotonic() - start, complete)
+
+
+def _left_s(start: float, budget_s: float) -> str:
+    return f"{max(0.0, budget_s - (time.monotonic() - start)):.0f} s left"
+
+
+@torch.no_grad()
+def measure_design(captured: Captured, design: BranchDesign, fitted: Batches, held_back: Batches, space: DesignSpace) -> Measured:
+    """A whole design, built, calibrated and compared.
+
+    Args:
+        fitted: Batches to calibrate with, where computing is to be done.
+        space: The designs of the network's stages.
+    """
+    model = build(captured, design).to(fitted[0].device)
+    calibrate(model, captured, fitted)
+    agreement = compare(model, captured, held_back).agreement
+    if agreement.value is None:
+        raise _no_classes(captured)
+    stages = [(stage.name, stage.start, stage.end) for stage in space.segments]
+    changed = []
+    for segment, row in changed_segments(captured.graph, design, SEEN):
+        first = next(i for i, (_, begins, _) in enumerate(stages) if begins == segment.start)
+        last = next(i for i, (_, _, ends) in enumerate(stages) if ends == segment.end)
+        changed.append(ChangedSegment(stages=tuple(name for name, _, _ in stages[first : last + 1]), features=tuple(map(float, row))))
+    return Measured(segments=tuple(changed), error=agreement.error**2, agreement=agreement.value)
+
+
+class _Original:
+    """The original, cut at the ends of its stages, with what arrives at each of them.
+
+    Args:
+        captured: As a whole.
+        space: Designs of its stages.
+        fitted: Batches for calibration.
+        held_back: Batches to compare on.
+    """
+
+    def __init__(self, captured: Captured, space: DesignSpace, fitted: Batches, held_back: Batches) -> None:
+        self.captured, self.space = captured, space
+        parts = tuple(SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in space.segments)
+        model = build(captured, BranchDesign(captured.graph.name, "", parts)).to(fitted[0].device)
+        self.stages = [model.get_submodule(stage.name) for stage in space.segments]
+        self.fitted, self.held = [list(fitted)], [list(held_back)]
+        for stage in self.stages:
+            # what arrives at a stage that is never replaced is not needed, but it is small beside the images
+            self.fitted.append([stage(x) for x in self.fitted[-1]])
+            self.held.append([stage(x) for x in self.held[-1]])
+        if not ranks(self.held[-1][0]):
+            raise _no_classes(captured)
+        for scores in self.held[-1]:
+            if not torch.isfinite(scores).all():
+                raise StretchError("the output of the original contains NaN or infinity for some of the images", "check its weights")
+        classes = Counter(torch.cat(self.held[-1]).argmax(1).tolist())
+        if most_frequent(classes) >= ALIKE:
+            raise UsageError(one_sided(classes), "give images of several classes, or plan without images")
+
+    def replaced(self, trial: Trial) -> Measured:
+        """The original with one segment in the way of a trial, and that calibrated on what arrives there."""
+        segment, last = trial.ways.segment, trial.first + trial.ways.span
+        weights = {op.name: self.captured.weights[op.name] for op in segment.graph.ops if op.name in self.captured.weights}
+        piece = Captured(segment.graph, weights, self.captured.module)
+        part = trial.ways.design(trial.index, self.space.costs)
+        model: BranchedModel = build(piece, BranchDesign(segment.graph.name, "", (part,))).to(self.fitted[0][0].device)
+        calibrate(model, piece, self.fitted[trial.first])
+        same = images = 0
+        wrong = total = 0.0
+        for x, scores in zip(self.held[trial.first], self.held[-1], strict=True):
+            output = model(x)
+            for stage in self.stages[last:]:
+                output = stage(output)
+            wrong += float((output.double() - scores.double()).square().sum())
+            total += float(scores.double().square().sum())
+            same += int((output.argmax(1) == scores.argmax(1)).sum())
+            images += len(scores)
+        row = way_features(trial.ways, SEEN)[trial.index]
+        changed = ChangedSegment(stages=trial.stages(self.space), features=tuple(map(float, row)))
+        error = wrong / total if total else float(wrong > 0)
+        return Measured(segments=(changed,), error=error if np.isfinite(error) else 1e30, agreement=same / images)
+
+
+def _no_classes(captured: Captured) -> UsageError:
+    return UsageError(
+        f"the outputs of `{captured.graph.name}` are no list of class scores, so there is no agreement to predict", "plan without it"
+    )
+
 
 #: Images that segments are calibrated on and compared on, at most: every way of every segment looks at all of them.
 FITTED, HELD_BACK = 96, 128

@@ -16,11 +16,23 @@ from stretch.train.config import TrainConfig
 from stretch.train.data import ImageSet
 from stretch.train.distill import WithFeatures
 from stretch.train.distributed import World, share_statistics
-from stretch.train.schedule import learning_rate
 from stretch.train.source import Source
 from stretch.train.step import GraphStep, Prepare, TrainingStep, autocast, unwrapped
 from stretch.train.supernet import Supernet
 from stretch.transform.model import BranchedModel, BranchedSegment
+
+
+def learning_rate(step: int, steps: int, warmup: int, peak: float) -> float:
+    """Linear rise over `warmup` steps, then a half-cosine down to zero.
+
+    Args:
+        step: From 0.
+    """
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    done = (step - warmup) / max(1, steps - warmup)
+    return peak * 0.5 * (1 + math.cos(math.pi * done))
+
 
 #: Steps between checks of the loss within an epoch, as a check waits for the device.
 _LOOK = 200

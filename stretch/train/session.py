@@ -1,27 +1,99 @@
 """A recipe from start to end: train, log, checkpoint, go on after an interruption."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from predictors.errors import StretchError
-from stretch.train.checkpoint import load_checkpoint
+from stretch.train.checkpoint import load_checkpoint, save_checkpoint
 from stretch.train.data import ImageSet
 from stretch.train.distributed import World
-from stretch.train.folder import LAST, RunFolder
-from stretch.train.keep import Keeper
+from stretch.train.folder import BEST, LAST, Log, RunFolder
 from stretch.train.listen import Listener
-from stretch.train.loop import Diverged, Run
-from stretch.train.memory import memory_mib
+from stretch.train.loop import Diverged, Epoch, Run
 from stretch.train.prepare import Prepared, macs_ratios, prepare
-from stretch.train.recipe import Recipe
+from stretch.train.recipe import KeepConfig, Recipe
 from stretch.train.sandwich import SandwichStep
 from stretch.train.source import Source
+from stretch.train.step import unwrapped
 from stretch.train.stream import ImageStream
 from stretch.train.supernet import Supernet
+
+
+def memory_mib(device: torch.device) -> float:
+    """Peak memory of the GPU, or of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+class Keeper:
+    """Writes into a run's folder; for the first process.
+
+    Args:
+        folder: Of the run.
+        run: The run.
+        keep: What to write, and how often.
+        identity: Fingerprints that a checkpoint must share for resuming.
+        best: Highest accuracy, or agreement without labels, so far; None before the first evaluation.
+    """
+
+    def __init__(self, folder: RunFolder, run: Run, keep: KeepConfig, identity: Mapping[str, str], best: float | None) -> None:
+        self.folder, self.run, self.keep, self.identity, self.best = folder, run, keep, dict(identity), best
+        self._log = Log(folder, keep.tensorboard)
+        self._log.restart(run.history.epochs)
+        self._steps = 0
+
+    def stepped(self) -> None:
+        """Called after a step within an epoch."""
+        self._steps += 1
+        if self.keep.steps and self._steps % self.keep.steps == 0:
+            self.run.check()
+            self.run.check_weights()
+            self._checkpoint(self.run.done)
+
+    def finished(self, row: Epoch) -> None:
+        """Called after an epoch."""
+        self._steps += 1
+        run = self.run
+        speed, memory = len(run.train_set) / row.seconds, memory_mib(run.world.device)
+        self._log.add(row, images_per_second=speed, memory_mib=memory, rate=float(run.step.rate))
+        if row.score is not None and (self.best is None or row.score > self.best):
+            self.best = row.score
+            self.folder.weights(BEST, kept_weights(run))
+        if row.epoch % self.keep.every == 0 or row.epoch == run.config.epochs:
+            self._checkpoint(0)
+
+    def ended(self) -> None:
+        """The run is over."""
+        self.folder.weights(LAST, kept_weights(self.run))
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self._log.close()
+
+    def _checkpoint(self, done: int) -> None:
+        save_checkpoint(self.folder.checkpoint(self.run.epoch, done), self.run, self.identity, self.best)
+        self.folder.rotate(self.keep.last)
+
+
+def kept_weights(run: Run) -> dict[str, torch.Tensor]:
+    """The weights to use: the moving average if the run has one."""
+    network: nn.Module = unwrapped(run.model)
+    if run.step.mean is None:
+        return dict(network.state_dict())
+    run.step.mean.swap()
+    try:
+        return {name: value.detach().clone() for name, value in network.state_dict().items()}
+    finally:
+        run.step.mean.swap()
 
 
 @dataclass(frozen=True)

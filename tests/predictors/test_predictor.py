@@ -9,14 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from predictors.communication import LinkModel
-from predictors.contention import contended_ms
 from predictors.devices import Factor, NotNegative, list_devices, load_device
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UnknownNameError
 from predictors.host import host_among
 from predictors.models.base import KernelTime
-from predictors.predictor import LatencyPredictor
+from predictors.predictor import LatencyPredictor, LinkModel, contended_ms
 from tests.predictors.networks import efficientnet_lite4, resnet50, small_resnet
 from tests.predictors.specified import specified
 

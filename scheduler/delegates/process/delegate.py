@@ -4,18 +4,206 @@ For backends whose call holds Python's lock, crashes or hangs, and as proof that
 not live in this process: buffers are memory that both have mapped, commands are lines of JSON.
 """
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Delegate, NodePlace, delegates, get_delegate
-from scheduler.delegates.process.line import GoneError, Line
 from scheduler.shared import can_share, describe, shared_like
+
+#: Commands that make something in the child; a new child is given them again.
+_MAKING = ("compile", "bind")
+
+#: Seconds that a child may take to be as far as the one before it.
+START_S = 120.0
+
+
+class GoneError(StretchError):
+    """The child process has ended, and with it what it was told."""
+
+
+class Line:
+    """A child process; it ends with this object, and is replaced by another when it has ended by itself.
+
+    Args:
+        inner: Delegate that it runs.
+        cores: Cores that it is pinned to; empty for any.
+    """
+
+    def __init__(self, inner: str, cores: tuple[int, ...]) -> None:
+        self._command = [sys.executable, "-m", "scheduler.delegates.process.child", inner, ",".join(map(str, cores))]
+        self._sending, self._reading = threading.Lock(), threading.RLock()
+        self._numbers = 0
+        self._answers: dict[int, dict[str, Any]] = {}
+        #: What the child has made and somebody still uses, by the key that both know it by, in order.
+        self._made: dict[int, dict[str, Any]] = {}
+        self._keys = count()
+        #: What the child still has, though nobody uses it.
+        self._dropped: list[int] = []
+        #: Why it was ended from here; None if it was not.
+        self._aborted: str | None = None
+        #: Whether a new child is being made ready.
+        self.reviving = False
+        self._ended = False
+        self._start()
+
+    def _start(self) -> None:
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            # An interrupt at the terminal is for the parent, which then ends its children.
+            start_new_session=True,
+        )
+        self._end = weakref.finalize(self, _end, self._process)
+
+    def end(self) -> None:
+        """End the child, at once."""
+        self._ended = True
+        self._end()
+
+    def abort(self, why: str) -> None:
+        """End the child from another thread: whoever waits for an answer hears why, and the next command finds a new child."""
+        self._aborted = why
+        with suppress(OSError):
+            self._process.kill()
+
+    @property
+    def pid(self) -> int:
+        """Number of the child process."""
+        return self._process.pid
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the child was ended from here, and no other has come since."""
+        return self._aborted is not None
+
+    def revive(self) -> None:
+        """See that there is a child: where it has ended, a new one is given all that the old one had made."""
+        if self._alive():
+            return  # whoever waits for an answer holds the lock
+        with self._reading:
+            if self._alive():
+                return
+            if self._ended:
+                raise GoneError("the delegate was closed")
+            self.reviving = True
+            try:
+                self._end()
+                self._aborted, self._answers, self._dropped = None, {}, []
+                self._start()
+                late = threading.Timer(START_S, self._process.kill)
+                late.daemon = True
+                late.start()
+                try:
+                    for command in list(self._made.values()):
+                        self.answer(self.send(**command))
+                except BaseException:
+                    # it would lack what others rely on: the next command begins again
+                    self._process.kill()
+                    self._process.wait()
+                    raise
+                finally:
+                    late.cancel()
+            finally:
+                self.reviving = False
+
+    def _alive(self) -> bool:
+        return self._process.poll() is None and self._aborted is None
+
+    def send(self, **command: Any) -> int:
+        """Hand a command over without waiting for its answer.
+
+        Returns:
+            The command's number.
+        """
+        with self._sending:
+            self._numbers += 1
+            number = self._numbers
+            dropped, self._dropped = self._dropped, []
+            if dropped:
+                command["drop"] = dropped
+            assert self._process.stdin is not None
+            try:
+                self._process.stdin.write(json.dumps({**command, "number": number}).encode() + b"\n")
+                self._process.stdin.flush()
+            except (OSError, ValueError) as error:
+                raise self._gone() from error
+        return number
+
+    def answer(self, number: int) -> dict[str, Any]:
+        """The answer to a command."""
+        with self._reading:
+            while number not in self._answers:
+                assert self._process.stdout is not None
+                try:
+                    line = self._process.stdout.readline()
+                except ValueError as error:  # closed meanwhile
+                    raise self._gone() from error
+                if not line.endswith(b"\n"):
+                    raise self._gone()
+                reply: dict[str, Any] = json.loads(line)
+                self._answers[reply.pop("number")] = reply
+            reply = self._answers.pop(number)
+        if "error" in reply:
+            raise StretchError(reply["error"], reply.get("hint"))
+        return reply
+
+    def make(self, **command: Any) -> tuple[int, dict[str, Any]]:
+        """Have the child make something, which a child that takes its place makes again until it is dropped.
+
+        Returns:
+            The key that it is known by, and the answer.
+        """
+        assert command["do"] in _MAKING
+        command["key"] = next(self._keys)
+        self.revive()
+        try:
+            reply = self.answer(self.send(**command))
+        except GoneError:
+            # it may have ended a moment ago, which nobody had seen yet
+            self.revive()
+            reply = self.answer(self.send(**command))
+        self._made[command["key"]] = command
+        return command["key"], reply
+
+    def drop(self, key: int) -> None:
+        """Nobody uses what has this key any more: the child lets go of it, and one that takes its place does not make it."""
+        # called when memory is collected, which may be while anything is locked: told with the next command
+        if self._made.pop(key, None) is not None:
+            self._dropped.append(key)
+
+    def _gone(self) -> GoneError:
+        if self._aborted is not None:
+            return GoneError(self._aborted)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        code = self._process.poll()
+        return GoneError(f"the process of the delegate has ended{'' if code is None else f' with status {code}'}")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    # It may hang in a subgraph, and has nothing to lose.
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(OSError):
+                stream.close()
+
 
 #: Delegate that the child process runs unless told otherwise.
 INNER = "cpu"

@@ -1,25 +1,400 @@
 """An ONNX file as a torch network, node by node."""
 
-from collections.abc import Sequence
-from pathlib import Path
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import pi, sqrt
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-from onnx import helper
+import onnx
+import torch.nn.functional as F
+from onnx import helper, numpy_helper
 from torch import fx, nn
 
 from predictors.errors import StretchError
+from predictors.formats.onnx import MAX_BYTES, decode
+from predictors.shapes import Shape
+from scheduler.formats.onnx.checks import MAX_PARTS
 from scheduler.formats.onnx.shapes import RULES as SHAPES
+from scheduler.formats.onnx.shapes.node import FLOAT, REALS, TYPE_NAMES
 from scheduler.formats.onnx.shapes.refused import REASONS
+from scheduler.formats.onnx.weights import EXTERNAL, TYPES, stored_tensor
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder, filled, shape_of, turned
-from stretch.models.ends import by_name, finished
-from stretch.models.onnx.activations import Finder, numbers
-from stretch.models.onnx.file import TO_LAST, Source, array, read_source
+from stretch.models.ends import End, Size, Stated, by_name, finished, named_ends, settled
 from stretch.models.onnx.known import by_rule, computed
-from stretch.models.onnx.layer_norms import LayerNorms
 from stretch.models.onnx.site import ROUNDING, RULES, Result, Site, Value
 from stretch.models.onnx.steps import Rounded, Steps, common
+
+#: Opsets whose operators are read.
+OPSETS = range(9, onnx.defs.onnx_opset_version() + 1)
+
+#: Orders of axes that put channels second, and last.
+TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+
+#: Operators that change no order of axes.
+_SINGLE = frozenset({"Add", "Cast", "DequantizeLinear", "Div", "Identity", "Mul", "QuantizeLinear", "Sub"})
+
+#: What exporters call axes of any length that have no name.
+_NAMELESS = frozenset({"None", "none", "unk"})
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a file holds."""
+
+    path: Path  # The file.
+    nodes: Sequence[Any]  # Its `onnx.NodeProto`s, in order.
+    stored: Mapping[str, np.ndarray]  # Its weights and other stored tensors by name.
+    ends: tuple[End, ...]  # Its inputs.
+    shapes: Mapping[str, Shape]  # Of each, batch first, by its argument, as the network reads it.
+    last: frozenset[str]  # Arguments of those that are images whose channels are last, which are turned before anything else is done.
+    outputs: tuple[str, ...]  # Names of its outputs.
+    opset: int  # Which version of ONNX's operators it speaks.
+
+
+def read_source(path: Path, input_shape: InputShapes | None = None) -> Source:
+    """Read an ONNX file.
+
+    Args:
+        path: The file; weights beside it are read where they lie in its folder.
+        input_shape: Of its input or of several, as `stretch.models.ends.settled` takes them, images as N×C×H×W; what the
+            file states if None, with a batch of 1 where it leaves that open.
+    """
+    model = decode(path)
+    graph = model.graph
+    if model.functions:
+        raise StretchError(f"{path} defines functions of its own", "export it with functions inlined")
+    if max(len(graph.node), len(graph.initializer), len(graph.input)) > MAX_PARTS:
+        raise StretchError(f"{path} has more than {MAX_PARTS} operators or weights, which is no network that can be branched")
+    stored = _stored(path, graph)
+    # files of old list their weights among the inputs
+    inputs = [value for value in graph.input if value.name not in stored]
+    readers = _Readers(graph.node)
+    turned = [len(value.type.tensor_type.shape.dim) == 4 and readers.turn(value.name) for value in inputs]
+    ends = named_ends(path, [_stated(value, last, readers) for value, last in zip(inputs, turned, strict=True)])
+    last = frozenset(end.argument for end, turn in zip(ends, turned, strict=True) if turn)
+    outputs = tuple(dict.fromkeys(value.name for value in graph.output))
+    return Source(path, list(graph.node), stored, ends, settled(path, ends, input_shape), last, outputs, _opset(path, model))
+
+
+class _Readers:
+    def __init__(self, nodes: Sequence[Any]) -> None:
+        self._by_name: dict[str, list[Any]] = {}
+        for node in nodes:
+            for name in dict.fromkeys(node.input):
+                self._by_name.setdefault(name, []).append(node)
+
+    def cast(self, tensor: str) -> bool:
+        """Whether all that reads a tensor first makes reals of it."""
+        found = self._by_name.get(tensor, [])
+        to = [attr.i for node in found for attr in node.attribute if attr.name == "to"]
+        return bool(found) and all(node.op_type == "Cast" for node in found) and len(to) == len(found) and set(to) <= REALS
+
+    def turn(self, tensor: str) -> bool:
+        """Whether all that reads a tensor first puts its last axis second, whatever is computed of single elements before."""
+        seen, waiting, found = {tensor}, [tensor], False
+        while waiting:
+            for node in self._by_name.get(waiting.pop(), []):
+                if node.op_type == "Transpose":
+                    orders = [list(each.ints) for each in node.attribute if each.name == "perm"]
+                    if orders != [list(TO_FIRST)]:
+                        return False
+                    found = True
+                elif node.op_type not in _SINGLE:
+                    return False
+                else:
+                    waiting += [name for name in node.output if name not in seen]
+                    seen |= set(node.output)
+        return found
+
+
+def _opset(path: Path, model: Any) -> int:
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    found = max(versions, default=1)
+    if found not in OPSETS:
+        raise StretchError(f"{path} has opset {found}, those from {OPSETS[0]} to {OPSETS[-1]} are read", "export it with another opset")
+    return int(found)
+
+
+def _stored(path: Path, graph: Any) -> dict[str, np.ndarray]:
+    """Every initialiser as an array."""
+    if graph.sparse_initializer:
+        raise StretchError(f"{path} has sparse weights", "export it with dense ones")
+    beside = sum(_beside(path, tensor) for tensor in graph.initializer)
+    if beside > MAX_BYTES:
+        raise StretchError(
+            f"{path} has {beside / 1e9:.1f} GB of weights beside it, {MAX_BYTES / 1e9:.1f} GB are read", "export a smaller network"
+        )
+    return {tensor.name: array(path, tensor) for tensor in graph.initializer}
+
+
+def _beside(path: Path, tensor: Any) -> int:
+    """Bytes of a weight that lies in another file, which must be in the model's folder."""
+    if tensor.data_location != EXTERNAL:
+        return 0
+    location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+    relative, folder = PurePosixPath(location), path.parent.resolve()
+    file = folder / location if location and "\0" not in location else folder
+    if relative.is_absolute() or ".." in relative.parts or not file.resolve().is_relative_to(folder) or not file.is_file():
+        raise StretchError(
+            f"weight `{tensor.name[:80]}` of {path} lies in `{location[:80]}`, which is no file in the model's folder",
+            "put the file beside the model, or export it with weights inside",
+        )
+    width, _ = TYPES.get(tensor.data_type, (1, ""))
+    return width * math.prod(max(0, n) for n in tensor.dims)
+
+
+def array(path: Path, tensor: Any) -> np.ndarray:
+    """The numbers of a stored tensor; half precision as reals."""
+    try:
+        stored_tensor(tensor, path)
+        found = numpy_helper.to_array(tensor, base_dir=str(path.parent))
+    except StretchError as error:
+        raise StretchError(f"{path} cannot be read: {error.message}", "export it again, in single precision") from error
+    # A file beside it that ends too early, or numbers that are none.
+    except Exception as error:
+        raise StretchError(f"weight `{tensor.name[:80]}` of {path} cannot be read: {str(error)[:120]}", "export it again") from error
+    return found.astype(np.float32) if found.dtype == np.float16 else found
+
+
+def _stated(value: Any, last: bool, readers: _Readers) -> Stated:
+    """What the file states of an input."""
+    kind, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
+    # a batch that is open is 1
+    sizes = [Size(max(0, dim.dim_value) or int(axis == 0), _symbol(dim.dim_param)) for axis, dim in enumerate(dims)]
+    name = "float32" if kind == FLOAT else TYPE_NAMES.get(kind, f"element type {kind}")
+    return Stated(value.name, [sizes[i] for i in TO_FIRST] if last else sizes or None, name, readers.cast(value.name))
+
+
+def _symbol(name: str) -> str:
+    """The name of an axis's length, if it is one: some write the same where nothing is known of any."""
+    return name if name.isidentifier() and name not in _NAMELESS else ""
+
+
+#: Relative error of a number that was written in half or single precision.
+_CLOSE = 1e-3
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What several nodes are together."""
+
+    function: Callable[..., Any]  # Of torch, of one tensor.
+    x: str  # Name of that tensor.
+    settings: Mapping[str, str] = field(default_factory=dict)  # Its other arguments.
+
+
+class Finder:
+    """Finds activations in the nodes of one file.
+
+    Args:
+        nodes: The node that writes each tensor.
+        numbers: Single numbers that the file stores, by name.
+    """
+
+    def __init__(self, nodes: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
+        self._nodes, self._numbers = nodes, numbers
+
+    def find(self, last: Any) -> Activation | None:
+        """The activation that ends with this node, or None."""
+        factor, core = self._scaled_by(last, last.output[0])
+        if _near(factor, 1 / 6) and (x := self._shifted_relu6(core)) is not None:
+            return Activation(F.hardsigmoid, x)
+        node = last if core == last.output[0] else self._nodes.get(core)
+        if node is None or node.op_type != "Mul" or len(node.input) != 2:
+            return None
+        for one, other in (tuple(node.input), tuple(node.input)[::-1]):
+            # A number may be written beside either of them, or be part of what is multiplied.
+            for (first, x), (second, gate) in product(((1.0, one), self._scaled(one)), ((1.0, other), self._scaled(other))):
+                found = self._gated(x, gate, factor * first * second)
+                if found is not None:
+                    return found
+        return None
+
+    def _gated(self, x: str, gate: str, factor: float) -> Activation | None:
+        """X times a gate of it: SiLU, hard swish, Mish, GELU."""
+        node = self._nodes.get(gate)
+        kind = "" if node is None else node.op_type
+        if _near(factor, 1) and kind == "Sigmoid" and node.input[0] == x:
+            return Activation(F.silu, x)
+        if _near(factor, 1) and kind == "HardSigmoid" and node.input[0] == x and _of_sixths(node):
+            return Activation(F.hardswish, x)
+        if _near(factor, 1 / 6) and self._shifted_relu6(gate) == x:
+            return Activation(F.hardswish, x)
+        if _near(factor, 1) and kind == "Tanh" and self._read_by("Softplus", node.input[0]) == x:
+            return Activation(F.mish, x)
+        if _near(factor, 0.5) and self._erf_gate(gate) == x:
+            return Activation(F.gelu, x)
+        if _near(factor, 0.5) and self._tanh_gate(gate) == x:
+            return Activation(F.gelu, x, {"approximate": "tanh"})
+        return None
+
+    def _scaled(self, tensor: str) -> tuple[float, str]:
+        """The number and the tensor that a tensor is the product of."""
+        return self._scaled_by(self._nodes.get(tensor), tensor)
+
+    def _scaled_by(self, node: Any, tensor: str) -> tuple[float, str]:
+        if node is None or node.op_type not in ("Mul", "Div") or len(node.input) != 2:
+            return 1.0, tensor
+        left, right = node.input
+        if node.op_type == "Mul" and left in self._numbers:
+            left, right = right, left
+        number = self._numbers.get(right)
+        if number is None or (node.op_type == "Div" and not number):
+            return 1.0, tensor
+        factor, core = self._scaled(left)
+        return (factor * number if node.op_type == "Mul" else factor / number), core
+
+    def _sum(self, tensor: str) -> tuple[str, float] | None:
+        """The tensor and the number whose sum a tensor is."""
+        node = self._nodes.get(tensor)
+        if node is None or node.op_type != "Add":
+            return None
+        for x, number in (tuple(node.input), tuple(node.input)[::-1]):
+            if number in self._numbers and x not in self._numbers:
+                return x, self._numbers[number]
+        return None
+
+    def _shifted_relu6(self, tensor: str) -> str | None:
+        """X of min(max(x + 3, 0), 6)."""
+        node = self._nodes.get(tensor)
+        if node is None or node.op_type != "Clip" or self._bounds(node) != (0, 6):
+            return None
+        found = self._sum(node.input[0])
+        return found[0] if found is not None and _near(found[1], 3) else None
+
+    def _bounds(self, node: Any) -> tuple[float | None, float | None]:
+        """Bounds of a Clip: inputs, or attributes before opset 11."""
+        stated = {each.name: each.f for each in node.attribute}
+        low, high = (
+            self._numbers.get(node.input[i]) if i < len(node.input) and node.input[i] else stated.get(name)
+            for i, name in ((1, "min"), (2, "max"))
+        )
+        return low, high
+
+    def _read_by(self, kind: str, tensor: str) -> str | None:
+        """What the node of this kind reads that writes a tensor."""
+        node = self._nodes.get(tensor)
+        return str(node.input[0]) if node is not None and node.op_type == kind else None
+
+    def _one_less(self, tensor: str) -> str:
+        """T of t + 1."""
+        found = self._sum(tensor)
+        return found[0] if found is not None and _near(found[1], 1) else ""
+
+    def _erf_gate(self, tensor: str) -> str | None:
+        """X of erf(x / √2) + 1 (Hendrycks and Gimpel, GELU, section 2)."""
+        read = self._read_by("Erf", self._one_less(tensor))
+        factor, x = self._scaled(read or "")
+        return x if _near(factor, 1 / sqrt(2)) else None
+
+    def _tanh_gate(self, tensor: str) -> str | None:
+        """X of tanh(√(2 / π) · (x + 0.044715 · x³)) + 1 (Hendrycks and Gimpel, GELU, section 2)."""
+        read = self._read_by("Tanh", self._one_less(tensor))
+        factor, total = self._scaled(read or "")
+        node = self._nodes.get(total)
+        if not _near(factor, sqrt(2 / pi)) or node is None or node.op_type != "Add":
+            return None
+        for x, cube in (tuple(node.input), tuple(node.input)[::-1]):
+            share, power = self._scaled(cube)
+            raised = self._nodes.get(power)
+            if _near(share, 0.044715) and raised is not None and raised.op_type == "Pow" and raised.input[0] == x:
+                return str(x) if self._numbers.get(raised.input[1]) == 3 else None
+        return None
+
+
+def _near(number: float, wanted: float) -> bool:
+    return abs(number - wanted) <= _CLOSE * abs(wanted)
+
+
+def _of_sixths(node: Any) -> bool:
+    """Whether a HardSigmoid has the slope that hard swish is made of."""
+    stated = {each.name: each.f for each in node.attribute}
+    return _near(stated.get("alpha", 0.2), 1 / 6) and _near(stated.get("beta", 0.5), 0.5)
+
+
+def numbers(stored: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Stored tensors of one number."""
+    return {name: float(x.ravel()[0]) for name, x in stored.items() if x.size == 1 and x.dtype.kind in "fi"}
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """What several nodes are together."""
+
+    x: str  # Name of the tensor that is normalised over its last axis.
+    weight: np.ndarray  # A number for each place along it.
+    bias: np.ndarray  # Another.
+    eps: float  # What is added to the variance.
+
+
+class LayerNorms:
+    """Finds layer norms in the nodes of one file.
+
+    Args:
+        nodes: The node that writes each tensor.
+        values: What is known of each tensor; those that are stored are arrays.
+    """
+
+    def __init__(self, nodes: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        self._nodes, self._values = nodes, values
+
+    def find(self, last: Any, rank: int) -> LayerNorm | None:
+        """The layer norm over the last of so many axes that ends with this node: (x − m) / √(v + eps) · weight + bias."""
+        scaled, bias = self._with_stored(last, "Add")
+        normed, weight = self._with_stored(self._nodes.get(scaled), "Mul")
+        division = self._node(normed, "Div")
+        if division is None or bias is None or weight is None or not bias.shape == weight.shape == (weight.size,):
+            return None
+        centred, deviation = division.input
+        x = self._centred(centred, rank)
+        eps = None if x is None else self._deviation_of(deviation, x, rank)
+        return None if x is None or eps is None else LayerNorm(x, weight, bias, eps)
+
+    def _node(self, tensor: str, kind: str) -> Any:
+        """The node that writes a tensor, if it is of this kind."""
+        node = self._nodes.get(tensor)
+        return node if node is not None and node.op_type == kind else None
+
+    def _with_stored(self, node: Any, kind: str) -> tuple[str, np.ndarray | None]:
+        """The tensor and the stored one that a node of this kind combines."""
+        if node is None or node.op_type != kind or len(node.input) != 2:
+            return "", None
+        for tensor, stored in (tuple(node.input), tuple(node.input)[::-1]):
+            found = self._values.get(stored)
+            if isinstance(found, np.ndarray) and not isinstance(self._values.get(tensor), np.ndarray):
+                return str(tensor), found
+        return "", None
+
+    def _mean_of(self, tensor: str, rank: int) -> str | None:
+        """What a tensor is the mean of, over the last axis alone."""
+        node = self._node(tensor, "ReduceMean")
+        if node is None:
+            return None
+        attrs = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        stored = self._values.get(node.input[1]) if len(node.input) > 1 else None
+        axes = list(attrs.get("axes", []) if stored is None else np.asarray(stored).ravel())
+        return str(node.input[0]) if attrs.get("keepdims", 1) and axes in ([-1], [rank - 1]) else None
+
+    def _centred(self, tensor: str, rank: int) -> str | None:
+        """X of x − mean(x)."""
+        node = self._node(tensor, "Sub")
+        return str(node.input[0]) if node is not None and self._mean_of(node.input[1], rank) == node.input[0] else None
+
+    def _deviation_of(self, tensor: str, x: str, rank: int) -> float | None:
+        """Eps of √(mean((x − mean(x))²) + eps)."""
+        root = self._node(tensor, "Sqrt")
+        variance, eps = self._with_stored(self._nodes.get(root.input[0]) if root is not None else None, "Add")
+        square = self._node(self._mean_of(variance, rank) or "", "Pow")
+        if square is None or eps is None or eps.size != 1 or self._centred(square.input[0], rank) != x:
+            return None
+        exponent = self._values.get(square.input[1])
+        return float(eps.ravel()[0]) if isinstance(exponent, np.ndarray) and exponent.size == 1 and exponent.ravel()[0] == 2 else None
+
 
 #: Nodes that tell the shape of what they read.
 _TOLD = ("Shape", "Size")

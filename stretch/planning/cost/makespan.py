@@ -10,27 +10,127 @@ the rows that it reads and writes; a branch of channels reads all that arrives.
 Portions of a segment run as
 `stretch.planning.cost.schedule` has it: each fetches what it reads, and what the
 last one writes stays where it is. What runs beside the trunk of a network with
-several inputs or outputs is in one schedule with it (`stretch.planning.cost.beside`).
+several inputs or outputs is in one schedule with it (`stretch.planning.cost.makespan`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
+from typing import NamedTuple
 
 from predictors.graph import OpGraph
 from predictors.joins import join_of
-from predictors.predictor import LatencyPredictor
-from stretch.planning.cost.beside import beside, side_time
+from predictors.predictor import Estimate, LatencyPredictor
+from predictors.rows import height
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.halo import TimedBand, halo_ms
 from stretch.planning.cost.handover import cuts_itself, handed
-from stretch.planning.cost.schedule import Job, schedule
-from stretch.planning.cost.times import BranchTime, SegmentTime, Timeline
+from stretch.planning.cost.schedule import Job, Schedule, schedule
+from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import ScaledBranch, design_segments, join_width, run_graph, scale_branch, scaled_branches
 from stretch.planning.design.sides import check_sides
 from stretch.planning.network.segments import Segment
-from stretch.planning.network.trunk import trunk_of
+from stretch.planning.network.trunk import Trunk, trunk_of
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Everything on one timeline."""
+
+    segments: tuple[SegmentTime, ...]  # Of the trunk, each with when it starts.
+    sides: tuple[SideTime, ...]  # Beside it.
+    #: For each branch, join that takes time and side, in the order of `segments` with the sides that feed the trunk first and the others
+    #: last, the numbers of those that end before it starts.
+    waits: tuple[tuple[int, ...], ...]
+
+
+def side_time(graph: OpGraph, processor: str, holders: Mapping[str, str], returned: Sequence[str], costs: Costs) -> BranchTime:
+    """A side on a processor."""
+    estimate = costs.predictor.predict(graph, processor, costs.precision.get(processor))
+    into = [costs.moves(holders[source.name], processor, prod(source.shape)) for source in graph.inputs]
+    out = [costs.moves(processor, costs.host, prod(graph.by_name[name].shape)) for name in graph.outputs if name in returned]
+    links: dict[str, float] = {}
+    for moved in (*into, *out):
+        for far, ms in moved.items():
+            links[far] = links.get(far, 0.0) + ms
+    in_ms, out_ms = (sum(ms for moved in each for ms in moved.values()) for each in (into, out))
+    scale = BranchScale(processor, 0, 0)
+    return BranchTime(scale, graph.macs, graph.params, in_ms, links, estimate.computing_ms, 0.0, out_ms, estimate)
+
+
+def beside(trunk: Trunk, segments: Sequence[SegmentTime], times: Mapping[str, BranchTime]) -> Whole:
+    """The trunk and its sides on one timeline."""
+    jobs: list[Job] = []
+    writers: dict[str, int] = {}
+    numbers: dict[str, int] = {}
+
+    def add_side(graph: OpGraph) -> None:
+        reads = tuple(dict.fromkeys(writers[source.name] for source in graph.inputs if source.name in writers))
+        numbers[graph.name] = len(jobs)
+        writers.update(dict.fromkeys(graph.outputs, len(jobs)))
+        jobs.append(Job(times[graph.name].scale.processor, times[graph.name].total_ms, reads))
+
+    for side in trunk.before:
+        add_side(side)
+    spans: list[tuple[int, int]] = []
+    for row in segments:
+        first = len(jobs)
+        arrives = (writers[row.design.start],) if row.design.start in writers else ()
+        for branch in row.branches:
+            reads = tuple(first + each for each in branch.waits) or arrives
+            jobs.append(Job(branch.scale.processor, branch.total_ms, reads))
+        spans.append((first, len(jobs)))
+        if row.join_ms:
+            # no processor waits for a join: whoever is done with its branch goes on
+            jobs.append(Job(f"join of {row.design.name}", row.join_ms, tuple(range(first, len(jobs)))))
+        writers[row.design.end] = len(jobs) - 1
+    for side in trunk.after:
+        add_side(side)
+    found = schedule(jobs)
+    rows, at = [], found.starts[spans[0][0]] if spans else 0.0
+    for row, (first, behind) in zip(segments, spans, strict=True):
+        branches = tuple(
+            replace(branch, start_ms=start - at) for branch, start in zip(row.branches, found.starts[first:behind], strict=True)
+        )
+        rows.append(replace(row, branches=branches, start_ms=at))
+        at = found.ends[behind] if row.join_ms else found.ends[behind - 1]
+    sides = tuple(_started(side, times[side.name], found, numbers[side.name]) for side in trunk.sides)
+    return Whole(tuple(rows), sides, found.waits)
+
+
+def _started(side: OpGraph, time: BranchTime, found: Schedule, number: int) -> SideTime:
+    return SideTime(side.name, side, replace(time, start_ms=found.starts[number], waits=found.waits[number]))
+
+
+class TimedBand(NamedTuple):
+    """A band of a segment."""
+
+    graph: OpGraph  # Its operators, called as in the segment.
+    estimate: Estimate  # What they take alone.
+    contention: float  # Factor on that beside the other bands.
+
+
+def halo_ms(whole: OpGraph, bands: Sequence[TimedBand]) -> float:
+    """Time that bands spend on rows that the segment in one piece computes once, ms, all bands together.
+
+    Of an operator's rows, summed over the bands, those beyond the rows of the whole are
+    computed twice; a kernel's time counts with that share of the rows of its operators.
+    What the kernel takes whatever its rows is a part of its time, so less may be won
+    where the halo goes; cutting rows out is not computing, and counts for nothing.
+    """
+    rows: dict[str, int] = {}
+    for band in bands:
+        for op in band.graph.ops:
+            rows[op.name] = rows.get(op.name, 0) + height(op.shape)
+    twice = {
+        name: max(0.0, 1 - height(whole.by_name[name].shape) / count) for name, count in rows.items() if name in whole.by_name and count
+    }
+    total = 0.0
+    for band in bands:
+        for each in band.estimate.kernels:
+            share = next((twice[name] for name in each.kernel.ops if name in twice), 0.0)
+            total += each.time.ms * share * band.contention
+    return total
 
 
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:

@@ -50,7 +50,7 @@ class SegmentTime:
     #: compute.
     repeated_macs: int = 0
     shared_params: int | None = None  # Learned numbers that all branches have in common, or parts of; None where each has its own.
-    #: Time that all bands together spend on rows that the segment in one piece computes once (`stretch.planning.cost.halo`).
+    #: Time that all bands together spend on rows that the segment in one piece computes once (`stretch.planning.cost.makespan`).
     halo_ms: float = 0.0
 
     @property
@@ -113,7 +113,7 @@ class Timeline:
     #: Transfer of the result to the host, ms by processor at the far end of the link; of several results each is moved by who computes it.
     output: Mapping[str, float]
     sides: tuple[SideTime, ...] = ()  # The parts beside the trunk; where there are some, segments start when the schedule of all lets them.
-    waits: tuple[tuple[int, ...], ...] = ()  # With sides, what waits for what (`stretch.planning.cost.beside.beside`).
+    waits: tuple[tuple[int, ...], ...] = ()  # With sides, what waits for what (`stretch.planning.cost.makespan.beside`).
 
     @property
     def output_ms(self) -> float:

@@ -6,23 +6,59 @@ from dataclasses import dataclass, field, replace
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.host import host_among
-from predictors.joins import join_of, meeting_of
+from predictors.joins import join_of, joins_that, meeting_of
 from predictors.rewrites import changing, laid_out
 from predictors.shapes import Attr
 from predictors.slices import Channels
-from stretch.planning.design.bands import band_graph
+from stretch.planning.design.bands import band_graph, check_rows
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name
-from stretch.planning.design.channels import Taken, channel_part
-from stretch.planning.design.check import check_join
+from stretch.planning.design.channels import Taken, channel_part, check_channels
 from stretch.planning.design.depth import drop_units
 from stretch.planning.design.narrow import narrowed_ops
-from stretch.planning.design.paths import path_graph
-from stretch.planning.design.portions import portion_graphs
+from stretch.planning.design.paths import check_paths, path_graph
+from stretch.planning.design.portions import check_portions, portion_graphs
 from stretch.planning.design.sides import check_sides, check_taps
 from stretch.planning.design.widths import legal_widths, partitions, scaled_units, trunk_widths
 from stretch.planning.network.channels import ChannelGroups, channel_groups
 from stretch.planning.network.segments import Segment, cut_segment, rewrite_segment
 from stretch.planning.network.trunk import trunk_of
+
+
+def check_join(segment: Segment, design: SegmentDesign) -> None:
+    """Refuse a segment whose join does not fit its branches."""
+    where, join = f"segment `{segment.name}`", join_of(design.join)
+    if join.placed or any(b.ends is not None for b in design.branches):
+        check_portions(segment, design)
+        return
+    processors = [b.processor for b in design.branches]
+    if not processors or len(set(processors)) != len(processors):
+        raise StretchError(f"{where} needs one branch per processor, it has {', '.join(processors) or 'none'}")
+    if len(processors) == 1:
+        alone = design.branches[0]
+        if (alone.rows, alone.paths, alone.channels) != (None, None, None) or join.exact:
+            what = "paths" if join.paths or alone.paths is not None else "rows"
+            what = "channels" if join.channels or alone.channels is not None else what
+            raise StretchError(
+                f"{where} has one branch, and {what} are divided among two or more", f'leave out its {what} and its join = "{design.join}"'
+            )
+        if join.convolves:
+            raise StretchError(f"{where} has one branch and nothing to join by `{design.join}`", 'set join = "none"')
+        if join.meets is None and design.branches[0].width != segment.width:
+            raise StretchError(f'{where} keeps its width {segment.width} with join = "none"', 'set join = "concat" to let the width change')
+        return
+    if join.meets is None:
+        first, *others = (f'"{name}"' for name in joins_that(lambda join: True))
+        raise StretchError(f"{where} has {len(processors)} branches that nothing joins", f"set join to {', '.join(others)} or {first}")
+    if len(segment.graph.by_name[segment.end].shape) != 4 and not join.channels:
+        raise StretchError(f"{where} ends with a vector, branches join at feature maps", "let it end before the flattening")
+    check_rows(segment, design)
+    check_paths(segment, design)
+    check_channels(segment, design)
+    if join.divides and sum(b.partition for b in design.branches) != segment.width:
+        raise StretchError(
+            f"{where} has partitions that add up to {sum(b.partition for b in design.branches)}, its width is {segment.width}"
+        )
+
 
 ENTRY_CONV, ENTRY_NORM, ENTRY_SLICE, JOIN_CONV = "entry_conv", "entry_norm", "entry_slice", "join_conv"
 

@@ -4,20 +4,273 @@ import hashlib
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from predictors.errors import StretchError
+from predictors.joins import join_of
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
+from stretch.planning.design.scale import design_segments
+from stretch.transform.build import build
+from stretch.transform.calibrate.run import whole_design
 from stretch.transform.calibrate.split import held_back
-from stretch.transform.model import BranchedModel
+from stretch.transform.calibrate.statistics import norms, renew_statistics
+from stretch.transform.model import TRUNK, BranchedModel
 from stretch.transform.refine.checkpoint import VERSION, Checkpoint, Done, fingerprint
-from stretch.transform.refine.pair import Pair, mean_error
-from stretch.transform.refine.views import Views
 from stretch.transform.tensors import load_optimizer, optimizer_tensors, under
+
+#: Share of the numbers that reach a segment refined by itself which are the original's (Wei et al. 2022, QDrop).
+DROPPED = 0.5
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One segment of both networks."""
+
+    end: str  # The tensor at its end.
+    branched: nn.Module
+    original: nn.Module  # The original's.
+
+
+@dataclass
+class Errors:
+    """Squared errors over squares of one batch, each a scalar."""
+
+    #: Of segments, in order, where both networks have as many channels; the outputs are the last, of several their mean.
+    meeting: list[torch.Tensor] = field(default_factory=list)
+    #: Of what the classifier reads; None where there is none, or it reads other channels than the original's.
+    features: torch.Tensor | None = None
+
+    def loss(self, apart: bool) -> torch.Tensor:
+        """Their sum if each segment answers for its own error; else meeting points count together as much as outputs, or features.
+
+        Features are what few images are best matched by (Wang and Wu 2023, "Practical network acceleration with tiny sets").
+        """
+        *inner, output = self.meeting
+        ends = output if self.features is None else output + self.features
+        if not inner:
+            return ends
+        together = torch.stack(inner)
+        return ends + (together.sum() if apart else together.mean())
+
+
+class Pair:
+    """The segments of a branched network that differ from the original's, or come behind one that does, and what lies beside them.
+
+    Args:
+        model: The branched network.
+        captured: The original.
+
+    Attributes:
+        parameters: Weights of those segments, and of the parts that read what they write.
+        norms: Their batch-norms, but for those of segments in bands or channels, whose branches see parts of an image.
+    """
+
+    def __init__(self, model: BranchedModel, captured: Captured) -> None:
+        original = build(captured, whole_design(captured, model.design)).to(next(model.parameters()).device)
+        stages = [Stage(part.end, model.get_submodule(part.name), original.get_submodule(part.name)) for part in model.design.segments]
+        same = _same(model, captured)
+        self._branched, self._original = model, original
+        self._before, self._stages = stages[:same], stages[same:]
+        modules = [*(stage.branched for stage in self._stages), *(model.after if self._stages else ())]
+        self.parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
+        self._scaled = [not join_of(part.join).shares for part in model.design.segments[same:]]
+        self.norms = [norm for stage, scaled in zip(self._stages, self._scaled, strict=True) if scaled for norm in norms(stage.branched)]
+
+    def errors(self, x: torch.Tensor, apart: bool, generator: torch.Generator) -> Errors:
+        """Errors of the branched network on a batch.
+
+        Args:
+            x: What both read, (n, channels, height, width).
+            apart: Whether each segment is judged by itself: it reads what arrives, in part the original's, and
+                no gradient goes back to those before it.
+            generator: Decides which part; of the device of `x`.
+        """
+        theirs = self._arriving(x)
+        ours = dict(theirs)
+        here = there = theirs[TRUNK]
+        measured = Errors()
+        for stage in self._stages:
+            if apart and here.shape == there.shape:
+                chosen = torch.rand(here.shape, generator=generator, device=here.device) < DROPPED
+                here = torch.where(chosen, there, here.detach())
+            with _Reading(stage.branched) as reading:
+                here = ours[stage.end] = stage.branched(here)
+            with torch.no_grad(), _Reading(stage.original) as original:
+                there = theirs[stage.end] = stage.original(there)
+            if here.shape == there.shape:
+                measured.meeting.append(relative_error(here, there))
+        if not self._chain:
+            with torch.no_grad():
+                wanted = self._results(self._original, theirs)
+            measured.meeting.append(mean_error(self._results(self._branched, ours), wanted))
+            return measured
+        if reading.value is not None and original.value is not None and reading.value.shape == original.value.shape:
+            measured.features = relative_error(reading.value, original.value)
+        return measured
+
+    @torch.no_grad()
+    def outputs(self, images: torch.Tensor, batch: int, *, original: bool) -> list[torch.Tensor]:
+        """Outputs of one of the networks, each (n, …).
+
+        Args:
+            images: What it reads, (n, channels, height, width).
+        """
+        results = []
+        for x in images.split(batch):
+            values = self._arriving(x)
+            value = values[TRUNK]
+            for stage in self._stages:
+                value = values[stage.end] = (stage.original if original else stage.branched)(value)
+            results.append([value] if self._chain else self._results(self._original if original else self._branched, values))
+        return [torch.cat(parts) for parts in zip(*results, strict=True)]
+
+    @torch.no_grad()
+    def renew(self, images: torch.Tensor, batch: int) -> None:
+        """Take the statistics of `norms` anew, each from what reaches it when those of the segments before are renewed."""
+        arriving = [self._arriving(x)[TRUNK] for x in images.split(batch)]
+        for stage, scaled in zip(self._stages, self._scaled, strict=True):
+            if scaled:
+                renew_statistics(stage.branched, arriving)
+            arriving = [stage.branched(x) for x in arriving]
+
+    @property
+    def _chain(self) -> bool:
+        """Whether the end of the last segment is all that the network returns."""
+        return not self._branched.sides and len(self._branched.original_outputs) == 1
+
+    @torch.no_grad()
+    def _arriving(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What both networks have where the first segment begins that differs, by name; `TRUNK` is what that reads."""
+        values = self._original.beginning([x])
+        value = values.pop(TRUNK)
+        for stage in self._before:
+            value = stage.original(value)
+            if not self._chain:
+                values[stage.end] = value
+        return values | {TRUNK: value}
+
+    def _results(self, model: BranchedModel, values: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs of one of the networks, from the ends of its segments."""
+        tensors = model.ending(values)
+        return [tensors[name] for name in model.original_outputs]
+
+
+def relative_error(branched: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    """Squared error over square, a scalar."""
+    return (branched.float() - original.float()).square().sum() / original.float().square().sum().clamp_min(1e-12)
+
+
+def mean_error(branched: Sequence[torch.Tensor], original: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The mean of the errors of several outputs, each of which counts alike, however large its numbers are."""
+    return torch.stack([relative_error(a, b) for a, b in zip(branched, original, strict=True)]).mean()
+
+
+class _Reading:
+    """Records the input of the last linear layer of a segment: in the last segment the classifier's features.
+
+    Attributes:
+        value: That; None where the segment has no such layer.
+    """
+
+    def __init__(self, segment: nn.Module) -> None:
+        self.value: torch.Tensor | None = None
+        self._layer = next((layer for layer in reversed(list(segment.modules())) if isinstance(layer, nn.Linear)), None)
+
+    def __enter__(self) -> "_Reading":
+        if self._layer is not None:
+            self._handle = self._layer.register_forward_pre_hook(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._layer is not None:
+            self._handle.remove()
+
+    def _note(self, layer: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        self.value = inputs[0]
+
+
+def _same(model: BranchedModel, captured: Captured) -> int:
+    """Segments at the beginning that compute exactly what the original's do."""
+    segments = design_segments(captured.graph, model.design)
+    for number, (part, segment) in enumerate(zip(model.design.segments, segments, strict=True)):
+        scaled = any((b.depth, b.width, b.entry) != (segment.depth, segment.width, "none") for b in part.branches)
+        if scaled or (not part.whole and not join_of(part.join).exact):
+            return number
+    return len(segments)
+
+
+#: Share of an image's area that a view shows, at least.
+LEAST_AREA = 0.1
+#: A view is at most so much wider than high in the image, or higher than wide.
+STRETCHED = 4 / 3
+#: Share of the views that have another one blended in, by up to a half.
+BLENDED = 0.5
+#: Share of the views that have a rectangle of another one in them, and its sides, over the view's (Yun et al. 2019, "CutMix").
+PASTED, LEAST_SIDE, LARGEST_SIDE = 0.5, 0.3, 0.8
+#: Standard deviation of what is added to each colour, and half the range of contrasts, over the deviation of the images.
+LIGHT = 0.2
+
+
+class Views:
+    """Random crops of unlabelled images, mirrored half of the time, some with others blended or pasted in, in other light.
+
+    They need not look natural: the original is asked what it computes for each of them (Beyer et al. 2022,
+    "Knowledge distillation: a good teacher is patient and consistent"). No more is held than the images and one batch.
+
+    Args:
+        images: (n, channels, height, width), as the network reads them.
+        seed: Of the random numbers, which are this object's own and the same on every device.
+
+    Attributes:
+        random: What the next views are drawn with.
+    """
+
+    def __init__(self, images: torch.Tensor, seed: int = 0) -> None:
+        self.images = images
+        self.random = torch.Generator().manual_seed(seed)
+        self._deviation = float(images.std())
+
+    def draw(self, count: int) -> torch.Tensor:
+        """So many views, (count, channels, height, width)."""
+        shown = self.images[self._to(torch.randint(len(self.images), (count,), generator=self.random))]
+        seen = F.grid_sample(shown, F.affine_grid(self._windows(count), list(shown.shape), False), "bilinear", "reflection", False)
+        blended = self._between(0, 0.5, count, 1, 1, 1) * (self._between(0, 1, count, 1, 1, 1) < BLENDED)
+        seen = torch.lerp(seen, seen[self._to(torch.randperm(count, generator=self.random))], blended)
+        shift = self._to(torch.randn(count, seen.shape[1], 1, 1, generator=self.random)) * (LIGHT * self._deviation)
+        seen = seen * self._between(1 - LIGHT, 1 + LIGHT, count, 1, 1, 1) + shift
+        other = seen[self._to(torch.randperm(count, generator=self.random))]
+        return torch.where(self._rectangles(count, *seen.shape[2:]), other, seen).contiguous(memory_format=torch.channels_last)
+
+    def _rectangles(self, count: int, height: int, width: int) -> torch.Tensor:
+        """Which pixels are another view's, (count, 1, height, width); rectangles may reach over the border."""
+        pasted = self._between(0, 1, count, 1, 1, 1) < PASTED
+        size = self._between(LEAST_SIDE, LARGEST_SIDE, count, 1, 1, 1)
+        top, left = (self._between(LEAST_SIDE - LARGEST_SIDE, 1, count, 1, 1, 1) for _ in range(2))
+        down = self._to((torch.arange(height) + 0.5) / height).reshape(1, 1, height, 1)
+        across = self._to((torch.arange(width) + 0.5) / width).reshape(1, 1, 1, width)
+        return pasted & (down > top) & (down < top + size) & (across > left) & (across < left + size)
+
+    def _windows(self, count: int) -> torch.Tensor:
+        """Where each view lies in its image, as an affine map, (count, 2, 3)."""
+        area, ratio = self._between(LEAST_AREA, 1, count), STRETCHED ** self._between(-1, 1, count)
+        width, height = (area * ratio).sqrt().clamp_max(1), (area / ratio).sqrt().clamp_max(1)
+        across, down = ((1 - size) * self._between(-1, 1, count) for size in (width, height))
+        mirrored = torch.where(self._between(0, 1, count) < 0.5, -1.0, 1.0)
+        nothing = torch.zeros_like(width)
+        return torch.stack([width * mirrored, nothing, across, nothing, height, down], 1).reshape(count, 2, 3)
+
+    def _between(self, low: float, high: float, *shape: int) -> torch.Tensor:
+        return self._to(low + (high - low) * torch.rand(*shape, generator=self.random))
+
+    def _to(self, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.to(self.images.device, non_blocking=True)
+
 
 #: Minimum number of images, some of which are held back.
 MIN_IMAGES = 16

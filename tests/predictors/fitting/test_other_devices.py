@@ -11,9 +11,8 @@ from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError
 from predictors.fits import KernelGroup
 from predictors.fits.fit import Correction, Fit, HeldOut, Interval
-from predictors.fitting.borrowed import BORROWED_FITS, add_borrowed
 from predictors.fitting.design import Networks, design
-from predictors.fitting.folds import family_folds
+from predictors.fitting.fit import BORROWED_FITS, add_borrowed, family_folds
 from predictors.fitting.formula import load_formula
 from predictors.fitting.pooled import fit_pooled
 from predictors.fitting.relatives import fit_priors, log_ratios

@@ -10,14 +10,13 @@ from scipy.optimize import minimize
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from predictors.errors import StretchError
-from predictors.fitting import boosting
 from predictors.fitting import formula as module
-from predictors.fitting.boosting import FEATURES, evaluate, grow
+from predictors.fitting import single as boosting
 from predictors.fitting.design import Networks, design, grain_of, group_of
-from predictors.fitting.folds import family_folds
+from predictors.fitting.fit import family_folds
 from predictors.fitting.formula import INFERENCE, load_formula
 from predictors.fitting.nnls import solve, solve_robustly
-from predictors.fitting.single import Timed, correction, fit_kernels, time_kernels
+from predictors.fitting.single import FEATURES, Timed, correction, evaluate, fit_kernels, grow, time_kernels
 from predictors.fitting.whole import CoreSet, fit_core_sets
 from predictors.models.fitted import FittedModel, columns
 from predictors.models.terms import terms

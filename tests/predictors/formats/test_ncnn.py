@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from predictors.formats.ncnn import read_ncnn
-from predictors.formats.ncnn_text import parse_layers
+from predictors.formats.ncnn import parse_layers, read_ncnn
 from predictors.fusion import fuse
 from predictors.graph import OpGraph
 

@@ -9,10 +9,9 @@ from importlib.resources import files
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.boards.agent import Agent, Content, unpack
 from scheduler.boards.archive import Archive, below
 from scheduler.boards.asking import ASKS, ask_for_file
-from scheduler.boards.line import Line, Sending, boot
+from scheduler.boards.line import Agent, Content, Line, Sending, boot, unpack
 
 SOURCE = files("scheduler.boards").joinpath("agent.py").read_text()
 

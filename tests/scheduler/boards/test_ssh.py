@@ -3,8 +3,8 @@
 import pytest
 
 from predictors.errors import StretchError
+from scheduler.boards.board import connect, ssh_words
 from scheduler.boards.facts import SERIES
-from scheduler.boards.ssh import connect, ssh_words
 from tests.scheduler.boards.servers import free_port
 
 

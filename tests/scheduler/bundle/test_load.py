@@ -10,9 +10,8 @@ from onnx import external_data_helper
 
 from predictors.errors import StretchError
 from scheduler.bundle.consistency import graph_problems
-from scheduler.bundle.files import inside
 from scheduler.bundle.held import Held, unused
-from scheduler.bundle.load import MAX_MANIFEST_BYTES, load_bundle
+from scheduler.bundle.load import MAX_MANIFEST_BYTES, inside, load_bundle
 from scheduler.bundle.manifest import Manifest
 from tests.scheduler.formats.onnx.test_checks import endless_loop
 
@@ -192,7 +191,7 @@ def test_file_with_other_ends_than_the_manifest_states_is_named(bundles, bundle_
 
 
 def test_all_subgraphs_together_are_bounded_too(bundles, bundle_dir, monkeypatch):
-    monkeypatch.setattr("scheduler.bundle.files.MAX_WORK", 1000)
+    monkeypatch.setattr("scheduler.bundle.load.MAX_WORK", 1000)
     with pytest.raises(StretchError, match=r"its subgraphs take .* multiply-accumulates"):
         load_bundle(bundle_dir)
 

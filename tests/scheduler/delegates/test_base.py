@@ -10,7 +10,7 @@ from onnx import helper
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.delegates import CpuDelegate, Delegate, delegates, get_delegate, load_plugins
-from scheduler.delegates.cpu_profile import place_kernels
+from scheduler.delegates.cpu import place_kernels
 from scheduler.delegates.null import NullDelegate
 from scheduler.delegates.ort_session import SessionCompiled
 from tests import onnx_runtime

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from predictors.errors import StretchError
-from scheduler.delegates.dsp import DspDelegate, check_int8
-from scheduler.delegates.qnn_cache import cached_context
+from scheduler.delegates.dsp import DspDelegate, cached_context, check_int8
 from scheduler.delegates.qnn_context import compile_context
 from scheduler.delegates.qnn_library import INSTALL
 from scheduler.delegates.reference import ReferenceDelegate

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from predictors.errors import StretchError
 from scheduler.explain.compare import largest_difference
-from scheduler.explain.fixes import NEW_OPSET, fold_constants, raise_opset, tried
+from scheduler.explain.fixing import NEW_OPSET, fold_constants, raise_opset, tried
 from tests.scheduler.explain.files import FOREIGN, node, plain
 
 RUNNABLE = [name for name in FOREIGN if name not in ("own_domain", "upsample")]

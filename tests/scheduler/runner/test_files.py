@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.bundle.tflite_file import parse_tflite
 from scheduler.delegates.litert import open_interpreter
-from scheduler.runner.alone import patches
-from scheduler.runner.header import _text, plan_header
-from scheduler.runner.sources import tflite_content
+from scheduler.runner.sources import _text, patches, plan_header, tflite_content
 from tests.scheduler.bundles import two_branches
 from tests.scheduler.runner.exported import exported, exported_file
 

@@ -13,8 +13,7 @@ from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Tensor
 from scheduler.delegates.base import AsyncInvocation, Invocation
 from scheduler.memory import planners
-from scheduler.runtime.band import with_rows
-from scheduler.runtime.buffers import SHARED_AT_MOST, Buffers
+from scheduler.runtime.buffers import SHARED_AT_MOST, Buffers, with_rows
 from scheduler.runtime.plan import PlannedSubgraph, make_plan, plan_of
 from tests.scheduler.runtime.plans import plans
 

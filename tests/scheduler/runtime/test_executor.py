@@ -18,10 +18,9 @@ from scheduler.faults.policy import FaultPolicy
 from scheduler.placement.mapping import place_processors
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.buffers import Buffers
-from scheduler.runtime.checked import Check, checked
 from scheduler.runtime.code import Code
 from scheduler.runtime.distance import TOLERANCE
-from scheduler.runtime.driver import Driver, Lane
+from scheduler.runtime.driver import Check, Driver, Lane, checked
 from scheduler.runtime.events import StepFailed, StepReturned
 from scheduler.runtime.executor import Executor
 from scheduler.runtime.plan import make_plan

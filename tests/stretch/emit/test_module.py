@@ -8,7 +8,7 @@ from torch import nn  # noqa: E402
 
 from predictors.graph import Op, OpGraph  # noqa: E402
 from stretch.capture import capture  # noqa: E402
-from stretch.emit.module import write_class  # noqa: E402
+from stretch.emit.network import write_class  # noqa: E402
 from stretch.operators.lowerings import make_module  # noqa: E402
 from tests.stretch.export.test_onnx import operators  # noqa: E402
 

@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 
 from predictors.errors import StretchError
 from stretch.capture.structure import Result
-from stretch.emit.returned import kind_of_returned, returned_code
+from stretch.emit.network import kind_of_returned, returned_code
 
 pytestmark = pytest.mark.torch
 

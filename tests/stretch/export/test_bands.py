@@ -20,8 +20,8 @@ from scheduler.delegates.litert import LiteRtDelegate  # noqa: E402
 from scheduler.formats.onnx import OnnxFile, open_onnx  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.capture import capture  # noqa: E402
-from stretch.export.bands import whole_of  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
+from stretch.export.lowering import whole_of  # noqa: E402
 from stretch.export.onnx import WHOLE_PADDING  # noqa: E402
 from stretch.export.precision import export_precision  # noqa: E402
 from stretch.export.staging import file_entry, write_manifest  # noqa: E402

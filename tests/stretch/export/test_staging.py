@@ -15,8 +15,7 @@ from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input, verify_bundle
 from scheduler.runtime.session import Session
-from stretch.export.exchange import exchange, place
-from stretch.export.staging import UNFINISHED, check_target, copy_files, file_entry, staged, write_manifest
+from stretch.export.staging import UNFINISHED, check_target, copy_files, exchange, file_entry, place, staged, write_manifest
 from tests.scheduler.bundles import two_branches
 
 

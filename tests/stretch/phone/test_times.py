@@ -13,10 +13,7 @@ from predictors.graph import Op, OpGraph
 from predictors.measurements.litert import Operator, read_op_profile
 from predictors.measurements.networks import load_measurements
 from scheduler.bundle.load import load_bundle
-from stretch.phone.benchmark import Request, Spoken, read_spoken
-from stretch.phone.kernels import pair
-from stretch.phone.signatures import Place, Work, mask_of, places, works
-from stretch.phone.timing import open_table
+from stretch.phone.measure import Place, Request, Spoken, Work, mask_of, open_table, pair, places, read_spoken, works
 from tests.scheduler.bundles import edit, two_branches
 from tests.stretch.phone.samples import profile, spoken, xnnpack
 

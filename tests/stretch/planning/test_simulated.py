@@ -10,7 +10,7 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.plan import Asked
 from stretch.planning.search.controls import ranked_singles
 from stretch.planning.several import several
-from stretch.planning.simulated import network_of, single_network
+from stretch.planning.together import network_of, single_network
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE

@@ -6,8 +6,7 @@ from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from predictors.graph import Op, OpGraph
 from stretch.planning.config import PlanConfig
-from stretch.planning.plan import plan
-from stretch.planning.warnings import warnings_of
+from stretch.planning.plan import plan, warnings_of
 from tests.predictors.networks import efficientnet, resnet50, small_resnet
 
 

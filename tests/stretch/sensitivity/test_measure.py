@@ -12,7 +12,7 @@ from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.plan import Asked  # noqa: E402
 from stretch.planning.search.sampling import random_designs, trials  # noqa: E402
-from stretch.sensitivity.measure import FEWEST, measure, measure_design  # noqa: E402
+from stretch.sensitivity.source import FEWEST, measure, measure_design  # noqa: E402
 from stretch.stages.network import read_network  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import calibrate  # noqa: E402

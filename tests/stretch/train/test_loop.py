@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretch.train.schedule import learning_rate
+from stretch.train.loop import learning_rate
 
 torch = pytest.importorskip("torch")
 
@@ -20,8 +20,12 @@ from stretch.train.config import TrainConfig  # noqa: E402
 from stretch.train.data import synthetic  # noqa: E402
 from stretch.train.distill import distill_loss, weighted_distill_loss, with_teacher  # noqa: E402
 from stretch.train.loop import train  # noqa: E402
-from stretch.train.optimise import MeanWeights, clip_, make_optimizer  # noqa: E402
-from stretch.train.step import TrainingStep  # noqa: E402
+from stretch.train.step import (  # noqa: E402
+    MeanWeights,
+    TrainingStep,
+    clip_,
+    make_optimizer,
+)
 
 pytestmark = pytest.mark.torch
 

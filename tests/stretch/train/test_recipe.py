@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.train.config import TrainConfig
-from stretch.train.paths import rooted
-from stretch.train.recipe import DataConfig, Recipe, SupernetConfig, find_recipe, load_recipe, recipe_to_toml
+from stretch.train.recipe import DataConfig, Recipe, SupernetConfig, find_recipe, load_recipe, recipe_to_toml, rooted
 
 
 def save(tmp_path, text):

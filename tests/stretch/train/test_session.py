@@ -23,12 +23,11 @@ from stretch.train.data import synthetic  # noqa: E402
 from stretch.train.distributed import World  # noqa: E402
 from stretch.train.finished import open_run  # noqa: E402
 from stretch.train.folder import BEST, LAST, Log, RunFolder  # noqa: E402
-from stretch.train.keep import Keeper, kept_weights  # noqa: E402
 from stretch.train.loop import Diverged, Epoch, Run  # noqa: E402
 from stretch.train.prepare import prepare  # noqa: E402
 from stretch.train.recipe import KeepConfig, Recipe, load_recipe  # noqa: E402
 from stretch.train.sandwich import SandwichStep  # noqa: E402
-from stretch.train.session import make_run, train_recipe  # noqa: E402
+from stretch.train.session import Keeper, kept_weights, make_run, train_recipe  # noqa: E402  # noqa: E402
 from stretch.train.supernet import Supernet  # noqa: E402
 from tests.stretch.train.recipes import network, supernet  # noqa: E402
 from tests.stretch.train.supernets import pool  # noqa: E402

@@ -10,9 +10,8 @@ import pytest
 
 from predictors.errors import StretchError
 from scheduler.delegates.opencl import pocl_target, programs
-from scheduler.delegates.opencl.binaries import binary_file, binary_folder, read_binary, write_binary
 from scheduler.delegates.opencl.device import cpu_flags, find_device, open_device
-from scheduler.delegates.opencl.programs import FOLDER, BuildError, Programs
+from scheduler.delegates.opencl.programs import FOLDER, BuildError, Programs, binary_file, binary_folder, read_binary, write_binary
 from tests.scheduler.delegates.opencl import networks
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from scheduler.delegates.opencl import OpenCLDelegate
+from scheduler.delegates.opencl.delegate import GroupTuner
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.graph import read_graph
 from scheduler.delegates.opencl.tuner import ScheduleTuner, cached_schedules, open_cache
-from scheduler.delegates.opencl.workgroups import GroupTuner
 from tests.scheduler.delegates.opencl import networks
 
 

@@ -14,7 +14,7 @@ import pytest
 from predictors.errors import StretchError, UnknownNameError
 from scheduler.delegates.process import ProcessDelegate
 from scheduler.delegates.process.child import Server, serve
-from scheduler.delegates.process.line import GoneError, Line
+from scheduler.delegates.process.delegate import GoneError, Line
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.formats.flatbuffer import SCALARS
 from scheduler.formats.tflite import open_tflite
-from scheduler.formats.tflite.file import TYPES
-from scheduler.formats.tflite.operators import ANY_TFLITE, NAMES, OPTIONS, TABLES
+from scheduler.formats.tflite.file import ANY_TFLITE, NAMES, OPTIONS, TABLES, TYPES
 
 KINDS = {kind: number for number, kind in TYPES.items()}
 

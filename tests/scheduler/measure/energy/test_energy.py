@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.measure.energy.counters import CounterError, read_number
-from scheduler.measure.energy.loop import measure_energy
-from scheduler.measure.energy.rapl import Rapl, zones
+from scheduler.measure.energy.loop import Rapl, measure_energy, zones
 from scheduler.measure.energy.supply import Supply
 from tests.scheduler.measure.energy.trees import MOST_UJ, add, battery, rapl, write
 

@@ -14,7 +14,7 @@ from predictors.graph import Op, OpGraph
 from scheduler.delegates.litert import LiteRtDelegate
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.onnx import save_onnx, to_onnx
-from stretch.export.tflite.lower import join_to_tflite, to_tflite
+from stretch.export.tflite.bundle import join_to_tflite, to_tflite
 from stretch.export.tflite.source import read_source
 from stretch.formats.tflite.source import Source
 from stretch.formats.tflite.writer import Quant, Writer

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from predictors.errors import StretchError, UsageError
 from stretch.models.onnx import read_module
-from stretch.models.onnx.file import read_source
+from stretch.models.onnx.network import read_source
 from tests.effort import examples
 from tests.stretch.models.onnx.graphs import net
 from tests.stretch.models.onnx.oracle import random

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.halo import TimedBand, halo_ms
-from stretch.planning.cost.makespan import timeline
+from stretch.planning.cost.makespan import TimedBand, halo_ms, timeline
 from stretch.planning.design.bands import band_graph, needed_rows
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.network.segments import cut_segment

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.predictor import LatencyPredictor
-from stretch.planning.cost.wholes import Wholes
+from stretch.planning.cost.branch import Wholes
 from stretch.planning.design.branch_design import BranchScale
 from stretch.planning.design.widths import legal_widths
 from stretch.planning.network.segments import cut_segment, split_segments

@@ -1,8 +1,7 @@
 import pytest
 
 from predictors.graph import Op, OpGraph
-from stretch.planning.network.meeting import find_meeting_points, find_stem_end
-from stretch.planning.network.segments import split_segments
+from stretch.planning.network.segments import find_meeting_points, find_stem_end, split_segments
 
 
 def stages(graph):

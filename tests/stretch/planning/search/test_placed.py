@@ -15,7 +15,7 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.portions import portion_graphs
 from stretch.planning.network.segments import cut_segment
 from stretch.planning.plan import plan
-from stretch.planning.search.placed import placed_ways
+from stretch.planning.search.banded import placed_ways
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
 from tests.effort import examples

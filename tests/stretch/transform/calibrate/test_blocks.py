@@ -10,7 +10,7 @@ from stretch.planning.design.depth import drop_units  # noqa: E402
 from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import calibrate, whole_design  # noqa: E402
-from stretch.transform.calibrate.blocks import choose_blocks, output_without  # noqa: E402
+from stretch.transform.calibrate.segment import choose_blocks, output_without  # noqa: E402
 from tests.stretch.designs import identity_design, whole  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -8,7 +8,7 @@ from hypothesis import given as drawn  # noqa: E402 - torch may be missing
 from hypothesis import settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from stretch.transform.calibrate.elimination import Elimination, conditional_covariance, keep_units  # noqa: E402
+from stretch.transform.calibrate.channels import Elimination, conditional_covariance, keep_units  # noqa: E402
 from tests.effort import examples  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -7,8 +7,8 @@ from predictors.joins import joins  # noqa: E402
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import JOIN_CONV  # noqa: E402
 from stretch.transform import build  # noqa: E402
-from stretch.transform.calibrate.joins import fit_join, readout  # noqa: E402
 from stretch.transform.calibrate.pixels import rows_of  # noqa: E402
+from stretch.transform.calibrate.segment import fit_join, readout  # noqa: E402
 from stretch.transform.calibrate.walk import trunk_of  # noqa: E402
 from tests.stretch.designs import cpu_and  # noqa: E402
 

@@ -3,7 +3,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from stretch.transform import build  # noqa: E402 - torch may be missing
-from stretch.transform.refine.pair import Errors, Pair, relative_error  # noqa: E402
+from stretch.transform.refine.run import Errors, Pair, relative_error  # noqa: E402
 from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -2,8 +2,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stretch.transform.refine import views as module  # noqa: E402 - torch may be missing
-from stretch.transform.refine.views import Views  # noqa: E402
+from stretch.transform.refine import run as module  # noqa: E402 - torch may be missing
+from stretch.transform.refine.run import Views  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
