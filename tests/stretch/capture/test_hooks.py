@@ -41,11 +41,6 @@ def test_hook_that_looks_is_called_once_and_stays(net, place):
     assert hooks_of(net) == []
 
 
-def test_network_without_hooks_is_not_run(net):
-    net.forward = None
-    check_hooks(net, SHAPE, "net")
-
-
 def test_input_that_the_network_rejects_is_left_for_the_capture_to_say(net):
     net.register_forward_hook(lambda part, inputs, output: None)
     with pytest.raises(UsageError, match="rejects an input of 1×5×8×8"):

@@ -26,13 +26,6 @@ def test_several_inputs_stand_in_the_order_of_the_forward_and_are_given_by_name(
     assert torch.equal(inputs.random(3)[1], mask)
 
 
-def test_one_shape_is_that_of_the_first_argument_whatever_it_is_called():
-    inputs = Inputs.of(A, nn.ReLU())
-    (x,) = inputs.random()
-    assert torch.equal(inputs.call(nn.ReLU(), [x]), x.relu())
-    assert str(inputs) == "1×3×4×4"
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [

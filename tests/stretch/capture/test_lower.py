@@ -24,13 +24,3 @@ def test_module_called_twice_becomes_two_operators_with_equal_weights():
     convs = [op for op in found.graph.ops if op.kind == "conv"]
     assert len({op.name for op in convs}) == 2
     assert torch.equal(*(found.weights[op.name]["weight"] for op in convs))
-
-
-def test_what_does_not_lead_to_the_output_is_left_out():
-    found = capture(Shared().eval(), (1, 4, 5, 5), "net")
-    assert not [name for name in found.weights if "unused" in name]
-
-
-def test_operators_are_called_after_their_modules():
-    found = capture(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Sequential(nn.ReLU(), nn.BatchNorm2d(4))).eval(), (1, 3, 4, 4))
-    assert [op.name for op in found.graph.ops] == ["input", "0", "1_0", "1_1"]

@@ -9,11 +9,9 @@ from torch import nn  # noqa: E402 - torch may be missing
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from stretch.capture import capture  # noqa: E402
-from stretch.capture.exported import capture_exported  # noqa: E402
 from stretch.capture.results import differences  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
 from stretch.capture.structure import keyed  # noqa: E402
-from stretch.capture.trace import capture_traced  # noqa: E402
 from stretch.operators.lowerings import make_module  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -99,32 +97,6 @@ def test_input_that_is_returned_stays_in_the_structure():
     assert captured.graph.outputs == ("relu",)
     assert captured.returned.filled({"input": 1, "relu": 2}) == (1, 2)
     assert "as it came" in captured.warnings[0]
-
-
-class Towers(nn.Module):
-    """Two inputs, one of them under its layer's own name."""
-
-    def __init__(self):
-        super().__init__()
-        self.image, self.mask = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(1, 4, 1)
-
-    def forward(self, mask, image, gain=1.0):
-        return {"sum": self.image(image) + self.mask(mask) * gain, "mask": self.mask(mask)}
-
-
-@pytest.mark.parametrize(
-    "way", [capture_traced, lambda module, shapes: capture_runnable(module, shapes, "net")], ids=["traced", "exported"]
-)
-def test_network_of_several_inputs_is_captured_with_their_names(way):
-    module = Towers().eval()
-    captured = way(module, {"image": (2, 3, 8, 8), "mask": (2, 1, 8, 8)})
-    assert [op.name for op in captured.graph.inputs] == ["mask", "image"]
-    mask, image = torch.randn(2, 1, 8, 8), torch.randn(2, 3, 8, 8)
-    with torch.no_grad():
-        values, want = computed(captured, {"mask": mask, "image": image}), module(mask, image)
-    for got, expected in differences(values, want, captured.returned):
-        assert torch.allclose(got, expected, atol=1e-5)
-    assert len(capture_exported(module, {"image": (1, 3, 8, 8), "mask": (1, 1, 8, 8)}).inputs) == 2
 
 
 class Words(nn.Module):

@@ -51,13 +51,6 @@ def test_each_leaf_has_a_name_of_its_own_and_its_place(structure):
     assert [leaf for _, leaf in leaves(marked)] == names
 
 
-def test_names_are_keys_and_positions():
-    assert [name for name, _ in keyed({"out": 1, "boxes": [2, Pair(3, 4)]})] == ["out", "boxes_0", "boxes_1_first", "boxes_1_second"]
-    assert [name for name, _ in keyed((1, [2, 3]))] == ["output_0", "output_1_0", "output_1_1"]
-    assert [name for name, _ in keyed([{"map": 1}])] == ["output_0_map"]
-    assert [name for name, _ in keyed(1)] == ["output"]
-
-
 def test_kinds_that_know_more_than_their_content_are_kept():
     found = rebuilt(defaultdict(list, a=1), iter([2]))
     assert found == {"a": 2}

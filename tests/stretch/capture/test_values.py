@@ -36,8 +36,3 @@ def test_numbers_and_groups_of_tensors_are_kept_apart(values):
     nodes, found = values
     assert found.constants[nodes["size"]] == 2
     assert [tuple(part.shape) for part in found.parts[nodes["chunk"]]] == [(2, 3, 2, 5)] * 2
-
-
-def test_tensor_that_does_not_depend_on_the_input_is_a_parameter(values):
-    nodes, found = values
-    assert set(found.parameters) == {nodes["gain"]}

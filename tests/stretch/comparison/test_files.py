@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from stretch.comparison.files import rows_of_file
-from stretch.comparison.rows import plan_row
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from tests.predictors.networks import resnet50
@@ -24,13 +23,6 @@ def planned():
 @functools.cache
 def data():
     return json.dumps({"schema": 1, **planned().to_json()})
-
-
-@pytest.mark.slow
-def test_plan_that_was_printed_is_the_plan(tmp_path):
-    path = tmp_path / "mine.json"
-    path.write_text(data())
-    assert list(rows_of_file(path)) == [plan_row("mine", planned())]
 
 
 @pytest.mark.parametrize(

@@ -1,33 +1,9 @@
 """Rows say what their source says, and nothing else."""
 
-import functools
-
 import pytest
 
 from scheduler.bundle.load import load_bundle
-from stretch.comparison.rows import ComparedRow, bundle_row, plan_row, refused_row, warnings_of
-from stretch.planning.config import PlanConfig
-from stretch.planning.plan import plan
-from tests.predictors.networks import resnet50
-from tests.predictors.specified import specified
-
-
-@functools.cache
-def planned():
-    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"))).answer()
-
-
-@pytest.mark.slow
-def test_row_of_a_plan_has_its_figures():
-    answer, row = planned(), plan_row("here", planned(), 0.5)
-    predicted = answer.predicted
-    assert (row.name, row.model, row.device, row.kind, row.source) == ("here", answer.model, "mi9", "plan", "predicted")
-    assert (row.ms, row.low_ms, row.high_ms) == (predicted.makespan_ms, predicted.makespan_low_ms, predicted.makespan_high_ms)
-    assert row.speedup == pytest.approx(predicted.speedup)
-    assert row.speedup_over_sequential == pytest.approx(predicted.sequential_same_macs_ms / predicted.makespan_ms)
-    assert (row.macs_ratio, row.n_meet, row.exact, row.agreement) == (answer.macs_ratio, answer.n_meet, answer.exact, 0.5)
-    assert row.probability == predicted.probability_faster["all"]
-    assert set(row.processors) <= {"cpu", "gpu"}
+from stretch.comparison.rows import ComparedRow, bundle_row, refused_row, warnings_of
 
 
 def test_row_of_a_bundle_has_what_its_manifest_states(bundle_dir):

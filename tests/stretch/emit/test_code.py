@@ -9,9 +9,7 @@ from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from predictors.graph import Op  # noqa: E402
-from stretch.emit.code import attribute, class_name, code_of, codes, literal  # noqa: E402
-from stretch.operators.lowerings import lowerings  # noqa: E402
-from tests.stretch.operators.test_lowerings import ATTRS, SHAPES  # noqa: E402
+from stretch.emit.code import attribute, code_of, literal  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -41,28 +39,6 @@ def test_attribute_is_a_name_that_python_and_torch_leave_free(name):
     assert made.isascii()
     assert not keyword.iskeyword(made)
     nn.Module().add_module(made, nn.ReLU())
-
-
-@given(name=st.text(max_size=12))
-def test_class_name_is_one(name):
-    assert class_name(name).isidentifier()
-    assert class_name(name)[0].isupper() or not class_name(name)[0].islower()
-
-
-def test_words_of_a_name_become_one_with_capitals():
-    assert class_name("tiny_resnet.s1_on_cpu") == "TinyResnetS1OnCpu"
-    assert class_name("1x") == "Network1x"
-
-
-def test_kind_without_a_rule_is_what_torch_calls_it():
-    assert code_of(Op("op", "prelu", ("x",)), [(1, 4, 8, 8)]).module == "nn.PReLU(num_parameters=4)"
-
-
-@pytest.mark.parametrize("kind", sorted(lowerings))
-def test_every_kind_has_a_rule_or_a_module_of_torch(kind):
-    if kind in codes:
-        return
-    assert code_of(Op("op", kind, ("x",), ATTRS.get(kind, {})), [SHAPES.get(kind, (1, 4, 9, 9))]).module.startswith("nn.")
 
 
 def test_kind_that_is_computed_by_nothing_of_torch_and_has_no_rule_is_refused(monkeypatch):

@@ -66,23 +66,6 @@ def test_tensors_that_are_read_late_twice_or_passed_on_keep_their_values():
         torch.testing.assert_close(net(x), captured.module(x))
 
 
-def test_chains_are_one_line_and_variables_are_used_again():
-    captured = capture(nn.Sequential(*[nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU()) for _ in range(3)]), (1, 3, 4, 4))
-    text = write_class("Net", captured.graph, "Chains.").text
-    assert text.count("x = F.relu(") == 2
-    assert "return F.relu(self._2_1(self._2_0(x)))" in text
-    assert " y " not in text
-
-
-def test_graph_of_several_ends_takes_and_gives_as_many():
-    ops = [Op("a", "input", attrs={"shape": (1, 2)}), Op("b", "input", attrs={"shape": (1, 2)}), Op("s", "add", ("a", "b"))]
-    net = made(write_class("Net", OpGraph.build("net", [*ops, Op("r", "relu", ("s",))], ("s", "r")), "Two."))
-    x, y = torch.tensor([[1.0, -2.0]]), torch.tensor([[1.0, 1.0]])
-    total, positive = net(x, y)
-    assert total.tolist() == [[2.0, -1.0]]
-    assert positive.tolist() == [[2.0, 0.0]]
-
-
 def test_input_that_nothing_reads_is_still_taken():
     ops = [Op("a", "input", attrs={"shape": (1, 2)}), Op("b", "input", attrs={"shape": (1, 2)}), Op("r", "relu", ("b",))]
     net = made(write_class("Net", OpGraph.build("net", ops, "r"), "One of two."))

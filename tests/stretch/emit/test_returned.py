@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 
 from predictors.errors import StretchError
 from stretch.capture.structure import Result
-from stretch.emit.returned import kind_of_returned, returned_code
+from stretch.emit.returned import returned_code
 
 pytestmark = pytest.mark.torch
 
@@ -36,10 +36,6 @@ class Heads:
 )
 def test_code_gives_the_structure(template, value):
     assert eval(returned_code(template, {"a": "x", "b": "y"}), {"x": 1, "y": 2}) == value
-
-
-def test_kind_is_that_of_the_outermost():
-    assert [kind_of_returned(each) for each in (A, (A,), [A], {"a": A}, Heads(A, B))] == ["torch.Tensor", "tuple", "list", "dict", "dict"]
 
 
 def test_what_has_no_words_is_refused():

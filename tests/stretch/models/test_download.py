@@ -90,11 +90,6 @@ def test_checkpoint_is_read_plain_nested_or_from_data_parallel_training(tmp_path
     assert torch.equal(read["conv.weight"], TENSORS["conv.weight"])
 
 
-def test_safetensors_file_is_read(tmp_path):
-    save_file(TENSORS, tmp_path / "net.safetensors")
-    assert torch.equal(read_weights(tmp_path / "net.safetensors")["conv.weight"], TENSORS["conv.weight"])
-
-
 class Evil:
     """Would create a file when unpickled."""
 

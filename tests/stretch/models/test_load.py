@@ -28,19 +28,6 @@ def test_equal_seeds_give_equal_weights_and_others_do_not():
     assert not same(one, other)
 
 
-def test_global_random_numbers_are_left_alone():
-    torch.manual_seed(0)
-    expected = torch.rand(3)
-    torch.manual_seed(0)
-    load_model("tiny_resnet", weights="none")
-    assert torch.equal(torch.rand(3), expected)
-
-
-def test_random_weights_that_were_asked_for_come_without_a_warning():
-    model = load_model("tiny_resnet", weights="none")
-    assert (model.weights_source, model.weights_detail, model.warnings) == ("random", "asked for", [])
-
-
 def test_default_weights_of_an_untrained_model_are_random_with_a_warning():
     model = load_model("tiny_resnet")
     assert model.weights_source == "random"
@@ -69,19 +56,6 @@ def test_weights_that_do_not_fit_are_refused_with_the_first_difference(tmp_path,
     save_file(weights, tmp_path / "w.safetensors")
     with pytest.raises(StretchError, match=reason):
         load_model("tiny_resnet", weights=str(tmp_path / "w.safetensors"))
-
-
-def test_unknown_name_gives_the_closest():
-    with pytest.raises(UnknownNameError) as caught:
-        load_model("resnet51")
-    assert caught.value.hint == "did you mean `resnet50`?"
-
-
-def test_factory_of_an_installed_package_keeps_its_own_weights():
-    model = load_model(FACTORY)
-    assert (model.name, model.weights_source) == (FACTORY, "given")
-    assert model.input_shape == (1, 3, 224, 224)
-    assert not model.module.training
 
 
 def test_factory_with_random_weights_is_settled_and_seeded():
@@ -149,20 +123,6 @@ def test_missing_file_of_code_is_named(tmp_path):
         load_model(f"{tmp_path}/absent.py:net", trust_code=True)
 
 
-@pytest.mark.slow
-def test_archive_of_torch_export_is_a_model_with_its_own_weights(tmp_path):
-    first = load_model("tiny_resnet", weights="none")
-    path = tmp_path / "net.pt2"
-    torch.export.save(torch.export.export(first.module, (torch.zeros(1, 3, 40, 24),)), path)
-    model = load_model(str(path))
-    assert (model.input_shape, model.weights_source, model.warnings) == ((1, 3, 40, 24), "given", [])
-    own, found = first.module.state_dict(), model.module.state_dict()
-    assert own.keys() == found.keys()
-    assert all(torch.equal(own[key], found[key]) for key in own if not key.endswith("num_batches_tracked"))
-    save_file(load_model("tiny_resnet", weights="none", seed=1).module.state_dict(), tmp_path / "w.safetensors")
-    assert not same(load_model(str(path), weights=str(tmp_path / "w.safetensors")).module, first.module)
-
-
 @pytest.fixture
 def onnx_file(tmp_path):
     """A file with weights and an input of its own."""
@@ -175,14 +135,6 @@ def onnx_file(tmp_path):
     path = tmp_path / "net.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), str(path))
     return path, onnx.numpy_helper.to_array(weight).copy()
-
-
-def test_onnx_file_is_a_model_with_its_own_weights_and_input(onnx_file):
-    path, weight = onnx_file
-    model = load_model(str(path))
-    assert (model.input_shape, model.weights_source, model.weights_detail) == ((1, 3, 20, 16), "given", "as the file has them")
-    assert torch.equal(model.module.conv.weight, torch.from_numpy(weight))
-    assert load_model(str(path), input_shape=(1, 3, 8, 8)).input_shape == (1, 3, 8, 8)
 
 
 def test_onnx_file_may_have_random_weights_or_those_of_another_file(onnx_file, tmp_path):

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from stretch.models import load_model
 from stretch.models.statistics import settle
 from stretch.models.tiny import TinyFamily
 
@@ -48,13 +47,6 @@ def test_statistics_are_those_of_what_the_norm_reads():
     assert norm.running_mean.abs().max().item() < 0.3
 
 
-def test_scale_and_shift_are_not_the_trivial_ones():
-    norms = [m for m in settled("tiny_resnet").modules() if isinstance(m, nn.BatchNorm2d)]
-    for norm in norms:
-        assert not torch.equal(norm.weight, torch.ones_like(norm.weight))
-        assert not torch.equal(norm.bias, torch.zeros_like(norm.bias))
-
-
 def test_network_is_left_in_evaluation_mode_with_its_own_momentum():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=0.01), nn.Dropout())
@@ -62,23 +54,6 @@ def test_network_is_left_in_evaluation_mode_with_its_own_momentum():
     settle(module, (1, 3, 8, 8), torch.Generator().manual_seed(0))
     assert not any(m.training for m in module.modules())
     assert module[1].momentum == 0.01
-
-
-def test_network_without_norms_is_left_as_it_is():
-    module = nn.Sequential(nn.Conv2d(3, 4, 3))
-    before = module[0].weight.clone()
-    settle(module, (1, 3, 8, 8), torch.Generator().manual_seed(0))
-    assert torch.equal(module[0].weight, before)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet50", "regnet_x_400mf", "efficientnet_b5", "mobilenet_v3_large"])
-def test_scores_of_a_deep_network_stay_in_bounds(name):
-    model = load_model(name, weights="none")
-    torch.manual_seed(1)
-    with torch.no_grad():
-        scores = model.module(torch.randn(model.input_shape))
-    assert 1e-3 < scores.abs().max().item() < 100
 
 
 def test_layer_that_begins_as_zeros_shows_what_it_reads():

@@ -10,22 +10,6 @@ from stretch.models.torchvision import TorchvisionFamily
 pytestmark = pytest.mark.torch
 
 
-def test_names_are_classifiers_alone():
-    names = TorchvisionFamily().names()
-    assert "resnet50" in names
-    assert "fasterrcnn_resnet50_fpn" not in names
-    assert "r3d_18" not in names
-
-
-@pytest.mark.parametrize(("name", "size"), [("resnet50", 224), ("efficientnet_b5", 456), ("inception_v3", 299), ("mobilenet_v2", 224)])
-def test_input_has_the_crop_size_of_the_default_weights(name, size):
-    assert TorchvisionFamily().input_shape(name) == (1, 3, size, size)
-
-
-def test_model_is_torchvisions_own():
-    assert isinstance(TorchvisionFamily().build("resnet18"), torchvision.models.ResNet)
-
-
 @pytest.mark.parametrize("name", ["vit_b_16", "vit_h_14"])
 def test_table_of_positions_has_the_size_of_the_default_weights(name):
     size = TorchvisionFamily().input_shape(name)[-1]

@@ -67,16 +67,6 @@ def test_pools_with_any_padding_are_those_of_the_padded_image(before, behind, st
     assert (got - want).abs().max() <= 1e-4
 
 
-def test_padding_that_no_window_reads_is_as_much_as_on_the_other_side():
-    b = Builder((1, 3, 8, 8))
-    weight = np.zeros((4, 3, 3, 3), np.float32)
-    common = {"stride": (2, 2), "dilation": (1, 1), "groups": 1, "name": "conv"}
-    node = convolved(b, b.input, weight, None, before=(1, 1), behind=(0, 0), **common)
-    assert b.behind(node).padding == (1, 1)
-    other = convolved(b, b.input, weight, None, before=(0, 0), behind=(1, 1), **common)
-    assert b.behind(other).pads == (0, 0, 1, 1)
-
-
 def test_groups_that_do_not_fit_are_refused():
     b = Builder(SHAPE)
     with pytest.raises(StretchError, match="its 2 groups of weights"):

@@ -2,14 +2,10 @@ import numpy as np
 import pytest
 
 from predictors.graph import Op
-from stretch.formats.tflite.source import Source
 from tests.stretch.export.tflite.rounded import codes, run
-from tests.stretch.operators.test_pooling import graph_of, reals, source_in_int8
+from tests.stretch.operators.test_pooling import graph_of, source_in_int8
 
 pytest.importorskip("ai_edge_litert")
-torch = pytest.importorskip("torch")
-
-from stretch.operators.bands import ConcatRows, RowSlice  # noqa: E402 - torch may be missing
 
 
 def cut_and_joined():
@@ -20,13 +16,6 @@ def cut_and_joined():
         Op("y", "concat_rows", ("lower", "upper")),
     )
     return graph_of(*ops)
-
-
-def test_rows_change_places_in_files_as_they_do_in_torch(tmp_path):
-    graph, x = cut_and_joined(), np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
-    want = ConcatRows()(RowSlice(2, 6)(torch.from_numpy(x)), RowSlice(0, 2)(torch.from_numpy(x))).numpy()
-    assert np.array_equal(reals(graph, tmp_path, x)["y"], want)
-    assert np.array_equal(run(Source(graph, {}), tmp_path, x), want)
 
 
 def test_bands_of_one_scale_are_joined_without_rounding_them_again(tmp_path):

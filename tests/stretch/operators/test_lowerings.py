@@ -71,11 +71,6 @@ def test_every_kind_that_computes_something_has_a_form():
     assert set(lowerings) == {*COMPUTED, "opaque", "view"}
 
 
-def test_only_identities_have_no_form_in_files():
-    missing = {name for name in lowerings if lowerings.get(name).onnx is None}
-    assert missing == {name for name in lowerings if lowerings.get(name).tflite is None} == {name for name in kinds if kind_of(name).identity}
-
-
 @pytest.mark.parametrize("kind", COMPUTED)
 def test_weights_that_a_form_stores_are_those_of_its_kind(kind):
     """A batch norm without factors is stored with ones, so only what a kind has must be stored."""

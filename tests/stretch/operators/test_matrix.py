@@ -11,10 +11,9 @@ from tests.stretch.export.tflite.rounded import codes, run
 
 pytest.importorskip("ai_edge_litert")
 
-CONV = {"kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "bias": True}
 
 pytest.importorskip("torch")
-from stretch.operators.lowerings import lowerings  # noqa: E402 - torch may be missing
+from stretch.operators.lowerings import lowerings
 
 
 def case(*ops, shape=(1, 6, 5, 4), seed=0):

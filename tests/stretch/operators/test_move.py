@@ -5,7 +5,6 @@ from predictors.graph import Op, OpGraph
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.formats.tflite.source import Source
-from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import codes, quant_of, run
 
 pytest.importorskip("ai_edge_litert")
@@ -32,26 +31,6 @@ def test_concatenated_parts_of_different_scales_are_re_quantised(tmp_path):
     source = source_in_int8(graph, values)
     assert [code for code, _ in codes(source)] == ["QUANTIZE", "MUL", "QUANTIZE", "CONCATENATION", "DEQUANTIZE"]
     assert np.abs(run(source, tmp_path, x) - values["y"]).max() <= 2 * source.scales["y"].scale
-
-
-def test_shuffle_needs_one_transposition_of_groups(tmp_path):
-    graph = graph_of(Op("y", "channel_shuffle", ("x",), {"groups": 2}))
-    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
-    assert [code for code, _ in codes(Source(graph, {}))] == ["RESHAPE", "TRANSPOSE", "RESHAPE"]
-    assert np.array_equal(run(Source(graph, {}), tmp_path, x), x[:, [0, 2, 1, 3]])
-
-
-def test_matrix_takes_up_the_order_of_a_flattened_image(tmp_path):
-    graph = graph_of(Op("f", "flatten", ("x",)), Op("y", "linear", ("f",), {"out_features": 7, "bias": True}))
-    weights = graphs.weights_of(graph, np.random.default_rng(0))
-    assert [code for code, _ in codes(Source(graph, weights))] == ["RESHAPE", "FULLY_CONNECTED"]
-
-
-def test_flattened_image_that_leaves_the_subgraph_is_in_the_order_of_nchw(tmp_path):
-    graph = graph_of(Op("y", "flatten", ("x",)))
-    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
-    assert [code for code, _ in codes(Source(graph, {}))] == ["TRANSPOSE", "RESHAPE"]
-    assert np.array_equal(run(Source(graph, {}), tmp_path, x), x.reshape(1, -1))
 
 
 @pytest.mark.parametrize("padding", [(1, 0, 2, 3), (-1, -1, 1, 1), (-2, 1, 0, -3), (-1, -2, -1, 0)])

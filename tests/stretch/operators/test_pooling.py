@@ -14,7 +14,6 @@ from torch import nn
 
 from stretch.capture.trace import capture_traced as capture
 from stretch.operators.pooling import adaptive_pool
-from stretch.operators.settings import Refusal
 
 POOL = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": False}
 
@@ -43,11 +42,6 @@ def test_padding_of_a_maximum_never_wins(tmp_path):
     assert np.abs(run(rounded, tmp_path, x) - values["y"]).max() <= 2 * rounded.scales["y"].scale
 
 
-def test_zeros_pad_a_maximum_where_no_element_is_below():
-    graph = graph_of(Op("r", "relu", ("x",)), Op("y", "max_pool", ("r",), POOL | {"dilation": (1, 1)}))
-    assert [code for code, _ in codes(Source(graph, {}))] == ["RELU", "PAD", "MAX_POOL_2D"]
-
-
 def test_dilated_maximum_is_refused_by_name():
     graph = graph_of(Op("y", "max_pool", ("x",), POOL | {"dilation": (2, 2)}), shape=(1, 4, 9, 9))
     with pytest.raises(StretchError, match=r"operator `y` \(max_pool\) is dilated"):
@@ -61,18 +55,6 @@ def test_mean_whose_windows_overhang_is_divided_by_what_counts(tmp_path, counts)
     assert np.allclose(run(Source(graph, {}), tmp_path, x), reals(graph, tmp_path, x)["y"], atol=1e-6)
 
 
-def test_plain_mean_needs_no_factor():
-    graph = graph_of(
-        Op(
-            "y",
-            "avg_pool",
-            ("x",),
-            {"kernel": (2, 2), "stride": (2, 2), "padding": (0,) * 4, "ceil_mode": False, "count_include_pad": True},
-        )
-    )
-    assert [code for code, _ in codes(Source(graph, {}))] == ["AVERAGE_POOL_2D"]
-
-
 @pytest.mark.parametrize("keep", [False, True])
 def test_global_pools_keep_or_drop_their_pixel(tmp_path, keep):
     x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
@@ -82,23 +64,12 @@ def test_global_pools_keep_or_drop_their_pixel(tmp_path, keep):
         assert np.allclose(got, expected, atol=1e-6)
 
 
-def test_upsampling_repeats_pixels(tmp_path):
-    graph = graph_of(Op("y", "upsample", ("x",), {"scale": (2, 3)}))
-    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
-    assert np.array_equal(run(Source(graph, {}), tmp_path, x), x.repeat(2, axis=2).repeat(3, axis=3))
-
-
 def test_adaptive_pooling_to_equal_windows_is_plain_pooling():
     assert adaptive_pool("avg", (1, 4, 8, 6), (4, 3)) == (
         "avg_pool",
         {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0, 0, 0), "ceil_mode": False, "count_include_pad": True},
     )
     assert adaptive_pool("max", (1, 4, 8, 6), (None, 6)) == ("identity", {})
-
-
-def test_adaptive_pooling_to_unequal_windows_is_refused():
-    with pytest.raises(Refusal, match="unequal windows"):
-        adaptive_pool("avg", (1, 4, 8, 8), 3)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,12 @@
 """The answer is the JSON: the same keys, and numbers that any reader of JSON takes."""
 
-import json
-
 import msgspec
 import numpy as np
 import pytest
 
-from stretch.planning.answer import PlanAnswer, Predicted, plain
+from stretch.planning.answer import plain
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
-from stretch.planning.sentences import as_flag
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE
@@ -20,16 +17,6 @@ def result():
     return plan(small_resnet(), specified("mi9"), PlanConfig(**LOOSE))
 
 
-@pytest.mark.slow
-def test_json_is_the_answer_and_can_be_read_back_into_it(result):
-    data = result.to_json()
-    assert list(data) == list(PlanAnswer.__struct_fields__)
-    assert list(data["predicted"]) == list(Predicted.__struct_fields__)
-    again = msgspec.json.decode(json.dumps(data), type=PlanAnswer)
-    assert json.loads(json.dumps(plain(again))) == json.loads(json.dumps(data))
-    assert again.design == result.design
-
-
 def test_answer_says_what_the_result_is(result):
     answer = result.answer()
     assert answer.predicted.makespan_ms == result.run.makespan_ms
@@ -37,14 +24,6 @@ def test_answer_says_what_the_result_is(result):
     assert answer.macs == sum(branch.macs for segment in answer.segments for branch in segment.branches)
     ends = [segment.start_ms + segment.predicted_ms for segment in answer.segments]
     assert [segment.start_ms for segment in answer.segments[1:]] == pytest.approx(ends[:-1])
-
-
-@pytest.mark.slow
-def test_sentences_are_spelled_as_whoever_asks_writes_options():
-    slow = plan(small_resnet(), specified("mi9"), PlanConfig(**LOOSE, peak_memory=10**9))
-    for each in (slow.answer(), slow.answer(as_flag)):
-        assert all(type(warning) is str for warning in each.warnings)
-        assert [each_.reason for each_ in each.unused] == [w for w in each.warnings if "is not used" in w]
 
 
 def test_numbers_of_arrays_become_plain_ones():

@@ -67,13 +67,6 @@ def test_unknown_processor_hints_at_the_closest():
     assert caught.value.hint == "did you mean `gpu`?"
 
 
-def test_kinds_are_stretched_copies_unless_others_are_asked_for():
-    assert (PlanConfig().planned_kinds, PlanConfig().exact) == (("stretch",), False)
-    assert (PlanConfig(lossless=True).planned_kinds, PlanConfig(lossless=True).exact) == (("rows", "channels", "graph"), True)
-    assert PlanConfig(lossless=True, kinds=("rows",)).checked(MI9).planned_kinds == ("rows",)
-    assert not PlanConfig(kinds=("rows", "stretch")).exact
-
-
 def test_any_segment_may_stay_whole_whether_a_request_says_so_or_not():
     assert PlanConfig(kinds=("rows", "whole")).checked(MI9).planned_kinds == ("rows",)
     assert PlanConfig(lossless=True, kinds=("graph", "whole")).checked(MI9).exact

@@ -16,11 +16,6 @@ def test_word_that_adds_up_weighs_itself_alone(text):
     assert not found.tried
 
 
-@pytest.mark.parametrize(("text", "unit"), [("latency", "ms"), ("energy", "mJ"), ("throughput", "inferences/s"), ("robust", "ms")])
-def test_unit_is_that_of_what_is_asked_for(text, unit):
-    assert read_objective(text).unit == unit
-
-
 @pytest.mark.parametrize("text", ["throughput", "robust"])
 def test_what_does_not_add_up_is_tried(text):
     assert read_objective(text).tried

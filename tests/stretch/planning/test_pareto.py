@@ -5,8 +5,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import stretch.planning.search.space as design_space
 from predictors.devices import load_device
@@ -77,50 +75,15 @@ def test_each_design_of_the_front_is_the_fastest_that_loses_no_more():
         assert each.ms == pytest.approx(min(ms for ms, loss, met in every if loss <= each.loss + 1e-9 and (met or not each.n_meet)))
 
 
-@pytest.mark.slow
-def test_front_goes_from_what_loses_nothing_to_what_is_fastest_without_a_design_that_another_beats():
-    found = front(GRAPH, MI9, PlanConfig(**REQUEST, kinds=("stretch", "rows")), ("latency", "agreement"), 6, predictor())
-    times, losses = [each.ms for each in found.designs], [each.loss for each in found.designs]
-    assert times == sorted(times, reverse=True)
-    assert losses == sorted(losses)
-    assert len(set(losses)) == len(losses)
-    assert losses[0] == 0
-    assert found.designs[0].exact
-    assert not found.designs[-1].exact
-    for each in found.designs:
-        assert predictor().loss(GRAPH, each.design) == pytest.approx(each.loss)
-
-
 def test_where_branches_do_not_pay_the_front_is_the_original_alone():
     graph = small_resnet()
     found = front(graph, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, made())
     assert [(each.n_meet, each.exact, each.loss) for each in found.designs] == [(0, True, 0)]
 
 
-@pytest.mark.slow
-def test_multiply_accumulates_are_weighed_without_any_predictor():
-    found = front(GRAPH, MI9, PlanConfig(**REQUEST | {"macs": (0.7, 1.1)}), ("latency", "macs"), 5)
-    assert len(found.designs) >= 2
-    assert all(each.loss is None for each in found.designs)
-
-
 def test_agreement_that_nothing_predicts_is_refused():
     with pytest.raises(UsageError, match="nothing predicts the agreement"):
         front(GRAPH, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 5)
-
-
-@pytest.mark.slow
-def test_request_without_designs_names_the_tightest_rule():
-    with pytest.raises(InfeasibleError) as caught:
-        front(
-            small_resnet(),
-            MI9,
-            PlanConfig(processors=("cpu", "gpu"), alpha=1e-6, macs=(1.05, 1.1)),
-            ("latency", "agreement"),
-            5,
-            predictor(),
-        )
-    assert caught.value.rules
 
 
 def test_other_searches_are_refused():
@@ -249,23 +212,6 @@ def agree(blocks, size, config, proved=True):
 @pytest.mark.parametrize("merge", ["auto", "always"])
 def test_front_ends_at_the_best_design_of_the_same_request(merge):
     agree((2, 2), 64, PlanConfig(processors=("cpu", "gpu"), alpha=0.5, merge=merge))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("most", [0, 400_000], ids=["few scales worked out", "all scales worked out"])
-@settings(max_examples=6, deadline=None)
-@given(
-    st.sampled_from([(1, 2), (2, 2), (1, 1, 2)]),
-    st.sampled_from([32, 64]),
-    st.sampled_from([("cpu", "gpu"), ("cpu", "dsp"), ("cpu", "gpu", "dsp")]),
-    st.floats(0.1, 2.0),
-    st.sampled_from(["never", "auto", "always"]),
-    st.sampled_from([("stretch",), ("stretch", "rows")]),
-)
-def test_no_design_of_a_front_is_beaten_by_a_plan_of_the_same_request(most, blocks, size, processors, alpha, merge, kinds):
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(design_space, "MOST_COMBINATIONS", most)
-        agree(blocks, size, PlanConfig(processors=processors, alpha=alpha, merge=merge, kinds=kinds), proved=most > 0)
 
 
 @pytest.mark.parametrize("most", [0, 400_000], ids=["few scales worked out", "all scales worked out"])

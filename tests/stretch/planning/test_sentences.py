@@ -40,11 +40,6 @@ def test_what_others_wrote_is_never_taken_for_a_mention(text):
     assert spelled(text, as_flag) == text
 
 
-def test_sentence_within_a_sentence_is_spelled_alike():
-    inner = Sentence("give {}", Mention("alpha"))
-    assert spelled(Sentence("it fails: {}", inner), as_flag) == "it fails: give --alpha"
-
-
 @pytest.mark.parametrize("same", [copy.copy, copy.deepcopy, lambda sentence: pickle.loads(pickle.dumps(sentence))])
 def test_copy_can_still_be_spelled_otherwise(same):
     assert spelled(same(Sentence("give {}", Mention("alpha", 1.0))), as_flag) == "give --alpha 1"

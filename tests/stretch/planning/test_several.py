@@ -37,26 +37,3 @@ def test_first_design_is_that_of_the_plan_and_others_are_nearly_as_good(objectiv
 def test_factor_below_one_is_refused(factor):
     with pytest.raises(UsageError, match="is not a factor from 1 up"):
         several(GRAPH, MI9, PlanConfig(**REQUEST), 3, factor)
-
-
-@pytest.mark.parametrize("changes", [{"objective": "robust"}, {"strategy": "grid"}, {"join": "concat"}, {"params": (0.5, 2.0)}])
-def test_what_other_searches_plan_is_refused(changes):
-    with pytest.raises(UsageError, match="several designs that differ are not searched for with"):
-        several(GRAPH, MI9, PlanConfig(**REQUEST, **changes), 3, 1.2)
-
-
-@pytest.mark.slow
-def test_best_design_on_fewer_processors_is_measured_as_the_others_are():
-    # On all three processors both stages branch by themselves; on two they have to merge, and that takes less.
-    graph = small_resnet(20)
-    config = PlanConfig(processors=("cpu", "gpu", "dsp"), alpha=1, beta=1, objective="0.7*latency+0.3*energy")
-    found = several(graph, MI9, config, 3, 1.5)
-    best = found.designs[0].design
-    working = {branch.processor for part in best.segments for branch in part.branches}
-    assert working == {"cpu", "dsp"}
-    assert any("_to_" in part.name for part in best.segments)
-    alone = several(graph, MI9, config.on(tuple(p for p in config.processors if p in working)), 1, 1.5)
-    assert alone.designs[0].design == best
-    assert found.values[0] == pytest.approx(alone.values[0])
-    assert list(found.values) == sorted(found.values)
-    assert len(found.designs) > 1

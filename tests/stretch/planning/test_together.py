@@ -39,14 +39,6 @@ def test_pair_is_at_least_as_good_as_the_best_mapping_of_whole_networks(both, go
     assert len(found.fixed.first.processors) == len(found.fixed.second.processors) == 1
 
 
-@pytest.mark.slow
-def test_one_after_the_other_they_take_the_sum_and_the_shorter_one_goes_first(both):
-    found = together(*both, MI9, PROCESSORS)
-    one, other = (min(each.alone_ms for each in some) for some in both)
-    assert found.sequential.makespan_ms == pytest.approx(one + other)
-    assert sorted(found.sequential.latencies_ms) == pytest.approx([min(one, other), one + other])
-
-
 def test_together_no_network_is_faster_than_its_fastest_candidate_alone(both):
     found = together(*both, MI9, PROCESSORS)
     for some, ms in zip(both, found.best.ran.latencies_ms, strict=True):

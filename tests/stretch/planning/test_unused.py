@@ -13,7 +13,6 @@ from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.network.segments import split_segments
-from stretch.planning.plan import evaluate, plan
 from stretch.planning.search.exact import search_exact
 from stretch.planning.unused import unused_processors
 from tests.predictors.networks import small_resnet
@@ -99,20 +98,3 @@ def test_rule_that_keeps_it_out_is_named_with_the_nearest_value(device, flag, me
     assert f"no branch on it meets `{flag}`: " in each.rule
     assert f" {nearest:.2g} " in each.rule
     assert "at most 10 is allowed" in each.rule
-
-
-@pytest.mark.slow
-def test_all_processors_in_use_need_no_explanation_and_neither_does_a_design_by_hand():
-    result = plan(GRAPH, MI9, PlanConfig(processors=("cpu", "gpu"), **LOOSE))
-    assert (len(result.design.processors), result.unused) == (2, ())
-    assert evaluate(GRAPH, MI9, result.design, PlanConfig(processors=("cpu", "gpu", "dsp"))).unused == ()
-
-
-@pytest.mark.slow
-def test_plan_warns_of_it_and_its_json_has_the_figures():
-    result = plan(GRAPH, MI9, PlanConfig(**LOOSE))
-    data = result.to_json()
-    assert [each["processor"] for each in data["unused"]] == [p for p in ("cpu", "gpu", "dsp") if p not in result.design.processors]
-    for each in data["unused"]:
-        assert each["reason"] in result.warnings
-        assert each["ms"] >= each["best_ms"] == pytest.approx(result.run.makespan_ms)

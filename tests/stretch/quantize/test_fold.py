@@ -63,24 +63,6 @@ def test_folded_convolution_computes_the_same(seed, group, bias, kernel):
     assert same(model, folded, (1, 4, 5, 5))
 
 
-def test_folded_model_keeps_no_weights_that_nothing_reads():
-    net = Net()
-    net.conv("x", "a", 8, 4)
-    net.norm("a", "y", 8)
-    folded = fold_batch_norms(net.model([1, 4, 5, 5], "y", [1, 8, 5, 5]))
-    assert {tensor.name for tensor in folded.graph.initializer} == set(folded.graph.node[0].input[1:])
-
-
-def test_model_that_is_folded_stays_as_it_was():
-    net = Net()
-    net.conv("x", "a", 8, 4)
-    net.norm("a", "y", 8)
-    model = net.model([1, 4, 5, 5], "y", [1, 8, 5, 5])
-    before = model.SerializeToString(deterministic=True)
-    fold_batch_norms(model)
-    assert model.SerializeToString(deterministic=True) == before
-
-
 def test_convolution_that_others_read_too_keeps_its_value():
     net = Net()
     net.conv("x", "a", 4, 4)
@@ -112,13 +94,3 @@ def test_norm_after_a_matrix_goes_into_it(bias):
     folded = fold_batch_norms(model)
     assert kinds(folded) == ["Gemm"]
     assert same(model, folded, (2, 7))
-
-
-def test_attributes_of_the_convolution_survive():
-    net = Net()
-    net.conv("x", "a", 8, 4)
-    net.norm("a", "y", 8)
-    entry = net.nodes[0].metadata_props.add()
-    entry.key, entry.value = "stretch.processor", "dsp"
-    (node,) = fold_batch_norms(net.model([1, 4, 5, 5], "y", [1, 8, 5, 5])).graph.node
-    assert (node.name, node.metadata_props[0].value, node.output[0]) == ("a/conv", "dsp", "y")

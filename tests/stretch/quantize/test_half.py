@@ -49,21 +49,6 @@ def test_half_precision_agrees_with_float_within_its_rounding():
     assert 0 < np.abs(got - expected).max() < 5e-3 * np.abs(expected).max()
 
 
-def test_weights_are_half_and_sizes_are_not():
-    made = to_half(network())
-    types = {tensor.name: tensor.data_type for tensor in made.graph.initializer}
-    assert types["conv.folded_weight"] == types["lo"] == TensorProto.FLOAT16
-    assert (types["s"], types["p"]) == (TensorProto.FLOAT, TensorProto.INT64)
-    assert not [node for node in made.graph.node if node.op_type == "BatchNormalization"]
-
-
-def test_the_float_model_is_left_as_it_was():
-    model = network()
-    before = model.SerializeToString()
-    to_half(model)
-    assert model.SerializeToString() == before
-
-
 def test_weight_beyond_the_range_of_fp16_is_named():
     with pytest.raises(StretchError, match=r"`.*` has values beyond 65504"):
         to_half(network(scale=1e6))

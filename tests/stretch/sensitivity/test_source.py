@@ -39,9 +39,3 @@ def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_w
     assert load_accuracy(tmp_path / "sensitivity.json", "tiny_resnet") == found
     planned = plan(network.graph, specified("pixel6"), PlanConfig(**LOOSE), found)
     assert planned.accuracy == found.answer(network.graph, planned.design)
-
-
-def test_digest_is_of_the_numbers_in_their_order():
-    first, second = images(3, 0)[0], images(3, 1)[0]
-    assert source._digest([first, second]) == source._digest([first.clone(), second])
-    assert len({source._digest(each) for each in ([first], [second], [first, second], [second, first])}) == 4

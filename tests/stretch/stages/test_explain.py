@@ -7,11 +7,10 @@ import onnx
 import pytest
 
 from predictors.devices import load_device
-from predictors.errors import UnknownNameError, UsageError
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.load import load_bundle
 from scheduler.formats.onnx import open_onnx
-from stretch.stages.explain import Explanation, explain_here, explain_on
+from stretch.stages.explain import explain_here, explain_on
 from tests.scheduler.bundles import two_branches
 
 PIXEL6 = load_device("pixel6")
@@ -41,14 +40,6 @@ def test_every_node_of_every_file_is_told_once(bundle):
     assert found.device == "this machine"
 
 
-def test_mapping_decides_the_delegate_of_a_processor(bundle):
-    found = explain_here(bundle, ["gpu=reference"], silent, [])
-    assert (found.processors["gpu"].delegate, found.processors["gpu"].reason) == ("reference", "mapped to reference")
-    assert {op.delegate for op in found.ops if op.processor == "gpu" and op.op[:4] != "join"} == {"reference"}
-    with pytest.raises(UsageError, match="the bundle does not use it"):
-        explain_here(bundle, ["npu=cpu0"], silent, [])
-
-
 def test_times_on_a_device_are_those_of_the_predictor(bundle):
     found = explain_on(bundle, PIXEL6, silent, [])
     predictor = LatencyPredictor(PIXEL6)
@@ -63,14 +54,6 @@ def test_operator_of_another_kernel_names_it_and_has_no_time(bundle):
     conv, merged = (op for op in explain_on(bundle, PIXEL6, silent, []).ops if op.subgraph == "stem")
     assert (conv.op, merged.op, merged.ms) == ("conv", "relu", None)
     assert merged.reason == f"merged into `{conv.name}` by {PIXEL6.processor('cpu').profile.backend}"
-
-
-def test_meeting_points_come_last_and_cost_nothing_by_themselves(bundle):
-    for found in (explain_here(bundle, [], silent, []), explain_on(bundle, PIXEL6, silent, [])):
-        assert [(op.name, op.op, op.delegate, op.ms) for op in found.ops[-2:]] == [
-            ("s1.join", "join concat", None, None),
-            ("s2.join", "join sum", None, None),
-        ]
 
 
 def test_precision_that_was_not_planned_is_told_once_for_each_other_reason(bundle):
@@ -90,23 +73,3 @@ def test_subgraph_with_another_reason_than_its_processors_first_adds_it(bundle):
     reason = explain_on(one, PIXEL6, silent, []).processors["gpu"].reason
     assert reason.count(f"; {mixed[last].name}: ") == 1
     assert reason.count("planned was fp16") == 1
-
-
-def test_device_without_a_processor_of_the_bundle_is_refused(tmp_path):
-    with pytest.raises(UnknownNameError, match="dsp"):
-        explain_on(load_bundle(two_branches(tmp_path / "b", processors=("cpu", "dsp"))), PIXEL6, silent, [])
-
-
-def test_each_subgraph_is_stepped_and_warnings_are_passed_on(bundle):
-    names, warnings = [], ["estimates"]
-    found = explain_on(bundle, PIXEL6, names.append, warnings)
-    assert names == [entry.name for entry in bundle.manifest.subgraphs]
-    given, guessed = found.warnings
-    assert given == "estimates"
-    assert "gpu in fp32 (from specifications)" in guessed
-
-
-def test_explanation_goes_through_json_and_back(bundle):
-    found = explain_here(bundle, [], silent, [])
-    text = msgspec.json.encode(found, enc_hook=str)
-    assert msgspec.json.decode(text, type=Explanation, dec_hook=lambda kind, value: kind(value)) == found

@@ -1,27 +1,15 @@
 """A model is loaded and captured the same way, whoever asks."""
 
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - torch may be missing
 
-from predictors.errors import StretchError, UnknownNameError, UsageError  # noqa: E402
-from stretch.models.load import load_model  # noqa: E402
+from predictors.errors import StretchError, UsageError  # noqa: E402
 from stretch.stages.network import check_numbers, read_graph, read_network  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.mark.slow
-def test_input_is_the_model_s_usual_one_or_the_one_asked_for_or_made_from_it():
-    usual = load_model("tiny_resnet", weights="none").input_shape
-    assert read_network("tiny_resnet", weights="none").graph.input.shape == usual
-    assert read_network("tiny_resnet", (1, 3, 48, 40), weights="none").graph.input.shape == (1, 3, 48, 40)
-    wider = read_network("tiny_resnet", lambda loaded: (*loaded.input_shape[:3], 64), weights="none")
-    assert wider.graph.input.shape == (*usual[:3], 64)
 
 
 def test_input_that_a_file_leaves_open_is_the_one_asked_for(tmp_path):
@@ -38,39 +26,6 @@ def test_input_that_a_file_leaves_open_is_the_one_asked_for(tmp_path):
     assert [op.kind for op in network.graph.ops] == ["input", "conv", "relu"]
     with pytest.raises(UsageError, match="the size of the input `x`"):
         read_network(name)
-
-
-def test_model_may_be_loaded_already():
-    loaded = load_model("tiny_resnet", weights="none", seed=3)
-    network = read_network(lambda: loaded)
-    assert network.loaded is loaded
-    assert network.captured.module is loaded.module
-
-
-def test_model_of_a_file_is_called_without_its_folder_where_that_is_asked_for(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text("import torch\n\ndef net():\n    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())\n")
-    shape = (1, 3, 8, 8)
-    assert read_network(f"{file}:net", shape, trust_code=True, portable=True).graph.name == "mine.py:net"
-    assert read_network(f"{file}:net", shape, trust_code=True).graph.name == f"{file}:net"
-
-
-def test_loading_and_capturing_are_told_one_after_the_other():
-    told = []
-
-    @contextmanager
-    def phase(name):
-        told.append(name)
-        yield
-        told.append(f"{name} done")
-
-    read_network("tiny_resnet", weights="none", phase=phase)
-    assert told == ["load", "load done", "capture", "capture done"]
-
-
-def test_unknown_model_is_refused():
-    with pytest.raises(UnknownNameError):
-        read_network("tiny_resnot")
 
 
 def test_network_that_cannot_be_traced_is_read_for_a_prediction_with_the_reason(tmp_path):

@@ -1,12 +1,11 @@
 """A prediction is what the predictor says of each processor."""
 
-import msgspec
 import pytest
 
 from predictors.devices import load_device
 from predictors.errors import UnknownNameError, UsageError
 from predictors.predictor import LatencyPredictor
-from stretch.stages.predict import Prediction, predict_latency
+from stretch.stages.predict import predict_latency
 from tests.predictors.networks import small_resnet
 
 MI9, GRAPH = load_device("mi9"), small_resnet()
@@ -19,13 +18,6 @@ def test_each_processor_has_the_predictors_time_and_interval():
         expected = LatencyPredictor(MI9).predict(GRAPH, name)
         assert (told.latency_ms, told.low_ms, told.high_ms) == (expected.ms, expected.low_ms, expected.high_ms)
         assert (told.precision, told.source, told.kernels) == (expected.precision, "predicted", [])
-
-
-def test_network_is_told_with_its_input_and_size():
-    found = predict_latency("small", GRAPH, MI9, ["gpu"], warnings=["estimates"])
-    assert (found.model, found.device, found.calibrated) == ("small", "mi9", MI9.calibrated)
-    assert (found.input, found.macs, found.params) == (GRAPH.input.shape, GRAPH.macs, GRAPH.params)
-    assert found.warnings == ["estimates"]
 
 
 @pytest.mark.parametrize("processor", ["cpu", "gpu", "dsp"])
@@ -42,8 +34,3 @@ def test_kernels_hold_every_operator_once_and_add_up(processor):
 def test_processor_or_precision_that_the_device_lacks_is_refused(processor, precision, error):
     with pytest.raises(error):
         predict_latency("small", GRAPH, MI9, [processor], precision, warnings=[])
-
-
-def test_prediction_goes_through_json_and_back():
-    found = predict_latency("small", GRAPH, MI9, ["cpu", "gpu"], kernels=True, warnings=[])
-    assert msgspec.json.decode(msgspec.json.encode(found), type=Prediction) == found

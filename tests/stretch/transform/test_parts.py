@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import msgspec
-import onnx
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -16,27 +15,17 @@ from predictors.errors import StretchError, UnknownNameError  # noqa: E402
 from predictors.predictor import LatencyPredictor  # noqa: E402
 from predictors.rewrites import rewritten  # noqa: E402
 from predictors.rewrites.grouped import PART  # noqa: E402
-from scheduler.bundle.load import load_bundle  # noqa: E402
 from stretch.capture import capture  # noqa: E402
-from stretch.emit.network import branched_sources  # noqa: E402
-from stretch.emit.package import write_package  # noqa: E402
-from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.precision import export_precision  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.planning.design.scale import scaled_graph  # noqa: E402
 from stretch.planning.plan import plan  # noqa: E402
-from stretch.quantize.images import synthetic_images  # noqa: E402
-from stretch.stages.reopen import reopen  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.model import Branch, op_weights  # noqa: E402
+from stretch.transform.model import Branch  # noqa: E402
 from stretch.transform.parts import weights_in_parts, weights_of_wholes  # noqa: E402
 from tests.effort import examples  # noqa: E402
 from tests.predictors.specified import specified  # noqa: E402
-from tests.stretch.designs import cpu_and, with_rewrites  # noqa: E402
 
 pytestmark = pytest.mark.torch
 NAME = "grouped_conv=parts"
-FACTS = BundleFacts("mi9", False, "random")
 
 
 class ResNeXt(nn.Module):
@@ -66,7 +55,6 @@ def network(request, captured):
     return capture(ResNeXt().eval(), (1, 3, 32, 32), "resnext") if request.param == "resnext" else captured("tiny_regnet")
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(25), deadline=None)
 @given(st.integers(2, 9), st.integers(2, 4), st.integers(1, 3), st.sampled_from([1, 2, 3]), st.integers(1, 2), st.booleans(), st.booleans())
 def test_parts_compute_the_convolution(groups, reads, writes, kernel, stride, bias, norm):
@@ -93,42 +81,6 @@ def test_weights_in_parts_are_one_piece_again(network):
     for name, own in network.weights.items():
         for key, tensor in own.items():
             assert torch.equal(again[name][key], tensor)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("join", ["sum", "concat"])
-def test_bundle_code_and_reopened_network_compute_what_the_model_computes(network, tmp_path, join):
-    bare = cpu_and("gpu", network.graph, join)
-    design = with_rewrites(bare, NAME)
-    model, whole = build(network, design), build(network, bare)
-    x = torch.randn(network.graph.input.shape)
-    with torch.inference_mode():
-        assert torch.equal(model(x), whole(x))
-    assert any(PART in op.tags for op in model.graph.ops)
-    # checks every file against torch by ONNX Runtime
-    export_bundle(tmp_path / "b", network, model, None, FACTS, "0.1.0")
-    bundle = load_bundle(tmp_path / "b", check_hashes=True)
-    again = reopen(bundle).model
-    assert again.graph == model.graph
-    for name, own in op_weights(model).items():
-        assert all(torch.equal(op_weights(again)[name][key], tensor) for key, tensor in own.items())
-    _, error = write_package(tmp_path / "net", branched_sources(network.graph, model), model, "A network.")
-    assert error <= 1e-4
-
-
-@pytest.mark.slow
-def test_parts_have_scales_of_their_own_in_int8(network, tmp_path):
-    model = build(network, with_rewrites(cpu_and("gpu", network.graph, "sum"), NAME))
-    export_bundle(tmp_path / "b", network, model, None, FACTS, "0.1.0")
-    images = synthetic_images(network.graph.input.shape, 8)
-    export_precision(load_bundle(tmp_path / "b"), tmp_path / "int8", {"gpu": "int8"}, images, "synthetic")
-    made = load_bundle(tmp_path / "int8", check_hashes=True)
-    assert {sub.precision for sub in made.manifest.subgraphs if sub.processor == "gpu"} == {"int8"}
-    scales = set()
-    for sub in (sub for sub in made.manifest.subgraphs if sub.processor == "gpu"):
-        names = {node.input[1] for node in onnx.load(made.file(sub.file)).graph.node if node.op_type == "QuantizeLinear"}
-        scales |= {name for name in names if "_part" in name}
-    assert len(scales) >= sum(op.kind == "conv" and PART in op.tags and op.tags["processor"] == "gpu" for op in model.graph.ops)
 
 
 def having(**keys):

@@ -10,12 +10,9 @@ from hypothesis import assume, given, settings  # noqa: E402 - torch may be miss
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
-from predictors.devices import load_device  # noqa: E402
 from predictors.graph import OpGraph  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
-from scheduler.checks.verify import random_input, verify_bundle  # noqa: E402
-from scheduler.formats.int8_edges import edges  # noqa: E402
-from scheduler.formats.onnx import open_onnx  # noqa: E402
+from scheduler.checks.verify import verify_bundle  # noqa: E402
 from scheduler.placement.priority import choose_processors  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from scheduler.simulate.predicted import predicted_trace  # noqa: E402
@@ -23,14 +20,12 @@ from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.export.facts import bundle_facts  # noqa: E402
 from stretch.export.precision import export_precision  # noqa: E402
-from stretch.export.repredict import repredict  # noqa: E402
 from stretch.export.tflite.bundle import export_tflite  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import scaled_graph  # noqa: E402
 from stretch.planning.network.segments import cut_segment  # noqa: E402
 from stretch.planning.plan import plan  # noqa: E402
-from stretch.quantize.replay import replay, runner  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import calibrate  # noqa: E402
 from tests.predictors.specified import specified  # noqa: E402
@@ -114,23 +109,6 @@ def test_state_machine_ends_when_the_plan_says(planned):
                 assert starts[f"{row.design.name}.{name}"] == pytest.approx(row.start_ms + branch.start_ms + branch.in_ms, abs=1e-5)
 
 
-@pytest.mark.slow
-def test_bundle_predicted_anew_waits_as_the_state_machine_does(planned):
-    _, _, bundle, _, _ = planned
-    again = repredict(bundle.manifest, bundle.file)
-    makespan = predicted_trace(again, load_device(again.device)).makespan_ms
-    assert again.predicted["makespan_ms"] == pytest.approx(makespan)
-    assert [row["makespan_ms"] for row in again.predicted["links"] if row["factor"] == 1] == [pytest.approx(makespan, rel=1e-6)]
-
-
-def test_portions_run_as_one_network_on_this_machine(planned):
-    _, _, bundle, network, _ = planned
-    x = random_input(bundle, 3)
-    with Session(bundle) as session, torch.inference_mode():
-        want = network(torch.from_numpy(x)).numpy()
-        assert np.abs(session(x) - want).max() <= 1e-5 * np.abs(want).max()
-
-
 @pytest.mark.parametrize("priority", ["latency", "energy"])
 def test_priority_places_many_portions_without_trying_all_ways(planned, priority):
     _, _, bundle, _, _ = planned
@@ -152,22 +130,6 @@ def test_calibration_leaves_portions_as_they_are(planned):
     images = [torch.randn(8, *found.graph.input.shape[1:]) for _ in range(2)]
     assert calibrate(model, found, images) == []
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-@pytest.mark.slow
-@given(data=st.data())
-def test_gradients_of_portions_are_the_originals(data):
-    network, found, design = drawn(data)
-    model = build(found, design)
-    gradients = []
-    for module in (network, model):
-        x = image().requires_grad_()
-        module.train()(x).square().sum().backward()
-        gradients.append((x.grad, sum(float(p.grad.square().sum()) for p in module.parameters() if p.grad is not None)))
-    (of_image, of_weights), (same, alike) = gradients
-    # tensors that several read add up what comes back in another order
-    assert (of_image - same).abs().max() <= 1e-4 * of_image.abs().max()
-    assert alike == pytest.approx(of_weights, rel=1e-4)
 
 
 def exported(found, design, folder):
@@ -200,26 +162,6 @@ def skipping(tmp_path_factory):
         export_precision(bundle, folder / f"{name}_int8", {s.processor: "int8" for s in bundle.manifest.subgraphs}, images, "random")
         made[name] = load_bundle(folder / f"{name}_int8")
     return made, images, folder
-
-
-@pytest.mark.slow
-def test_portions_in_int8_hand_tensors_on_in_one_scale_and_are_the_whole_to_the_bit(skipping):
-    made, images, _ = skipping
-    manifest = made["portions"].manifest
-    assert all(sub.precision == "int8" for sub in manifest.subgraphs)
-    scales: dict[str, set] = {}
-    for sub in manifest.subgraphs:
-        for own in edges(open_onnx(made["portions"].file(sub.file)).proto):
-            for tensor, edge in own.items():
-                scales.setdefault(tensor, set()).add(edge)
-    assert {name: each for name, each in scales.items() if len(each) > 1} == {}
-    assert verify_bundle(made["portions"].path).problems == ()
-    for image in images[:4]:
-        outputs = []
-        for bundle in made.values():
-            runs = {sub.name: runner(str(bundle.file(sub.file))) for sub in bundle.manifest.subgraphs}
-            outputs.append(replay(bundle.manifest, runs, image)[bundle.manifest.output])
-        assert np.array_equal(*outputs)
 
 
 def test_portions_in_half_precision_are_near_the_floats(skipping):

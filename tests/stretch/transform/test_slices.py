@@ -7,23 +7,17 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from hypothesis import event, given, settings  # noqa: E402 - torch may be missing
+from hypothesis import event, given  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
 
-from scheduler.bundle.load import load_bundle  # noqa: E402
-from scheduler.bundle.statements import statement_problems  # noqa: E402
-from scheduler.runtime.session import Session  # noqa: E402
 from stretch.capture import capture  # noqa: E402
-from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.planning.design.branch_design import BranchScale  # noqa: E402
 from stretch.planning.design.scale import scaled_graph  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import calibrate  # noqa: E402
-from tests.effort import examples  # noqa: E402
 from tests.stretch.channel_networks import divided, networks, small, small_in_channels, small_segments  # noqa: E402
 
 pytestmark = pytest.mark.torch
-FACTS = BundleFacts("pixel6", False, "random")
 
 
 def image(found):
@@ -42,25 +36,6 @@ def test_channels_built_and_captured_are_the_scaled_graph_and_the_original(data)
     with torch.inference_mode():
         got, want = model(x).numpy(), found.module(x).numpy()
     assert np.abs(got - want).max() <= 2e-6 * np.abs(want).max()
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(10))
-@given(data=st.data())
-def test_channels_exported_and_run_by_the_scheduler_give_the_original(tmp_path_factory, data):
-    found = data.draw(networks())
-    model, x = build(found, data.draw(divided(found.graph))), image(found)
-    folder = tmp_path_factory.mktemp("channels") / "bundle"
-    export_bundle(folder, found, model, None, FACTS, "0.1.0", controls=False)
-    with torch.inference_mode():
-        want = found.module(x).numpy()
-    bundle = load_bundle(folder)
-    assert list(statement_problems(bundle.manifest)) == []
-    with Session(bundle) as session:
-        # torch and ONNX Runtime round alike at most as far as the largest number on the way
-        largest = max(float(np.abs(tensor).max()) for tensor in session.tensors(x.numpy()).values())
-        for got in (session(x.numpy()), session.submit(x.numpy()).result()):
-            assert np.abs(got - want).max() <= 1e-6 * largest
 
 
 def alike(one, other):
@@ -99,22 +74,6 @@ def test_state_dict_of_channels_is_read_back():
         fresh.load_state_dict(dict(model.state_dict()))
         assert alike(model, fresh)
         assert torch.equal(model(image(found)), fresh(image(found)))
-
-
-@pytest.mark.slow
-def test_channels_train_as_the_original_does():
-    """Gradients of all branches come together, and statistics are those of the whole."""
-    found = small()
-    original, model = copy.deepcopy(found.module).train(), build(found, small_in_channels(found.graph)).train()
-    x, labels = torch.randn(8, *found.graph.input.shape[1:]), torch.arange(8)
-    for module in (original, model):
-        optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
-        for _ in range(2):
-            optimiser.zero_grad()
-            torch.nn.functional.cross_entropy(module(x), labels).backward()
-            optimiser.step()
-    with torch.inference_mode():
-        torch.testing.assert_close(model.eval()(x), original.eval()(x), rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_in_evaluation_mode_are_the_originals():

@@ -45,15 +45,6 @@ def test_channels_in_another_order_are_filters_in_another_order():
     assert kinds(shuffled) == CHAIN
 
 
-@pytest.mark.slow
-def test_halves_of_channels_that_are_used_apart_are_computed_apart():
-    def crossed(x):
-        a, b = x.view(1 * x.shape[0], 2, 4, 8, 8).unbind(1)
-        return a * b.sigmoid()
-
-    assert sorted(kinds(crossed)) == sorted([*CHAIN, *CHAIN, "sigmoid", "mul"])
-
-
 def test_what_is_computed_whole_is_not_computed_in_parts_too():
     def whole_and_part(x):
         a, b = x.view(x.shape[0], 2, 4, 8, 8).unbind(1)
@@ -68,17 +59,3 @@ def test_pixels_in_another_order_are_rearranged_once_before_what_reads_them():
         return windows.reshape(x.shape[0], 8, 4, 16).relu()
 
     assert kinds(turned) == ["rearrange", *CHAIN, "relu"] or kinds(turned).count("rearrange") == 1
-
-
-@pytest.mark.slow
-def test_tensor_of_unknown_axes_becomes_a_map_once():
-    norm, first, second = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def tokens(x):
-        cls = torch.cat([torch.ones(x.shape[0], 1, 8), x.flatten(2).transpose(1, 2)], 1)
-        y = norm(cls)
-        return (cls + first(y) * second(y)).mean(1)
-
-    found = kinds(tokens)
-    assert found.count("channels_first") == 1
-    assert found.count("conv") == 3

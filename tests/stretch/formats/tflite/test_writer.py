@@ -39,35 +39,9 @@ def test_version_of_an_operator_follows_the_type_of_its_tensors(dtype, version):
     assert (code["builtin_code"], code["version"]) == (18, version)
 
 
-def test_one_code_serves_operators_alike():
-    writer = Writer("m")
-    assert [writer.opcode("ADD", 1), writer.opcode("MUL", 1), writer.opcode("ADD", 1), writer.opcode("ADD", 2)] == [0, 1, 0, 2]
-
-
-def test_operator_newer_than_127_says_so_to_older_runtimes():
-    writer = small()
-    writer.opcode("GELU", 1)
-    code = TFLITE.decode(writer.finish())["operator_codes"][-1]
-    assert (code["deprecated_builtin_code"], code["builtin_code"]) == (127, 150)
-
-
-def test_scales_stand_with_their_tensor():
-    tensor = TFLITE.decode(small("int8").finish())["subgraphs"][0]["tensors"][0]
-    assert (tensor["quantization"]["scale"].tolist(), tensor["quantization"]["zero_point"].tolist()) == ([0.5], [-3])
-
-
 def test_weights_of_more_than_a_file_holds_are_refused(monkeypatch):
     monkeypatch.setattr(module, "MAX_BYTES", 100)
     writer = Writer("m")
     writer.buffer(np.zeros(20, np.float32))
     with pytest.raises(StretchError, match="more than 2 GB of weights"):
         writer.buffer(np.zeros(6, np.float32))
-
-
-def test_metadata_are_carried_along():
-    writer = small()
-    writer.metadata("plan", b'{"a": 1}')
-    model = TFLITE.decode(writer.finish())
-    (entry,) = model["metadata"]
-    assert entry["name"] == "plan"
-    assert bytes(model["buffers"][entry["buffer"]]["data"]) == b'{"a": 1}'

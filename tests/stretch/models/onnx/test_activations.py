@@ -97,12 +97,6 @@ def test_nodes_that_are_nearly_an_activation_stay_what_they_are(tmp_path, lines)
     np.testing.assert_allclose(computed(tmp_path / "m.onnx", x), want, rtol=1e-4, atol=1e-4)
 
 
-def test_activation_of_what_is_a_product_itself_is_found(tmp_path):
-    model = net(*nodes("p = Mul x x", "g = Sigmoid p", "s = Mul p g", "t = Mul s 3", "h = Sigmoid t", "y = Mul t h"), stored=NUMBERS)
-    onnx.save(model, str(tmp_path / "m.onnx"))
-    assert functions(read_module(tmp_path / "m.onnx")) == ["mul", "silu", "mul", "silu"]
-
-
 def test_node_within_an_activation_may_be_read_by_others(tmp_path):
     model = net(*nodes("g = Sigmoid x", "s = Mul x g", "y = Add s g"), stored=NUMBERS)
     onnx.save(model, str(tmp_path / "m.onnx"))

@@ -2,8 +2,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -138,23 +136,6 @@ def test_comparison_computes_what_the_runtime_does(tmp_path, op):
     np.testing.assert_array_equal(got, Case(op, [x, np.zeros((), np.float32)]).computed()[0])
 
 
-@given(st.sampled_from([None, 0.0, -1.5]), st.sampled_from([None, 6.0, 1.0]), st.booleans())
-def test_bounds_may_be_inputs_or_attributes_of_older_opsets(tmp_path_factory, low, high, old):
-    assume((low, high) != (None, None))
-    bounds = {name: bound for name, bound in (("min", low), ("max", high)) if bound is not None}
-    folder = tmp_path_factory.mktemp("clip")
-    if old:
-        agrees(folder, Case("Clip", [random(X, scale=4)], bounds), opset=9)
-    else:
-        stored = [None if bound is None else np.float32(bound).reshape(()) for bound in (low, high)]
-        agrees(folder, Case("Clip", [random(X, scale=4), *stored]))
-
-
-def test_bounds_of_zero_and_six_are_relu6(tmp_path):
-    made = agrees(tmp_path, Case("Clip", [random(X, scale=4)], {"min": 0.0, "max": 6.0}), opset=9)
-    assert torch.nn.functional.relu6 in [node.target for node in made.graph.nodes]
-
-
 @pytest.mark.parametrize("alpha", [0.2, 1 / 6])
 def test_hard_sigmoid_of_any_slope_computes_what_the_runtime_does(tmp_path, alpha):
     agrees(tmp_path, Case("HardSigmoid", [random(X, scale=4)], {"alpha": alpha, "beta": 0.5}))
@@ -176,21 +157,6 @@ def test_sum_of_several_and_choice_by_a_stored_mask(tmp_path):
     with torch.no_grad():
         got = read_module(tmp_path / "w.onnx")(torch.from_numpy(x)).numpy()
     np.testing.assert_array_equal(got, np.where(mask, x, np.float32(-9)))
-
-
-def test_half_precision_is_computed_in_single(tmp_path):
-    nodes = [
-        helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
-        helper.make_node("Mul", ["h", "half"], ["z"]),
-        helper.make_node("Cast", ["z"], ["y"], to=TensorProto.FLOAT),
-    ]
-    stored = [numpy_helper.from_array(np.float16(0.5), "half")]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, X) for name in ("x", "y")]
-    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], stored)), str(tmp_path / "h.onnx"))
-    x = random(X)
-    with torch.no_grad():
-        got = read_module(tmp_path / "h.onnx")(torch.from_numpy(x)).numpy()
-    np.testing.assert_array_equal(got, x / 2)
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,6 @@ def save(path, model, **more):
     return path
 
 
-def test_file_tells_its_nodes_weights_and_input(tmp_path):
-    source = read_source(save(tmp_path / "m.onnx", small()))
-    assert [node.op_type for node in source.nodes] == ["Conv", "Relu"]
-    assert [(end.name, end.argument) for end in source.ends] == [("x", "x")]
-    assert (source.shapes, source.outputs, source.opset) == ({"x": (1, 4, 5, 3)}, ("y",), 17)
-    np.testing.assert_array_equal(source.stored["w"], WEIGHT)
-
-
 def test_open_batch_is_one_and_an_open_size_must_be_given(tmp_path):
     assert read_source(save(tmp_path / "b.onnx", small(shape=("batch", 4, 5, 3)))).shapes == {"x": (1, 4, 5, 3)}
     path = save(tmp_path / "s.onnx", small(shape=("batch", 4, "h", "w")))

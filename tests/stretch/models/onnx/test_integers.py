@@ -86,18 +86,6 @@ def test_convolution_of_bytes_computes_what_the_runtime_does(tmp_path, kind, eac
     assert "Conv2d" in functions(made)[0]
 
 
-@pytest.mark.parametrize(("shape", "other"), [((3, 5), (5, 4)), ((2, 3, 5), (5, 4)), ((2, 3, 5), (2, 5, 4))])
-@pytest.mark.parametrize("each", [False, True], ids=["per tensor", "per column"])
-def test_product_of_bytes_computes_what_the_runtime_does(tmp_path, shape, other, each):
-    if each and len(other) > 2:
-        return
-    stored = {"w": some_bytes(other, np.uint8), "ws": np.float32(0.004), "wz": np.array(120, np.uint8)}
-    if each:
-        stored |= {"ws": (np.arange(4) + 3).astype(np.float32) / 1000, "wz": np.array([120, 118, 128, 130], np.uint8)}
-    node = helper.make_node("QLinearMatMul", [*"qszw", "ws", "wz", *"tu"], ["r"])
-    agrees(tmp_path, between(node, stored, shape=shape), on_steps(shape), WIDE * 0.51)
-
-
 def test_product_of_two_tensors_of_bytes_computes_what_the_runtime_does(tmp_path):
     turned = helper.make_node("Transpose", ["q"], ["k"], perm=[0, 2, 1])
     node = helper.make_node("QLinearMatMul", [*"qszksztu"], ["r"])

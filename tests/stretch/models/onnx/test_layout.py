@@ -16,21 +16,9 @@ pytestmark = pytest.mark.torch
 X = (1, 4, 6, 3)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("layout")
-
-
 @pytest.mark.parametrize("sizes", [(1, -1), (0, -1), (4, 18), (1, 2, 2, 6, 3), (-1,), (1, 72, 1, 1)])
 def test_reshape_computes_what_the_runtime_does(tmp_path, sizes):
     agrees(tmp_path, Case("Reshape", [random(X), whole(*sizes)]))
-
-
-def test_all_axes_but_the_batch_in_one_are_flattened_for_images_of_any_size(tmp_path):
-    for case in (Case("Reshape", [random(X), whole(1, 72)]), Case("Flatten", [random(X)])):
-        made = agrees(tmp_path, case)
-        with torch.no_grad():
-            assert made(torch.zeros(1, 4, 8, 8)).shape == (1, 256)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
 from onnx import helper
 
 from predictors.errors import UsageError
 from predictors.operators import kind_of
 from stretch.models.onnx import read_module
-from tests.effort import examples
 from tests.stretch.models.onnx.graphs import computed, functions, net
 from tests.stretch.models.onnx.oracle import CLOSE, random
 
@@ -21,7 +19,6 @@ pytestmark = pytest.mark.torch
 
 from stretch.capture import capture  # noqa: E402
 from stretch.models.load import load_model  # noqa: E402
-from tests.stretch.several import networks, shapes  # noqa: E402
 
 
 def export(module, shape, path, dynamo, opset=17):
@@ -85,12 +82,6 @@ def loaded_model(name):
     return loaded
 
 
-@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", "tiny_efficientnet", "tiny_regnet"])
-def test_older_exporter_gives_the_graph_of_the_module(tmp_path, name):
-    loaded = loaded_model(name)
-    check_same(loaded.module, loaded.input_shape, export(loaded.module, loaded.input_shape, tmp_path / "m.onnx", False))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamo", [False, True])
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "efficientnet_b0", "mobilenet_v3_small", "regnet_x_400mf"])
@@ -98,14 +89,6 @@ def test_both_exporters_give_the_graph_of_the_module(tmp_path, name, dynamo):
     loaded = loaded_model(name)
     shape = (1, 3, 64, 64)
     check_same(loaded.module, shape, export(loaded.module, shape, tmp_path / "m.onnx", dynamo))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("opset", [11, 13, 15])
-def test_files_of_older_opsets_are_the_same_graph(tmp_path, opset):
-    loaded = loaded_model("mobilenet_v3_small")
-    shape = (1, 3, 64, 64)
-    check_same(loaded.module, shape, export(loaded.module, shape, tmp_path / "m.onnx", False, opset))
 
 
 @pytest.mark.slow
@@ -117,27 +100,6 @@ def test_network_computes_what_the_runtime_does_and_is_captured(tmp_path, name):
     [want] = onnxruntime.InferenceSession(str(path)).run(None, {onnx.load(str(path)).graph.input[0].name: x})
     assert np.abs(computed(path, x) - want).max() <= CLOSE * np.abs(want).max()
     assert capture(read_module(path), (1, 3, 64, 64)).graph.macs == capture(loaded.module, (1, 3, 64, 64)).graph.macs
-
-
-def test_image_of_another_size_is_read_by_a_file_that_leaves_it_open(tmp_path):
-    loaded = load_model("tiny_resnet", weights="none")
-    path = tmp_path / "m.onnx"
-    axes = {0: "batch", 2: "height", 3: "width"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            loaded.module, (torch.zeros(loaded.input_shape),), str(path), dynamo=False, input_names=["x"], dynamic_axes={"x": axes}
-        )
-    shape = (1, 3, 48, 40)
-    graph = capture(read_module(path, shape), shape).graph
-    assert canonical(graph) == canonical(capture(loaded.module, shape).graph)
-
-
-def test_names_of_the_modules_are_kept(tmp_path):
-    loaded = load_model("tiny_resnet", weights="none")
-    path = export(loaded.module, loaded.input_shape, tmp_path / "m.onnx", False)
-    own = {op.name for op in capture(loaded.module, loaded.input_shape).graph.ops if op.kind in ("conv", "linear")}
-    assert {op.name for op in capture(read_module(path)).graph.ops if op.kind in ("conv", "linear")} == own
 
 
 def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_path):
@@ -168,18 +130,6 @@ def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_p
     assert 0 < np.abs(real - rounded).max() < 0.2 * np.abs(real).max()
 
 
-def test_product_with_numbers_added_is_one_layer(tmp_path):
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["b", "h"], ["y"])]
-    model = net(*nodes, stored={"w": random((3, 5)), "b": random((5,), 1)}, shape=(2, 3))
-    onnx.save(model, str(tmp_path / "m.onnx"))
-    found = read_module(tmp_path / "m.onnx")
-    assert functions(found) == ["Linear"]
-    assert len(list(found.parameters())) == 2
-    x = random((2, 3), 2)
-    [want] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
-    np.testing.assert_allclose(computed(tmp_path / "m.onnx", x), want, rtol=1e-5, atol=1e-5)
-
-
 def test_sizes_that_a_file_works_out_of_its_input_are_numbers(tmp_path):
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
@@ -197,28 +147,6 @@ def by_name(path, given):
     """What the runtime gives for inputs by name, by name."""
     session = onnxruntime.InferenceSession(str(path))
     return dict(zip([each.name for each in session.get_outputs()], session.run(None, given), strict=True))
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(25), deadline=None)
-@given(networks())
-def test_file_of_several_inputs_and_outputs_computes_what_the_runtime_does_by_their_names(tmp_path_factory, module):
-    path = tmp_path_factory.getbasetemp() / "several.onnx"
-    asked = shapes(module)
-    asked = asked if isinstance(asked, list) else [asked]
-    names = ["a:0", "in", "c"][: len(asked)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(module, tuple(map(torch.zeros, asked)), str(path), dynamo=False, input_names=names)
-    inputs = {name: random(shape, seed) for seed, (name, shape) in enumerate(zip(names, asked, strict=True))}
-    want, found = by_name(path, inputs), read_module(path)
-    with torch.no_grad():
-        got = found(*map(torch.from_numpy, inputs.values()))
-    got = got if isinstance(got, dict) else dict.fromkeys(want, got)
-    assert list(got) == list(want)
-    for name, value in want.items():
-        assert np.abs(got[name].numpy() - value).max() <= CLOSE * max(1e-3, float(np.abs(value).max()))
-    assert found.input_shape == (dict(zip(["a_0", "in_", "c"], asked, strict=False)) if len(asked) > 1 else asked[0])
 
 
 def test_channels_may_be_last_in_one_input_and_second_in_another(tmp_path):

@@ -5,12 +5,11 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
-from onnxruntime.quantization import QuantFormat
 
 from stretch.models.onnx import read_module
 from tests.stretch.models.onnx.graphs import computed, net
 from tests.stretch.models.onnx.oracle import random
-from tests.stretch.models.onnx.quantised import dynamic, static
+from tests.stretch.models.onnx.quantised import static
 from tests.stretch.models.onnx.test_network import canonical, export
 
 torch = pytest.importorskip("torch")
@@ -45,11 +44,6 @@ def network(name):
     with torch.no_grad():
         module.train()(torch.from_numpy(random((16, *SHAPE[1:]))))
     return module.eval()
-
-
-def rectified(graph):
-    """A graph without the bounds of its rectifiers: a range below 6 says no more than that nothing is below zero."""
-    return [("relu" if kind == "relu6" else kind, {} if kind == "relu6" else attrs, *more) for kind, attrs, *more in canonical(graph)]
 
 
 def session(model):
@@ -112,46 +106,3 @@ def test_network_of_bytes_is_the_network_before_and_each_node_computes_what_the_
     assert check_nodes(tmp_path, made, x) >= 7
     real = computed(path, x)
     assert 0 < np.abs(computed(made, x) - real).max() < 0.1 * np.abs(real).max()
-
-
-@pytest.mark.slow
-def test_both_forms_of_a_rounded_network_are_the_same_numbers(tmp_path):
-    path = export(network("tiny_resnet"), SHAPE, tmp_path / "m.onnx", False)
-    one, other = (static(path, tmp_path / f"{form.name}.onnx", SHAPE, form=form) for form in (QuantFormat.QOperator, QuantFormat.QDQ))
-    x = random(SHAPE, 9)
-    np.testing.assert_allclose(computed(one, x), computed(other, x), rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["uint8", "int8"])
-def test_network_rounded_by_its_own_ranges_is_the_network_before(tmp_path, kind):
-    path = export(network("tiny_resnet"), SHAPE, tmp_path / "m.onnx", False)
-    made = dynamic(path, tmp_path / "q.onnx", kind)
-    assert canonical(capture(read_module(made), SHAPE).graph) == canonical(capture(read_module(path), SHAPE).graph)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["static", "dynamic"])
-def test_transformer_of_bytes_computes_what_the_runtime_does(tmp_path, how):
-    path = export(network("tokens"), SHAPE, tmp_path / "m.onnx", False)
-    made = static(path, tmp_path / "q.onnx", SHAPE) if how == "static" else dynamic(path, tmp_path / "q.onnx")
-    x = random(SHAPE, 9)
-    [want] = session(onnx.load(str(made))).run(None, {onnx.load(str(made)).graph.input[0].name: x})
-    got = computed(made, x)
-    # What is rounded on the way: the network of reals is no closer to the runtime's bytes.
-    assert np.abs(got - want).max() < 0.05 * np.abs(want).max()
-    assert np.abs(got - want).max() <= 1.5 * np.abs(computed(path, x) - want).max()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("each", [False, True], ids=["per tensor", "per channel"])
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
-def test_large_network_of_bytes_is_the_network_before_and_is_planned(tmp_path, name, each):
-    import stretch
-
-    path = export(network(name), SHAPE, tmp_path / "m.onnx", False)
-    made = static(path, tmp_path / "q.onnx", SHAPE, each=each)
-    assert rectified(capture(read_module(made), SHAPE).graph) == rectified(capture(read_module(path), SHAPE).graph)
-    assert check_nodes(tmp_path, made, random(SHAPE, 9)) > 15
-    config = stretch.PlanConfig(processors=("cpu", "gpu"), alpha=5, beta=5)
-    assert stretch.branch(str(made), "mi9", config=config, dry_run=True).plan.macs_ratio > 0.9

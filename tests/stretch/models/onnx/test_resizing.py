@@ -26,22 +26,6 @@ def folder(tmp_path_factory):
 SIDES = st.tuples(st.integers(2, 9), st.integers(2, 9))
 
 
-@pytest.mark.slow
-@given(SIDES, SIDES, st.sampled_from(["linear", "cubic"]), st.sampled_from(["half_pixel", "align_corners", "pytorch_half_pixel"]))
-def test_smooth_resizing_computes_what_the_runtime_does(folder, old, new, mode, coordinates):
-    assume(old != new)
-    attrs = {"mode": mode, "coordinate_transformation_mode": coordinates}
-    agrees(folder, Case("Resize", [random((1, 2, *old)), None, None, whole(1, 2, *new)], attrs))
-
-
-@given(SIDES, st.integers(1, 4), st.integers(1, 4), st.sampled_from([("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")]))
-def test_resizing_by_whole_factors_repeats_pixels_as_the_runtime_does(folder, old, down, across, ways):
-    assume((down, across) != (1, 1))
-    attrs = {"mode": "nearest", "coordinate_transformation_mode": ways[0], "nearest_mode": ways[1]}
-    scales = np.array([1, 1, down, across], np.float32)
-    agrees(folder, Case("Resize", [random((1, 2, *old)), None, scales], attrs))
-
-
 @pytest.mark.parametrize("opset", [9, 10])
 def test_resizing_of_older_opsets_computes_what_the_runtime_does(tmp_path, opset):
     scales = np.array([1, 1, 2, 3], np.float32)

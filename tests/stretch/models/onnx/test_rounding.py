@@ -33,35 +33,6 @@ def test_range_from_zero_on_is_a_rectifier(tmp_path, zero):
     assert rounded(tmp_path, zero, 6 / 255, SIN) == ["sin", "relu6", "tanh"]
 
 
-@pytest.mark.parametrize("zero", [np.uint8(128), np.int8(0), np.uint8(1)])
-def test_range_around_zero_is_left_out(tmp_path, zero):
-    assert rounded(tmp_path, zero, 0.01, SIN) == ["sin", "tanh"]
-
-
-@pytest.mark.parametrize(
-    "before",
-    [
-        [],
-        [helper.make_node("Sigmoid", ["x"], ["t"])],
-        [helper.make_node("Relu", ["x"], ["p"]), helper.make_node("MaxPool", ["p"], ["t"], kernel_shape=[2, 2])],
-        [helper.make_node("Relu", ["x"], ["p"]), helper.make_node("Concat", ["p", "p"], ["t"], axis=1)],
-        [helper.make_node("Clip", ["x", "low"], ["t"])],
-    ],
-    ids=str,
-)
-def test_what_is_never_below_zero_is_not_rectified_again(tmp_path, before):
-    nodes = [
-        *before,
-        helper.make_node("QuantizeLinear", ["t" if before else "x", "scale", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y" if before else "r"]),
-        *([] if before else [helper.make_node("Tanh", ["r"], ["y"])]),
-    ]
-    stored = {"scale": np.float32(0.01), "zero": np.uint8(0), "low": np.float32(0.5)}
-    onnx.save(net(*nodes, stored=stored, shape=X), str(tmp_path / "m.onnx"))
-    found = functions(read_module(tmp_path / "m.onnx"))
-    assert found.count("relu") == sum(node.op_type == "Relu" for node in before)
-
-
 def test_rounding_changes_numbers_by_less_than_a_step(tmp_path):
     rounded(tmp_path, np.uint8(128), 0.05)
     x = random(X)

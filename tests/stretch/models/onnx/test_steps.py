@@ -97,11 +97,7 @@ def test_only_what_moves_bytes_keeps_their_steps():
 def test_moved_bytes_and_stored_ones_beside_them_stand_for_the_same_numbers(tmp_path, node):
     import onnxruntime
 
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        node,
-        helper.make_node("DequantizeLinear", ["m", "s", "z"], ["y"]),
-    ]
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), node, helper.make_node("DequantizeLinear", ["m", "s", "z"], ["y"])]
     shape = (1, 3, 4, 5)
     stored = {"s": np.float32(0.1), "z": np.array(100, np.uint8), "n": np.array(90, np.uint8), "w": np.array([0, 0, 1, 0, 0, 0, 2, 1])}
     model = net(*nodes, stored={**stored, "c": np.arange(60, dtype=np.uint8).reshape(shape)}, shape=shape)

@@ -5,17 +5,14 @@ import collections
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
 from torch import nn
 
 from predictors.errors import StretchError, UsageError
 from stretch.capture import capture
 from stretch.models.load import load_model
 from stretch.models.pt2 import read_module
-from tests.effort import examples
-from tests.stretch.models.onnx.test_network import canonical
-from tests.stretch.models.pt2.archives import Small, save
-from tests.stretch.several import assert_equal, networks, shapes
+from tests.stretch.models.pt2.archives import save
+from tests.stretch.several import assert_equal
 
 pytestmark = pytest.mark.torch
 
@@ -30,40 +27,6 @@ def check_numbers(found, module, shape):
         got, want = found(x), module(x)
     assert got.shape == want.shape
     assert (got - want).abs().max() <= CLOSE * max(1.0, float(want.abs().max()))
-
-
-def check_same(name, shape, path, decomposed=False):
-    """Assert that a saved network is the graph of the module, with its names."""
-    module = load_model(name, weights="none").module
-    found = read_module(save(path, module, shape, decomposed))
-    graph = capture(found, shape).graph
-    own = capture(module, shape).graph
-    assert canonical(graph) == canonical(own)
-    kinds = ("conv", "linear", "batch_norm")
-    assert [op.name for op in graph.ops if op.kind in kinds] == [op.name for op in own.ops if op.kind in kinds]
-    assert found.state_dict().keys() == module.state_dict().keys()
-    check_numbers(found, module, shape)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", "tiny_efficientnet", "tiny_regnet"])
-def test_saved_network_is_the_graph_of_the_module(tmp_path, name):
-    check_same(name, (1, 3, 32, 32), tmp_path / "m.pt2")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("decomposed", [False, True])
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "shufflenet_v2_x0_5", "regnet_x_400mf", "mobilenet_v3_small"])
-def test_saved_networks_of_torchvision_are_the_graphs_of_the_modules(tmp_path, name, decomposed):
-    if decomposed and name == "mobilenet_v3_small":
-        pytest.skip("a hard swish is written in several calls, which stay several")
-    check_same(name, (1, 3, 64, 64), tmp_path / "m.pt2", decomposed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("decomposed", [False, True])
-def test_efficientnet_is_the_graph_of_the_module(tmp_path, decomposed):
-    check_same("efficientnet_b0", (1, 3, 64, 64), tmp_path / "m.pt2", decomposed)
 
 
 @pytest.mark.slow
@@ -126,34 +89,6 @@ def test_open_sizes_are_worked_out_for_the_input_that_is_given(tmp_path):
         check_numbers(read_module(path, shape), Net(), shape)
 
 
-@pytest.mark.slow
-def test_network_that_was_exported_in_training_mode_is_in_evaluation_mode(tmp_path):
-    class Net(Small):
-        def forward(self, x):
-            return F.dropout(super().forward(x), 0.5, self.training)
-
-    module = Net().train()
-    for decomposed in (False, True):
-        found = read_module(save(tmp_path / "m.pt2", module, (2, 3, 6, 5), decomposed))
-        check_numbers(found, Net.eval(module), (2, 3, 6, 5))
-        module.train()
-
-
-def test_weight_that_two_layers_share_stays_one(tmp_path):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.layer(torch.relu(self.layer(x)))
-
-    module = Net()
-    found = read_module(save(tmp_path / "m.pt2", module, (2, 4)))
-    assert found.layer.weight is found.layer_1.weight
-    check_numbers(found, module, (2, 4))
-
-
 def test_half_precision_is_computed_in_single(tmp_path):
     found = read_module(save(tmp_path / "m.pt2", _Cast().half(), (1, 3, 4, 4), dtype=torch.float16))
     assert {parameter.dtype for parameter in found.parameters()} == {torch.float32}
@@ -208,21 +143,6 @@ def test_stored_tensors_are_not_blown_up(tmp_path):
         read_module(save(tmp_path / "m.pt2", Net(), (1, 4)))
 
 
-@pytest.mark.slow
-@settings(max_examples=examples(15), deadline=None)
-@given(networks())
-def test_saved_network_of_several_inputs_and_outputs_returns_what_the_module_returns(tmp_path_factory, module):
-    asked = shapes(module)
-    asked = asked if isinstance(asked, list) else [asked]
-    x = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed, shape in enumerate(asked)]
-    path = tmp_path_factory.getbasetemp() / "several.pt2"
-    torch.export.save(torch.export.export(module, tuple(x)), path)
-    found = read_module(path)
-    assert found.input_shape == (dict(zip("abc", asked, strict=False)) if len(asked) > 1 else asked[0])
-    with torch.no_grad():
-        assert_equal(found(*x), module(*x))
-
-
 class Returning(nn.Module):
     """Returns all that a network may: what it computes, an input, a weight, numbers, nothing, in containers of every kind."""
 
@@ -244,22 +164,6 @@ def test_everything_that_a_module_returns_is_returned_in_its_containers(tmp_path
         got, want = found(left, right=right), module(left, right=right)
     want["more"] = dict(want["more"])
     assert_equal(got, want)
-
-
-def test_batch_that_inputs_share_is_given_once(tmp_path):
-    class Sum(nn.Module):
-        def forward(self, a, b):
-            return a + b, a - b
-
-    batch = torch.export.Dim("batch")
-    x = (torch.zeros(4, 3), torch.zeros(4, 3))
-    torch.export.save(torch.export.export(Sum(), x, dynamic_shapes=({0: batch}, {0: batch})), tmp_path / "m.pt2")
-    assert read_module(tmp_path / "m.pt2").input_shape == {"a": (1, 3), "b": (1, 3)}
-    assert read_module(tmp_path / "m.pt2", {"b": (5, 3)}).input_shape == {"a": (5, 3), "b": (5, 3)}
-    with pytest.raises(UsageError, match=r"is 5 in its input `a` and 6 in `b`"):
-        read_module(tmp_path / "m.pt2", [(5, 3), (6, 3)])
-    with pytest.raises(UsageError, match=r"the input `a` of .* has 3 along axis 1, 4 is given"):
-        read_module(tmp_path / "m.pt2", [(5, 4), (5, 4)])
 
 
 def test_input_of_words_is_refused_as_that_of_a_module_is(tmp_path):

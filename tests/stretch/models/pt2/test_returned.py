@@ -32,7 +32,6 @@ def test_structure_is_the_one_that_torch_wrote(tree):
     assert rebuilt(treespec_dumps(spec), {}, values) == (tree, [])
 
 
-@pytest.mark.slow
 @given(TREES)
 def test_structure_of_more_or_fewer_values_is_refused(tree):
     values, spec = tree_flatten(tree)

@@ -39,12 +39,6 @@ def test_function_of_two_tensors_computes_what_the_runtime_does(tmp_path, code, 
     agrees(path, np.where(np.abs(x) < 0.1, np.float32(0.5), x))
 
 
-@pytest.mark.parametrize("activation", [1, 2, 3])
-def test_activation_is_part_of_the_operator(tmp_path, activation):
-    path = write(tmp_path / "m.tflite", op("ADD", ["x", "x"], table="AddOptions", fused_activation_function=activation))
-    agrees(path, random((1, 6, 5, 4), scale=4))
-
-
 @pytest.mark.parametrize("form", ["row", "plain"])
 def test_tensors_in_other_orders_are_combined_as_in_the_file(tmp_path, form):
     shape = np.array([1, 120] if form == "row" else [1, 4, 6, 5], np.int32)
@@ -113,11 +107,6 @@ GATES = {
 def test_activation_of_several_operators_is_one(tmp_path, name):
     found = agrees(write(tmp_path / "m.tflite", *GATES[name], stored={"three": np.float32(3), "six": SIX}), random((1, 6, 5, 4), scale=3))
     assert functions(found) == [name]
-
-
-def test_gate_of_another_tensor_stays_a_product(tmp_path):
-    operators = [op("LOGISTIC", ["x"], ["g"]), op("NEG", ["x"], ["n"]), op("MUL", ["n", "g"], table="MulOptions")]
-    assert functions(agrees(write(tmp_path / "m.tflite", *operators))) == ["sigmoid", "neg", "mul"]
 
 
 def test_custom_operator_is_refused_as_one_even_where_it_is_named_like_an_own_one(tmp_path):

@@ -42,16 +42,6 @@ def test_a_lead_that_the_intervals_could_undo_is_not_far():
     assert not closer.far
 
 
-@pytest.mark.parametrize("slower", [0.01, 0.05])
-def test_crossover_is_where_the_division_takes_as_long_as_the_processor_alone(slower):
-    device = with_speed(specified("mi9"), "dsp", slower)
-    found = of(device, "gpu", ("gpu", "dsp"))
-    assert found.far
-    faster = of(with_speed(device, "dsp", found.crossover), "gpu", ("gpu", "dsp"))
-    assert faster.divided_ms == pytest.approx(faster.alone_ms)
-    assert of(with_speed(device, "dsp", 1.01 * found.crossover), "gpu", ("gpu", "dsp")).far is False
-
-
 def test_where_others_help_already_there_is_no_crossover():
     device = specified("mi9")
     free = replace(device, links={name: _free(link) for name, link in device.links.items()})

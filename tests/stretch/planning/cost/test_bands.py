@@ -67,7 +67,6 @@ def banded(name):
     return graph, BandCosts(COSTS, [part for stage in stages for part in divide(graph, stage, clean, every=name == "padded")])
 
 
-@pytest.mark.slow
 @given(st.data(), st.sampled_from(sorted(GRAPHS)), st.sampled_from(["cpu", "gpu", "dsp"]))
 def test_band_costs_what_its_built_operators_cost(data, name, processor):
     graph, bands = banded(name)
@@ -94,14 +93,6 @@ def test_band_costs_what_its_built_operators_cost(data, name, processor):
     assert cost.reads == shape[0] * shape[1] * len(rows) * shape[3]
     shape = whole.by_name[whole.output].shape
     assert cost.writes == shape[0] * shape[1] * (stop - start) * shape[3]
-
-
-def test_times_do_not_depend_on_what_was_prepared_together():
-    _, one = banded("bottlenecks")
-    _, other = banded.__wrapped__("bottlenecks")
-    keys = [BandKey(1, 3, p, a, b) for p in ("cpu", "gpu") for a, b in ((0, 5), (5, 20), (20, 32))]
-    other.prepare(keys)
-    assert [one.band(key) for key in keys] == [other.band(key) for key in keys]
 
 
 def test_blocks_that_are_built_alike_share_their_costs():

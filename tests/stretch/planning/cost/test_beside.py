@@ -51,15 +51,3 @@ def test_nothing_starts_before_what_it_reads_nor_beside_another_on_its_processor
         spans = sorted((a, b) for place, a, b in busy if place == processor)
         assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(spans))
     assert run.makespan_ms == pytest.approx(max(b for _, _, b in busy) + (0 if run.sides or len(graph.outputs) > 1 else run.output_ms))
-
-
-@pytest.mark.slow
-@given(networks())
-@settings(max_examples=examples(20), deadline=None)
-def test_everything_on_the_host_takes_the_sum_of_its_parts(module):
-    graph = capture_traced(module, shapes(module)).graph
-    run = run_of(graph, ["cpu"])
-    parts = [row.branches[0].ms for row in run.segments] + [side.time.ms for side in run.sides]
-    assert run.makespan_ms == pytest.approx(sum(parts))
-    assert run.macs == graph.macs
-    assert run.params == graph.params

@@ -25,7 +25,6 @@ def built(segment, processor, depth, width, entry, channels, join="concat", part
     return scale_branch(segment, SegmentDesign(segment.name, segment.start, segment.end, (scale, *others), join), 0, channels).graph
 
 
-@pytest.mark.slow
 @given(st.data(), st.sampled_from(STAGES), st.sampled_from(["cpu", "gpu", "dsp"]))
 def test_branch_costs_what_its_built_operators_cost(data, segment, processor):
     width = data.draw(st.sampled_from(legal_widths(segment, COSTS.align(processor))))
@@ -81,9 +80,3 @@ def test_transfer_is_costed_in_the_precision_of_the_processor_that_is_not_the_cp
     links, elements = MI9.links, 10**6
     assert COSTS.transfer("cpu", "gpu", elements) == links.ms("cpu", "gpu", elements, "fp16")
     assert COSTS.transfer("dsp", "cpu", elements) == links.ms("dsp", "cpu", elements, "int8")
-
-
-def test_host_is_the_cpu_variant_that_is_planned_with():
-    assert COSTS.host == "cpu"
-    assert Costs(MI9, {"cpu[3med]": "int8", "gpu": "fp16"}).host == "cpu[3med]"
-    assert Costs(MI9, {"gpu": "fp16", "dsp": "int8"}).host == "cpu"

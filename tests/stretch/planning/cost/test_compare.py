@@ -6,8 +6,8 @@ from predictors.predictor import LatencyPredictor
 from stretch.planning.cost import uncertain
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, certainty, recommend, single_run
 from stretch.planning.cost.uncertain import Unknown
-from stretch.planning.plan import evaluate, plan
-from tests.predictors.networks import resnet50, small_resnet
+from stretch.planning.plan import evaluate
+from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.designs import identity_design
 
@@ -99,22 +99,6 @@ def test_links_are_stated_at_half_and_twice_their_time():
     assert [row.speedup for row in sure.links] == pytest.approx([9.5 / 6.0, 10.0 / 7.0, 11.0 / 9.0])
     assert sure.probability_faster.keys() == {"single", "all"}
     assert sure.makespan_low_ms < 7.0 < sure.makespan_high_ms
-
-
-@pytest.mark.slow
-def test_runs_of_a_plan_take_what_the_plan_says():
-    result = plan(resnet50(), MI9)
-    assert result._run.ms() == pytest.approx(result.run.makespan_ms)
-    expected = {
-        f"single:{result.best_single.processor}": result.best_single.ms,
-        f"whole_graph:{result.whole_graph.processor}": result.whole_graph.ms,
-        "sequential_same_macs": result.sequential.single.ms,
-    }
-    assert {rival.name: rival.ms for rival in result.recommendation.rivals} == pytest.approx(expected)
-    for rival in result.recommendation.rivals:
-        assert rival.ratio == pytest.approx(rival.ms / result.run.makespan_ms)
-    at_one = next(row for row in result.certainty.links if row.factor == 1.0)
-    assert (at_one.makespan_ms, at_one.speedup) == pytest.approx((result.run.makespan_ms, result.speedup))
 
 
 def test_network_beside_itself_is_left_as_it_is():

@@ -4,13 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretch.planning.cost import deciding as module
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, recommend
 from stretch.planning.cost.deciding import FASTEST, deciding
 from stretch.planning.cost.uncertain import LINKS, Unknown, computing, link
-from stretch.planning.plan import plan
-from tests.predictors.networks import resnet50
-from tests.predictors.specified import specified
 
 CPU, GPU = (Unknown(f"all on {name}", 1 / 1.2, 1.2, computing(name)) for name in ("cpu", "gpu"))
 LINK = link("gpu")
@@ -66,13 +62,3 @@ def test_there_is_no_crossover_where_links_alone_take_longer():
     assert deciding(branched, {"single:gpu": run([{GPU: 4.0}])}, (), "single:gpu").crossover is None
     assert deciding(branched, {"single:gpu": run([{GPU: 4.0}])}, (), None).crossover is None
     assert FASTEST > 10
-
-
-@pytest.mark.slow
-def test_plan_says_what_its_recommendation_hangs_on():
-    found = plan(resnet50(), specified("pixel6")).answer().predicted
-    assert {row.numbers for row in found.changes} >= {"times on cpu", "times on gpu", LINKS}
-    halved = next(row for row in found.changes if (row.numbers, row.factor) == (LINKS, 0.5))
-    assert halved.makespan_ms == pytest.approx(next(row.makespan_ms for row in found.links if row.factor == 0.5))
-    assert found.makespan_low_ms < found.expected_ms < found.makespan_high_ms
-    assert all(row.factor in module.FACTORS for row in found.changes)

@@ -1,8 +1,5 @@
 """Energy of a timeline."""
 
-import dataclasses
-
-import msgspec
 import pytest
 
 from predictors.energy import EnergyModel
@@ -26,13 +23,3 @@ def test_processors_take_power_while_they_compute_and_while_they_wait():
     idled = 0.1 * result.run.makespan_ms  # the DSP has no work
     assert run_mj(result.run, device) == pytest.approx(sum(model.mj(name, ms) for name, ms in busy.items()) + waited + idled)
     assert result.energy_mj == run_mj(result.run, device)
-
-
-@pytest.mark.slow
-def test_run_on_a_processor_of_unknown_power_has_no_energy():
-    device = waiting()
-    result = plan(small_resnet(96), device, PlanConfig(processors=("cpu", "gpu"), **LOOSE))
-    gpu = device.processors["gpu"]
-    cores = {name: msgspec.structs.replace(each, power_w=None) for name, each in gpu.core_sets.items()}
-    bare = dataclasses.replace(device, processors={**device.processors, "gpu": msgspec.structs.replace(gpu, core_sets=cores)})
-    assert run_mj(result.run, bare) is None

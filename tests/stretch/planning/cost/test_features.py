@@ -12,10 +12,6 @@ GRAPH = small_resnet()
 NAMES = tuple(FEATURES)
 
 
-def test_original_has_no_features():
-    assert not features(np.ones((1, 1)), np.ones((1, 1)), np.ones(1), NAMES).any()
-
-
 def test_way_has_the_features_of_the_design_that_it_makes():
     space = make_space(GRAPH)
     found = search_exact(space, round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs), 1)

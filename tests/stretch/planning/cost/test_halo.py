@@ -63,13 +63,6 @@ def test_windows_of_one_row_have_no_halo():
     assert halo_ms(graph, bands_of(graph, (0, 12, 32))) == 0
 
 
-def test_longer_chains_and_company_make_it_longer():
-    graphs = [chain((3,) * n) for n in (2, 3, 4)]
-    times = [halo_ms(graph, bands_of(graph, (0, 16, 32))) for graph in graphs]
-    assert 0 < times[0] < times[1] < times[2]
-    assert halo_ms(graphs[0], bands_of(graphs[0], (0, 16, 32), contention=1.5)) == pytest.approx(1.5 * times[0])
-
-
 def test_timeline_sums_it_over_segments_and_only_bands_have_one():
     net = Net(1, 3, 32, 32)
     first = net.conv(16, 3)

@@ -30,11 +30,6 @@ def test_band_that_is_made_for_the_rows_it_reads_is_the_one_without_its_cut(star
     assert band_graph(SEGMENT.graph, "band", start, stop, handed=True) == handed(band)
 
 
-def test_branch_that_reads_everything_stays_as_it_is():
-    assert handed(SEGMENT.graph) is SEGMENT.graph
-    assert handed(band_graph(SEGMENT.graph, "band", 0, 31)).input.shape == SEGMENT.graph.input.shape
-
-
 @pytest.mark.parametrize(
     ("holder", "processor", "copies"),
     [

@@ -23,7 +23,6 @@ def run():
     return timeline(GRAPH, result.design, Costs(LatencyPredictor(MI9), result.config.precision))
 
 
-@pytest.mark.slow
 def test_processors_are_occupied_by_branches_with_their_transfers_and_the_host_by_joins():
     found = occupied_ms(run().segments, "cpu")
     branches = [branch for row in run().segments for branch in row.branches]

@@ -21,7 +21,6 @@ def predictor():
     return made(merged_space())
 
 
-@pytest.mark.slow
 def test_losses_of_options_add_up_to_that_of_the_design():
     space, own = merged_space(), predictor()
     found = search_exact(space, round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs), 2)

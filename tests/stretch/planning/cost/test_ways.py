@@ -1,12 +1,10 @@
 """Ways to run a segment know their branches."""
 
 import numpy as np
-import pytest
 
 from tests.stretch.planning.spaces import make_space
 
 
-@pytest.mark.slow
 def test_every_combination_is_the_one_that_its_number_says():
     space = make_space()
     ways = next(each for each in space.options[1] if each.branched)
@@ -14,9 +12,3 @@ def test_every_combination_is_the_one_that_its_number_says():
     assert len(ways.macs) == int(np.prod(shape))
     seen = {tuple((b.depth, b.width) for b in ways.chosen(index)) for index in range(len(ways.macs))}
     assert len(seen) == len(ways.macs)
-
-
-@pytest.mark.slow
-def test_one_branch_is_no_meeting():
-    space = make_space()
-    assert [each.branched for each in space.options[1]] == [len(each.processors) > 1 for each in space.options[1]]

@@ -28,11 +28,6 @@ def test_band_pads_where_the_image_ends_and_reads_its_halo_elsewhere():
     assert top.by_name[top.output].shape == (1, 4, 5, 6)
 
 
-def test_all_rows_are_the_graph_itself():
-    graph = two_convolutions()
-    assert [(op.kind, op.attrs) for op in band_graph(graph, "net", 0, 12).ops] == [(op.kind, op.attrs) for op in graph.ops]
-
-
 def test_skip_reads_fewer_rows_than_the_convolution_beside_it():
     graph = chain(Op("a", "conv", ("x",), CONV), Op("b", "conv", ("a",), CONV), Op("y", "add", ("b", "a")))
     band = band_graph(graph, "band", 4, 8)
@@ -53,11 +48,6 @@ def test_pooled_vector_needs_every_row_and_stays_as_it_is():
     band = band_graph(graph, "band", 4, 8)
     assert dict(band.by_name["y_rows0"].attrs) == {"start": 4, "stop": 8}
     assert band.by_name["y"].inputs == ("y_rows0", "mean")
-
-
-def test_operators_of_no_use_are_left_out():
-    graph = chain(Op("a", "conv", ("x",), CONV), Op("unread", "relu", ("a",)), Op("y", "sigmoid", ("a",)))
-    assert "unread" not in band_graph(graph, "band", 0, 4).by_name
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 13), (5, 5), (-1, 3)])

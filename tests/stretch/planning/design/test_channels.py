@@ -73,19 +73,6 @@ def test_depthwise_branch_begins_with_a_cut_of_what_it_reads():
     assert part.by_name["conv_1"].attrs["groups"] == 5
 
 
-def test_tensor_beside_the_range_is_left_out():
-    net = Net(1, 8, 10, 10)
-    left, right = net.conv(4, source="input"), net.conv(6, source="input")
-    net.add("concat", left, right)
-    graph = net.graph("pair")
-    part = channel_part(graph, "part", Channels(0, 3), hidden=False).graph
-    assert [(op.name, op.kind) for op in part.ops][-1] == ("concat_7", "slice")
-    assert right not in part.by_name
-    assert part.by_name[left].shape[1] == part.by_name[part.output].shape[1] == 3
-    both = channel_part(graph, "part", Channels(3, 10), hidden=False).graph
-    assert [both.by_name[name].shape[1] for name in both.by_name["concat_7"].inputs] == [1, 6]
-
-
 def test_branch_that_computes_nothing_is_refused():
     net = Net(1, 8, 10, 10)
     net.add("concat", "input", net.conv(4))

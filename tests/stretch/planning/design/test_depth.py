@@ -5,16 +5,6 @@ from stretch.planning.design.depth import drop_units
 from stretch.planning.network.segments import split_segments
 
 
-@pytest.mark.slow
-@pytest.mark.torch
-def test_dropping_a_unit_removes_its_operators_and_nothing_else(captured):
-    segment = next(s for s in split_segments(captured("resnet50").graph) if s.name == "s2")
-    shallow = drop_units(segment, 3)
-    gone = {op.name for op in segment.graph.ops} - {op.name for op in shallow.ops}
-    assert gone == set(segment.blocks[-1].ops)
-    assert shallow.by_name[shallow.output].shape == segment.graph.by_name[segment.end].shape
-
-
 @pytest.mark.torch
 def test_depth_of_merged_stages_shrinks_evenly(captured):
     segment = split_segments(captured("resnet50").graph, ["layer3_5_relu_2", "avgpool"])[1]

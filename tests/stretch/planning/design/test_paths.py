@@ -40,11 +40,6 @@ def test_segment_without_paths_of_its_own_has_none(ends, kind):
     assert find_paths(joined(ends, kind, conv("a", "x"), conv("b", "x"))) == ()
 
 
-def test_paths_that_meet_in_a_vector_are_none_since_branches_join_at_feature_maps():
-    vectors = [Op(name, "global_avg_pool", (source,), {"keepdims": False}) for name, source in (("c", "a"), ("d", "b"))]
-    assert find_paths(joined(("c", "d"), "add", conv("a", "x"), conv("b", "x"), *vectors)) == ()
-
-
 def test_identity_is_a_path_but_no_branch():
     graph = joined(("x", "a", "b"), "concat", conv("a", "x"), conv("b", "x"))
     assert len(find_paths(graph)) == 3

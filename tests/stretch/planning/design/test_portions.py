@@ -83,16 +83,6 @@ def test_segment_whose_branches_are_not_all_portions_is_refused(design, message)
         scaled_graph(skipping(), design)
 
 
-def test_branches_of_one_processor_have_names_of_their_own():
-    design = placed(("cpu", {"ends": ("b",)}), ("gpu", {"ends": ("ab",)}), ("cpu", {"ends": ("d",)}), ("cpu", {"ends": ("end",)}))
-    assert design.segments[0].names == ("cpu", "gpu", "cpu_2", "cpu_3")
-    graph = scaled_graph(skipping(), design)
-    assert [op.tags["subgraph"] for op in graph.ops if op.kind != "input"] == ["s1.cpu", *["s1.gpu"] * 2, "s1.cpu_2", *["s1.cpu_3"] * 3]
-    assert graph.output == "s1_on_cpu_3_end"
-    assert graph.by_name["s1_on_cpu_2_d"].inputs == ("s1_on_cpu_b",)
-    assert graph.macs == skipping().macs
-
-
 def test_design_file_names_processors_and_ends_alone():
     branches = [BranchDraft("cpu", ends=("b",)), BranchDraft("gpu", ends=("end",))]
     made = resolve_design(DesignDraft([SegmentDraft(branches, "s1", "x", "end")]), skipping(), "test", {"cpu": 8, "gpu": 4}, "cpu")

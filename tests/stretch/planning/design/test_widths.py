@@ -1,10 +1,7 @@
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretch.planning.design.widths import aligns, each_partitions, legal_widths, partitions, scaled_units
-from stretch.planning.network.segments import split_segments
+from stretch.planning.design.widths import aligns, partitions, scaled_units
 from tests.predictors.specified import specified
 
 
@@ -18,16 +15,6 @@ def test_scaled_channels_are_a_multiple_of_the_slice_unless_too_few(units, per, 
         assert kept * per % align == 0
 
 
-@pytest.mark.slow
-@pytest.mark.torch
-def test_legal_widths_respect_slice_and_floor(captured):
-    segment = next(s for s in split_segments(captured("regnet_x_1_6gf").graph) if s.name == "s2")
-    widths = legal_widths(segment, 8, 0.5)
-    assert widths[-1] == 168
-    assert all(w % 8 == 0 and w >= 84 for w in widths)
-    assert max(legal_widths(segment, 8, 0.5, 1.5)) == 248
-
-
 @given(st.integers(1, 300).map(lambda n: n * 4), st.lists(st.integers(1, 400), min_size=1, max_size=3), st.sampled_from([1, 4, 8]))
 def test_partitions_add_up_and_leave_nobody_out(width, widths, align):
     shares = partitions(width, widths, align)
@@ -35,28 +22,11 @@ def test_partitions_add_up_and_leave_nobody_out(width, widths, align):
     assert min(shares) > 0
 
 
-@pytest.mark.slow
-@given(
-    st.integers(1, 64).map(lambda n: n * 4),
-    st.integers(1, 3).flatmap(
-        lambda count: st.lists(st.lists(st.integers(1, 400), min_size=count, max_size=count), min_size=1, max_size=9)
-    ),
-    st.sampled_from([1, 4, 8]),
-)
-def test_partitions_of_many_combinations_are_those_of_each(width, combinations, align):
-    found = each_partitions(width, np.array(combinations).T, align)
-    assert found.T.tolist() == [partitions(width, widths, align) for widths in combinations]
-
-
 @given(st.integers(3, 64), st.lists(st.integers(1, 400), min_size=2, max_size=3))
 def test_partitions_are_less_than_a_channel_off_their_proportion_unless_that_is_none(width, widths):
     exact = [width * each / sum(widths) for each in widths]
     if min(exact) >= 1:
         assert all(abs(share - part) < 1 for share, part in zip(partitions(width, widths, 1), exact, strict=True))
-
-
-def test_partitions_are_in_proportion_to_the_widths():
-    assert partitions(256, [64, 192], 8) == [64, 192]
 
 
 def test_aligns_are_those_of_the_processors_that_are_asked_for():

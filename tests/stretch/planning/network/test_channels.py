@@ -26,11 +26,6 @@ def test_addition_ties_the_channels_of_both_sides():
     assert found.pieces["a"] == found.pieces["b"] == found.pieces["sum"]
 
 
-def test_dense_convolution_starts_a_group_of_its_own():
-    found = groups_of(conv("a", "input", 16), conv("b", "a", 16))
-    assert found.pieces["a"] != found.pieces["b"]
-
-
 def test_depthwise_convolution_keeps_the_group_of_its_input():
     found = groups_of(conv("a", "input", 16), conv("dw", "a", 16, groups=16, kernel=3))
     assert found.pieces["dw"] == found.pieces["a"]
@@ -94,9 +89,3 @@ def test_flattening_multiplies_the_channels_per_unit():
     )
     ((group, per),) = found.pieces["flat"]
     assert (group, per) == (found.pieces["a"][0][0], 36)
-
-
-def test_input_group_is_named_and_not_frozen():
-    found = groups_of(conv("dw", "input", 8, groups=8), conv("a", "dw", 4))
-    assert found.pieces["dw"][0][0] == found.input_group
-    assert found.input_group not in found.frozen

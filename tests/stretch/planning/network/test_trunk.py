@@ -6,9 +6,7 @@ from hypothesis import given
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from stretch.capture.trace import capture_traced
-from stretch.planning.network.segments import split_segments
 from stretch.planning.network.trunk import MOST_SIDES, is_tap, trunk_of
-from stretch.planning.network.units import cut_points
 from tests.stretch.several import form, networks, shapes
 
 pytestmark = pytest.mark.torch
@@ -33,21 +31,6 @@ def test_every_operator_is_in_the_trunk_or_one_side_and_each_can_run_when_it_is_
     assert there == set(graph.by_name)
     assert sum(part.macs for part in parts) == graph.macs
     assert len(trunk.graph.inputs) == len(trunk.graph.outputs) == 1
-
-
-@pytest.mark.slow
-@given(networks())
-def test_what_is_read_beside_the_trunk_or_returned_is_a_tap_at_the_end_of_a_segment(module):
-    graph = capture_traced(module, shapes(module)).graph
-    trunk = trunk_of(graph)
-    read = {op.name for side in trunk.sides for op in side.inputs} | set(graph.outputs)
-    inside = {op.name for op in trunk.graph.ops}
-    if len(graph.inputs) + len(graph.outputs) > 2:
-        assert trunk.taps == read & inside
-    assert trunk.taps <= set(cut_points(trunk.graph))
-    segments = split_segments(graph)
-    assert trunk.taps <= {segment.start for segment in segments} | {segment.end for segment in segments}
-    assert [segment.end for segment in segments[:-1]] == [segment.start for segment in segments[1:]]
 
 
 def test_network_of_one_input_and_output_is_its_own_trunk():

@@ -7,13 +7,10 @@ import pytest
 from predictors.errors import InfeasibleError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.network.parts import mixing
 from stretch.planning.search.banded import MAX_HALO, BandedSpace, with_exact_kinds, without_stretched
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.merging import merge_stages
-from stretch.planning.search.rules import Rules
 from tests.predictors.networks import Net, efficientnet, small_resnet
-from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space, relaxed
+from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space
 
 TINY = small_resnet(96, blocks=(1, 1), mids=(64, 64))
 GRAPH = small_resnet(64, blocks=(2, 2), mids=(32, 64))
@@ -79,7 +76,6 @@ def test_every_banded_option_is_one_that_the_timeline_knows(processors):
     assert seen >= 9
 
 
-@pytest.mark.slow
 def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_are_not_together():
     graph, space = mixed("graph", stretched=False)
     gpu = space.holders.index("gpu")
@@ -91,36 +87,6 @@ def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_a
     assert ways.candidates[1][0].cut_ms > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
-def test_more_kinds_are_never_slower(device):
-    graph, space = mixed("graph", device)
-    low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
-    alone = search_exact(make_space(graph, device), low, high, 1)
-    assert search_exact(space, low, high, 1).ms <= alone.ms + 1e-9
-    assert search_exact(space, low, high, 1).ms <= search_exact(without_stretched(space), low, high, 1).ms + 1e-9
-
-
-@pytest.mark.slow
-def test_merged_stages_keep_their_place_among_parts():
-    space = merge_stages(GRAPH, make_space(GRAPH))
-    run = with_exact_kinds(GRAPH, PlanConfig(kinds=("stretch", "rows")), space)
-    before = {(o.segment.name, o.processors): o for options in space.options for o in options if o.branched}
-    after = {
-        (o.segment.name, o.processors): (i, o) for i, options in enumerate(run.options) for o in options if o.branched and not o.banded
-    }
-    assert before.keys() == after.keys()
-    for i, ways in after.values():
-        assert (run.segments[i].start, run.segments[i + ways.span - 1].end) == (ways.segment.start, ways.segment.end)
-
-
-@pytest.mark.slow
-def test_halves_of_a_run_that_is_offered_compute_little_twice():
-    banded = BandedSpace(GRAPH, make_space(GRAPH))
-    assert banded.runs
-    assert all(banded._halo(a, b, sum(p.graph.macs for p in banded.parts[a : b + 1])) <= MAX_HALO for a, b in banded.runs)
-
-
 @pytest.mark.parametrize(("divided", "merged"), [(False, False), (False, True), (True, False)])
 def test_bands_meet_only_where_they_may(divided, merged):
     space = make_space(GRAPH)
@@ -129,29 +95,6 @@ def test_bands_meet_only_where_they_may(divided, merged):
     runs = [banded.parts[a : b + 1] for a, b in banded.runs]
     assert divided or all(part.end in ends for run in runs for part in run)
     assert merged or all(sum(part.end in ends for part in run) <= 1 for run in runs)
-
-
-@pytest.mark.slow
-def test_rules_of_stretched_branches_say_nothing_of_bands_but_memory_does():
-    space = make_space(GRAPH)
-    strict = Rules.of(relaxed(PlanConfig(processors=("cpu", "gpu"), min_width=0.5), alpha=1e-6, beta=1e-6, balance=1.0, segment_macs=1.0))
-    run = with_exact_kinds(GRAPH, PlanConfig(kinds=("stretch", "rows")), space.under(strict))
-    assert not any(o.allowed.any() for options in run.options for o in options if o.branched and not o.banded)
-    bands = [o for options in run.options for o in options if o.banded]
-    assert all(o.allowed.all() for o in bands)
-    least = min(int(o.peak_bytes.min()) for o in bands)
-    tight = run.under(Rules({**strict.values, "peak_memory": least}))
-    allowed = [bool(a) for options in tight.options for o in options if o.banded for a in o.allowed[0]]
-    assert 0 < sum(allowed) < len(allowed)
-
-
-@pytest.mark.slow
-def test_pooled_vectors_keep_a_block_in_one_piece():
-    assert {GATED.by_name[name].kind for name in mixing(GATED)} >= {"global_avg_pool"}
-    _, space = mixed("gated", stretched=False)
-    gated = {i for i, part in enumerate(space.segments) if any(op.kind == "sigmoid" for op in part.graph.ops)}
-    assert gated
-    assert not any(set(range(i, i + o.span)) & gated for i, options in enumerate(space.options) for o in options if o.banded)
 
 
 def test_network_with_nothing_to_split_is_refused_with_the_operator_that_mixes_rows():

@@ -1,7 +1,6 @@
 """Designs that divide channels are searched exactly, beside all other kinds."""
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
@@ -10,7 +9,7 @@ from predictors.joins import join_of
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.search.banded import BandedSpace, with_exact_kinds, without_stretched
-from stretch.planning.search.channelled import MOST_REPEATED, ChannelWays
+from stretch.planning.search.channelled import ChannelWays
 from stretch.planning.search.exact import search_exact
 from tests.predictors.networks import Net, efficientnet
 from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space
@@ -64,11 +63,6 @@ def space_of(graph, device="mi9", processors=("cpu", "gpu"), kinds=EVERY):
     return with_exact_kinds(graph, PlanConfig(kinds=kinds), space if "stretch" in kinds else without_stretched(space))
 
 
-@cache
-def mixed(processors=("cpu", "gpu"), kinds=EVERY):
-    return space_of(WIDE, processors=processors, kinds=kinds)
-
-
 def channelled(options):
     return [o for o in options if join_of(o.join).channels]
 
@@ -97,40 +91,6 @@ def thinned(ways):
     return replace(ways, allowed=allowed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
-def test_every_option_in_channels_is_one_that_the_timeline_knows(processors):
-    """Each, alone in a design of whole parts, costs the same on the timeline."""
-    space = mixed(processors=processors, kinds=("channels",))
-    wholes = [options[0] for options in space.options]
-    seen = set()
-    for at, options in enumerate(space.options):
-        for ways in channelled(options):
-            for index in range(0, len(ways.macs), 3):
-                parts = [o.design(0, space.costs) for o in wholes]
-                parts[at : at + 1] = ways.designs(index, space.costs)
-                run = timeline(WIDE, as_design(WIDE, parts), space.costs)
-                row, *tail = run.segments[at : at + len(ways.designs(index, space.costs))]
-                assert row.ms + sum(each.ms for each in tail) == pytest.approx(ways.ms[space.holders.index("cpu"), index])
-                assert row.communication_ms <= ways.exchange_ms[0, index] + 1e-9
-                assert row.params == row.segment.graph.params == ways.params[index]
-                assert 0 <= row.repeated_macs <= len(row.branches) * MOST_REPEATED * row.segment.graph.macs
-                assert row.halo_macs == 0
-                seen.add((ways.join, len(row.branches)))
-    assert {("channels", 2), ("partial_sums", 2)} <= seen
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "dsp"), ("cpu", "gpu", "dsp")])
-def test_timeline_of_a_mixed_design_says_what_the_search_said(processors):
-    space = mixed(processors=processors, kinds=("rows", "channels", "graph"))
-    found = search_exact(space, WIDE.macs, WIDE.macs, 4)
-    run = timeline(WIDE, as_design(WIDE, found.segments(space.costs)), space.costs)
-    assert run.makespan_ms == pytest.approx(found.ms)
-    assert run.macs - run.repeated_macs == found.macs == WIDE.macs
-    assert run.params == found.params == WIDE.params
-
-
 def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     """A residual block ends with a ReLU, which needs the whole sum."""
     net = Net(1, 64, 14, 14)
@@ -157,29 +117,12 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     assert not any(ways.tail for options in gone.options for ways in options)
 
 
-@pytest.mark.slow
-def test_kind_more_is_never_slower():
-    times = [search_exact(mixed(kinds=kinds), WIDE.macs, WIDE.macs, 1).ms for kinds in (("rows", "channels"), ("channels",), ("rows",))]
-    assert times[0] <= min(times[1:]) + 1e-9
-
-
 def test_linear_layers_are_parts_only_where_channels_are_planned():
     space = make_space(WIDE)
     ends = [[part.end for part in BandedSpace(WIDE, space, vectors=vectors).parts] for vectors in (False, True)]
     vectors = {name for name in ends[1] if len(WIDE.by_name[name].shape) == 2} - set(ends[0])
     assert len(vectors) == 2
     assert all(WIDE.by_name[name].kind == "relu" for name in vectors)
-
-
-@pytest.mark.slow
-def test_divisions_are_multiples_of_what_processors_compute_at_a_time():
-    space = mixed(processors=("cpu", "dsp"), kinds=("channels",))
-    ways = [ways for options in space.options for ways in channelled(options)]
-    assert ways
-    for each in ways:
-        *others, last = each.candidates
-        assert all((b.channels[1] - b.channels[0]) % space.costs.align(b.processor) == 0 for some in others for b in some)
-        assert len({b.channels[1] for b in last}) == 1
 
 
 def test_parts_that_are_built_alike_are_costed_once():

@@ -32,31 +32,6 @@ def test_found_design_costs_at_its_own_widths_what_the_timeline_says(device):
     assert not found.optimal
 
 
-@pytest.mark.slow
-def test_arriving_channels_are_the_sums_of_the_widths_before():
-    graph = small_resnet()
-    space = make_space(graph)
-    found = search_concat(builder(space), round(0.9 * graph.macs), round(1.1 * graph.macs), 2)
-    designs = found.segments(space.costs)
-    for before, arriving in zip(designs, found.arriving[1:], strict=False):
-        assert arriving == sum(b.width for b in before.branches)
-
-
-@pytest.mark.slow
-def test_plan_with_concat_joins_keeps_the_range_and_claims_no_optimum():
-    result = plan(resnet50(), specified("pixel6"), PlanConfig(join="concat"))
-    assert 0.97 <= result.macs_ratio <= 1.03
-    assert {p.join for p in result.design.segments if not p.whole} == {"concat"}
-    assert (result.optimal, result.gap) == (False, None)
-
-
-@pytest.mark.slow
-def test_plan_with_sum_joins_is_optimal_in_its_space():
-    result = plan(resnet50(), specified("mi9"), PlanConfig(join="sum", processors=("cpu", "dsp")))
-    assert {p.join for p in result.design.segments if not p.whole} == {"sum"}
-    assert result.optimal
-
-
 def test_concat_joins_refuse_what_they_are_not_planned_with():
     with pytest.raises(UsageError, match="without `strategy` and `params`"):
         plan(resnet50(), specified("pixel6"), PlanConfig(join="concat", strategy="grid"))

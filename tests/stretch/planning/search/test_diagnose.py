@@ -44,13 +44,6 @@ def test_named_value_is_feasible_when_used(request_, rule):
     assert result.design.n_meet >= 1
 
 
-@pytest.mark.slow
-def test_named_alpha_is_the_tightest_that_works():
-    graph = resnet50()
-    (tight,) = refusal(graph, alpha=0.02).rules
-    refusal(graph, alpha=tight.nearest * 0.995)
-
-
 def test_network_without_stages_to_branch_is_refused():
     net = Net(1, 3, 8, 8)
     net.conv(8, 3)
@@ -59,18 +52,6 @@ def test_network_without_stages_to_branch_is_refused():
     assert "no segment that can branch" in error.message
 
 
-@pytest.mark.slow
 def test_segments_too_short_for_their_communication_name_alpha():
     error = refusal(small_resnet(), kinds=("stretch",))
     assert "alpha=0.2" in error.message
-
-
-@pytest.mark.slow
-def test_two_rules_that_must_both_give_way_are_named_with_values_that_work_together():
-    request = {"alpha": 0.01, "beta": 0.1}
-    graph = resnet50()
-    error = refusal(graph, **request)
-    assert "the tightest are" in error.message
-    assert {each.rule: each.value for each in error.rules} == request
-    nearest = {each.rule: each.nearest for each in error.rules}
-    assert plan(graph, PIXEL6, PlanConfig(**nearest)).design.n_meet >= 1

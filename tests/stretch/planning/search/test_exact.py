@@ -9,7 +9,6 @@ import pytest
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.search.exact import Within, search_exact, search_least_loss
 from stretch.planning.search.measures import told_by
-from stretch.planning.strategies.grid import search as search_grid
 from tests.predictors.networks import small_resnet
 from tests.stretch.planning.spaces import as_design, make_space
 
@@ -59,18 +58,6 @@ def test_predicted_makespan_is_that_of_the_built_design(processors):
     assert run.makespan_ms == pytest.approx(found.ms)
     assert run.macs == found.macs
     assert run.params == found.params
-
-
-@pytest.mark.representatives(5)
-@pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
-@pytest.mark.parametrize("macs", [(0.9, 1.1), (1.0, 1.2)])
-def test_exact_search_is_never_slower_than_the_grid(device, macs):
-    graph = small_resnet()
-    space = make_space(graph, device)
-    low, high = round(macs[0] * graph.macs), round(macs[1] * graph.macs)
-    exact, grid = search_exact(space, low, high, 1), search_grid(space, low, high, 1)
-    assert grid is not None
-    assert exact.ms <= grid.ms + 1e-9
 
 
 def test_price_on_parameters_buys_fewer_of_them():

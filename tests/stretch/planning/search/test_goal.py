@@ -13,7 +13,6 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.objective import read_objective
 from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.evolve import evolve
-from stretch.planning.search.exact import Within
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.measures import LATENCY
 from stretch.planning.search.merging import merge_stages
@@ -121,18 +120,6 @@ def test_no_other_search_finds_a_better_design(text):
     tried = evolve(space, low, high, 1, Added(goal, space), [grid], evaluations=300)
     assert best.value <= goal.value(space, grid.picks) + 1e-9
     assert best.value <= tried.value + 1e-9
-
-
-@pytest.mark.slow
-def test_bound_on_latency_is_kept_by_the_design_of_least_energy():
-    space = spaced("resnet", ("stretch",), ("cpu", "gpu", "dsp"))
-    low, high, goal = round(0.9 * TINY.macs), round(1.9 * TINY.macs), goal_of("energy", space)
-    every = [(ms, energy_of(space, busy, ms)) for _, ms, busy in every_design(space, low, high, 0)]
-    times = sorted(ms for ms, _ in every)
-    for budget in (times[0], times[len(times) // 50], times[len(times) // 3]):
-        found = search_best(space, low, high, 0, goal, Within(LATENCY, budget))
-        assert found.ms <= budget + 1e-9
-        assert found.value == pytest.approx(min(mj for ms, mj in every if ms <= budget + 1e-9))
 
 
 def test_processor_that_only_waits_takes_no_power_where_it_has_no_work():

@@ -2,19 +2,13 @@
 
 from functools import cache
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from stretch.planning.cost.features import FEATURES, way_features
 from stretch.planning.search.offers import Thinning
-from tests.effort import examples
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import make_space
 
 PROCESSORS = ("cpu", "gpu", "dsp")
-ARRAYS = ("macs", "params", "depth", "slowest_ms", "fastest_ms", "peak_bytes")
 
 
 @cache
@@ -26,26 +20,6 @@ def offered(name, join):
     )
     space = make_space(graph, processors=PROCESSORS, join=join, min_width=0.5)
     return space.holders, [offer for offers in space.offers for offer in offers]
-
-
-@pytest.mark.slow
-@given(st.data(), st.sampled_from(["bottleneck", "inverted"]), st.sampled_from(["project", "sum"]))
-@settings(max_examples=examples(40))
-def test_ways_that_are_worked_out_alone_are_those_among_all(data, name, join):
-    holders, offers = offered(name, join)
-    offer = data.draw(st.sampled_from(offers))
-    every = offer.ways(holders)
-    numbers = np.array(sorted(data.draw(st.sets(st.integers(0, offer.count - 1), min_size=1, max_size=12))))
-    some = offer.ways(holders, numbers)
-    for column in ARRAYS:
-        np.testing.assert_array_equal(getattr(some, column), getattr(every, column)[numbers])
-    for column in ("ms", "exchange_ms", "allowed"):
-        np.testing.assert_array_equal(getattr(some, column), getattr(every, column)[:, numbers])
-    for processor, ms in some.busy().items():
-        np.testing.assert_array_equal(ms, every.busy()[processor][numbers])
-    np.testing.assert_array_equal(way_features(some, tuple(FEATURES)), way_features(every, tuple(FEATURES))[numbers])
-    assert [some.chosen(i) for i in range(len(numbers))] == [every.chosen(n) for n in numbers]
-    assert [some.design(i, offer.costs) for i in range(len(numbers))] == [every.design(n, offer.costs) for n in numbers]
 
 
 @pytest.mark.parametrize("name", ["bottleneck", "inverted"])

@@ -74,21 +74,6 @@ def test_every_way_takes_what_the_timeline_says_and_less_than_one_processor(coun
                 assert ways.ms[i, 0] < alone or np.isinf(ways.ms[i, 0])
 
 
-@pytest.mark.slow
-def test_modules_whose_tensors_skip_over_their_ends_are_placed():
-    graph = cells()
-    _, _, found = ways_of(graph, ("cpu", "gpu"))
-    assert found
-    assert all(len(set(ways.processors)) == 2 for ways in found)
-    result = plan(graph, MI9, PlanConfig(processors=("cpu", "gpu"), kinds=("graph",), n_meet=1))
-    assert result.exact
-    assert [row.design.join for row in result.run.segments].count("placed") >= 1
-    assert result.run.makespan_ms < result.best_single.ms
-    # draws of the uncertain numbers leave the prediction as it is where nothing is off
-    assert result.recommendation.rivals[0].ms == pytest.approx(result.best_single.ms)
-    assert result._run.ms() == pytest.approx(result.run.makespan_ms)
-
-
 def test_chain_is_not_placed():
     ops = [Op("x", "input", attrs={"shape": (1, 64, 28, 28)}), conv("a", "x", 64), conv("b", "a", 64), Op("end", "add", ("x", "b"))]
     graph = OpGraph.build("chain", ops, "end")

@@ -10,7 +10,6 @@ from scipy.optimize import linprog
 
 from stretch.planning.cost.schedule import Job, schedule
 from stretch.planning.network.tasks import ARRIVING, TaskGraph
-from stretch.planning.search import placing
 from stretch.planning.search.placing import Problem, divided_ms, place, ranks
 from tests.effort import examples
 
@@ -73,7 +72,6 @@ def simulated(problem, processors, order):
     return max(ends.values())
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(problems())
 def test_few_tasks_are_placed_as_fast_as_any_way_to_place_them(problem):
@@ -84,18 +82,6 @@ def test_few_tasks_are_placed_as_fast_as_any_way_to_place_them(problem):
     assert problem.time(found.processors, found.order) == pytest.approx(found.ms)
 
 
-@pytest.mark.slow
-@settings(max_examples=examples(40))
-@given(problems(most=12, processors=3))
-def test_many_tasks_are_never_slower_than_on_one_processor_nor_faster_than_the_bound(problem):
-    found = placing._improved(problem)
-    assert found.ms == pytest.approx(problem.time(found.processors, found.order))
-    assert problem.bound_ms() <= found.ms + 1e-9
-    for processor in range(problem.count):
-        alone = (*[processor] * (len(problem.tasks) - 1), problem.end)
-        assert found.ms <= problem.time(alone, found.order) + 1e-9
-
-
 @given(problems(most=8))
 def test_bound_holds_for_every_placement(problem):
     rng = np.random.default_rng(0)
@@ -104,7 +90,6 @@ def test_bound_holds_for_every_placement(problem):
         assert problem.bound_ms() <= problem.time([int(p) for p in processors], range(len(problem.tasks))) + 1e-9
 
 
-@pytest.mark.slow
 @given(problems(most=8))
 def test_rank_of_a_task_is_above_that_of_what_reads_it(problem):
     rank = ranks(problem)

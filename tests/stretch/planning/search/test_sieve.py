@@ -4,15 +4,12 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import stretch.planning.search.sieve as sieve
 import stretch.planning.search.space as design_space
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.sieve import search_sieved, search_some
-from tests.effort import examples
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import fastest_by_brute_force, make_space
 
@@ -34,32 +31,6 @@ def spaces(name, device, processors, alpha):
 def always_sieve(monkeypatch):
     """Small spaces are sieved, too."""
     monkeypatch.setattr(sieve, "FEW", 0)
-
-
-@pytest.mark.slow
-@given(
-    st.sampled_from(["bottleneck", "inverted"]),
-    st.sampled_from([("cpu", "gpu"), ("gpu", "dsp"), ("cpu", "gpu", "dsp")]),
-    st.sampled_from([None, 1.0]),
-    st.floats(0.6, 1.3),
-    st.floats(0.0, 0.3),
-    st.integers(0, 3),
-)
-@settings(max_examples=examples(60), deadline=None)
-def test_what_is_found_is_as_fast_as_among_all_options(name, processors, alpha, low, width, n_meet):
-    graph, space, every = spaces(name, "mi9", processors, alpha)
-    macs = round(low * graph.macs), round((low + width) * graph.macs)
-    found, best = search_sieved(space, *macs, n_meet), search_exact(every, *macs, n_meet)
-    if best is None:
-        assert found is None
-        return
-    assert found is not None
-    assert macs[0] <= found.macs <= macs[1]
-    assert found.n_meet >= n_meet
-    assert found.optimal or found.gap > 0
-    if found.optimal and best.optimal:
-        assert found.ms == pytest.approx(best.ms)
-    assert all(ways.allowed[:, index].any() for ways, index in found.picks)
 
 
 @pytest.mark.representatives(1)
@@ -111,15 +82,3 @@ def test_some_design_is_found_where_there_is_one(macs):
     assert (some is None) == (best is None)
     if some is not None:
         assert some.ms >= best.ms - 1e-9
-
-
-@pytest.mark.slow
-def test_search_ends_where_the_bound_says_nothing():
-    """A processor that is far ahead makes multiply-accumulates so cheap that the bound falls below zero."""
-    from experiments.lossless.run import graph_of
-    from experiments.simulated_speedup.cases import cases_of, planned_row
-
-    [case] = [
-        each for each in cases_of("resnet50") if each.name.endswith("cpu,gpu,dsp, fitted, mixed, stages merged, DSP at twice its speed")
-    ]
-    assert planned_row(case, graph_of("resnet50"))["speed-up"] > 1

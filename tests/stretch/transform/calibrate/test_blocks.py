@@ -5,13 +5,12 @@ torch = pytest.importorskip("torch")
 from predictors.joins import join_of  # noqa: E402 - torch may be missing
 from stretch.capture import capture  # noqa: E402
 from stretch.models.small_resnet import BasicBlock, SmallResNet  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.design.branch_design import BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.depth import drop_units  # noqa: E402
 from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.transform import build  # noqa: E402
-from stretch.transform.calibrate import calibrate, whole_design  # noqa: E402
 from stretch.transform.calibrate.blocks import choose_blocks, output_without  # noqa: E402
-from tests.stretch.designs import identity_design, whole  # noqa: E402
+from tests.stretch.designs import identity_design  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -80,11 +79,6 @@ def test_branches_that_are_added_up_complement_each_other(join):
         assert first != second
 
 
-def test_branches_of_full_depth_stay_as_they_are():
-    found, segment = network([1] * BLOCKS)
-    assert chosen(found, segment, [BLOCKS, BLOCKS], "sum") == [{}, {}]
-
-
 @pytest.mark.representatives(3)
 @pytest.mark.parametrize("gone", [[], [1], [4], [1, 2, 4], [1, 2, 3, 4]])
 def test_output_without_blocks_is_that_of_a_network_built_without_them(gone):
@@ -102,20 +96,3 @@ def test_output_without_blocks_is_that_of_a_network_built_without_them(gone):
                     values[name] = module.get_submodule(name)(*(values.get(r, value) for r in reads))
             value = values[block.ops[-1]]
     torch.testing.assert_close(got, value)
-
-
-@pytest.mark.slow
-def test_calibration_takes_the_blocks_that_matter():
-    """Built from the first blocks, which do nothing: only what is chosen on activations can come close."""
-    found, _ = network([1, 1e-3, 1e-3, 1, 1e-3])
-    parts = tuple(design_of(s, [2], "none") if s.name == "s2" else whole(s) for s in split_segments(found.graph))
-    design = BranchDesign("net", "test", parts)
-    x = [torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(2))]
-    model, original = build(found, design), build(found, whole_design(found, design))
-    calibrate(model, found, x)
-    with torch.no_grad():
-        fresh = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(3))
-        for name in ("stem", "s1"):
-            fresh = original.get_submodule(name)(fresh)
-        want, got = original.get_submodule("s2")(fresh), model.get_submodule("s2")(fresh)
-    assert float((got - want).square().sum() / want.square().sum()) < 1e-3

@@ -4,7 +4,6 @@ torch = pytest.importorskip("torch")
 
 from predictors.join import Join  # noqa: E402 - torch may be missing
 from predictors.joins import joins  # noqa: E402
-from stretch.planning.design.branch_design import BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import JOIN_CONV  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate.joins import fit_join, readout  # noqa: E402
@@ -65,11 +64,6 @@ def test_branches_whose_outputs_are_not_added_up_are_each_fitted_to_the_whole_tr
             expected = columns @ torch.linalg.lstsq(columns, target.double()).solution
             least, reached = ((y - target).square().mean() for y in (expected, conv(rows[:, :, None, None])[:, :, 0, 0]))
             assert least * (1 - 1e-6) <= reached < 1.001 * least
-
-
-def test_concatenation_has_no_weights_to_fit():
-    part = SegmentDesign("s1", "a", "b", (BranchScale("cpu", 1, 4), BranchScale("gpu", 1, 4)), "concat")
-    assert fit_join(part, torch.nn.Module(), [], torch.empty(0), 1e-4) is None
 
 
 def test_readout_finds_a_linear_map_and_its_intercept():

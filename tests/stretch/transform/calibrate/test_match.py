@@ -26,11 +26,6 @@ def test_another_branch_takes_the_last_blocks_and_keeps_its_entry_block(captured
     assert ways[1:] == [[{}, late], [late, {}]]
 
 
-def test_branches_of_full_depth_have_one_way(captured):
-    segment = deep_segment(captured)
-    assert candidate_matches(segment, [segment.graph, segment.graph]) == [[{}, {}]]
-
-
 def test_blocks_of_another_structure_are_not_matched(captured):
     graph = captured("tiny_efficientnet").graph
     for segment in split_segments(graph):

@@ -6,7 +6,7 @@ from hypothesis import given  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
 
 from stretch.operators.convolution import PaddedConv2d  # noqa: E402
-from stretch.transform.calibrate.pixels import PIXELS, chosen_pixels, patches, pixels_for, rows_of  # noqa: E402
+from stretch.transform.calibrate.pixels import PIXELS, patches, pixels_for, rows_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -28,14 +28,6 @@ def test_patches_times_weights_are_the_convolution_at_the_chosen_pixels(groups, 
         weight = conv.weight.reshape(groups, 8 // groups, -1)
         got = torch.einsum("rgi,goi->rgo", rows, weight).flatten(1)
     torch.testing.assert_close(got, rows_of(output, count), rtol=1e-4, atol=1e-5)
-
-
-def test_chosen_pixels_are_distinct_and_the_same_every_time():
-    first = chosen_pixels(10, 12, 30)
-    chosen_pixels.cache_clear()
-    assert torch.equal(first, chosen_pixels(10, 12, 30))
-    assert len(set(first.tolist())) == 30
-    assert 0 <= int(first.min()) < int(first.max()) < 120
 
 
 def test_vector_is_one_pixel():

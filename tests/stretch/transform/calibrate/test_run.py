@@ -131,30 +131,6 @@ def test_no_segment_is_further_from_the_original_than_it_was_built(captured, nam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_bottleneck", "tiny_mobilenet", "tiny_regnet", "tiny_vgg", "tiny_efficientnet"])
-@settings(max_examples=examples(4))
-@given(data=st.data())
-def test_no_segment_of_any_kind_is_further_from_the_original_than_it_was_built(captured, name, data):
-    """Residual, bottleneck, depthwise with and without gates, grouped, plain."""
-    found = captured(name)
-    _never_worse(found, data.draw(random_designs(found.graph)))
-
-
-@pytest.mark.slow
-def test_result_does_not_depend_on_how_images_are_divided_into_batches(captured):
-    found = captured("tiny_resnet")
-    together = torch.cat(images(found))
-    design = halves(found.graph, "sum")
-    models = [build(found, design) for _ in range(2)]
-    errors = [calibrate(m, found, x) for m, x in zip(models, ([together], together.split([3, 20, 9])), strict=True)]
-    for one, other in zip(*errors, strict=True):
-        assert one.after == pytest.approx(other.after, rel=1e-3)
-    with torch.inference_mode():
-        one, other = (model(together) for model in models)
-    assert float((one - other).square().sum() / one.square().sum()) < 1e-5
-
-
-@pytest.mark.slow
 def test_errors_are_those_of_the_images_that_were_held_back(captured):
     """Measured once more from outside, at the first branched segment: what arrives there is the original's."""
     found = captured("tiny_resnet")
@@ -174,15 +150,6 @@ def test_errors_are_those_of_the_images_that_were_held_back(captured):
     assert error.after == pytest.approx(float((got - want).square().sum() / size), rel=1e-3)
     assert error.before == pytest.approx(float((inherited - want).square().sum() / size), rel=1e-3)
     assert error.after < error.before
-
-
-@pytest.mark.slow
-def test_fitted_layers_beat_joins_alone(captured):
-    found = captured("tiny_resnet")
-    design = halves(found.graph, "sum")
-    joins = calibrate(build(found, design), found, images(found), layers=False)
-    layers = calibrate(build(found, design), found, images(found))
-    assert layers[0].after < 0.9 * joins[0].after
 
 
 def test_joins_alone_leave_convolutions_as_they_were(captured):

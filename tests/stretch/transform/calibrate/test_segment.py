@@ -32,20 +32,6 @@ def job(captured):
     return make
 
 
-@pytest.mark.slow
-def test_original_runs_once_where_nothing_is_chosen_and_outcome_and_targets_are_handed_on(job):
-    one, runs = job(), []
-    next(one.whole.children()).register_forward_hook(lambda module, inputs, output: runs.append(len(output)))
-    with torch.no_grad():
-        before, after = one.calibrate(True, Choices(channels=False, blocks=False))
-        assert runs == [16, 16, 16]
-        assert after < before
-        for x, output, target in zip(one.arriving, one.outputs, one.targets, strict=True):
-            # Batch-norms are rewritten after the outputs are taken: the same function up to rounding.
-            torch.testing.assert_close(output, one.segment(x), rtol=1e-3, atol=1e-3)
-            assert torch.equal(target, one.whole(x))
-
-
 @pytest.mark.parametrize("choices", [Choices(), Choices(channels=False, blocks=False)])
 def test_error_is_that_of_the_batch_held_back(job, choices):
     one = job()

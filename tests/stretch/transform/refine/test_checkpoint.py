@@ -45,11 +45,6 @@ def test_folder_with_files_of_others_stays(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
 
 
-def test_it_is_due_again_only_after_a_while(tmp_path):
-    assert Checkpoint(tmp_path, every_s=0).due
-    assert not Checkpoint(tmp_path, every_s=1e6).due
-
-
 @pytest.mark.parametrize("damage", [b"", b"x" * 100, b"\xff" * 16])
 def test_damaged_file_is_named(tmp_path, damage):
     (tmp_path / FILE).write_bytes(damage)
@@ -79,23 +74,6 @@ def test_checkpoint_of_another_refinement_is_refused_by_what_differs(tmp_path):
     for what in DONE.identity:
         with pytest.raises(StretchError, match=f"a refinement with other {what}"):
             Checkpoint(tmp_path).read(DONE.identity | {what: "else"})
-
-
-@pytest.mark.slow
-def test_other_weights_images_and_settings_are_told_apart(captured, tmp_path):
-    found = captured("tiny_resnet")
-    fresh, x, how = (lambda: build(found, cpu_and("gpu", found.graph, "sum"))), images(found), Refinement(steps=1, batch=8, looks=1)
-    refine(fresh(), found, [x], how, checkpoint=Checkpoint(tmp_path))
-    changed = fresh()
-    with torch.no_grad():
-        next(changed.parameters())[0] += 1e-3
-    for model, given, asked, what in (
-        (changed, x, how, "weights"),
-        (fresh(), images(found, seed=1), how, "images"),
-        (fresh(), x, Refinement(steps=2, batch=8, looks=1), "settings"),
-    ):
-        with pytest.raises(StretchError, match=f"other {what}"):
-            refine(model, found, [given], asked, checkpoint=Checkpoint(tmp_path))
 
 
 def test_tensors_that_do_not_fit_the_network_are_told_as_a_damaged_checkpoint(captured, tmp_path):

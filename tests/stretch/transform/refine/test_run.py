@@ -8,7 +8,6 @@ import stretch  # noqa: E402 - torch may be missing
 from predictors.errors import StretchError  # noqa: E402
 from stretch.evaluation.agreement import compare  # noqa: E402
 from stretch.transform import build  # noqa: E402
-from stretch.transform.calibrate import calibrate  # noqa: E402
 from stretch.transform.refine import Checkpoint, Refinement, refine, run  # noqa: E402
 from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
 from tests.stretch.several import form  # noqa: E402
@@ -59,19 +58,6 @@ def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured
 
 
 @pytest.mark.slow
-def test_steps_that_lead_away_leave_the_network_as_it_was(captured):
-    found = captured("tiny_resnet")
-    model = build(found, cpu_and("gpu", found.graph, "sum"))
-    x = images(found)
-    with torch.no_grad():
-        calibrate(model, found, [x])
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    refined = refine(model, found, [x], Refinement(steps=4, batch=8, rate=10.0, looks=4))
-    assert refined.after == refined.before
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-
-
-@pytest.mark.slow
 def test_identity_design_stays_the_original_bit_for_bit(captured):
     found = captured("tiny_resnet")
     model = build(found, identity_design(found.graph))
@@ -80,30 +66,6 @@ def test_identity_design_stays_the_original_bit_for_bit(captured):
     assert (refined.before, refined.after, refined.steps) == (0, 0, 0)
     with torch.inference_mode():
         assert torch.equal(model(x), found.module(x))
-
-
-@pytest.mark.slow
-def test_few_images_are_judged_by_views_of_those_held_back(captured):
-    found = captured("tiny_resnet")
-    model = build(found, cpu_and("gpu", found.graph, "sum"))
-    x = images(found, 16)
-    with torch.no_grad():
-        calibrate(model, found, [x])
-    refined = refine(model, found, [x], Refinement(steps=2, batch=8, looks=1))
-    assert refined.images == 4
-    # calibration has learnt the images themselves by heart
-    assert refined.before > 2 * off(model, found, x)
-
-
-@pytest.mark.slow
-def test_time_ends_it_and_whoever_waits_is_told(captured):
-    found = captured("tiny_resnet")
-    model = build(found, cpu_and("gpu", found.graph, "sum"))
-    told = []
-    refined = refine(model, found, [images(found)], Refinement(minutes=0.01, batch=8, looks=2), told.append)
-    assert refined.seconds < 30
-    assert told
-    assert all("refine" in line for line in told)
 
 
 def test_too_few_images_or_no_end_are_refused(captured):
