@@ -1,12 +1,10 @@
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from stretch.models.builder import Builder
-from stretch.models.sampling import MAX_SIDE, between, blended, chosen
+from stretch.models.sampling import MAX_SIDE, between
 
 pytestmark = pytest.mark.torch
 
@@ -19,16 +17,6 @@ def test_pixels_between_others_are_those_of_numpy(places, old):
     values = np.random.default_rng(0).normal(size=old)
     np.testing.assert_allclose(made @ values, np.interp(places, np.arange(old), values), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(made.sum(1), 1, rtol=1e-5)
-
-
-def test_image_is_sampled_along_both_axes():
-    b = Builder((1, 2, 3, 4))
-    x = torch.arange(24.0).reshape(1, 2, 3, 4)
-    smooth = blended(b, b.input, [np.array([0.5, 2]), np.array([1.25])], "s")
-    assert torch.allclose(b.finish(smooth, "Net")(x), torch.tensor([[[3.25], [9.25]], [[15.25], [21.25]]])[None])
-    b = Builder((1, 2, 3, 4))
-    picked = chosen(b, b.input, [np.array([0, 1, 2]), np.array([3, 3, 0])], "c")
-    assert torch.equal(b.finish(picked, "Net")(x), x[..., [3, 3, 0]])
 
 
 def test_matrix_that_would_be_too_large_is_refused():

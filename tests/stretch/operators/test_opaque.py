@@ -1,18 +1,13 @@
 import pytest
 
 torch = pytest.importorskip("torch")
-import numpy as np  # noqa: E402 - torch may be missing
-import onnxruntime  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from predictors.graph import Op  # noqa: E402
 from predictors.operators.opaque import CALLS  # noqa: E402
-from stretch.capture.runnable import capture_runnable  # noqa: E402
-from stretch.export.onnx import to_numpy, to_onnx  # noqa: E402
 from stretch.opaque.calls import Call, Calls, Tensor  # noqa: E402
 from stretch.operators.lowerings import make_module  # noqa: E402
 from stretch.operators.opaque import Opaque, Reshape  # noqa: E402
-from tests.stretch.capture.patterns import PATTERNS, SIDE, network  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -54,18 +49,3 @@ def test_operator_for_predictions_is_not_computed():
 def test_modules_tell_what_they_compute():
     assert "sub.Tensor, index.Tensor" in repr(Opaque(CALLED, (1, 1)))
     assert "(2, 6)" in repr(Reshape((2, 6)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.__name__)
-def test_files_compute_what_torch_computes(pattern):
-    pytest.importorskip("onnxscript")
-    module = network(pattern)
-    captured = capture_runnable(module, (1, 3, SIDE, SIDE), "net")
-    model = to_onnx(captured.graph, to_numpy(captured.weights))
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    x = torch.randn(1, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
-    (got,) = session.run(None, {"input": x.numpy()})
-    with torch.no_grad():
-        want = module(x).numpy()
-    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()

@@ -21,13 +21,6 @@ def test_slower_links_make_the_branched_run_slower(result):
     assert times[1] == pytest.approx(result.run.makespan_ms)
 
 
-def test_answer_has_the_figures_of_the_result(result):
-    answer = result.answer()
-    assert answer.predicted == result.predicted
-    assert [rival.name for rival in answer.comparisons] == [rival.name for rival in result.recommendation.rivals]
-    assert answer.calibrated == result.calibrated
-
-
 @pytest.fixture(scope="module")
 def lossless():
     return plan(resnet50(), MI9, PlanConfig(processors=("cpu", "gpu"), lossless=True))
@@ -44,11 +37,3 @@ def test_lossless_plan_has_the_original_as_its_rival(lossless):
     assert "sequential_same_macs" in lossless.predicted.probability_faster
     assert lossless.predicted.told == ["sequential_same_macs"]
     assert "sequential_same_macs" not in {rival.name for rival in lossless.recommendation.beatable}
-
-
-def test_stretched_plan_says_that_it_is_another_network(result):
-    answer = result.answer()
-    assert not answer.exact
-    assert answer.predicted.told == []
-    assert answer.halo == 0
-    assert {segment.kind for segment in answer.segments} == {"whole", "stretch"}

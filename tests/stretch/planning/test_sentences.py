@@ -8,26 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
-from stretch.planning.sentences import Mention, Sentence, as_argument, as_flag, as_key, as_word, chance, errors_spelled, spelled
-
-
-@pytest.mark.parametrize(
-    ("mention", "argument", "flag", "key"),
-    [
-        (Mention("alpha", 0.2), "`alpha=0.2`", "--alpha 0.2", "`plan.alpha = 0.2`"),
-        (Mention("n_meet", 3), "`n_meet=3`", "--n-meet 3", "`plan.n_meet = 3`"),
-        (Mention("params"), "`params`", "--params", "`plan.params`"),
-        (Mention("macs", (0.97, 4.0)), "`macs=(0.97, 4)`", "--macs 0.97:4", "`plan.macs = [0.97, 4]`"),
-        (Mention("meet", ("a", "b")), '`meet=("a", "b")`', "--meet a,b", '`plan.meet = ["a", "b"]`'),
-        (Mention("merge", "auto"), '`merge="auto"`', "--merge auto", '`plan.merge = "auto"`'),
-        (Mention("peak_memory", 3615000), "`peak_memory=3615000`", "--peak-memory 3615000", "`plan.peak_memory = 3615000`"),
-    ],
-)
-def test_option_is_written_as_its_user_writes_it(mention, argument, flag, key):
-    sentence = Sentence("use {}", mention)
-    assert str(sentence) == spelled(sentence, as_argument) == f"use {argument}"
-    assert spelled(sentence, as_flag) == f"use {flag}"
-    assert spelled(sentence, as_key) == f"use {key}"
+from stretch.planning.sentences import Mention, Sentence, as_flag, as_key, as_word, chance, errors_spelled, spelled
 
 
 def test_pairs_are_one_word():

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretch.quantize.compare import least_snr_db, loss, top1_agreement
+from stretch.quantize.compare import loss, top1_agreement
 
 A = np.random.default_rng(0).normal(size=(1, 8, 4, 4)).astype(np.float32)
 
@@ -21,12 +21,6 @@ def test_wrong_scale_is_too_much_although_the_cosine_is_one(factor):
     got = loss([(A, A * np.float32(factor))])
     assert got.cosine == pytest.approx(1, abs=1e-6)
     assert got.exceeds(0.99)
-
-
-@given(st.floats(0.5, 0.9999))
-def test_least_snr_is_that_of_equal_vectors_at_that_cosine(cosine):
-    a, b = np.array([1.0, 0.0]), np.array([cosine, np.sqrt(1 - cosine**2)])
-    assert loss([(a, b)]).snr_db == pytest.approx(least_snr_db(cosine), abs=1e-3)
 
 
 @pytest.mark.parametrize("bad", [np.full_like(A, np.nan), np.full_like(A, np.inf), np.zeros_like(A)])

@@ -50,21 +50,6 @@ def test_times_on_a_device_are_those_of_the_predictor(bundle):
     assert all((op.ms is None) == (op.source is None) for op in found.ops)
 
 
-def test_operator_of_another_kernel_names_it_and_has_no_time(bundle):
-    conv, merged = (op for op in explain_on(bundle, PIXEL6, silent, []).ops if op.subgraph == "stem")
-    assert (conv.op, merged.op, merged.ms) == ("conv", "relu", None)
-    assert merged.reason == f"merged into `{conv.name}` by {PIXEL6.processor('cpu').profile.backend}"
-
-
-def test_precision_that_was_not_planned_is_told_once_for_each_other_reason(bundle):
-    plain, other = explain_on(bundle, PIXEL6, silent, []), explain_on(with_precision(bundle, planned_precision="fp16"), PIXEL6, silent, [])
-    backend = PIXEL6.processor("gpu").profile.backend
-    assert plain.processors["gpu"].reason == f"{backend} runs it on the gpu of pixel6 in fp32"
-    assert other.processors["gpu"].reason == (
-        f"{backend} runs it on the gpu of pixel6 in fp32, which the file is; planned was fp16, which `stretch export` writes"
-    )
-
-
 def test_subgraph_with_another_reason_than_its_processors_first_adds_it(bundle):
     mixed = list(with_precision(bundle, planned_precision="fp16").manifest.subgraphs)
     first, *_, last = (i for i, entry in enumerate(mixed) if entry.processor == "gpu")

@@ -1,31 +1,14 @@
 """A model is loaded and captured the same way, whoever asks."""
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - torch may be missing
 
-from predictors.errors import StretchError, UsageError  # noqa: E402
-from stretch.stages.network import check_numbers, read_graph, read_network  # noqa: E402
+from predictors.errors import StretchError  # noqa: E402
+from stretch.stages.network import check_numbers, read_graph  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-
-def test_input_that_a_file_leaves_open_is_the_one_asked_for(tmp_path):
-    from onnx import TensorProto, helper, numpy_helper, save
-
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])
-    weight = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "k")
-    nodes = [helper.make_node("Conv", ["x", "k"], ["c"], pads=[1, 1, 1, 1]), helper.make_node("Relu", ["c"], ["y"])]
-    end = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    save(helper.make_model(helper.make_graph(nodes, "net", [value], [end], [weight]), ir_version=8), str(tmp_path / "net.onnx"))
-    name = str(tmp_path / "net.onnx")
-    network = read_network(name, (1, 3, 24, 16), portable=True)
-    assert (network.graph.name, network.graph.input.shape) == ("net.onnx", (1, 3, 24, 16))
-    assert [op.kind for op in network.graph.ops] == ["input", "conv", "relu"]
-    with pytest.raises(UsageError, match="the size of the input `x`"):
-        read_network(name)
 
 
 def test_network_that_cannot_be_traced_is_read_for_a_prediction_with_the_reason(tmp_path):

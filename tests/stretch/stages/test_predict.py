@@ -20,16 +20,6 @@ def test_each_processor_has_the_predictors_time_and_interval():
         assert (told.precision, told.source, told.kernels) == (expected.precision, "predicted", [])
 
 
-@pytest.mark.parametrize("processor", ["cpu", "gpu", "dsp"])
-def test_kernels_hold_every_operator_once_and_add_up(processor):
-    row = predict_latency("small", GRAPH, MI9, [processor], kernels=True, warnings=[]).processors[processor]
-    assert sum(kernel.ms for kernel in row.kernels) == pytest.approx(row.latency_ms - row.fixed_ms)
-    assert sum(kernel.macs for kernel in row.kernels) == GRAPH.macs
-    ops = [op for kernel in row.kernels for op in kernel.ops]
-    assert len(ops) == len(set(ops))
-    assert set(ops) <= {op.name for op in GRAPH.ops}
-
-
 @pytest.mark.parametrize(("processor", "precision", "error"), [("gpuu", None, UnknownNameError), ("dsp", "fp64", UsageError)])
 def test_processor_or_precision_that_the_device_lacks_is_refused(processor, precision, error):
     with pytest.raises(error):

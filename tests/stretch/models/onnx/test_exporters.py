@@ -8,7 +8,7 @@ from onnx import helper
 
 from stretch.capture import capture
 from stretch.models.onnx import read_module
-from tests.stretch.models.onnx.graphs import functions, net
+from tests.stretch.models.onnx.graphs import net
 from tests.stretch.models.onnx.oracle import random
 
 torch = pytest.importorskip("torch")
@@ -82,9 +82,3 @@ def test_weights_that_several_operators_share_are_told_to_be_copies(tmp_path):
     several.graph.initializer.append(onnx.numpy_helper.from_array(random((40, 40), 2), "v"))
     several.graph.node[2].output[0] = "y"
     assert not check(tmp_path / "n.onnx", several, x).warnings
-
-
-@pytest.mark.parametrize("opset", [9, 11, 14])
-def test_hard_swish_of_several_nodes_is_one(tmp_path, opset):
-    nodes = [node("HardSigmoid", ["x"], "g", alpha=1 / 6, beta=0.5), node("Mul", ["x", "g"], "y")]
-    assert functions(check(tmp_path / "m.onnx", net(*nodes, opset=opset), random((1, 4, 5, 3), scale=4))) == ["hardswish"]

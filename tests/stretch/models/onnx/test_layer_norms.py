@@ -1,5 +1,3 @@
-import warnings
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -74,19 +72,3 @@ def test_layer_norm_of_several_nodes_is_one_module(tmp_path, changes):
 )
 def test_nodes_that_are_nearly_a_layer_norm_stay_what_they_are(tmp_path, changes):
     assert "LayerNorm" not in check(tmp_path / "m.onnx", written(**changes))
-
-
-def test_layer_norm_as_torch_writes_it_in_older_opsets_is_one_module(tmp_path):
-    module = torch.nn.Sequential(torch.nn.LayerNorm(8, eps=1e-6), torch.nn.Linear(8, 3)).eval()
-    with torch.no_grad():
-        module[0].weight.uniform_(0.5, 2)
-        module[0].bias.uniform_(-1, 1)
-    path = tmp_path / "m.onnx"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(module, (torch.zeros(X),), str(path), dynamo=False, opset_version=13)
-    assert functions(read_module(path)) == ["LayerNorm", "Linear"]
-    x = random(X)
-    with torch.no_grad():
-        want = module(torch.from_numpy(x)).numpy()
-    np.testing.assert_allclose(computed(path, x), want, rtol=1e-4, atol=1e-5)

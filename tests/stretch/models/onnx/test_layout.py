@@ -7,7 +7,6 @@ from onnx import TensorProto, helper, numpy_helper
 from predictors.errors import StretchError
 from stretch.models.onnx import read_module
 from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
-from tests.stretch.models.onnx.graphs import computed, net
 from tests.stretch.models.onnx.oracle import agrees, random, save
 
 torch = pytest.importorskip("torch")
@@ -60,14 +59,6 @@ def test_reshape_computes_what_the_runtime_does(tmp_path, sizes):
 )
 def test_move_computes_what_the_runtime_does(tmp_path, case):
     agrees(tmp_path, case)
-
-
-@pytest.mark.parametrize("shift", [0, -1, 2])
-def test_diagonal_of_ones_is_as_large_as_what_it_is_like(tmp_path, shift):
-    nodes = [helper.make_node("EyeLike", ["x"], ["e"], k=shift), helper.make_node("Add", ["x", "e"], ["y"])]
-    onnx.save(net(*nodes, shape=(3, 4)), str(tmp_path / "m.onnx"))
-    x = random((3, 4))
-    np.testing.assert_array_equal(computed(tmp_path / "m.onnx", x), x + np.eye(3, 4, shift, dtype=np.float32))
 
 
 @pytest.mark.parametrize(("attrs", "sizes", "opset"), [({}, [1, 3], 20), ({"num_outputs": 2}, None, 20), ({"split": [3, 1]}, None, 11)])

@@ -1,16 +1,12 @@
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from onnx import helper
 
 from predictors.errors import StretchError
 from stretch.models.onnx import read_module
-from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
+from tests.scheduler.formats.onnx.shapes.oracle import Case
 from tests.scheduler.formats.onnx.shapes.test_windows import windows
-from tests.stretch.models.onnx.graphs import computed, functions, net
 from tests.stretch.models.onnx.oracle import agrees, random, save
 
 torch = pytest.importorskip("torch")
@@ -54,27 +50,6 @@ def test_uneven_padding_of_a_row_of_windows_is_refused_where_torch_has_none(tmp_
         path = save(tmp_path / "m.onnx", Case(op, [random((1, 4, 9))], {"kernel_shape": [3], "strides": [2], "pads": [0, 1], **attrs}))
         with pytest.raises(StretchError, match="differs between sides"):
             read_module(path)
-
-
-@pytest.mark.parametrize(("op", "value"), [("Conv", 0.0), ("MaxPool", -np.inf), ("MaxPool", 0.0)])
-@pytest.mark.parametrize("widths", [(1, 1, 1, 1), (0, 1, 1, 1), (1, 0, 1, 0)])
-def test_padding_before_a_window_is_its_own_where_it_has_the_same_value(tmp_path, op, value, widths):
-    top, left, bottom, right = widths
-    nodes = [
-        helper.make_node("Pad", ["x", "widths", "value"], ["p"]),
-        helper.make_node(op, ["p", *(["w"] if op == "Conv" else [])], ["y"], kernel_shape=[4, 4], pads=[1, 0, 0, 0]),
-    ]
-    stored = {"widths": whole(0, 0, top, left, 0, 0, bottom, right), "value": np.float32(value)}
-    model = net(*nodes, stored=stored | ({"w": random((6, 4, 4, 4), 1)} if op == "Conv" else {}), shape=X)
-    onnx.save(model, str(tmp_path / "m.onnx"))
-    x = random(X)
-    [want] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
-    np.testing.assert_allclose(computed(tmp_path / "m.onnx", x), want, rtol=1e-4, atol=1e-4)
-    calls = functions(read_module(tmp_path / "m.onnx"))
-    if (op, value) == ("MaxPool", 0.0):
-        assert calls[0] == "pad"
-    else:
-        assert len(calls) == 1
 
 
 @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID"])

@@ -1,13 +1,11 @@
 """Archives from anywhere: what cannot be read is one sentence."""
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError
 from stretch.models.pt2 import read_module
-from stretch.models.pt2.file import read_source
 from tests.effort import examples
 from tests.stretch.models.pt2.archives import CALLS, Small, changed, save
 
@@ -17,17 +15,6 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     return save(tmp_path_factory.mktemp("pt2") / "m.pt2", Small().eval())
-
-
-def test_size_is_what_the_archive_leaves_open(tmp_path, saved):
-    dim = torch.export.Dim
-    path = save(tmp_path / "m.pt2", Small().eval(), (2, 3, 6, 5), dynamic_shapes={"x": {0: dim("batch"), 2: dim("height")}})
-    assert read_source(path).shapes == {"x": (1, 3, 6, 5)}
-    assert read_source(path, (1, 3, 9, 5)).shapes == {"x": (1, 3, 9, 5)}
-    with pytest.raises(UsageError, match="has 5 along axis 3, 7 is given"):
-        read_source(path, (1, 3, 6, 7))
-    with pytest.raises(UsageError, match="has 4 axes, a shape of 3 is given"):
-        read_source(saved, (3, 6, 5))
 
 
 def network(saved, out, change):

@@ -14,7 +14,6 @@ from stretch.models.load import load_model
 from stretch.models.tflite import read_module
 from tests.effort import examples
 from tests.scheduler.delegates import graphs
-from tests.stretch.export.tflite.rounded import rounded_source
 from tests.stretch.models.onnx.graphs import functions
 from tests.stretch.models.onnx.test_network import canonical
 from tests.stretch.models.tflite.files import CLOSE, agrees, op, ran, ran_by_name, random, to_first, write
@@ -73,23 +72,6 @@ def test_weights_of_half_precision_become_those_of_single(tmp_path):
     with torch.no_grad():
         got, want = found(x), module(x)
     assert 0 < (got - want).abs().max() < 0.02 * want.abs().max()
-
-
-@pytest.mark.slow
-def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_path):
-    module = load_model("tiny_resnet", weights="none").module
-    captured = capture(module, (1, 3, 32, 32))
-    x = random((1, 3, 32, 32))
-    source, values = rounded_source(captured.graph, arrays(captured.weights), x, tmp_path)
-    (tmp_path / "m.tflite").write_bytes(graphs.tflite_bytes(source.graph, source))
-    found = read_module(tmp_path / "m.tflite")
-    assert len(found.warnings) == 1
-    assert "they are reals here" in found.warnings[0]
-    assert canonical(capture(found, (1, 3, 32, 32)).graph) == canonical(captured.graph)
-    with torch.no_grad():
-        got, want = found(torch.from_numpy(x)).numpy(), values[source.graph.output]
-    # Rounded weights change the output, by some parts of 127.
-    assert 0 < np.abs(got - want).max() < 0.2 * np.abs(want).max()
 
 
 def test_weights_that_are_rounded_by_channel_are_those_of_the_runtime(tmp_path):
@@ -169,15 +151,6 @@ def test_two_towers_of_several_results_compute_what_the_runtime_does_by_the_name
     assert read_module(path, {"left:0": (1, 4, 6, 5)}).input_shape == module.input_shape
     with pytest.raises(UsageError, match=r"one shape is given, .* has 2 inputs, `left:0`, `right`"):
         read_module(path, (1, 4, 6, 5))
-
-
-def test_outputs_of_one_name_and_those_that_are_stored_or_come_in_are_all_there(tmp_path):
-    path = write(tmp_path / "m.tflite", op("NEG", ["x"], ["y"]), stored={"w": random((3,))}, shape=(2, 3), outputs=("y", "w", "x", "y"))
-    x = random((2, 3), 5)
-    got = read_module(path)(torch.from_numpy(x))
-    assert list(got) == ["y", "w", "x", "y_1"]
-    for name, want in zip(got, (-x, random((3,)), x, -x), strict=True):
-        np.testing.assert_array_equal(got[name].detach().numpy(), want)
 
 
 def test_input_of_words_is_refused_as_that_of_a_module_is(tmp_path):

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.simulated_speedup.devices import with_speed
-from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.ahead import _divided_ms, ahead
 from tests.predictors.networks import small_resnet
@@ -55,10 +54,3 @@ def _free(link):
     from msgspec.structs import replace as changed
 
     return changed(link, **{part: changed(getattr(link, part), value=0.0) for part in ("map_ms", "unmap_ms", "sync_ms")})
-
-
-@pytest.mark.parametrize("device", ["s24", "s25", "sm8850"])
-def test_tensor_processors_of_recent_phones_are_far_ahead(device):
-    found = of(load_device(device), "npu", ("cpu", "npu"))
-    assert found.far
-    assert found.crossover > 1

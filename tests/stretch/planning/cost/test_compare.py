@@ -2,16 +2,9 @@
 
 import pytest
 
-from predictors.predictor import LatencyPredictor
 from stretch.planning.cost import uncertain
-from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, certainty, recommend, single_run
+from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, certainty, recommend
 from stretch.planning.cost.uncertain import Unknown
-from stretch.planning.plan import evaluate
-from tests.predictors.networks import small_resnet
-from tests.predictors.specified import specified
-from tests.stretch.designs import identity_design
-
-MI9 = specified("mi9")
 
 CPU, GPU = Unknown("the cpu", 1 / 1.4, 1.4), Unknown("the gpu", 1 / 1.4, 1.4)
 
@@ -99,24 +92,3 @@ def test_links_are_stated_at_half_and_twice_their_time():
     assert [row.speedup for row in sure.links] == pytest.approx([9.5 / 6.0, 10.0 / 7.0, 11.0 / 9.0])
     assert sure.probability_faster.keys() == {"single", "all"}
     assert sure.makespan_low_ms < 7.0 < sure.makespan_high_ms
-
-
-def test_network_beside_itself_is_left_as_it_is():
-    result = evaluate(small_resnet(), MI9, identity_design(small_resnet()))
-    graph, predictor = small_resnet(), LatencyPredictor(MI9)
-    ms = predictor.predict(graph, "cpu", "fp32").computing_ms
-    one = single_run(graph, "cpu", "fp32", ms, predictor)
-    assert one.ms() == pytest.approx(ms)
-    assert recommend(one, {"again": one}).recommended == "again"
-    assert result.recommended != BRANCHED
-    assert not result.changes_network
-
-
-def test_control_that_is_only_told_is_compared_and_neither_beaten_nor_recommended():
-    branched, controls = run([{CPU: 5.0}, {CPU: 5.0}]), {"single": run([{CPU: 6.0}]), "sequential_same_macs": run([{CPU: 4.0}])}
-    assert recommend(branched, controls).recommended == "sequential_same_macs"
-    found = recommend(branched, controls, told=["sequential_same_macs"])
-    assert found.recommended == BRANCHED
-    assert 0.999 < found.probability < 1
-    assert [rival.name for rival in found.rivals] == ["single", "sequential_same_macs"]
-    assert [rival.name for rival in found.beatable] == ["single"]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, recommend
-from stretch.planning.cost.deciding import FASTEST, deciding
+from stretch.planning.cost.deciding import deciding
 from stretch.planning.cost.uncertain import LINKS, Unknown, computing, link
 
 CPU, GPU = (Unknown(f"all on {name}", 1 / 1.2, 1.2, computing(name)) for name in ("cpu", "gpu"))
@@ -55,10 +55,3 @@ def test_crossover_is_where_the_branches_take_as_long_as_the_best_single_process
         assert found is None
     else:
         assert branched.ms({CPU: 1 / found}) == pytest.approx(alone, rel=1e-4)
-
-
-def test_there_is_no_crossover_where_links_alone_take_longer():
-    branched = run([{CPU: 5.0}, {GPU: 1.0, LINK: 9.0}])
-    assert deciding(branched, {"single:gpu": run([{GPU: 4.0}])}, (), "single:gpu").crossover is None
-    assert deciding(branched, {"single:gpu": run([{GPU: 4.0}])}, (), None).crossover is None
-    assert FASTEST > 10

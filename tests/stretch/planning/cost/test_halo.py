@@ -58,11 +58,6 @@ def test_time_is_that_of_rows_which_several_bands_need(kernels, skip, places):
     assert halo_ms(graph, bands) == pytest.approx(expected)
 
 
-def test_windows_of_one_row_have_no_halo():
-    graph = chain((1, 1, 1))
-    assert halo_ms(graph, bands_of(graph, (0, 12, 32))) == 0
-
-
 def test_timeline_sums_it_over_segments_and_only_bands_have_one():
     net = Net(1, 3, 32, 32)
     first = net.conv(16, 3)

@@ -24,12 +24,6 @@ def test_branch_that_is_handed_its_rows_has_no_cut_and_computes_the_same(start, 
     assert len(given.ops) == len(band.ops) - 1
 
 
-@pytest.mark.parametrize(("start", "stop"), [(0, 8), (8, 24), (24, 32), (0, 31)])
-def test_band_that_is_made_for_the_rows_it_reads_is_the_one_without_its_cut(start, stop):
-    band = band_graph(SEGMENT.graph, "band", start, stop)
-    assert band_graph(SEGMENT.graph, "band", start, stop, handed=True) == handed(band)
-
-
 @pytest.mark.parametrize(
     ("holder", "processor", "copies"),
     [

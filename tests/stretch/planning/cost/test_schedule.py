@@ -32,10 +32,6 @@ def test_processor_does_not_wait_for_an_earlier_job_while_a_later_one_can_start(
     assert found.ms == 7.0
 
 
-def test_no_jobs_take_no_time():
-    assert schedule([]).ms == 0.0
-
-
 def test_jobs_in_a_circle_are_refused():
     with pytest.raises(ValueError, match="circle"):
         schedule([Job("cpu", 1.0, (1,)), Job("cpu", 1.0, (0,))])

@@ -52,13 +52,6 @@ def test_more_depth_width_or_macs_never_loses_more(row, which, more):
     assert 0 < less <= same
 
 
-@given(st.floats(0.01, 0.99))
-def test_largest_loss_for_an_agreement_gives_that_agreement(share):
-    own = predictor()
-    assert own.value(own.most_loss(share)) == pytest.approx(share, abs=1e-9)
-    assert own.value(own.most_loss(share) * 1.01) < share
-
-
 def test_agreement_of_one_allows_no_loss():
     own = predictor()
     assert own.most_loss(1.0) == 0

@@ -34,13 +34,6 @@ def test_nine_in_ten_draws_lie_in_the_interval_of_a_number():
         assert interval(factors) == pytest.approx((key.low, key.high), rel=0.1)
 
 
-def test_number_has_the_same_draws_whatever_is_drawn_beside_it():
-    a, b = Unknown("a", 0.5, 2.0), Unknown("b", 0.5, 2.0)
-    alone, beside = drawn([a]), drawn([b, a])
-    assert (alone[a] == beside[a]).all()
-    assert (beside[a] != beside[b]).any()
-
-
 def test_parts_add_up_number_by_number():
     a, b = Unknown("a", 0.5, 2.0), Unknown("b", 0.5, 2.0)
     total = added({a: 1.0, b: 2.0}, {b: 3.0}, {})

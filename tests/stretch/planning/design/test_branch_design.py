@@ -48,36 +48,6 @@ def test_design_written_as_toml_is_what_tomllib_reads(design):
     assert next(iter(read)) == "version"
 
 
-#: As designs were written before, each branch on a line.
-WRITTEN_BEFORE = r"""version = 1
-model = "a \"model\"\u007f"
-device = "mi9"
-
-[[segments]]
-name = "s1"
-start = "input"
-end = "add_1"
-join = "concat"
-branches = [
-  { processor = "cpu", depth = 2, width = 8, entry = "slice", partition = 8, align = 8 },
-  { processor = "gpu", depth = 1, width = 24, entry = "project", partition = 24, align = 4 },
-]
-"""
-
-
-def test_design_of_an_earlier_installation_reads_and_is_kept(tmp_path):
-    branches = (BranchScale("cpu", 2, 8, "slice", 8, 8), BranchScale("gpu", 1, 24, "project", 24, 4))
-    design = BranchDesign('a "model"\x7f', "mi9", (SegmentDesign("s1", "input", "add_1", branches, "concat"),))
-    (tmp_path / "before.toml").write_text(WRITTEN_BEFORE)
-    (tmp_path / "now.toml").write_text(design_to_toml(design))
-    assert load_draft(tmp_path / "before.toml") == load_draft(tmp_path / "now.toml")
-
-
-@given(designs)
-def test_n_meet_counts_segments_with_at_least_two_branches(design):
-    assert design.n_meet == sum(len(s.branches) > 1 for s in design.segments)
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -11,12 +11,6 @@ from tests.predictors.networks import Net
 from tests.stretch.planning.network.test_divisions import inverted
 
 
-def depthwise():
-    net = Net(1, 8, 10, 10)
-    net.conv(8, 3, groups=8)
-    return net.graph("depthwise")
-
-
 def test_branch_of_hidden_channels_has_their_filters_and_columns():
     graph = inverted()
     expand, middle, project = (op.name for op in graph.ops if op.kind == "conv")
@@ -45,18 +39,6 @@ def test_skip_bias_and_shift_belong_to_the_first_branch_alone():
     assert second.graph.output == factor
 
 
-def test_shortcut_with_a_convolution_is_computed_once():
-    net = Net(1, 8, 10, 10)
-    body = net.conv(12, act=None, source=net.conv(48))
-    shortcut = net.conv(12, act=None, source="input")
-    net.add("add", body, shortcut)
-    graph = net.graph("block")
-    first, second = (channel_part(graph, "part", Channels(*part), hidden=True).graph for part in ((0, 16), (16, 48)))
-    assert shortcut in first.by_name
-    assert shortcut not in second.by_name
-    assert first.macs + second.macs == graph.macs
-
-
 def test_branch_of_output_channels_computes_all_that_its_filters_read():
     graph = inverted()
     part = channel_part(graph, "part", Channels(2, 5), hidden=False).graph
@@ -65,12 +47,6 @@ def test_branch_of_output_channels_computes_all_that_its_filters_read():
     assert all(part.by_name[op.name].shape == op.shape for op in hidden)
     skip = next(op for op in part.ops if op.kind == "slice")
     assert (skip.inputs, dict(skip.attrs)) == ((ENTRY_CHANNELS,) if ENTRY_CHANNELS in part.by_name else ("input",), {"start": 2, "stop": 5})
-
-
-def test_depthwise_branch_begins_with_a_cut_of_what_it_reads():
-    part = channel_part(depthwise(), "part", Channels(3, 8), hidden=False).graph
-    assert (part.ops[1].name, dict(part.ops[1].attrs)) == (ENTRY_CHANNELS, {"start": 3, "stop": 8})
-    assert part.by_name["conv_1"].attrs["groups"] == 5
 
 
 def test_branch_that_computes_nothing_is_refused():

@@ -41,15 +41,6 @@ def test_design_with_sides_is_read_as_it_was_written(graph, tmp_path):
     assert resolve_design(load_draft(file), graph, "mi9", ALIGN, "gpu") == design
 
 
-def test_branched_graph_has_every_result_and_each_side_as_a_subgraph(graph):
-    design = design_of(graph)
-    scaled = scaled_graph(graph, design)
-    assert len(scaled.outputs) == len(graph.outputs)
-    assert scaled.macs == graph.macs
-    named = {op.tags["subgraph"] for op in scaled.ops if op.kind != "input"}
-    assert {f"{side.name}.cpu" for side in design.sides} <= named
-
-
 def test_design_without_its_sides_is_refused(graph):
     with pytest.raises(StretchError, match="places none beside the trunk"):
         scaled_graph(graph, replace(design_of(graph), sides=()))

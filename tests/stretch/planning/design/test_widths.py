@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretch.planning.design.widths import aligns, partitions, scaled_units
-from tests.predictors.specified import specified
+from stretch.planning.design.widths import partitions, scaled_units
 
 
 @given(st.integers(1, 512), st.sampled_from([1, 2, 8, 24]), st.floats(0.05, 2.0), st.sampled_from([1, 4, 8, 16, 32]))
@@ -27,9 +26,3 @@ def test_partitions_are_less_than_a_channel_off_their_proportion_unless_that_is_
     exact = [width * each / sum(widths) for each in widths]
     if min(exact) >= 1:
         assert all(abs(share - part) < 1 for share, part in zip(partitions(width, widths, 1), exact, strict=True))
-
-
-def test_aligns_are_those_of_the_processors_that_are_asked_for():
-    device = specified("mi9")
-    assert aligns(device, ("dsp", "gpu")) == {name: device.processor(name).width_slice for name in ("dsp", "gpu")}
-    assert aligns(device, ("dsp",)) == {"dsp": 32}

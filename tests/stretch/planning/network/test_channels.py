@@ -81,11 +81,3 @@ def test_addition_of_differently_divided_tensors_freezes_both():
         Op("sum", "add", ("cat", "c")),
     )
     assert all(group in found.frozen for name in ("a", "b", "c") for group, _ in found.pieces[name])
-
-
-def test_flattening_multiplies_the_channels_per_unit():
-    found = groups_of(
-        conv("a", "input", 4), Op("flat", "flatten", ("a",)), Op("fc", "linear", ("flat",), {"out_features": 5, "bias": True})
-    )
-    ((group, per),) = found.pieces["flat"]
-    assert (group, per) == (found.pieces["a"][0][0], 36)

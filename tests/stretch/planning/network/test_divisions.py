@@ -4,7 +4,7 @@ import pytest
 
 from predictors.errors import StretchError
 from predictors.slices import Channels
-from stretch.planning.network.divisions import channel_step, divided_tensor, find_hidden, is_between_groups, needed_channels
+from stretch.planning.network.divisions import divided_tensor, find_hidden, needed_channels
 from tests.predictors.networks import Net
 
 
@@ -41,17 +41,6 @@ def test_of_several_terms_the_one_that_takes_most_work_is_divided():
     graph = net.graph("block")
     assert graph_of == graph.output
     assert graph.by_name[find_hidden(graph).tensor].shape[1] == 32
-
-
-def test_linear_layers_have_a_hidden_vector():
-    net = Net(1, 8, 4, 4)
-    net.add("flatten")
-    net.add("linear", out_features=30, bias=True)
-    net.add("gelu")
-    net.add("linear", out_features=5, bias=True)
-    graph = net.graph("ffn")
-    assert find_hidden(graph).tensor == "gelu_3"
-    assert (channel_step(graph, "gelu_3"), channel_step(graph, "flatten_1")) == (1, 16)
 
 
 @pytest.mark.parametrize(
@@ -101,13 +90,6 @@ def test_sum_that_is_read_elsewhere_is_not_divided():
         find_hidden(net.graph("doubled"))
 
 
-def test_groups_stay_together():
-    graph = inverted(groups=4)
-    tensor = divided_tensor(graph, hidden=True)
-    assert channel_step(graph, tensor) == 6
-    assert [n for n in range(1, 24) if is_between_groups(graph, tensor, Channels(0, n))] == [6, 12, 18]
-
-
 def test_what_a_dense_convolution_reads_is_needed_whole():
     graph = inverted()
     need = needed_channels(graph, {graph.output: Channels(2, 5)})
@@ -115,14 +97,3 @@ def test_what_a_dense_convolution_reads_is_needed_whole():
     assert need[hidden.tensor] == Channels(0, 24)
     assert need[hidden.projection] == Channels(2, 5)
     assert need["input"] == Channels(0, 8)
-
-
-def test_channels_of_an_operator_that_only_states_its_shape_are_not_divided():
-    net = Net(1, 8, 4, 4)
-    net.conv(24)
-    stated = {"kernel": "elementwise", "in_channels": 1, "out_channels": 1, "groups": 1, "taps": 1, "pixels": 1, "weights": 0}
-    net.add("opaque", **stated, variant="softmax", shape=(1, 24, 4, 4))
-    net.conv(8)
-    for hidden in (False, True):
-        with pytest.raises(StretchError, match=r"softmax.*only states the shape"):
-            divided_tensor(net.graph("block"), hidden=hidden)

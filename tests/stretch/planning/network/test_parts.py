@@ -35,12 +35,6 @@ def test_parts_are_blocks_and_what_is_behind_the_last_tensor_with_rows():
     assert [part.graph.by_name[part.end].shape[2:] for part in head] == [(7, 7), ()]
 
 
-def test_stage_stays_in_one_piece_where_no_cut_is_clean():
-    graph = small_resnet()
-    for stage in split_segments(graph):
-        assert divide(graph, stage, set()) == [stage]
-
-
 def test_cut_point_that_a_kernel_spans_is_not_clean():
     graph = small_resnet()
     clean = clean_cuts(graph, [MI9.kernels(graph, "cpu")])

@@ -1,7 +1,7 @@
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError
-from stretch.planning.network.segments import cut_segment, join_kinds, split_segments
+from stretch.planning.network.segments import cut_segment, split_segments
 from tests.predictors.networks import Net
 
 
@@ -44,15 +44,6 @@ def test_meeting_points_out_of_order_are_refused(captured):
 def test_segment_that_ends_before_it_starts_is_refused(captured):
     with pytest.raises(StretchError, match="not after its start"):
         cut_segment(captured("resnet18").graph, "s", "avgpool", "maxpool")
-
-
-@pytest.mark.torch
-def test_concat_is_offered_only_where_dense_convolutions_read_the_trunk(captured):
-    segments = {s.name: s for s in split_segments(captured("mobilenet_v3_large").graph)}
-    # s1 starts with a depthwise convolution and an identity skip over its input.
-    assert not segments["s1"].dense_input
-    assert "concat" in join_kinds(segments["s1"], segments["s2"])
-    assert "concat" not in join_kinds(segments["stem"], segments["s1"])
 
 
 @pytest.mark.torch

@@ -6,7 +6,7 @@ from hypothesis import given
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from stretch.capture.trace import capture_traced
-from stretch.planning.network.trunk import MOST_SIDES, is_tap, trunk_of
+from stretch.planning.network.trunk import MOST_SIDES, trunk_of
 from tests.stretch.several import form, networks, shapes
 
 pytestmark = pytest.mark.torch
@@ -31,23 +31,6 @@ def test_every_operator_is_in_the_trunk_or_one_side_and_each_can_run_when_it_is_
     assert there == set(graph.by_name)
     assert sum(part.macs for part in parts) == graph.macs
     assert len(trunk.graph.inputs) == len(trunk.graph.outputs) == 1
-
-
-def test_network_of_one_input_and_output_is_its_own_trunk():
-    graph = OpGraph.build("net", [Op("input", "input", attrs={"shape": (1, 4)}), Op("a", "relu", ("input",))], "a")
-    assert trunk_of(graph).graph is graph
-    assert not trunk_of(graph).sides
-
-
-def test_backbone_of_a_pyramid_is_trunk_up_to_its_last_stage():
-    graph = graph_of("pyramid")
-    trunk = trunk_of(graph)
-    assert {"stages_0_2_2", "stages_1_2_2", "stages_2_2_2"} <= {op.name for op in trunk.graph.ops}
-    assert {op.name for op in trunk.graph.ops if is_tap(op)} == trunk.taps
-    assert {"stages_0_2_2", "stages_1_2_2"} <= trunk.taps
-    lateral = next(side for side in trunk.sides if "lateral_0" in side.by_name)
-    # it needs not wait for the stages behind what it reads
-    assert [op.name for op in lateral.inputs] == ["stages_0_2_2"]
 
 
 def test_smaller_tower_is_a_side_that_waits_for_nothing():

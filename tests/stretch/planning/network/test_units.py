@@ -2,7 +2,7 @@ import pytest
 
 from predictors.graph import Op, OpGraph
 from stretch.planning.network.segments import split_segments
-from stretch.planning.network.units import cut_points, feature_maps, find_blocks, regions
+from stretch.planning.network.units import cut_points, feature_maps, find_blocks
 
 
 def diamond():
@@ -20,14 +20,6 @@ def diamond():
     )
 
 
-def test_operator_inside_a_skip_is_no_cut_point():
-    assert cut_points(diamond()) == ["input", "a", "sum", "relu"]
-
-
-def test_region_holds_everything_between_its_cut_points():
-    assert [r.ops for r in regions(diamond())] == [("a",), ("b", "sum"), ("relu",)]
-
-
 def test_cut_points_are_exactly_the_operators_whose_removal_separates_output_from_input():
     graph = diamond()
     readers = {op.name: [o.name for o in graph.ops if op.name in o.inputs] for op in graph.ops}
@@ -43,12 +35,6 @@ def test_cut_points_are_exactly_the_operators_whose_removal_separates_output_fro
 
     separating = [op.name for op in graph.ops if op.name in (graph.input.name, graph.output) or not reaches(graph.input.name, op.name)]
     assert cut_points(graph) == separating
-
-
-@pytest.mark.torch
-def test_projection_block_is_the_entry_block_of_a_resnet_stage(captured):
-    segment = next(s for s in split_segments(captured("resnet18").graph) if s.name == "s2")
-    assert [b.removable for b in find_blocks(segment.graph)] == [False, True]
 
 
 @pytest.mark.torch
@@ -71,14 +57,6 @@ def test_convolution_chains_are_units_where_there_are_no_skips(captured):
     blocks = find_blocks(segment.graph)
     assert all(segment.graph.by_name[b.start].shape == segment.graph.by_name[b.end].shape for b in blocks if b.removable)
     assert any(b.removable for s in split_segments(captured("tiny_vgg").graph) for b in find_blocks(s.graph))
-
-
-@pytest.mark.torch
-def test_pooling_behind_the_last_block_belongs_to_no_block(captured):
-    segment = split_segments(captured("resnet18").graph)[-2]
-    assert segment.end == "avgpool"
-    assert segment.blocks[-1].removable
-    assert "avgpool" not in segment.blocks[-1].ops
 
 
 STATED = {"kernel": "copy", "variant": "permute", "in_channels": 1, "out_channels": 1, "groups": 1, "taps": 1, "pixels": 1, "weights": 0}

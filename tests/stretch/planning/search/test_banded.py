@@ -42,20 +42,6 @@ def test_exact_search_over_all_kinds_equals_brute_force(device, n_meet):
 
 
 @pytest.mark.representatives(1)
-@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "dsp"), ("cpu", "gpu", "dsp")])
-@pytest.mark.parametrize("stretched", [False, True])
-def test_timeline_of_a_mixed_design_says_what_the_search_said(processors, stretched):
-    graph, space = mixed("graph", processors=processors, stretched=stretched)
-    found = search_exact(space, round(0.97 * graph.macs), round(1.03 * graph.macs), 2)
-    run = timeline(graph, as_design(graph, found.segments(space.costs)), space.costs)
-    assert "rows" in kinds(found)
-    assert run.makespan_ms == pytest.approx(found.ms)
-    assert run.macs - run.repeated_macs == found.macs
-    assert run.params == found.params
-    assert stretched or (found.macs == graph.macs and run.params == graph.params)
-
-
-@pytest.mark.representatives(1)
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_every_banded_option_is_one_that_the_timeline_knows(processors):
     """Each option of a run, alone in a design of whole parts, costs the same on the timeline."""

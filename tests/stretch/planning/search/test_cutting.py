@@ -48,7 +48,6 @@ def test_stages_that_are_kept_are_in_no_stretched_segment():
     assert "stem" in names(cut)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n_meet", [0, 1, 2])
 @pytest.mark.parametrize("device", ["mi9", "pixel6"])
 def test_exact_search_over_cut_segments_equals_brute_force(device, n_meet):
@@ -63,7 +62,6 @@ def test_exact_search_over_cut_segments_equals_brute_force(device, n_meet):
     assert found.n_meet >= n_meet
 
 
-@pytest.mark.slow
 def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
     space, cut = spaces(("cpu", "gpu", "dsp"), True, min_width=0.5)
     macs = round(0.97 * GRAPH.macs), round(1.03 * GRAPH.macs)

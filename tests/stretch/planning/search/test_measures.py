@@ -11,7 +11,7 @@ from stretch.planning.search.exact import search_exact, search_least
 from stretch.planning.search.measures import LATENCY, MACS, Power, on_only, told_by, weighed
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
-from tests.stretch.planning.spaces import every_design, make_space, waiting
+from tests.stretch.planning.spaces import every_design, make_space
 
 GRAPH = small_resnet(blocks=(1, 1))
 LOW, HIGH = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
@@ -52,8 +52,3 @@ def test_profile_without_the_power_of_a_processor_is_refused_by_its_name():
 def without_power(processor):
     cores = {name: msgspec.structs.replace(each, power_w=None) for name, each in processor.core_sets.items()}
     return msgspec.structs.replace(processor, core_sets=cores)
-
-
-def test_power_of_waiting_is_none_where_the_profile_states_none():
-    assert set(Power.of(specified("mi9"), ("cpu", "gpu")).waiting.values()) == {0.0}
-    assert Power.of(waiting(), ("cpu", "gpu")).waiting == {"cpu": 0.4, "gpu": 0.3}

@@ -23,7 +23,6 @@ def spaces(name, processors=("cpu", "gpu"), **changes):
     return graph, space, merge_stages(graph, space)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n_meet", [0, 1, 2])
 @pytest.mark.parametrize("device", ["mi9", "pixel6"])
 def test_exact_search_over_merged_stages_equals_brute_force(device, n_meet):

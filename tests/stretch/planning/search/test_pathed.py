@@ -10,11 +10,10 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import cut_segment
-from stretch.planning.search.pathed import MOST_PATHS, path_ways
+from stretch.planning.search.pathed import path_ways
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
 from tests.predictors.specified import specified
-from tests.stretch.designs import whole
 from tests.stretch.planning.design.test_paths import conv, joined
 
 MI9 = specified("mi9")
@@ -49,13 +48,3 @@ def test_every_way_takes_what_the_timeline_says(kind, count):
             assert run.segments[0].ms == pytest.approx(ways.ms[space.holders.index(space.costs.host)][index])
             assert (run.macs, run.params) == (graph.macs, graph.params)
             assert ways.slowest_ms[index] == pytest.approx(max(b.ms + b.contention_ms for b in run.segments[0].branches))
-
-
-def test_segments_without_paths_or_with_too_many_have_no_such_ways():
-    line = joined(("a", "b"), "add", conv("a", "x"), conv("b", "a"))
-    segment = cut_segment(line, "s1", "x", "end")
-    assert path_ways(space_of(segment), segment) == []
-    many = joined([f"p{i}" for i in range(MOST_PATHS + 1)], "concat", *[conv(f"p{i}", "x") for i in range(MOST_PATHS + 1)])
-    segment = cut_segment(many, "s1", "x", "end")
-    assert path_ways(space_of(segment), segment) == []
-    assert whole(segment).join == "none"

@@ -3,7 +3,7 @@
 import pytest
 
 from predictors.errors import TightRule
-from stretch.planning.search.refusal import refusal, tightest
+from stretch.planning.search.refusal import tightest
 from stretch.planning.sentences import as_flag, as_key, error_spelled
 
 ALPHA, MACS = TightRule("alpha", 0.2, 0.676), TightRule("macs", (3.0, 4.0), (1.503, 4.0))
@@ -23,14 +23,3 @@ def test_one_rule_is_named_as_each_edge_writes_it(spelling, message, hint):
     assert found.hint == hint
     assert (found.rules, found.exit_code) == ((MACS,), 4)
     assert error.message.endswith("the tightest is `macs=(3, 4)`")
-
-
-def test_two_rules_give_way_together():
-    found = error_spelled(tightest("net", [ALPHA, MACS]), as_flag)
-    assert found.message == "no design of `net` meets the constraints; the tightest are --alpha 0.2 and --macs 3:4"
-    assert found.hint == "the nearest values with a design are --alpha 0.676 with --macs 1.503:4"
-
-
-def test_reason_may_be_another_than_that_rules_are_tight():
-    error = refusal("no design is fast", [ALPHA])
-    assert (error.message, error.hint) == ("no design is fast", "the nearest value with a design is `alpha=0.676`")

@@ -18,16 +18,6 @@ def test_trials_keep_to_the_rules_and_compute_about_as_much_as_their_segment():
         assert len(trial.stages(SPACE)) == trial.ways.span
 
 
-def test_every_segment_comes_once_before_any_comes_twice_and_no_way_comes_twice():
-    found = trials(SPACE, 3)
-    runs = [trial.stages(SPACE) for trial in found]
-    first = len(set(runs))
-    assert len(set(runs[:first])) == first < len(runs)
-    assert [len(run) for run in runs[:first]] == sorted(len(run) for run in runs[:first])
-    designs = {(trial.ways.design(trial.index, SPACE.costs)) for trial in found}
-    assert len(designs) == len(found)
-
-
 def test_first_way_of_a_segment_is_its_fastest():
     found = trials(SPACE, 1)
     for trial in found:

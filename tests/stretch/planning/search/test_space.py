@@ -20,7 +20,6 @@ def whole(segment):
     return SegmentDesign(segment.name, segment.start, segment.end, (BranchScale("cpu", segment.depth, segment.width),))
 
 
-@pytest.mark.slow
 @given(st.data(), st.sampled_from(["project", "sum"]))
 def test_option_costs_what_the_timeline_of_its_design_says(data, join):
     space = SPACES[join]
@@ -46,11 +45,6 @@ def test_every_subset_of_the_processors_may_run_a_segment():
         ("cpu",), ("gpu",), ("dsp",), ("cpu", "gpu"), ("cpu", "dsp"), ("gpu", "dsp"), ("cpu", "gpu", "dsp"),
     ]  # fmt: skip
     assert [o.processors for o in space.options[0]] == [("cpu",), ("gpu",), ("dsp",)]
-
-
-def test_host_holds_tensors_even_where_it_runs_no_branch():
-    space = make_space(GRAPH, processors=("gpu", "dsp"))
-    assert space.holders == ("cpu", "gpu", "dsp")
 
 
 def test_output_that_the_host_does_not_hold_has_to_go_there():

@@ -19,12 +19,3 @@ def test_grid_result_is_what_the_timeline_says():
     assert run.makespan_ms == pytest.approx(found.ms)
     assert run.macs == found.macs
     assert not found.optimal
-
-
-@pytest.mark.slow
-def test_segment_that_breaks_a_rule_stays_whole():
-    space = make_space(GRAPH, alpha=1e-6)
-    assert search_grid(space, *RANGE, 1) is None
-    found = search_grid(space, *RANGE, 0)
-    assert found.n_meet == 0
-    assert found.macs == GRAPH.macs

@@ -2,9 +2,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from predictors.join import Join  # noqa: E402 - torch may be missing
-from predictors.joins import joins  # noqa: E402
-from stretch.planning.design.scale import JOIN_CONV  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate.joins import fit_join, readout  # noqa: E402
 from stretch.transform.calibrate.pixels import rows_of  # noqa: E402
@@ -44,26 +41,6 @@ def test_join_is_least_squares_of_the_target_on_the_trunks(captured, join):
     wanted, expected = flat(torch.cat(target)), torch.cat(columns, 1)
     least, reached = (expected - wanted).square().mean(), (flat(got) - wanted).square().mean()
     assert least * (1 - 1e-6) <= reached < 1.001 * least
-
-
-def test_branches_whose_outputs_are_not_added_up_are_each_fitted_to_the_whole_trunk(captured, monkeypatch):
-    monkeypatch.setitem(joins._items, "each", Join("sum", convolves=True, whole=True))
-    found = captured("tiny_resnet")
-    design = cpu_and("gpu", found.graph, "each")
-    model = build(found, design)
-    part = next(s for s in design.segments if not s.whole)
-    segment = model.get_submodule(part.name)
-    width = found.graph.by_name[part.end].shape[1]
-    trunks = [images(200, b.width, seed=i) for i, b in enumerate(part.branches)]
-    target = images(200, width, seed=9)
-    with torch.no_grad():
-        fit_join(part, segment, trunks, target, 1e-9)
-        for branch, rows in zip(part.branches, trunks, strict=True):
-            conv = model.branch(part.name, branch.processor).get_submodule(JOIN_CONV)
-            columns = torch.cat([rows, torch.ones(200, 1)], 1).double()
-            expected = columns @ torch.linalg.lstsq(columns, target.double()).solution
-            least, reached = ((y - target).square().mean() for y in (expected, conv(rows[:, :, None, None])[:, :, 0, 0]))
-            assert least * (1 - 1e-6) <= reached < 1.001 * least
 
 
 def test_readout_finds_a_linear_map_and_its_intercept():

@@ -185,19 +185,6 @@ def test_concatenated_trunks_are_calibrated_and_have_an_error(captured):
         assert (model(fresh) - want).square().mean() < 0.5 * before
 
 
-@pytest.mark.slow
-def test_training_statistics_are_those_of_the_images(captured):
-    """Whoever trains on starts from the function that was fitted."""
-    found = captured("tiny_resnet")
-    model = build(found, halves(found.graph, "sum"))
-    x = torch.cat(images(found))
-    calibrate(model, found, [x])
-    with torch.inference_mode():
-        want = model(x)
-        got = model.train()(x)
-    assert float((got - want).square().sum() / want.square().sum()) < 0.01
-
-
 def test_more_images_than_memory_are_refused_with_a_number_that_fits(captured):
     found = captured("tiny_resnet")
     model = build(found, halves(found.graph, "sum"))
