@@ -1,11 +1,25 @@
-"""What a plan says of itself: figures beside each other, and how sure they are."""
+"""What a result says of a plan, as an answer, as JSON and beside others."""
 
+import json
+
+import msgspec
+import numpy as np
 import pytest
 
+from scheduler.simulate.clock import Clock
+from scheduler.simulate.scene import Scene
+from stretch.planning.answer import plain
 from stretch.planning.config import PlanConfig
-from stretch.planning.plan import plan
-from tests.predictors.networks import resnet50
+from stretch.planning.front_answer import front_answer
+from stretch.planning.pareto import front
+from stretch.planning.plan import Asked, plan
+from stretch.planning.search.controls import ranked_singles
+from stretch.planning.simulated import single_network
+from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
+from tests.stretch.planning.cost.measured import GRAPH, ON, made
+from tests.stretch.planning.spaces import LOOSE
+from tests.stretch.planning.test_pareto import REQUEST
 
 MI9 = specified("mi9")
 
@@ -37,3 +51,53 @@ def test_lossless_plan_has_the_original_as_its_rival(lossless):
     assert "sequential_same_macs" in lossless.predicted.probability_faster
     assert lossless.predicted.told == ["sequential_same_macs"]
     assert "sequential_same_macs" not in {rival.name for rival in lossless.recommendation.beatable}
+
+
+@pytest.fixture(scope="module")
+def result_of_answer():
+    return plan(small_resnet(), specified("mi9"), PlanConfig(**LOOSE))
+
+
+def test_answer_says_what_the_result_is(result_of_answer):
+    answer = result_of_answer.answer()
+    assert answer.predicted.makespan_ms == result_of_answer.run.makespan_ms
+    assert answer.predicted.speedup == pytest.approx(answer.predicted.best_single_ms / answer.predicted.makespan_ms)
+    assert answer.macs == sum(branch.macs for segment in answer.segments for branch in segment.branches)
+    ends = [segment.start_ms + segment.predicted_ms for segment in answer.segments]
+    assert [segment.start_ms for segment in answer.segments[1:]] == pytest.approx(ends[:-1])
+
+
+def test_numbers_of_arrays_become_plain_ones():
+    class Some(msgspec.Struct):
+        whole: int
+        share: float
+
+    found = plain(Some(np.int64(3), np.float64(0.5)))
+    assert found == {"whole": 3, "share": 0.5}
+    assert [type(value) for value in found.values()] == [int, float]
+
+
+@pytest.fixture(scope="module")
+def answer():
+    config = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
+    return front_answer(front(GRAPH, MI9, config, ("latency", "agreement"), 5, made()), {"search": 1.0})
+
+
+def test_it_is_json_and_says_where_numbers_come_from(answer):
+    told = json.loads(json.dumps(answer.to_json()))
+    assert told["source"] == "predicted"
+    assert told["pareto"] == ["latency", "agreement"]
+    assert told["sensitivity"]["held_back"] == ON.held_back
+    assert {row["accuracy"]["basis"] for row in told["designs"]} == {"sensitivity"}
+
+
+SIMULATED_GRAPH = small_resnet(96)
+
+
+def test_simulated_alone_a_whole_network_takes_its_time():
+    asked = Asked.of(SIMULATED_GRAPH, MI9, PlanConfig(processors=("cpu", "gpu", "dsp")))
+    for single in ranked_singles(SIMULATED_GRAPH, asked.costs, asked.config.processors):
+        network = single_network("n", SIMULATED_GRAPH, single, asked.costs)
+        assert {place.queue for place in network.placements.values()} == {single.processor.partition("[")[0]}
+        (ms,) = Clock(network, Scene()).run().latencies_ms
+        assert ms == pytest.approx(single.ms)

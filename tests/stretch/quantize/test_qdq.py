@@ -1,13 +1,23 @@
+"""Models in int8 and in half precision, folded, compared and replayed."""
+
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
+from scheduler.bundle.load import load_bundle
 from scheduler.formats.int8_edges import edges
-from stretch.quantize.compare import loss
+from scheduler.runtime.sequential import Sequential
+from stretch.quantize.compare import loss, top1_agreement
+from stretch.quantize.fold import fold_batch_norms
+from stretch.quantize.half import to_half
+from stretch.quantize.layers import layer_losses
 from stretch.quantize.qdq import quantise
-from stretch.quantize.replay import runner
+from stretch.quantize.replay import replay, runner
+from tests import onnx_runtime
 
 SHAPE = (1, 6, 8, 8)
 
@@ -66,3 +76,216 @@ def test_model_that_cannot_be_computed_is_one_sentence(model):
     with pytest.raises(StretchError, match="cannot be quantised") as error:
         quantise(broken, samples())
     assert "\n" not in error.value.message
+
+
+class Net:
+    """Nodes and weights of a small network, input x."""
+
+    def __init__(self, seed=0):
+        self.random = np.random.default_rng(seed)
+        self.nodes, self.weights = [], []
+
+    def weight(self, name, value):
+        self.weights.append(numpy_helper.from_array(np.asarray(value, np.float32), name))
+        return name
+
+    def conv(self, read, write, out, channels, kernel=3, group=1, bias=True):
+        reads = [read, self.weight(f"{write}.w", self.random.normal(size=(out, channels // group, kernel, kernel)))]
+        reads += [self.weight(f"{write}.b", self.random.normal(size=out))] if bias else []
+        self.nodes.append(helper.make_node("Conv", reads, [write], name=f"{write}/conv", group=group, pads=[kernel // 2] * 4))
+
+    def norm(self, read, write, channels, epsilon=1e-3):
+        values = {"scale": self.random.normal(size=channels), "shift": self.random.normal(size=channels)}
+        values |= {"mean": self.random.normal(size=channels), "var": self.random.uniform(0.2, 3, channels)}
+        names = [self.weight(f"{write}.{key}", value) for key, value in values.items()]
+        self.nodes.append(helper.make_node("BatchNormalization", [read, *names], [write], name=f"{write}/bn", epsilon=epsilon))
+
+    def model(self, shape, output, out_shape):
+        ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", shape), (output, out_shape))]
+        graph = helper.make_graph(self.nodes, "g", ends[:1], ends[1:], self.weights)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def compute(model, x):
+    return onnx_runtime.output(model.SerializeToString(), x)
+
+
+def same(model, folded, shape):
+    onnx.checker.check_model(folded)
+    x = np.random.default_rng(9).normal(size=shape).astype(np.float32)
+    expected = compute(model, x)
+    return np.allclose(compute(folded, x), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def kinds(model):
+    return [node.op_type for node in model.graph.node]
+
+
+@given(st.integers(0, 1000), st.sampled_from([1, 2, 4]), st.booleans(), st.sampled_from([1, 3]))
+def test_folded_convolution_computes_the_same(seed, group, bias, kernel):
+    net = Net(seed)
+    net.conv("x", "a", 8, 4, kernel, group, bias)
+    net.norm("a", "y", 8)
+    model = net.model([1, 4, 5, 5], "y", [1, 8, 5, 5])
+    folded = fold_batch_norms(model)
+    assert kinds(folded) == ["Conv"]
+    assert same(model, folded, (1, 4, 5, 5))
+
+
+def test_convolution_that_others_read_too_keeps_its_value():
+    net = Net()
+    net.conv("x", "a", 4, 4)
+    net.norm("a", "b", 4)
+    net.nodes.append(helper.make_node("Add", ["a", "b"], ["y"], name="add"))
+    model = net.model([1, 4, 5, 5], "y", [1, 4, 5, 5])
+    folded = fold_batch_norms(model)
+    assert kinds(folded) == ["Conv", "Conv", "Add"]
+    assert same(model, folded, (1, 4, 5, 5))
+
+
+def test_norm_before_anything_else_becomes_a_depthwise_convolution():
+    net = Net()
+    net.norm("x", "a", 4)
+    net.conv("a", "y", 6, 4)
+    model = net.model([1, 4, 5, 5], "y", [1, 6, 5, 5])
+    folded = fold_batch_norms(model)
+    assert kinds(folded) == ["Conv", "Conv"]
+    assert same(model, folded, (1, 4, 5, 5))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_norm_after_a_matrix_goes_into_it(bias):
+    net = Net()
+    reads = ["x", net.weight("w", net.random.normal(size=(5, 7)))] + ([net.weight("b", net.random.normal(size=5))] if bias else [])
+    net.nodes.append(helper.make_node("Gemm", reads, ["a"], name="fc", transB=1))
+    net.norm("a", "y", 5)
+    model = net.model([2, 7], "y", [2, 5])
+    folded = fold_batch_norms(model)
+    assert kinds(folded) == ["Gemm"]
+    assert same(model, folded, (2, 7))
+
+
+X = np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)
+
+
+def network(scale=1.0):
+    """Convolution, batch norm with a tiny variance, ReLU6, resize, padding."""
+    rng = np.random.default_rng(1)
+    weights = {
+        "w": rng.normal(0, 0.3 * scale, (4, 3, 3, 3)).astype(np.float32),
+        "g": np.ones(4, np.float32),
+        "b": np.zeros(4, np.float32),
+        "m": rng.normal(size=4).astype(np.float32),
+        "v": np.full(4, 1e-9, np.float32),
+        "lo": np.float32(0),
+        "hi": np.float32(6),
+        "s": np.array([1, 1, 2, 2], np.float32),
+        "p": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", "g", "b", "m", "v"], ["n"], name="norm", epsilon=1e-3),
+        helper.make_node("Clip", ["n", "lo", "hi"], ["r"], name="relu6"),
+        helper.make_node("Resize", ["r", "", "s"], ["u"], name="up", mode="nearest"),
+        helper.make_node("Pad", ["u", "p"], ["y"], name="pad"),
+    ]
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4, 14, 14)),
+    ]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def run(model):
+    return onnx_runtime.output(model.SerializeToString(), X)
+
+
+def test_half_precision_agrees_with_float_within_its_rounding():
+    expected = run(network())
+    got = run(to_half(network()))
+    assert got.dtype == np.float32
+    assert 0 < np.abs(got - expected).max() < 5e-3 * np.abs(expected).max()
+
+
+def test_weight_beyond_the_range_of_fp16_is_named():
+    with pytest.raises(StretchError, match=r"`.*` has values beyond 65504"):
+        to_half(network(scale=1e6))
+
+
+A = np.random.default_rng(0).normal(size=(1, 8, 4, 4)).astype(np.float32)
+
+
+def test_cosine_and_snr_are_those_of_all_pairs_as_one_vector():
+    b = A + 0.1
+    got = loss([(A[:, :3], b[:, :3]), (A[:, 3:], b[:, 3:])])
+    x, y = A.ravel().astype(float), b.ravel().astype(float)
+    assert got.cosine == pytest.approx(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
+    assert got.snr_db == pytest.approx(20 * np.log10(np.linalg.norm(x) / np.linalg.norm(x - y)))
+
+
+@given(st.floats(0.1, 10).filter(lambda factor: abs(factor - 1) > 0.2))
+def test_wrong_scale_is_too_much_although_the_cosine_is_one(factor):
+    got = loss([(A, A * np.float32(factor))])
+    assert got.cosine == pytest.approx(1, abs=1e-6)
+    assert got.exceeds(0.99)
+
+
+@pytest.mark.parametrize("bad", [np.full_like(A, np.nan), np.full_like(A, np.inf), np.zeros_like(A)])
+def test_results_without_a_number_or_without_content_exceed_any_bound(bad):
+    assert loss([(A, bad)]).exceeds(0.1)
+
+
+def test_top1_agreement_counts_images_with_the_same_best_class():
+    a, b = np.array([[1.0, 2.0, 0.0]]), np.array([[5.0, 2.0, 0.0]])
+    assert top1_agreement([(a, a), (a, a * 3), (a, b), (b, b)]) == 0.75
+
+
+SAMPLES = [np.random.default_rng(i).normal(size=(1, 3, 8, 8)).astype(np.float32) for i in range(8)]
+
+
+@pytest.fixture(scope="module")
+def model_of_layers(floats):
+    """The whole float network: three processors' convolutions, two joins and a head."""
+    return onnx.load(floats / "model.onnx")
+
+
+@pytest.fixture(scope="module")
+def int8_of_layers(model_of_layers):
+    return quantise(model_of_layers, SAMPLES)
+
+
+def test_spoilt_weights_show_first_in_their_own_layer(model_of_layers, int8_of_layers):
+    spoilt = onnx.ModelProto()
+    spoilt.CopyFrom(int8_of_layers)
+    tensor = next(
+        t for t in spoilt.graph.initializer if t.name.startswith("s1.dsp.w") and t.data_type == onnx.TensorProto.INT8 and len(t.dims) == 4
+    )
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:, ::-1].copy(), tensor.name))
+    losses = layer_losses(model_of_layers, spoilt, SAMPLES[:2])
+    assert losses["t0"].cosine > 0.99
+    assert losses["s1.cpu.y"].cosine > 0.99
+    assert losses["s1.dsp.y"].cosine < 0.9
+
+
+REPLAY_X = np.random.default_rng(3).normal(size=(1, 3, 8, 8)).astype(np.float32)
+
+
+def test_tensors_of_a_bundle_end_in_the_whole_models_output(floats):
+    bundle = load_bundle(floats)
+    tensors = replay(bundle.manifest, {s.name: runner(str(bundle.file(s.file))) for s in bundle.manifest.subgraphs}, REPLAY_X)
+    assert tensors.keys() == {tensor.name for tensor in bundle.manifest.tensors}
+    assert all(tensors[tensor.name].shape == tensor.shape for tensor in bundle.manifest.tensors)
+    assert np.allclose(tensors["y"], Sequential(floats / "model.onnx").run(REPLAY_X), atol=1e-4)
+
+
+def test_joins_lay_side_by_side_and_add(floats):
+    manifest = load_bundle(floats).manifest
+    runs = {
+        s.name: (lambda x, s=s: np.full(next(t.shape for t in manifest.tensors if t.name == s.output), hash(s.name) % 7, np.float32))
+        for s in manifest.subgraphs
+    }
+    tensors = replay(manifest, runs, REPLAY_X)
+    parts = [tensors[f"s1.{p}.y"] for p in ("cpu", "dsp", "gpu")]
+    assert np.array_equal(tensors["t1"], np.concatenate(parts, 1))
+    assert np.array_equal(tensors["t2"], tensors["s2.cpu.y"] + tensors["s2.dsp.y"] + tensors["s2.gpu.y"])

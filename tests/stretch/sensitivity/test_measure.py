@@ -1,23 +1,25 @@
-"""Single segments and whole designs beside the original, on small networks."""
+"""Sensitivity that is measured on images, and what a planner does with it."""
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
-from predictors.errors import UsageError  # noqa: E402 - torch may be missing
+from predictors.errors import UsageError  # noqa: E402
 from stretch.evaluation.agreement import compare  # noqa: E402
 from stretch.planning.choose import stretched_space  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.plan import Asked  # noqa: E402
+from stretch.planning.cost.accuracy_file import load_accuracy, save_accuracy  # noqa: E402
+from stretch.planning.plan import Asked, plan  # noqa: E402
 from stretch.planning.search.sampling import random_designs  # noqa: E402
+from stretch.sensitivity import source  # noqa: E402
 from stretch.sensitivity.measure import measure, measure_design  # noqa: E402
+from stretch.sensitivity.source import plannable, sensitivity_of  # noqa: E402
 from stretch.stages.network import read_network  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import calibrate  # noqa: E402
 from tests.predictors.specified import specified  # noqa: E402
-
-pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +62,29 @@ def test_network_of_which_nothing_may_be_stretched_is_refused(network, space):
     none = stretched_space(network.graph, asked.config, asked.costs, asked.stages, merged=True)
     with pytest.raises(UsageError, match="nothing to measure"):
         measure(network.captured, none, images(16, 0), images(12, 1), 1.0)
+
+
+LOOSE = {"processors": ("cpu", "gpu"), "alpha": 1e3, "beta": 1e3, "balance": 0.01, "macs": (0.8, 1.2)}
+
+
+@pytest.mark.parametrize(
+    ("request_", "can"),
+    [({}, True), ({"lossless": True}, False), ({"join": "concat"}, False), ({"strategy": "grid"}, False), ({"kinds": ("rows",)}, False)],
+)
+def test_only_stretched_designs_of_the_exact_search_are_chosen_by_what_they_lose(request_, can):
+    assert plannable(PlanConfig(**request_)) == can
+
+
+def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "FITTED", 16)
+    monkeypatch.setattr(source, "HELD_BACK", 8)
+    network = read_network("tiny_resnet", weights="none")
+    found = sensitivity_of(network.captured, specified("pixel6"), PlanConfig(**LOOSE), images(20, 0), images(12, 1), 0.0)
+    assert (found.model, found.join) == ("tiny_resnet", "project")
+    assert (found.on.images, found.on.held_back, found.on.device) == (16, 8, specified("pixel6").id)
+    assert not found.on.complete
+    assert len(found.on.weights) == len(found.on.pictures) == 64
+    save_accuracy(tmp_path / "sensitivity.json", found)
+    assert load_accuracy(tmp_path / "sensitivity.json", "tiny_resnet") == found
+    planned = plan(network.graph, specified("pixel6"), PlanConfig(**LOOSE), found)
+    assert planned.accuracy == found.answer(network.graph, planned.design)

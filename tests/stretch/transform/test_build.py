@@ -1,3 +1,5 @@
+"""Building a design as a network that keeps the original's weights."""
+
 import copy
 
 import pytest
@@ -5,7 +7,9 @@ import pytest
 from tests.effort import examples
 
 torch = pytest.importorskip("torch")
-from hypothesis import given, settings  # noqa: E402 - torch may be missing
+pytestmark = pytest.mark.torch
+
+from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from stretch.capture import capture  # noqa: E402
@@ -14,11 +18,10 @@ from stretch.planning.design.depth import drop_units  # noqa: E402
 from stretch.planning.design.scale import scale_branch, scaled_branches, scaled_graph  # noqa: E402
 from stretch.planning.design.widths import legal_widths, partitions  # noqa: E402
 from stretch.planning.network.segments import split_segments  # noqa: E402
-from stretch.transform import Branch, build  # noqa: E402
+from stretch.transform import Branch, BranchedModel, build  # noqa: E402
+from stretch.transform.model import op_weights  # noqa: E402
 from stretch.transform.width import Trunk, choose_units, importance, inherit, kept_channels  # noqa: E402
 from tests.stretch.designs import cpu_and, identity_design, random_designs, whole, with_rewrites  # noqa: E402
-
-pytestmark = pytest.mark.torch
 
 TINY = ["tiny_resnet", "tiny_mobilenet", "tiny_regnet", "tiny_vgg", "tiny_efficientnet"]
 
@@ -247,3 +250,31 @@ def test_trunks_of_several_parts_scale_at_every_depth(data):
     with torch.inference_mode():
         same = build(found, identity_design(found.graph))(image(found))
         assert torch.equal(same, found.module(image(found)))
+
+
+def test_weights_by_operator_have_the_shapes_of_the_graph(captured):
+    graph = captured("tiny_mobilenet").graph
+    model = BranchedModel(graph, identity_design(graph))
+    weights = op_weights(model)
+    for op in model.graph.ops:
+        assert {k: tuple(v.shape) for k, v in weights.get(op.name, {}).items()} == model.graph.op_weights(op)
+
+
+def test_only_tensors_that_are_still_read_are_kept(captured):
+    graph = captured("tiny_resnet").graph
+    branch = BranchedModel(graph, identity_design(graph)).branch("s1", "cpu")
+    freed = [name for _, _, done in branch.steps for name in done]
+    assert len(freed) == len(set(freed))
+    assert set(freed) == {name for _, inputs, _ in branch.steps for name in inputs} - {*branch.results}
+
+
+def test_channels_that_stand_for_the_same_original_share_it():
+    trunk = Trunk.of(torch.tensor([0, 1, 1, 2, 1]))
+    assert trunk.share.tolist() == pytest.approx([1, 1 / 3, 1 / 3, 1, 1 / 3])
+
+
+def test_shares_of_every_original_channel_add_up_to_one():
+    index = torch.randint(0, 20, (100,), generator=torch.Generator().manual_seed(0))
+    trunk = Trunk.of(index)
+    sums = torch.zeros(20).index_add_(0, trunk.index, trunk.share)
+    assert sums[index.unique()].tolist() == pytest.approx([1.0] * len(index.unique()))

@@ -1,18 +1,28 @@
+"""Functions of elements in ONNX files against ONNX Runtime, also where several nodes are one of torch."""
+
+from math import pi, sqrt
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch.nn.functional as F
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from torch import nn
 
 from predictors.errors import StretchError
+from stretch.models.builder import Builder
 from stretch.models.onnx import read_module
+from stretch.models.onnx.folding import UNSCALED, added, gated, multiplied, times
+from stretch.models.onnx.site import Site
 from tests.scheduler.formats.onnx.shapes.oracle import Case
-from tests.stretch.models.onnx.graphs import computed, net
+from tests.stretch.models.onnx.graphs import computed, functions, net
 from tests.stretch.models.onnx.oracle import agrees, random, save
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
+
 
 X = (1, 4, 3, 2)
 PLAIN = (
@@ -173,3 +183,179 @@ def test_element_function_that_torch_has_not_is_refused(tmp_path, case, reason):
     path = save(tmp_path / "m.onnx", case)
     with pytest.raises(StretchError, match=reason):
         read_module(path)
+
+
+NUMBERS = {
+    name: np.float32(value)
+    for name, value in {
+        "0": 0,
+        "1": 1,
+        "3": 3,
+        "6": 6,
+        "half": 0.5,
+        "sixth": 1 / 6,
+        "root2": sqrt(2),
+        "inverse": 1 / sqrt(2),
+        "cubic": 0.044715,
+        "rootpi": sqrt(2 / pi),
+        "8": 8,
+    }.items()
+}
+
+
+def nodes(*lines):
+    """Nodes written as `result = Operator first second …`."""
+    made = []
+    for line in lines:
+        result, _, call = line.partition(" = ")
+        kind, *reads = call.split()
+        attrs = {"alpha": 1 / 6, "beta": 0.5} if kind == "HardSigmoid" else {}
+        made.append(helper.make_node(kind, reads, [result], **attrs))
+    return made
+
+
+WRITTEN = {
+    "silu": [("g = Sigmoid x", "y = Mul x g"), ("g = Sigmoid x", "y = Mul g x")],
+    "hardswish": [
+        ("g = HardSigmoid x", "y = Mul x g"),
+        ("a = Add x 3", "c = Clip a 0 6", "d = Div c 6", "y = Mul x d"),
+        ("a = Add 3 x", "c = Clip a 0 6", "m = Mul x c", "y = Div m 6"),
+        ("a = Add x 3", "c = Clip a 0 6", "m = Mul c x", "y = Mul sixth m"),
+    ],
+    "hardsigmoid": [("a = Add x 3", "c = Clip a 0 6", "y = Div c 6"), ("a = Add x 3", "c = Clip a 0 6", "y = Mul c sixth")],
+    "mish": [("s = Softplus x", "t = Tanh s", "y = Mul x t")],
+    "gelu": [
+        ("d = Div x root2", "e = Erf d", "a = Add e 1", "m = Mul x a", "y = Mul m half"),
+        ("d = Mul x inverse", "e = Erf d", "a = Add 1 e", "h = Mul half x", "y = Mul h a"),
+        ("d = Div x root2", "e = Erf d", "a = Add e 1", "h = Mul a half", "y = Mul x h"),
+        ("p = Pow x 3", "c = Mul p cubic", "s = Add x c", "r = Mul s rootpi", "t = Tanh r", "a = Add t 1", "h = Mul x half", "y = Mul h a"),
+    ],
+}
+
+CASES = [(name, lines) for name, ways in WRITTEN.items() for lines in ways]
+
+
+@pytest.mark.parametrize(("name", "lines"), CASES, ids=lambda part: part if isinstance(part, str) else " ".join(part))
+def test_activation_is_found_however_it_is_written(tmp_path, name, lines):
+    model = net(*nodes(*lines), stored=NUMBERS)
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    assert functions(read_module(tmp_path / "m.onnx")) == [name]
+    x = random((1, 4, 5, 3), scale=3)
+    [want] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(computed(tmp_path / "m.onnx", x), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("g = Sigmoid x", "r = Relu x", "y = Mul r g"),
+        ("a = Add x 3", "c = Clip a 0 6", "m = Mul x c", "y = Div m 3"),
+        ("a = Add x 6", "c = Clip a 0 6", "m = Mul x c", "y = Div m 6"),
+        ("a = Add x 3", "c = Clip a 0 8", "m = Mul x c", "y = Div m 6"),
+        ("d = Mul x 3", "e = Erf d", "a = Add e 1", "m = Mul x a", "y = Mul m half"),
+        ("d = Div x root2", "e = Erf d", "a = Add e 3", "m = Mul x a", "y = Mul m half"),
+        ("p = Pow x 6", "c = Mul p cubic", "s = Add x c", "r = Mul s rootpi", "t = Tanh r", "a = Add t 1", "h = Mul x half", "y = Mul h a"),
+        ("s = Sigmoid x", "t = Tanh s", "y = Mul x t"),
+    ],
+    ids=" ".join,
+)
+def test_nodes_that_are_nearly_an_activation_stay_what_they_are(tmp_path, lines):
+    model = net(*nodes(*lines), stored=NUMBERS)
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    assert len(functions(read_module(tmp_path / "m.onnx"))) == len(lines)
+    x = random((1, 4, 5, 3))
+    [want] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(computed(tmp_path / "m.onnx", x), want, rtol=1e-4, atol=1e-4)
+
+
+def test_node_within_an_activation_may_be_read_by_others(tmp_path):
+    model = net(*nodes("g = Sigmoid x", "s = Mul x g", "y = Add s g"), stored=NUMBERS)
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    assert functions(read_module(tmp_path / "m.onnx")) == ["sigmoid", "silu", "add"]
+
+
+ROUNDING_X = (1, 4, 5, 3)
+
+
+def rounded(tmp_path, zero, scale, *before):
+    """The module of a file that rounds what `before` makes of `x`, `t`, or `x` itself."""
+    nodes = [
+        *before,
+        helper.make_node("QuantizeLinear", ["t" if before else "x", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["r"]),
+        helper.make_node("Tanh", ["r"], ["y"]),
+    ]
+    onnx.save(net(*nodes, stored={"scale": np.float32(scale), "zero": zero}, shape=ROUNDING_X), str(tmp_path / "m.onnx"))
+    return functions(read_module(tmp_path / "m.onnx"))
+
+
+SIN = helper.make_node("Sin", ["x"], ["t"])
+
+
+@pytest.mark.parametrize("zero", [np.uint8(0), np.int8(-128)])
+def test_range_from_zero_on_is_a_rectifier(tmp_path, zero):
+    assert rounded(tmp_path, zero, 0.01, SIN) == ["sin", "relu", "tanh"]
+    assert rounded(tmp_path, zero, 6 / 255, SIN) == ["sin", "relu6", "tanh"]
+
+
+def test_rounding_changes_numbers_by_less_than_a_step(tmp_path):
+    rounded(tmp_path, np.uint8(128), 0.05)
+    x = random(ROUNDING_X)
+    got = computed(tmp_path / "m.onnx", x)
+    np.testing.assert_allclose(got, np.tanh(x), rtol=1e-5, atol=1e-6)
+
+
+SHAPES = {nn.Linear: (2, 3), nn.Conv2d: (2, 3, 4, 4), nn.Conv1d: (2, 3, 4)}
+
+
+def product(kind, *, bias=False, unscaled=True):
+    """A layer that reads the input of a network, its site, and what both are made with."""
+    builder = Builder(SHAPES[kind])
+    layer = nn.Linear(3, 5, bias) if kind is nn.Linear else kind(3, 5, 3, padding=1, bias=bias)
+    x = builder.module(layer, builder.input, "layer")
+    x.meta[UNSCALED] = unscaled
+    return Site([], "Op", "op", {}, 1, 17, builder), x
+
+
+def given_by(site, x, kind):
+    """What the layer gives."""
+    with torch.no_grad():
+        return site.builder.behind(x)(torch.from_numpy(random(SHAPES[kind]))).numpy()
+
+
+def numbers_for(kind):
+    """Five numbers, one for each channel."""
+    return random((5,), 3) if kind is nn.Linear else random((5, *(1,) * (len(SHAPES[kind]) - 2)), 3)
+
+
+def run(site, found, kind):
+    with torch.no_grad():
+        return site.builder.finish(found, "Network")(torch.from_numpy(random(SHAPES[kind]))).numpy()
+
+
+def test_other_layers_and_numbers_stay_as_they_are():
+    site, x = product(nn.Conv2d, unscaled=False)
+    assert multiplied(site, x, numbers_for(nn.Conv2d)) is None
+    assert added(site, x, numbers_for(nn.Conv2d)) is None
+    site, x = product(nn.Conv2d)
+    assert multiplied(site, x, random((4, 4))) is None
+    assert multiplied(site, x, random((2, 5, 1, 1))) is None
+    assert added(site, x, random((4,))) is None
+    assert multiplied(site, site.builder.input, np.float32(2).reshape(())) is None
+
+
+def test_any_tensor_is_scaled():
+    for factor in (np.float32(0.5).reshape(()), random((5,))):
+        site, x = product(nn.Linear, unscaled=False)
+        want = given_by(site, x, nn.Linear)
+        assert times(site, x, np.ones((), np.float32)) is x
+        np.testing.assert_allclose(run(site, times(site, x, factor), nn.Linear), want * factor, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("gate", "function"), [(torch.sigmoid, F.silu), (F.hardsigmoid, F.hardswish), (torch.tanh, None)])
+def test_product_with_a_gate_is_what_torch_calls_it(gate, function):
+    builder = Builder((2, 3))
+    node = builder.call(gate, builder.input)
+    assert gated(builder.input, node) is function
+    assert gated(node, builder.input) is None
+    assert gated(builder.call(torch.neg, builder.input), node) is None

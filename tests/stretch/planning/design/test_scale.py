@@ -1,8 +1,14 @@
+"""A design scales its graph: depth, width and channels of each branch."""
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.depth import drop_units
 from stretch.planning.design.scale import scaled_graph
+from stretch.planning.design.widths import partitions, scaled_units
 from stretch.planning.network.segments import split_segments
 from tests.stretch.designs import identity_design, whole
 
@@ -52,3 +58,43 @@ def test_design_that_does_not_fit_is_refused_naming_the_segment(captured, change
     with pytest.raises(StretchError, match=reason) as caught:
         scaled_graph(graph, BranchDesign(graph.name, "test", tuple(parts.values())))
     assert "s1" in caught.value.message
+
+
+@pytest.mark.torch
+def test_depth_of_merged_stages_shrinks_evenly(captured):
+    segment = split_segments(captured("resnet50").graph, ["layer3_5_relu_2", "avgpool"])[1]
+    kept = {op.name.split("_")[0] + "_" + op.name.split("_")[1] for op in drop_units(segment, 7).ops if op.kind == "conv"}
+    assert kept == {*(f"layer1_{i}" for i in range(2)), *(f"layer2_{i}" for i in range(2)), *(f"layer3_{i}" for i in range(3))}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("depth", [0, 5])
+def test_depth_out_of_range_is_refused_with_the_range(captured, depth):
+    segment = next(s for s in split_segments(captured("resnet50").graph) if s.name == "s2")
+    with pytest.raises(StretchError, match=f"cannot have depth {depth}") as caught:
+        drop_units(segment, depth)
+    assert "1 to 4" in caught.value.hint
+
+
+@given(st.integers(1, 512), st.sampled_from([1, 2, 8, 24]), st.floats(0.05, 2.0), st.sampled_from([1, 4, 8, 16, 32]))
+def test_scaled_channels_are_a_multiple_of_the_slice_unless_too_few(units, per, ratio, align):
+    kept = scaled_units(units, per, ratio, align)
+    assert kept >= 1
+    if ratio == 1:
+        assert kept == units
+    elif units * ratio * per >= align * per:
+        assert kept * per % align == 0
+
+
+@given(st.integers(1, 300).map(lambda n: n * 4), st.lists(st.integers(1, 400), min_size=1, max_size=3), st.sampled_from([1, 4, 8]))
+def test_partitions_add_up_and_leave_nobody_out(width, widths, align):
+    shares = partitions(width, widths, align)
+    assert sum(shares) == width
+    assert min(shares) > 0
+
+
+@given(st.integers(3, 64), st.lists(st.integers(1, 400), min_size=2, max_size=3))
+def test_partitions_are_less_than_a_channel_off_their_proportion_unless_that_is_none(width, widths):
+    exact = [width * each / sum(widths) for each in widths]
+    if min(exact) >= 1:
+        assert all(abs(share - part) < 1 for share, part in zip(partitions(width, widths, 1), exact, strict=True))
