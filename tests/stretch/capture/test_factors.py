@@ -73,15 +73,6 @@ def test_cut_within_a_head_or_of_pixels_is_none():
     assert heads.cut(0, 1, 3) is None
 
 
-def test_axes_in_order_are_those_of_a_map_that_lies_as_it_is_seen():
-    axes = map_axes((1, 12, 2, 6)).reshaped((1, 3, 4, 2, 6))
-    assert axes is not None
-    ordered = axes.permuted((0, 2, 1, 4, 3)).in_order()
-    assert ordered.axes == (
-        (), (Factor("channel", 4, 3),), (Factor("channel", 3, 1),), (Factor("pixel", 6, 2),), (Factor("pixel", 2, 1),)
-    )  # fmt: skip
-
-
 def test_factors_of_one_size_come_in_pairs():
     twelve, parts = (Factor("pixel", 12, 1),), (Factor("pixel", 3, 1), Factor("pixel", 4, 3))
     pairs = common(twelve, parts)

@@ -1,6 +1,6 @@
 """What a network returns, in its own structure."""
 
-from collections import OrderedDict, defaultdict, namedtuple
+from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from predictors.errors import StretchError, UsageError  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.capture.results import differences  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
-from stretch.capture.structure import Result, Returned, keyed, leaves, rebuilt, tensors  # noqa: E402
+from stretch.capture.structure import keyed, leaves, rebuilt, tensors  # noqa: E402
 from stretch.operators.lowerings import make_module  # noqa: E402
 
 Pair = namedtuple("Pair", "first second")
@@ -148,28 +148,6 @@ def test_a_structure_of_its_own_leaves_is_equal_and_of_the_same_kinds(structure)
     again = rebuilt(structure, iter([leaf for _, leaf in leaves(structure)]))
     assert again == structure
     assert type(again) is type(structure)
-
-
-@given(STRUCTURES)
-def test_each_leaf_has_a_name_of_its_own_and_its_place(structure):
-    names = [name for name, _ in keyed(structure)]
-    assert len(set(names)) == len(names)
-    marked = rebuilt(structure, iter(names))
-    assert [leaf for _, leaf in leaves(marked)] == names
-
-
-def test_kinds_that_know_more_than_their_content_are_kept():
-    found = rebuilt(defaultdict(list, a=1), iter([2]))
-    assert found == {"a": 2}
-    assert found.default_factory is list
-
-
-def test_template_is_filled_with_values_and_keeps_what_is_no_result():
-    returned = Returned({"out": Result("conv", "out"), "again": Result("conv", "again"), "word": "x", "none": None})
-    assert returned.filled({"conv": 7}) == {"out": 7, "again": 7, "word": "x", "none": None}
-    assert returned.keys(("conv",)) == ("out",)
-    assert not returned.plain
-    assert Returned(Result("conv", "output")).filled({"conv": 7}) == 7
 
 
 def test_structure_that_holds_itself_is_refused():

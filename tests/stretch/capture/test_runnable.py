@@ -142,6 +142,7 @@ def computed(module, shape):
     return [f":{op.attrs['variant']}" if op.kind == "opaque" else op.kind for op in captured.graph.ops[1:]]
 
 
+@pytest.mark.representatives(40)
 @pytest.mark.parametrize(
     ("function", "shape", "shapes", "kinds"),
     [

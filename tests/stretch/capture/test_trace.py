@@ -145,19 +145,6 @@ def test_tensor_changed_in_place_is_read_as_it_is_then():
         torch.testing.assert_close(branch(x), module(x))
 
 
-def test_submodule_called_like_a_method_of_modules_is_renamed():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.block = nn.ModuleDict({"one": nn.Conv2d(3, 4, 1)})
-            self.block_ = nn.ReLU()
-
-        def forward(self, x):
-            return self.block_(self.block["one"](x))
-
-    assert not [op.name for op in capture(Net(), (1, 3, 8, 8)).graph.ops if hasattr(nn.Module, op.name)]
-
-
 class Shared(nn.Module):
     def __init__(self):
         super().__init__()
@@ -232,18 +219,6 @@ class Switched(nn.Module):
 
 def program(enabled):
     return torch.export.export(Switched(enabled), (torch.ones(3, 3),), strict=False)
-
-
-def test_parts_under_switches_become_part_of_the_network():
-    exported = program(enabled=False)
-    inline(exported)
-    names = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
-    assert names
-    assert all(name.startswith("aten.") for name in names)
-    assert not [node for node in exported.graph.nodes if node.op == "get_attr"]
-    x = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
-    (got,) = torch.fx.Interpreter(exported.graph_module).run(x)
-    assert torch.allclose(got, Switched(False)(x))
 
 
 def test_part_in_another_precision_stays_a_part():

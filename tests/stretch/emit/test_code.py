@@ -31,18 +31,6 @@ from tests.stretch.export.test_onnx import operators  # noqa: E402
 from tests.stretch.several import FORMS, form  # noqa: E402
 from tests.stretch.stages.test_reopen import NETWORKS  # noqa: E402
 
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.from_regex(r"[a-z0-9_ .,:>*-]{0,9}", fullmatch=True),
-    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.tuples(inner, inner),
-    max_leaves=8,
-)
-
-
-@pytest.mark.slow
-@given(value=plain)
-def test_literal_is_python_that_gives_the_value(value):
-    assert eval(literal(value)) == value
-
 
 @pytest.mark.parametrize("value", ["it's", 'a"b', "{0}", "back\\slash", "two\nlines", object(), {"a": 1}, 1j])
 def test_what_could_end_a_word_or_stand_for_a_tensor_is_no_literal(value):
@@ -92,31 +80,6 @@ def test_class_of_every_operator_computes_what_its_torch_module_computes(op, see
     x = torch.randn(shape) * 4
     with torch.inference_mode():
         torch.testing.assert_close(net(x), module(*[x] * len(op.inputs)), rtol=1e-5, atol=1e-5)
-
-
-class Crossing(nn.Module):
-    """Tensors that are read late and twice, sums in products, and what is passed on."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.drop = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, padding=1), nn.Identity()
-
-    def forward(self, x):
-        a = self.a(x)
-        early = F.relu(a)
-        b = self.drop(self.b(early))
-        c = (b + early + 1.5) * 0.5
-        return torch.cat([c, a * (c + a), self.drop(b)], dim=1)[:, 2:9]
-
-
-def test_tensors_that_are_read_late_twice_or_passed_on_keep_their_values():
-    captured = capture(Crossing(), (2, 3, 6, 6), "crossing")
-    written = write_class("Crossing", captured.graph, "Crossing.")
-    net = made(written)
-    net.load_state_dict({written.key(op, key): value for op, own in captured.weights.items() for key, value in own.items()})
-    x = torch.randn(2, 3, 6, 6)
-    with torch.inference_mode():
-        torch.testing.assert_close(net(x), captured.module(x))
 
 
 def test_input_that_nothing_reads_is_still_taken():

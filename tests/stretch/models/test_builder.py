@@ -5,17 +5,14 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from predictors.errors import StretchError
 from stretch.models.builder import Builder
 from stretch.models.sampling import MAX_SIDE, between
-from stretch.models.windows import convolved, max_pooled, mean_pooled, nonnegative, padded, unpadded
-from stretch.operators.convolution import PaddedConv2d
-from stretch.operators.pooling import PaddedPool
+from stretch.models.windows import convolved, nonnegative, padded, unpadded
 
 pytestmark = pytest.mark.torch
 
@@ -53,54 +50,6 @@ def test_nested_names_never_hide_what_torch_needs(name):
 
 
 SHAPE = (1, 3, 7, 6)
-SIDES = st.tuples(st.integers(0, 2), st.integers(0, 2))
-
-
-def image():
-    return torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
-
-
-def run(builder, node):
-    """What a network computes for the image, and its modules."""
-    made = builder.finish(node, "Net")
-    with torch.no_grad():
-        return made(image()), [type(part) for part in made.children()]
-
-
-def around(x, before, behind, value):
-    return F.pad(x, (before[1], behind[1], before[0], behind[0]), value=value)
-
-
-@given(SIDES, SIDES, SIDES, SIDES, st.integers(1, 3), st.integers(1, 3))
-def test_padding_before_a_convolution_and_its_own_are_one(outer, beyond, before, behind, stride, kernel):
-    weight = np.random.default_rng(1).normal(size=(4, 3, kernel, 2)).astype(np.float32)
-    b = Builder(SHAPE)
-    x = padded(b, b.input, outer, beyond)
-    node = convolved(b, x, weight, None, stride=(stride, 1), dilation=(1, 1), groups=1, before=before, behind=behind, name="conv")
-    got, kinds = run(b, node)
-    whole = around(around(image(), outer, beyond, 0.0), before, behind, 0.0)
-    want = F.conv2d(whole, torch.from_numpy(weight), stride=(stride, 1))
-    assert kinds in ([nn.Conv2d], [PaddedConv2d])
-    assert got.shape == want.shape
-    assert (got - want).abs().max() <= 1e-4 * max(1.0, float(want.abs().max()))
-
-
-@given(SIDES, SIDES, st.integers(1, 3), st.integers(1, 4), st.booleans())
-def test_pools_with_any_padding_are_those_of_the_padded_image(before, behind, stride, kernel, largest):
-    # a window of padding alone has neither a largest element nor a mean
-    assume(max(*before, *behind) < kernel)
-    b = Builder(SHAPE)
-    common = {"kernel": (kernel, kernel), "stride": (stride, stride), "before": before, "behind": behind, "name": "pool"}
-    if largest:
-        node = max_pooled(b, b.input, dilation=(1, 1), **common)
-        want = F.max_pool2d(around(image(), before, behind, -inf), kernel, stride)
-    else:
-        node = mean_pooled(b, b.input, counted=True, **common)
-        want = F.avg_pool2d(around(image(), before, behind, 0.0), kernel, stride)
-    got, kinds = run(b, node)
-    assert kinds in ([nn.MaxPool2d], [nn.AvgPool2d], [PaddedPool])
-    assert got.shape == want.shape
-    assert (got - want).abs().max() <= 1e-4
 
 
 def test_groups_that_do_not_fit_are_refused():

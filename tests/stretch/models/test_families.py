@@ -12,7 +12,6 @@ from stretch.capture import capture
 from stretch.models import load_model, model_names
 from stretch.models.detection import DetectionFamily, RawDetector, RawProposals
 from stretch.models.families import families
-from stretch.models.names import quick_names
 from stretch.models.segmentation import SegmentationFamily
 from stretch.models.timm import TimmFamily
 from stretch.models.tiny import TinyFamily
@@ -20,8 +19,6 @@ from stretch.models.torchvision import TorchvisionFamily
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
-
-from stretch.models.cifar import CifarFamily  # noqa: E402
 
 
 def test_second_family_of_a_name_is_refused():
@@ -49,12 +46,6 @@ def test_model_brings_no_library_that_it_is_not_made_of(name, absent):
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("name", "millions"), [("resnet20_cifar10", 0.27), ("resnet56_cifar10", 0.86), ("resnet110_cifar10", 1.7)])
-def test_parameters_are_those_of_the_paper(name, millions):
-    module = CifarFamily().build(name)
-    assert sum(p.numel() for p in module.parameters()) / 1e6 == pytest.approx(millions, rel=0.03)
-
-
 NAMES = DetectionFamily().names()
 
 
@@ -62,7 +53,7 @@ def test_names_are_those_of_torchvision():
     assert torchvision.models.list_models(module=torchvision.models.detection) == NAMES
 
 
-@pytest.mark.representatives(11)
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_detector_is_built_and_says_what_is_left_out(name):
     with torch.device("meta"):
@@ -155,11 +146,6 @@ def test_default_weights_in_the_hub_folder_are_used_without_a_network(tmp_path, 
     assert (model.weights_source, model.warnings) == ("default", [])
     assert model.weights_detail == f"torchvision {weights}"
     assert torch.equal(model.module.classifier[0].weight, parent.classifier[0].weight)
-
-
-@pytest.mark.parametrize(("start", "found"), [("tiny_v", ["tiny_vgg"]), ("timm:resnet10t", ["timm:resnet10t"]), ("none such", [])])
-def test_only_names_that_start_so_are_given(start, found):
-    assert quick_names(start) == found
 
 
 def test_nothing_heavy_is_imported():

@@ -15,9 +15,8 @@ from safetensors.torch import save_file
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from stretch.models import load_model
-from stretch.models.builder import Builder
 from stretch.models.download import check_host, read_weights, trained_weights_file
-from stretch.models.ends import Size, Stated, by_name, finished, named_ends, settled
+from stretch.models.ends import Size, Stated, by_name, named_ends, settled
 
 pytestmark = pytest.mark.torch
 
@@ -376,23 +375,6 @@ def test_shapes_are_asked_for_by_the_names_of_the_file_or_of_the_arguments():
         assert settled(PATH, ends, {name: (5, 3, 9)}) == {"a_0": (5, 3, 9), "b": (5, 4)}
     assert settled(PATH, ends[1:], {"b": (2, 4)}) == settled(PATH, ends[1:], (2, 4)) == {"b": (2, 4)}
     assert settled(PATH, stating(("x", None)), (2, 4)) == {"x": (2, 4)}
-
-
-def test_file_without_inputs_or_results_of_them_is_refused():
-    with pytest.raises(StretchError, match=r"net.onnx has no input"):
-        named_ends(PATH, [])
-    ends = stating(("x", [Size(1)]))
-    builder = Builder(settled(PATH, ends, None))
-    with pytest.raises(StretchError, match="computes nothing from its input"):
-        finished(PATH, builder, ends, {"a": builder.input, "b": 3}, [])
-
-
-def test_whole_numbers_are_refused_in_the_sentence_that_modules_are_refused_in():
-    with pytest.raises(UsageError, match=r"`net.onnx` takes whole numbers as its input `ids`, and inputs are real numbers here") as refused:
-        named_ends(PATH, [Stated("x", None), Stated("ids", None, "int64")])
-    assert refused.value.hint.startswith("fix that input to one value; where its numbers pick entries of an embedding")
-    with pytest.raises(StretchError, match=r"the input `mask` of net.onnx is of type bool, not of 32-bit reals"):
-        named_ends(PATH, [Stated("mask", None, "bool", cast=True)])
 
 
 def test_results_have_their_names_and_one_has_none():

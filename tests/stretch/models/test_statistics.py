@@ -19,7 +19,7 @@ def settled(name, seed=0):
     return module
 
 
-@pytest.mark.representatives(16)
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("name", TinyFamily().names())
 @pytest.mark.parametrize("kind", ["noise", "grey", "photograph-like"])
 def test_activations_neither_explode_nor_vanish(name, kind):
@@ -38,22 +38,6 @@ def test_activations_neither_explode_nor_vanish(name, kind):
     with torch.no_grad():
         module(images)
     assert all(0.01 < value < 100 for value in largest), largest
-
-
-def test_statistics_are_those_of_what_the_norm_reads():
-    norm = nn.BatchNorm2d(3)
-    settle(norm, (1, 3, 16, 16), torch.Generator().manual_seed(0))
-    assert norm.running_var.mean().item() == pytest.approx(1.0, abs=0.3)
-    assert norm.running_mean.abs().max().item() < 0.3
-
-
-def test_network_is_left_in_evaluation_mode_with_its_own_momentum():
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=0.01), nn.Dropout())
-    module.train()
-    settle(module, (1, 3, 8, 8), torch.Generator().manual_seed(0))
-    assert not any(m.training for m in module.modules())
-    assert module[1].momentum == 0.01
 
 
 def test_layer_that_begins_as_zeros_shows_what_it_reads():

@@ -26,6 +26,7 @@ def kinds(function):
     return [op.kind for op in capture(Apply(function), (1, 4, 8, 8), "net").graph.ops[1:]]
 
 
+@pytest.mark.representatives(20)
 @pytest.mark.parametrize(
     ("function", "expected"),
     [

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402
 
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.operators.activation import LOWEST, MISH_TOP  # noqa: E402
+from stretch.operators.activation import MISH_TOP  # noqa: E402
 from stretch.operators.lowerings import lowerings  # noqa: E402
 from stretch.operators.passing import StochasticDepth  # noqa: E402
 from stretch.operators.pooling import adaptive_pool  # noqa: E402
@@ -65,15 +65,6 @@ def test_mean_whose_windows_overhang_is_divided_by_what_counts(tmp_path, counts)
     x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
     graph = graph_of(Op("y", "avg_pool", ("x",), POOL | {"ceil_mode": True, "count_include_pad": counts}))
     assert np.allclose(run(Source(graph, {}), tmp_path, x), reals(graph, tmp_path, x)["y"], atol=1e-6)
-
-
-@pytest.mark.parametrize("keep", [False, True])
-def test_global_pools_keep_or_drop_their_pixel(tmp_path, keep):
-    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
-    for kind, expected in (("global_avg_pool", x.mean((2, 3), keepdims=keep)), ("global_max_pool", x.max((2, 3), keepdims=keep))):
-        got = run(Source(graph_of(Op("y", kind, ("x",), {"keepdims": keep})), {}), tmp_path, x)
-        assert got.shape == expected.shape
-        assert np.allclose(got, expected, atol=1e-6)
 
 
 def test_adaptive_pooling_to_equal_windows_is_plain_pooling():
@@ -119,23 +110,12 @@ def small_graph(kind, size):
     return OpGraph.build(kind, ops, "y")
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_activation_is_right_far_out_and_at_its_bends(tmp_path, kind):
     got = run(Source(small_graph(kind, len(HARD)), {}), tmp_path, HARD.reshape(1, -1, 1, 1)).ravel()
     expected = np.array([EXACT[kind](float(x)) for x in HARD])
     assert np.allclose(got, expected, rtol=1e-5, atol=2e-6)
-
-
-@pytest.mark.parametrize("kind", [k for k in ACTIVATIONS if k not in ("gelu", "elu", "mish", "clamp")])
-def test_int8_activation_is_within_two_steps(tmp_path, kind):
-    x = np.linspace(-8, 8, 256, dtype=np.float32)
-    expected = np.array([EXACT[kind](float(v)) for v in x], np.float32)
-    source = Source(small_graph(kind, len(x)), {}, {"x": quant_of(x), "y": quant_of(expected)})
-    assert all(dtype == "int8" for _, dtype in codes(source)[:-1])
-    got = run(source, tmp_path, x.reshape(1, -1, 1, 1)).ravel()
-    # what is rounded on the way in counts with the steepest slope, which is about 1
-    allowed = 2 * source.scales["y"].scale + 0.6 * 1.1 * source.scales["x"].scale
-    assert np.abs(got - expected).max() <= allowed
 
 
 def test_mish_is_its_input_beyond_its_clip():
@@ -155,22 +135,6 @@ class Apply(nn.Module):
 
     def forward(self, x):
         return self.function(x)
-
-
-@pytest.mark.parametrize(
-    ("module", "expected"),
-    [
-        (nn.Hardtanh(), ("clamp", {"low": -1.0, "high": 1.0})),
-        (nn.Hardtanh(0.0, 6.0), ("relu6", {})),
-        (Apply(lambda x: x.clamp(-2, 3)), ("clamp", {"low": -2.0, "high": 3.0})),
-        (Apply(lambda x: torch.clip(x, 0, 1)), ("clamp", {"low": 0.0, "high": 1.0})),
-        (Apply(lambda x: x.clamp(min=0)), ("relu", {})),
-        (Apply(lambda x: x.clamp(max=1)), ("clamp", {"low": LOWEST, "high": 1.0})),
-        (Apply(lambda x: x.clamp(min=-math.inf, max=2)), ("clamp", {"low": LOWEST, "high": 2.0})),
-    ],
-)
-def test_what_clips_is_a_rectifier_or_has_bounds(module, expected):
-    assert captured(module) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -218,11 +182,6 @@ def agrees(folder, graph, weights, x):
     return [code for code, _ in codes(source)]
 
 
-def test_matrix_takes_up_the_order_of_a_flattened_image(tmp_path):
-    found = agrees(tmp_path, *case(Op("f", "flatten", ("x",)), Op("y", "linear", ("f",), {"out_features": 7, "bias": True})))
-    assert found == ["RESHAPE", "FULLY_CONNECTED"]
-
-
 def test_flattened_image_that_leaves_the_subgraph_is_in_the_order_of_nchw(tmp_path):
     assert agrees(tmp_path, *case(Op("y", "flatten", ("x",)))) == ["TRANSPOSE", "RESHAPE"]
 
@@ -238,16 +197,6 @@ def test_matrix_over_the_rows_of_an_image_is_refused():
         lowerings.get("linear").tflite(b, Source(graph, weights), graph.by_name["y"], [b.input("x", (1, 5, 4, 6))])
 
 
-def test_concatenated_parts_of_different_scales_are_re_quantised(tmp_path):
-    """One part is a hundred times the other: in the other's scale either would be lost."""
-    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
-    graph = graph_of(Op("small", "mul_scalar", ("x",), {"value": 0.01}), Op("y", "concat", ("x", "small")))
-    values = reals(graph, tmp_path, x)
-    source = source_in_int8(graph, values)
-    assert [code for code, _ in codes(source)] == ["QUANTIZE", "MUL", "QUANTIZE", "CONCATENATION", "DEQUANTIZE"]
-    assert np.abs(run(source, tmp_path, x) - values["y"]).max() <= 2 * source.scales["y"].scale
-
-
 @pytest.mark.parametrize("padding", [(1, 0, 2, 3), (-1, -1, 1, 1), (-2, 1, 0, -3), (-1, -2, -1, 0)])
 def test_padding_adds_zeros_and_cuts_off_where_it_is_negative(tmp_path, padding):
     torch = pytest.importorskip("torch")
@@ -259,15 +208,6 @@ def test_padding_adds_zeros_and_cuts_off_where_it_is_negative(tmp_path, padding)
     want = torch.nn.functional.pad(torch.from_numpy(x), (left, right, top, bottom)).numpy()
     assert np.array_equal(reals(graph, tmp_path, x)["y"], want)
     assert np.array_equal(run(Source(graph, {}), tmp_path, x), want)
-
-
-def test_rows_of_an_image_whose_upper_rows_are_cut_off_are_read_where_they_are():
-    graph = graph_of(Op("y", "pad", ("x",), {"padding": (-1, 0, 1, 0)}))
-    upper, lower = (graph.op_rows(graph.by_name["y"], *part) for part in ((0, 3), (3, 6)))
-    assert [(band.reads[0].start, band.reads[0].stop, band.attrs["padding"]) for band in (upper, lower)] == [
-        (1, 4, (0, 0, 0, 0)),
-        (4, 6, (0, 0, 1, 0)),
-    ]
 
 
 def test_batch_norm_that_nothing_takes_up_is_a_factor_and_an_offset(tmp_path):

@@ -57,17 +57,6 @@ def test_merging_is_refused_where_it_is_forbidden_and_the_hint_helps():
     assert caught.value.hint == 'let stages merge with `merge="auto"`'
 
 
-@pytest.mark.slow
-def test_stages_merge_to_reach_the_number_of_meeting_points_asked_for():
-    graph = small_resnet(32, blocks=(2, 2, 2), mids=(8, 16, 32))
-    request = LOOSE | {"processors": ("cpu", "dsp"), "alpha": 7.1, "min_width": 0.25, "n_meet": 2}
-    with pytest.raises(InfeasibleError):
-        plan(graph, specified("mi9"), PlanConfig(**request, merge="never"))
-    result = plan(graph, specified("mi9"), PlanConfig(**request))
-    assert result.design.n_meet == 2
-    assert any(len(stages) > 1 for stages in stages_of(result).values())
-
-
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("request_", [{"strategy": "grid"}, {"join": "concat"}])
 def test_other_searches_meet_where_the_exact_one_would(request_):
@@ -133,12 +122,3 @@ def test_least_energy_within_a_bound_on_latency_takes_more_than_without():
     assert free.energy_mj <= kept.energy_mj <= fastest.energy_mj + 1e-9
     with pytest.raises(InfeasibleError, match="takes"):
         best_in("energy", latency_budget=0.5 * fastest.run.makespan_ms)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("objective", ["latency", "energy"])
-def test_strategy_evolve_is_never_better_than_exact_and_claims_nothing(objective):
-    tried, best = best_in(objective, strategy="evolve"), best_in(objective)
-    assert tried.objective.value >= best.objective.value - 1e-9
-    assert tried.optimal is False
-    assert tried.gap is None

@@ -20,14 +20,6 @@ def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
     assert config.precision == {"cpu": "fp32", "gpu": "fp16"}
 
 
-def test_precision_may_be_given_by_family_or_by_core_set():
-    assert PlanConfig(processors=("cpu[3med]", "gpu"), precision={"cpu": "fp32"}).checked(MI9).precision == {
-        "cpu[3med]": "fp32",
-        "gpu": "fp16",
-    }
-    assert PlanConfig(processors=("cpu[3med]", "gpu"), precision={"cpu[3med]": "fp32"}).checked(MI9).precision["cpu[3med]"] == "fp32"
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

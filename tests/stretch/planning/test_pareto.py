@@ -6,16 +6,13 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-import stretch.planning.search.space as design_space
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.energy import run_mj
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.pareto import WEIGHED, Levels, front
 from stretch.planning.search.criteria import Criteria, undominated
 from stretch.planning.search.measures import Power
-from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.result import SearchResult
 from stretch.planning.several import several
 from tests.predictors.networks import small_resnet
@@ -27,52 +24,6 @@ from tests.stretch.planning.spaces import LOOSE, make_space, waiting
 MI9 = specified("mi9")
 FITTED = load_device("mi9")
 REQUEST = {"processors": ("cpu", "gpu"), "macs": (0.9, 1.1), "min_width": 0.75, **LOOSE}
-
-
-@cache
-def predictor():
-    return made()
-
-
-def every_design(space, source, low, high):
-    """Time and loss of every design within the range of multiply-accumulates, merged stages among them."""
-    losses = {id(o): source.losses(o) for options in space.options for o in options}
-    found = []
-    open_paths = [(0, space.holders.index(space.costs.host), 0, 0, 0.0, 0.0)]
-    while open_paths:
-        at, holder, macs, met, ms, loss = open_paths.pop()
-        if macs > high:
-            continue
-        if at == len(space.segments):
-            if macs >= low:
-                found.append((ms + space.leaving_ms(space.holders[holder]), loss, met))
-            continue
-        for options in space.options[at]:
-            after = space.holders.index(options.holder(space.costs.host))
-            open_paths += [
-                (
-                    at + options.span,
-                    after,
-                    macs + int(options.macs[i]),
-                    met + options.branched,
-                    ms + float(options.ms[holder, i]),
-                    loss + float(losses[id(options)][i]),
-                )
-                for i in np.flatnonzero(options.allowed[holder])
-            ]
-    return found
-
-
-@pytest.mark.slow
-def test_each_design_of_the_front_is_the_fastest_that_loses_no_more():
-    found = front(GRAPH, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, predictor())
-    space = merge_stages(GRAPH, make_space(GRAPH, min_width=0.75))
-    every = every_design(space, predictor(), round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs))
-    assert len(every) > 1000
-    assert len(found.designs) >= 3
-    for each in found.designs:
-        assert each.optimal
-        assert each.ms == pytest.approx(min(ms for ms, loss, met in every if loss <= each.loss + 1e-9 and (met or not each.n_meet)))
 
 
 def test_where_branches_do_not_pay_the_front_is_the_original_alone():
@@ -212,31 +163,3 @@ def agree(blocks, size, config, proved=True):
 @pytest.mark.parametrize("merge", ["auto", "always"])
 def test_front_ends_at_the_best_design_of_the_same_request(merge):
     agree((2, 2), 64, PlanConfig(processors=("cpu", "gpu"), alpha=0.5, merge=merge))
-
-
-@pytest.mark.parametrize("most", [0, 400_000], ids=["few scales worked out", "all scales worked out"])
-@pytest.mark.parametrize("names", [("latency", "macs"), ("latency", "energy"), ("energy", "macs")])
-def test_design_of_a_front_that_brute_force_beats_is_not_called_optimal(monkeypatch, most, names):
-    graph = small_resnet(32, blocks=(2, 1), mids=(32, 64))
-    every = merge_stages(graph, make_space(graph, min_width=0.6))
-    monkeypatch.setattr(design_space, "MOST_COMBINATIONS", most)
-    config = PlanConfig(processors=("cpu", "gpu"), macs=(0.9, 1.2), min_width=0.6, merge="always", **LOOSE)
-    found = front(graph, MI9, config, names, 4)
-    power = Power.of(MI9, every.processors) if "energy" in names else None
-    criteria = Criteria(every, *found.asked.macs, 1, power)
-    points = [
-        weigh(criteria, names, SearchResult(picks, ms, sum(int(o.macs[i]) for o, i in picks), True, 0.0, 0))
-        for picks, ms, _ in spaces.every_design(every, *found.asked.macs, 1)
-    ]
-    beaten = 0
-    for each in found.designs:
-        run = timeline(graph, each.design, found.asked.costs)
-        values = {"latency": run.makespan_ms, "macs": run.macs, "energy": run_mj(run, MI9)}
-        one = tuple(values[name] for name in names)
-        better = any(beats(other, one) for other in points)
-        assert not (better and each.optimal)
-        beaten += better
-    assert len(points) > 1000
-    if most:
-        assert not beaten
-        assert all(each.optimal for each in found.designs)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from predictors.errors import InfeasibleError, StretchError, UnknownNameError, UsageError
+from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
@@ -188,10 +188,3 @@ def test_profile_says_what_scaled_branches_have_unless_the_request_does(rewritin
     for asked, found in (((), ("silu=relu6",)), (("none",), ()), (("cpu:silu=relu",), ())):
         config = PlanConfig(processors=("cpu", "gpu"), rewrite=asked)
         assert config.rewrites_on(("cpu", "gpu"), rewriting).get("gpu", ()) == found
-
-
-def test_unknown_rewrite_of_a_profile_is_told_with_its_processor(rewriting):
-    gpu = msgspec.structs.replace(rewriting.processors["gpu"], rewrites=("swish=relu6",))
-    device = replace(rewriting, processors={**rewriting.processors, "gpu": gpu})
-    with pytest.raises(StretchError, match="processor `gpu` of mi9 has the unknown rewrite `swish=relu6`"):
-        plan(small_resnet(), device, PlanConfig(processors=("cpu", "gpu")))

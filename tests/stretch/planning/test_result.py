@@ -6,15 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from scheduler.simulate.clock import Clock
-from scheduler.simulate.scene import Scene
 from stretch.planning.answer import plain
 from stretch.planning.config import PlanConfig
 from stretch.planning.front_answer import front_answer
 from stretch.planning.pareto import front
-from stretch.planning.plan import Asked, plan
-from stretch.planning.search.controls import ranked_singles
-from stretch.planning.simulated import single_network
+from stretch.planning.plan import plan
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.cost.measured import GRAPH, ON, made
@@ -89,15 +85,3 @@ def test_it_is_json_and_says_where_numbers_come_from(answer):
     assert told["pareto"] == ["latency", "agreement"]
     assert told["sensitivity"]["held_back"] == ON.held_back
     assert {row["accuracy"]["basis"] for row in told["designs"]} == {"sensitivity"}
-
-
-SIMULATED_GRAPH = small_resnet(96)
-
-
-def test_simulated_alone_a_whole_network_takes_its_time():
-    asked = Asked.of(SIMULATED_GRAPH, MI9, PlanConfig(processors=("cpu", "gpu", "dsp")))
-    for single in ranked_singles(SIMULATED_GRAPH, asked.costs, asked.config.processors):
-        network = single_network("n", SIMULATED_GRAPH, single, asked.costs)
-        assert {place.queue for place in network.placements.values()} == {single.processor.partition("[")[0]}
-        (ms,) = Clock(network, Scene()).run().latencies_ms
-        assert ms == pytest.approx(single.ms)

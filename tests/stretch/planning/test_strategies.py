@@ -4,7 +4,6 @@ import pytest
 
 from predictors.errors import UsageError
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.makespan import timeline
 from stretch.planning.objective import read_objective
 from stretch.planning.own_options import SINGLE, STRATEGIES
 from stretch.planning.search.banded import with_exact_kinds
@@ -14,11 +13,10 @@ from stretch.planning.search.goal import Goal
 from stretch.planning.search.score import Added, score_of
 from stretch.planning.strategies import search
 from stretch.planning.strategies.exact import search as strategy_exact
-from stretch.planning.strategies.grid import search as search_grid
 from stretch.planning.strategies.operator_split import search as strategy_operator_split
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
-from tests.stretch.planning.spaces import as_design, make_space
+from tests.stretch.planning.spaces import make_space
 
 
 @pytest.mark.representatives(1)
@@ -51,20 +49,6 @@ def test_strategy_finds_what_the_exact_search_finds():
     assert found.optimal
     assert found.ms == search_exact(space, low, high, 2).ms
     assert found.n_meet >= 2
-
-
-GRID_GRAPH = small_resnet()
-RANGE = (round(0.9 * GRID_GRAPH.macs), round(1.1 * GRID_GRAPH.macs))
-
-
-@pytest.mark.slow
-def test_grid_result_is_what_the_timeline_says():
-    space = make_space(GRID_GRAPH)
-    found = search_grid(space, *RANGE, 1)
-    run = timeline(GRID_GRAPH, as_design(GRID_GRAPH, found.segments(space.costs)), space.costs)
-    assert run.makespan_ms == pytest.approx(found.ms)
-    assert run.macs == found.macs
-    assert not found.optimal
 
 
 OPERATOR_SPLIT_GRAPH = small_resnet(64)

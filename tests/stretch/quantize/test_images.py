@@ -98,17 +98,6 @@ def test_picture_resized_to_less_than_the_model_reads_is_refused(tmp_path):
         read_images(tmp_path / "a.png", (1, 3, 32, 32), Preprocessing((0, 0, 0), (1, 1, 1), 1.0, 20))
 
 
-def test_colours_come_in_the_range_and_the_order_that_the_model_reads(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    pixels = np.random.default_rng(0).integers(0, 256, (*SHAPE[2:], 3), np.uint8)
-    image.fromarray(pixels).save(tmp_path / "a.png")
-    mean = np.array([123.0, 116.0, 103.0], np.float32)
-    [got] = read_images(tmp_path / "a.png", SHAPE, Preprocessing(tuple(mean), (1, 1, 2), 1.0, channels="bgr", range=255))
-    # as Caffe's networks read them
-    expected = np.stack([(pixels[..., 2] - mean[2]) / 2, pixels[..., 1] - mean[1], pixels[..., 0] - mean[0]])
-    assert np.allclose(got[0], expected, atol=1e-4)
-
-
 def test_many_files_are_taken_from_all_over_the_folder(tmp_path):
     for i, image in enumerate(arrays(30)):
         np.save(tmp_path / f"{i:02}.npy", image)

@@ -15,7 +15,7 @@ from stretch.planning.plan import Asked, plan  # noqa: E402
 from stretch.planning.search.sampling import random_designs  # noqa: E402
 from stretch.sensitivity import source  # noqa: E402
 from stretch.sensitivity.measure import measure, measure_design  # noqa: E402
-from stretch.sensitivity.source import plannable, sensitivity_of  # noqa: E402
+from stretch.sensitivity.source import sensitivity_of  # noqa: E402
 from stretch.stages.network import read_network  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import calibrate  # noqa: E402
@@ -65,14 +65,6 @@ def test_network_of_which_nothing_may_be_stretched_is_refused(network, space):
 
 
 LOOSE = {"processors": ("cpu", "gpu"), "alpha": 1e3, "beta": 1e3, "balance": 0.01, "macs": (0.8, 1.2)}
-
-
-@pytest.mark.parametrize(
-    ("request_", "can"),
-    [({}, True), ({"lossless": True}, False), ({"join": "concat"}, False), ({"strategy": "grid"}, False), ({"kinds": ("rows",)}, False)],
-)
-def test_only_stretched_designs_of_the_exact_search_are_chosen_by_what_they_lose(request_, can):
-    assert plannable(PlanConfig(**request_)) == can
 
 
 def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_with_it(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from stretch.stages.build import CLOSE, Images, compare_on, divide_images, run_o
 from stretch.stages.design import decide_design  # noqa: E402
 from stretch.stages.network import read_network  # noqa: E402
 from stretch.transform import build  # noqa: E402
-from stretch.transform.calibrate import MIN_IMAGES, whole_design  # noqa: E402
+from stretch.transform.calibrate import whole_design  # noqa: E402
 from tests.effort import examples  # noqa: E402
 from tests.predictors.specified import specified  # noqa: E402
 from tests.stretch.designs import identity_design  # noqa: E402
@@ -34,28 +34,6 @@ def network():
 @pytest.fixture(scope="module")
 def planned(network):
     return decide_design(network.graph, specified("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))
-
-
-def folder_of(path, count, shape):
-    """Images whose first pixel is their number."""
-    some = np.zeros((count, *shape), np.float32)
-    some[:, 0, 0, 0] = np.arange(count)
-    np.save(path / "some.npy", some)
-    return path
-
-
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(16, 120), st.integers(16, 64), st.integers(4, 40))
-def test_images_held_back_are_others_than_those_for_calibration(network, tmp_path, there, count, most):
-    shape = network.graph.input.shape[1:]
-    found = divide_images(folder_of(tmp_path, there, shape), network.captured, count, held_back=most)
-    fitted, back = ([int(n) for batch in some for n in batch[:, 0, 0, 0]] for some in (found.fitted, found.held_back))
-    assert set(fitted).isdisjoint(back)
-    assert len(set(fitted) | set(back)) == min(there, count + most)
-    assert MIN_IMAGES <= len(fitted) <= count or (len(fitted) > count and not back)
-    assert len(back) <= most
-    if there >= count + most:
-        assert (len(fitted), len(back)) == (count, most)
 
 
 @given(st.integers(20, 60), st.integers(1, 30), st.integers(0, 3))

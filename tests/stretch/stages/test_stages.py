@@ -3,16 +3,13 @@
 from dataclasses import replace
 
 import msgspec
-import onnx
 import pytest
 
 from predictors.devices import load_device
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from predictors.predictor import LatencyPredictor
 from scheduler.bundle.load import load_bundle
-from scheduler.formats.onnx import open_onnx
 from stretch.stages.design import decide_design
-from stretch.stages.explain import explain_here, explain_on
+from stretch.stages.explain import explain_on
 from stretch.stages.predict import predict_latency
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
@@ -69,25 +66,6 @@ def with_precision(bundle, **changes):
     return replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, subgraphs=entries))
 
 
-def test_every_node_of_every_file_is_told_once(bundle):
-    found = explain_here(bundle, [], silent, [])
-    for entry in bundle.manifest.subgraphs:
-        nodes = [node.name for node in onnx.load(bundle.file(entry.file)).graph.node]
-        # the runtime may add changes of layout, which are no nodes of the file
-        assert sorted(op.name for op in found.ops if op.subgraph == entry.name and op.name in nodes) == sorted(nodes)
-    assert found.device == "this machine"
-
-
-def test_times_on_a_device_are_those_of_the_predictor(bundle):
-    found = explain_on(bundle, PIXEL6, silent, [])
-    predictor = LatencyPredictor(PIXEL6)
-    for entry, told in zip(bundle.manifest.subgraphs, found.subgraphs, strict=True):
-        expected = predictor.predict(open_onnx(bundle.file(entry.file)).graph, entry.processor, "fp32").computing_ms
-        assert (told.name, told.macs, told.ms) == (entry.name, entry.macs, pytest.approx(expected))
-    assert {op.source for op in found.ops} == {"predicted", None}
-    assert all((op.ms is None) == (op.source is None) for op in found.ops)
-
-
 def test_subgraph_with_another_reason_than_its_processors_first_adds_it(bundle):
     mixed = list(with_precision(bundle, planned_precision="fp16").manifest.subgraphs)
     first, *_, last = (i for i, entry in enumerate(mixed) if entry.processor == "gpu")
@@ -137,15 +115,6 @@ def test_weights_that_are_no_numbers_are_refused_by_name_and_infinite_masks_are_
 
 
 PREDICT_MI9, PREDICT_GRAPH = load_device("mi9"), small_resnet()
-
-
-def test_each_processor_has_the_predictors_time_and_interval():
-    found = predict_latency("small", PREDICT_GRAPH, PREDICT_MI9, list(PREDICT_MI9.variants), warnings=[])
-    assert list(found.processors) == list(PREDICT_MI9.variants)
-    for name, told in found.processors.items():
-        expected = LatencyPredictor(PREDICT_MI9).predict(PREDICT_GRAPH, name)
-        assert (told.latency_ms, told.low_ms, told.high_ms) == (expected.ms, expected.low_ms, expected.high_ms)
-        assert (told.precision, told.source, told.kernels) == (expected.precision, "predicted", [])
 
 
 @pytest.mark.parametrize(("processor", "precision", "error"), [("gpuu", None, UnknownNameError), ("dsp", "fp64", UsageError)])

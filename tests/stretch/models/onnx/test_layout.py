@@ -26,6 +26,7 @@ def test_reshape_computes_what_the_runtime_does(tmp_path, sizes):
     agrees(tmp_path, Case("Reshape", [random(X), whole(*sizes)]))
 
 
+@pytest.mark.representatives(16)
 @pytest.mark.parametrize(
     "case",
     [
@@ -111,6 +112,7 @@ def pointed(shape, sizes, seed=0):
     return np.where(np.random.default_rng(seed + 1).random(places.shape) < 0.5, places, places - np.array(sizes)).astype(np.int64)
 
 
+@pytest.mark.representatives(18)
 @pytest.mark.parametrize(
     "case",
     [

@@ -8,7 +8,6 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from predictors.errors import UsageError
 from predictors.operators import kind_of
 from stretch.capture import capture
 from stretch.models.onnx import read_module
@@ -143,54 +142,6 @@ def test_sizes_that_a_file_works_out_of_its_input_are_numbers(tmp_path):
     assert functions(read_module(tmp_path / "m.onnx")) == ["flatten"]
 
 
-def by_name(path, given):
-    """What the runtime gives for inputs by name, by name."""
-    session = onnxruntime.InferenceSession(str(path))
-    return dict(zip([each.name for each in session.get_outputs()], session.run(None, given), strict=True))
-
-
-def test_channels_may_be_last_in_one_input_and_second_in_another(tmp_path):
-    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]), helper.make_node("Add", ["t", "m"], ["y"])]
-    model = net(*nodes, shape=(1, 5, 6, 3))
-    model.graph.input.append(helper.make_tensor_value_info("m", onnx.TensorProto.FLOAT, [1, 3, 5, 6]))
-    onnx.save(model, str(tmp_path / "m.onnx"))
-    found = read_module(tmp_path / "m.onnx")
-    assert found.input_shape == {"x": (1, 3, 5, 6), "m": (1, 3, 5, 6)}
-    assert [warning.partition(" of ")[0] for warning in found.warnings] == ["the input `x`"]
-    x, m = random((1, 5, 6, 3)), random((1, 3, 5, 6), 1)
-    want = by_name(tmp_path / "m.onnx", {"x": x, "m": m})["y"]
-    np.testing.assert_allclose(found(torch.from_numpy(x.transpose(0, 3, 1, 2).copy()), torch.from_numpy(m)).numpy(), want, rtol=1e-6)
-
-
-def test_sizes_that_inputs_share_are_given_once(tmp_path):
-    model = net(helper.make_node("Add", ["x", "m"], ["y"]), shape=("batch", 3, "h", "w"))
-    model.graph.input.append(helper.make_tensor_value_info("m", onnx.TensorProto.FLOAT, ["batch", 1, "h", "w"]))
-    # "?" is no name: axes that are called so may differ
-    model.graph.input.append(helper.make_tensor_value_info("k", onnx.TensorProto.FLOAT, ["?", "?"]))
-    path = tmp_path / "m.onnx"
-    onnx.save(model, str(path))
-    asked = {"m": (2, 1, 8, 9), "k": (3, 4)}
-    assert read_module(path, asked).input_shape == {"x": (2, 3, 8, 9), **asked}
-    with pytest.raises(UsageError, match=r"the size of the input `k` of .* is open"):
-        read_module(path, {"m": (2, 1, 8, 9)})
-    with pytest.raises(UsageError, match=r"the size `h` of .* is 8 in its input `x` and 7 in `m`"):
-        read_module(path, {"x": (2, 3, 8, 9), "m": (2, 1, 7, 9), "k": (3, 4)})
-
-
-@pytest.mark.parametrize("kind", [onnx.TensorProto.UINT8, onnx.TensorProto.INT64])
-def test_picture_of_whole_numbers_that_becomes_reals_at_once_is_read_as_reals(tmp_path, kind):
-    nodes = [helper.make_node("Cast", ["x"], ["f"], to=onnx.TensorProto.FLOAT), helper.make_node("Div", ["f", "n"], ["y"])]
-    onnx.save(net(*nodes, stored={"n": np.float32(255)}, kind=kind), str(tmp_path / "m.onnx"))
-    x = np.random.default_rng(0).integers(0, 256, (1, 4, 5, 3)).astype(helper.tensor_dtype_to_np_dtype(kind))
-    want = by_name(tmp_path / "m.onnx", {"x": x})["y"]
-    np.testing.assert_allclose(computed(tmp_path / "m.onnx", x.astype(np.float32)), want, rtol=1e-6)
-    # one more that reads the whole numbers themselves
-    nodes.append(helper.make_node("Mul", ["x", "x"], ["z"]))
-    onnx.save(net(*nodes, stored={"n": np.float32(255)}, kind=kind), str(tmp_path / "m.onnx"))
-    with pytest.raises(UsageError, match="takes whole numbers as its input `x`"):
-        read_module(tmp_path / "m.onnx")
-
-
 def test_stored_tensors_are_computed_by_the_rules_of_networks_where_bundles_know_none(tmp_path):
     """Of stored tensors alone torch's own function makes another stored one."""
     nodes = [helper.make_node("Hardmax", ["w"], ["h"], axis=-1), helper.make_node("Mul", ["x", "h"], ["y"])]
@@ -246,25 +197,3 @@ def test_image_whose_channels_are_last_is_read_with_channels_second(tmp_path, no
     assert captured.refusal is None or not captured.refusal
     kinds = [each.kind for each in captured.graph.ops]
     assert [kind for kind in kinds if kind in ("conv", "relu", "global_avg_pool", "opaque")] == ["conv", "relu", "conv", "global_avg_pool"]
-
-
-def test_image_that_is_also_read_as_it_is_stays_so(tmp_path):
-    nodes = [node("Transpose", ["x"], "a", perm=[0, 3, 1, 2]), node("Softmax", ["x"], "s", axis=-1), node("Flatten", ["s"], "f")]
-    nodes += [node("Flatten", ["a"], "g"), node("Concat", ["f", "g"], "y", axis=1)]
-    assert check(tmp_path / "m.onnx", net(*nodes, shape=(1, 4, 5, 3)), random((1, 4, 5, 3))).input_shape == (1, 4, 5, 3)
-
-
-def test_weights_that_several_operators_share_are_told_to_be_copies(tmp_path):
-    nodes = [node("Gemm", ["x", "w"], "a"), node("Tanh", ["a"], "b"), node("Gemm", ["b", "w"], "c"), node("Tanh", ["c"], "d")]
-    x = random((1, 40))
-    shared = check(
-        tmp_path / "m.onnx",
-        net(*nodes, node("Gemm", ["d", "v"], "y"), stored={"w": random((40, 40), 1), "v": random((40, 9), 2)}, shape=(1, 40)),
-        x,
-    )
-    assert [sentence for sentence in shared.warnings if "share weights" in sentence and "1,600 of them copies" in sentence]
-    several = net(*nodes[:3], stored={"w": random((40, 40), 1)}, shape=(1, 40))
-    several.graph.node[2].input[1] = "v"
-    several.graph.initializer.append(onnx.numpy_helper.from_array(random((40, 40), 2), "v"))
-    several.graph.node[2].output[0] = "y"
-    assert not check(tmp_path / "n.onnx", several, x).warnings

@@ -119,11 +119,6 @@ class _Written(nn.Module):
         return seen + 1 if self.read_view else y + 1
 
 
-def test_tensor_that_is_changed_in_place_is_read_as_it_is_then(tmp_path):
-    module = _Written(read_view=False)
-    check_numbers(read_module(save(tmp_path / "m.pt2", module, (2, 4))), module, (2, 4))
-
-
 def test_tensor_that_is_changed_through_another_name_is_refused(tmp_path):
     module = _Written(read_view=True)
     with pytest.raises(StretchError, match="which was changed in place through another name"):
@@ -171,27 +166,6 @@ def test_input_of_words_is_refused_as_that_of_a_module_is(tmp_path):
     torch.export.save(torch.export.export(nn.Embedding(5, 3), (torch.zeros(1, 4, dtype=torch.int64),)), tmp_path / "m.pt2")
     with pytest.raises(UsageError, match="takes whole numbers as its input `input`, and inputs are real numbers here"):
         read_module(tmp_path / "m.pt2")
-
-
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("decomposed", [False, True])
-def test_picture_of_whole_numbers_that_becomes_reals_at_once_is_read_as_reals(tmp_path, decomposed):
-    class Scaled(nn.Module):
-        def __init__(self, more):
-            super().__init__()
-            self.more = more
-
-        def forward(self, x):
-            y = x.to(torch.float32) / 255
-            return y + (x // 2) if self.more else y
-
-    x = torch.arange(24, dtype=torch.uint8).reshape(1, 2, 3, 4)
-    path = save(tmp_path / "m.pt2", Scaled(more=False), x.shape, decomposed, torch.uint8)
-    found = read_module(path)
-    assert torch.equal(found(x.float()), x / 255)
-    assert found.warnings == [f"the input `x` of {path} is of type uint8 and becomes reals at once: here it is of reals"]
-    with pytest.raises(UsageError, match="takes whole numbers as its input `x`"):
-        read_module(save(path, Scaled(more=True), x.shape, decomposed, torch.uint8))
 
 
 class Of(nn.Module):
@@ -270,7 +244,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.representatives(100)
+@pytest.mark.representatives(25)
 @pytest.mark.parametrize("decomposed", [False, True])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_call_computes_what_torch_does(tmp_path, name, decomposed):
@@ -341,7 +315,7 @@ class _Within(nn.Module):
         return self.inner["own"](x)
 
 
-@pytest.mark.representatives(33)
+@pytest.mark.representatives(12)
 @pytest.mark.parametrize("decomposed", [False, True])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer_computes_what_it_did(tmp_path, name, decomposed):

@@ -108,6 +108,7 @@ def test_places_are_gathered_along_the_axis_of_the_file(tmp_path, indices, axis)
     agrees(write(tmp_path / "m.tflite", op("GATHER", ["x", "i"], table="GatherOptions", axis=axis), stored={"i": indices}))
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("widths", [((0, 0), (1, 2), (0, 1), (0, 0)), ((0, 0), (0, 0), (0, 0), (2, 1)), ((0, 0), (0, 1), (0, 0), (1, 0))])
 @pytest.mark.parametrize("code", ["PAD", "PADV2", "MIRROR_PAD"])
 def test_padding_is_that_of_the_file(tmp_path, widths, code):
@@ -207,6 +208,7 @@ def test_what_is_missing_or_no_image_is_refused():
 WAYS = [{}, {"align_corners": True}, {"half_pixel_centers": True}]
 
 
+@pytest.mark.representatives(10)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("size", [(12, 10), (3, 2), (7, 9), (6, 5), (1, 1), (9, 4)])
 @pytest.mark.parametrize("code", ["RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"])
@@ -271,27 +273,6 @@ def test_transposed_convolution_computes_what_the_runtime_does(folder, settings,
     stored = {"shape": np.array([1, *made, 3], np.int32), "w": random((3, *kernel, 4), 1), "b": random((3,), 2)}
     reads = ["shape", "w", "x", "b"] if bias else ["shape", "w", "x"]
     agrees(write(folder / "up.tflite", op("TRANSPOSE_CONV", reads, table="TransposeConvOptions", **settings), stored=stored))
-
-
-@pytest.mark.parametrize(("widths", "stride"), [([[0, 0], [1, 1], [1, 1], [0, 0]], 1), ([[0, 0], [0, 1], [1, 0], [0, 0]], 2)])
-def test_padding_before_a_convolution_is_its_own(tmp_path, widths, stride):
-    settings = {"padding": 1, "stride_h": stride, "stride_w": stride}
-    operators = [op("PAD", ["x", "widths"], ["p"]), op("CONV_2D", ["p", "w", "b"], table="Conv2DOptions", **settings)]
-    stored = {"widths": np.array(widths, np.int32), "w": random((6, 3, 3, 4), 1), "b": random((6,), 2)}
-    found = agrees(write(tmp_path / "m.tflite", *operators, stored=stored))
-    assert functions(found) in (["Conv2d"], ["PaddedConv2d"])
-
-
-@pytest.mark.parametrize("rectified", [False, True])
-def test_zeros_before_a_maximum_are_its_padding_only_where_nothing_is_lower(tmp_path, rectified):
-    pool = {"padding": 1, "stride_h": 2, "stride_w": 2, "filter_height": 3, "filter_width": 3}
-    operators = [
-        op("RELU" if rectified else "NEG", ["x"], ["r"]),
-        op("PAD", ["r", "widths"], ["p"]),
-        op("MAX_POOL_2D", ["p"], table="Pool2DOptions", **pool),
-    ]
-    found = agrees(write(tmp_path / "m.tflite", *operators, stored={"widths": np.array([[0, 0], [1, 1], [1, 1], [0, 0]], np.int32)}))
-    assert ("pad" in functions(found)) != rectified
 
 
 @pytest.mark.parametrize(

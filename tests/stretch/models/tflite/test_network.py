@@ -16,7 +16,7 @@ from tests.effort import examples
 from tests.scheduler.delegates import graphs
 from tests.stretch.models.onnx.graphs import functions
 from tests.stretch.models.onnx.test_network import canonical
-from tests.stretch.models.tflite.files import CLOSE, agrees, op, ran, ran_by_name, random, to_first, write
+from tests.stretch.models.tflite.files import CLOSE, agrees, op, ran, random, to_first, write
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("ai_edge_litert")
@@ -60,18 +60,6 @@ def test_file_computes_what_its_module_does(tmp_path, name):
     with torch.no_grad():
         got, want = read_module(path)(x), module(x)
     assert (got - want).abs().max() <= CLOSE * max(1.0, float(want.abs().max()))
-
-
-def test_weights_of_half_precision_become_those_of_single(tmp_path):
-    module, graph, path = exported("tiny_resnet", (1, 3, 32, 32), tmp_path, half=True)
-    found = read_module(path)
-    assert found.warnings == []
-    assert {parameter.dtype for parameter in found.parameters()} == {torch.float32}
-    assert canonical(capture(found, (1, 3, 32, 32)).graph) == canonical(graph)
-    x = torch.from_numpy(random((1, 3, 32, 32)))
-    with torch.no_grad():
-        got, want = found(x), module(x)
-    assert 0 < (got - want).abs().max() < 0.02 * want.abs().max()
 
 
 def test_weights_that_are_rounded_by_channel_are_those_of_the_runtime(tmp_path):
@@ -119,50 +107,9 @@ def test_another_size_of_the_image_is_taken_and_other_channels_are_not(tmp_path)
         read_module(path, (4, 6, 5))
 
 
-def test_two_towers_of_several_results_compute_what_the_runtime_does_by_the_names_of_the_file(tmp_path):
-    stored = {
-        "w": random((6, 3, 3, 4), 1),
-        "b": random((6,), 2),
-        "v": random((5, 180), 3),
-        "c": random((5,), 4),
-        "row": np.array([1, 180], np.int32),
-    }
-    path = write(
-        tmp_path / "m.tflite",
-        op("CONV_2D", ["left:0", "w", "b"], ["l"], "Conv2DOptions", stride_h=1, stride_w=1, fused_activation_function=1),
-        op("CONV_2D", ["right", "w", "b"], ["r"], "Conv2DOptions", stride_h=1, stride_w=1),
-        op("ADD", ["l", "r"], ["maps"], "AddOptions"),
-        op("RESHAPE", ["maps", "row"], ["flat"]),
-        op("FULLY_CONNECTED", ["flat", "v", "c"], ["scores"], "FullyConnectedOptions"),
-        stored=stored,
-        shape={"left:0": (1, 6, 5, 4), "right": (1, 6, 5, 4)},
-        outputs=("scores", "maps", "flat"),
-    )
-    module = read_module(path)
-    assert module.input_shape == {"left_0": (1, 4, 6, 5), "right": (1, 4, 6, 5)}
-    assert module.warnings == [f"inputs of {path} have other names here: `left:0` is `left_0`"]
-    inputs = [random((1, 6, 5, 4), seed) for seed in (7, 8)]
-    want = ran_by_name(path, inputs)
-    with torch.no_grad():
-        got = module(*(torch.from_numpy(to_first(x)) for x in inputs))
-    assert list(got) == ["scores", "maps", "flat"]
-    for name, value in got.items():
-        assert np.abs(value.numpy() - to_first(want[name])).max() <= CLOSE * np.abs(want[name]).max()
-    assert read_module(path, {"left:0": (1, 4, 6, 5)}).input_shape == module.input_shape
-    with pytest.raises(UsageError, match=r"one shape is given, .* has 2 inputs, `left:0`, `right`"):
-        read_module(path, (1, 4, 6, 5))
-
-
 def test_input_of_words_is_refused_as_that_of_a_module_is(tmp_path):
     with pytest.raises(StretchError, match="takes whole numbers as its input `x`, and inputs are real numbers here"):
         read_module(write(tmp_path / "m.tflite", op("ABS", ["x"]), kinds={"x": "int32"}))
-
-
-def test_whole_numbers_that_become_reals_at_once_are_read_as_reals(tmp_path):
-    operators = op("CAST", ["x"], ["f"], "CastOptions"), op("NEG", ["f"])
-    path = write(tmp_path / "m.tflite", *operators, shape=(2, 3), kinds={"x": "int32"})
-    x = np.arange(6, dtype=np.int32).reshape(2, 3)
-    np.testing.assert_array_equal(read_module(path)(torch.from_numpy(x.astype(np.float32))).numpy(), ran(path, x))
 
 
 @pytest.mark.slow

@@ -15,10 +15,9 @@ from stretch.planning.cost.bands import BandCosts, BandKey
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.halo import TimedBand, halo_ms
 from stretch.planning.cost.handover import cuts_itself, handed
-from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.wholes import Wholes
 from stretch.planning.design.bands import ENTRY_ROWS, band_graph, needed_rows
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import scale_branch
 from stretch.planning.design.widths import legal_widths
 from stretch.planning.network.parts import clean_cuts, divide
@@ -28,7 +27,6 @@ from tests.effort import examples
 from tests.predictors import networks
 from tests.predictors.networks import Net, efficientnet, efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
-from tests.stretch.designs import whole
 from tests.stretch.planning.spaces import make_space
 
 MI9 = LatencyPredictor(specified("mi9"))
@@ -223,18 +221,6 @@ def test_branch_of_any_blocks_launches_the_kernels_of_the_one_in_one_piece(name,
     assert sorted(k.name for k in made.readers(readers)) == sorted(k.name for k in whole.readers(readers))
 
 
-@pytest.mark.parametrize("name", WHOLES_GRAPHS)
-def test_blocks_that_are_alike_are_built_once(name):
-    graph, _, predictor, _ = setting(name)
-    wholes = Wholes(predictor)
-    segment = next(s for s in split_segments(graph) if s.name == "s2")
-    whole = wholes.of(
-        segment, BranchScale("cpu", segment.depth, segment.width, align=predictor.device.processor("cpu").width_slice), segment.in_width, ()
-    )
-    assert len(whole.blocks) == segment.depth
-    assert whole.blocks[1][1] is whole.blocks[2][1]
-
-
 PREDICTOR = LatencyPredictor(specified("mi9"))
 
 
@@ -273,24 +259,6 @@ def test_time_is_that_of_rows_which_several_bands_need(kernels, skip, places):
             count, union = sum(map(len, marked)), len(set.union(*marked))
             expected += each.time.ms * (count - union) / count
     assert halo_ms(graph, bands) == pytest.approx(expected)
-
-
-def test_timeline_sums_it_over_segments_and_only_bands_have_one():
-    net = Net(1, 3, 32, 32)
-    first = net.conv(16, 3)
-    net.conv(16, 3)
-    last = net.conv(16, 3)
-    net.head(5)
-    graph = net.graph("net")
-    stem, inner, head = (
-        cut_segment(graph, name, a, b) for name, a, b in (("stem", "input", first), ("s1", first, last), ("head", last, graph.output))
-    )
-    branches = tuple(BranchScale(p, inner.depth, inner.width, rows=rows) for p, rows in (("cpu", (0, 20)), ("gpu", (20, 32))))
-    design = BranchDesign("net", "mi9", (whole(stem), SegmentDesign("s1", first, last, branches, "rows"), whole(head)))
-    run = timeline(graph, design, Costs(PREDICTOR, {"cpu": "int8", "gpu": "fp16"}))
-    assert [row.halo_ms > 0 for row in run.segments] == [False, True, False]
-    assert run.halo_ms == run.segments[1].halo_ms
-    assert run.halo_ms < sum(branch.ms + branch.contention_ms for branch in run.segments[1].branches)
 
 
 SEGMENT = next(segment for segment in split_segments(small_resnet()) if segment.branchable)

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from experiments.simulated_speedup.devices import with_speed
 from predictors.predictor import LatencyPredictor
-from stretch.planning.cost import uncertain
 from stretch.planning.cost.ahead import _divided_ms, ahead
-from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, certainty, recommend
+from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, recommend
 from stretch.planning.cost.deciding import deciding
 from stretch.planning.cost.draws import ROBUST, kept_ms
 from stretch.planning.cost.uncertain import LINKS, Unknown, added, computing, drawn, interval, kernels, link, ms, slowest
@@ -95,17 +94,6 @@ def test_number_to_measure_next_is_the_one_that_moves_the_ratio_most():
     assert only(run([{CPU: 5.0}]), run([{CPU: 9.0}])).measure is None
 
 
-def test_links_are_stated_at_half_and_twice_their_time():
-    moving = uncertain.link("gpu")
-    branched, single = run([{CPU: 5.0, moving: 2.0}]), run([{GPU: 9.0, moving: 1.0}])
-    sure = certainty(recommend(branched, {"single:gpu": single}), branched, single)
-    assert [row.factor for row in sure.links] == [0.5, 1.0, 2.0]
-    assert [row.makespan_ms for row in sure.links] == pytest.approx([6.0, 7.0, 9.0])
-    assert [row.speedup for row in sure.links] == pytest.approx([9.5 / 6.0, 10.0 / 7.0, 11.0 / 9.0])
-    assert sure.probability_faster.keys() == {"single", "all"}
-    assert sure.makespan_low_ms < 7.0 < sure.makespan_high_ms
-
-
 WHOLE_CPU, WHOLE_GPU = (Unknown(f"all on {name}", 1 / 1.2, 1.2, computing(name)) for name in ("cpu", "gpu"))
 LINK = link("gpu")
 
@@ -169,13 +157,6 @@ def test_kinds_of_kernels_without_a_fit_err_each_for_itself():
     assert {key.what for key in found} == {f"{kernel.kernel.cost.kind} kernels on dsp" for kernel in estimate.kernels}
     off = 1 + MI9.processors["dsp"].uncertainty.value
     assert all((key.low, key.high) == (1 / off, off) for key in found)
-
-
-def test_times_of_a_fit_err_together_by_its_interval():
-    estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
-    fitted = type(estimate)(**{**vars(estimate), "origin": "fit", "low_ms": 0.9 * estimate.ms, "high_ms": 1.2 * estimate.ms})
-    [(key, value)] = kernels(fitted, MI9).items()
-    assert (key.low, key.high, value) == pytest.approx((0.9, 1.2, estimate.computing_ms))
 
 
 def test_nine_in_ten_draws_lie_in_the_interval_of_a_number():

@@ -3,9 +3,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from stretch.capture import capture  # noqa: E402 - torch may be missing
 from stretch.planning.design.abilities import abilities  # noqa: E402
-from stretch.planning.network.trunk import trunk_of  # noqa: E402
 from tests.stretch.capture.token_patterns import HEADS, Fused, Mlp, network  # noqa: E402
-from tests.stretch.several import form  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -24,14 +22,3 @@ def test_stem_and_head_say_that_they_stay_whole():
     stages = {stage.name: stage for stage in abilities(capture(network(Mlp), SHAPE, "net").graph)}
     assert stages["head"].why == "the head stays whole"
     assert all(bool(stage.why) == (not stage.scaled) for stage in stages.values())
-
-
-@pytest.mark.parametrize("name", ["pyramid", "towers"])
-def test_parts_beside_the_trunk_are_told_and_stay_whole(name):
-    module, shapes = form(name)
-    graph = capture(module, shapes, "net").graph
-    found, trunk = abilities(graph), trunk_of(graph)
-    assert [stage.name for stage in found if stage.name.startswith("side")] == [side.name for side in trunk.sides]
-    assert found[: -len(trunk.sides)] == abilities(trunk.graph)
-    for stage in found[-len(trunk.sides) :]:
-        assert (stage.scaled, stage.exact, stage.why) == ([], [], "it lies beside the trunk and runs whole")

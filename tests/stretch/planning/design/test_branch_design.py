@@ -16,7 +16,6 @@ from stretch.planning.design.branch_design import (
     SegmentDesign,
     design_to_toml,
     load_draft,
-    undivided,
 )
 from stretch.planning.design.resolve import resolve_design
 from stretch.planning.design.scale import scaled_graph
@@ -73,15 +72,6 @@ def test_file_that_is_no_design_is_refused_in_one_sentence(tmp_path, text, reaso
     path.write_text(text)
     with pytest.raises(StretchError, match=reason):
         load_draft(path)
-
-
-def test_undivided_design_has_bands_in_one_piece_and_everything_else_as_it_was():
-    bands = (BranchScale("cpu", 2, 8, rows=(0, 3)), BranchScale("gpu", 2, 8, rows=(3, 9)))
-    stretched = SegmentDesign("s2", "a", "b", (BranchScale("cpu", 1, 8), BranchScale("gpu", 2, 8)), "sum")
-    design = BranchDesign("m", "d", (SegmentDesign("s1", "x", "a", bands, "rows"), stretched))
-    found = undivided(design)
-    assert found.segments == (SegmentDesign("s1", "x", "a", (BranchScale("cpu", 2, 8),), "none"), stretched)
-    assert undivided(found) == found
 
 
 ALIGN = {"cpu": 8, "gpu": 4, "dsp": 32}

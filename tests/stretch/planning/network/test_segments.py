@@ -11,7 +11,7 @@ from stretch.planning.network.parts import clean_cuts, divide
 from stretch.planning.network.segments import cut_segment, split_segments
 from stretch.planning.network.tasks import ARRIVING, find_tasks
 from stretch.planning.network.units import cut_points, feature_maps, find_blocks
-from tests.predictors.networks import Net, efficientnet, efficientnet_lite4, resnet50, small_resnet
+from tests.predictors.networks import Net, efficientnet_lite4, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.design.test_paths import conv, joined
 
@@ -55,14 +55,6 @@ def test_first_block_stays_where_the_stage_starts_with_an_identity_skip(captured
 
 
 @pytest.mark.torch
-def test_first_mbconv_without_skip_is_the_entry_block(captured):
-    segment = next(s for s in split_segments(captured("mobilenet_v2").graph) if s.width == 64)
-    blocks = find_blocks(segment.graph)
-    assert [b.removable for b in blocks] == [False, True, True, True]
-    assert blocks[0].start == segment.start
-
-
-@pytest.mark.torch
 def test_convolution_chains_are_units_where_there_are_no_skips(captured):
     segment = next(s for s in split_segments(captured("tiny_vgg").graph) if s.branchable)
     blocks = find_blocks(segment.graph)
@@ -91,24 +83,6 @@ def test_tensor_whose_axes_may_mean_anything_is_no_feature_map():
 
 def stages(graph):
     return [(s.depth, s.width) for s in split_segments(graph) if s.name not in ("stem", "head")]
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("resnet18", [(2, 64), (2, 128), (2, 256), (2, 512)]),
-        ("resnet34", [(3, 64), (4, 128), (6, 256), (3, 512)]),
-        ("resnet50", [(3, 256), (4, 512), (6, 1024), (3, 2048)]),
-        ("regnet_x_400mf", [(1, 32), (2, 64), (7, 160), (12, 400)]),
-        ("regnet_x_1_6gf", [(2, 72), (4, 168), (10, 408), (2, 912)]),
-        pytest.param("efficientnet_b5", [(3, 24), (5, 40), (5, 64), (7, 128), (7, 176), (9, 304), (3, 512)], marks=pytest.mark.slow),
-        ("mobilenet_v2", [(1, 16), (2, 24), (3, 32), (4, 64), (3, 96), (3, 160)]),
-        ("mobilenet_v3_large", [(1, 16), (2, 24), (3, 40), (4, 80), (2, 112), (3, 160)]),
-    ],
-)
-def test_meeting_points_are_the_stages_of_the_published_network(captured, name, expected):
-    assert stages(captured(name).graph) == expected
 
 
 @pytest.mark.torch
@@ -156,18 +130,6 @@ def test_segments_cover_every_operator_once(captured, name):
 
 
 @pytest.mark.torch
-def test_own_meeting_points_bound_the_segments(captured):
-    graph = captured("resnet18").graph
-    segments = split_segments(graph, ["layer2_1_relu_1", "avgpool"])
-    assert [(s.name, s.start, s.end) for s in segments] == [
-        ("stem", "input", "maxpool"),
-        ("s1", "maxpool", "layer2_1_relu_1"),
-        ("s2", "layer2_1_relu_1", "avgpool"),
-        ("head", "avgpool", "fc"),
-    ]
-
-
-@pytest.mark.torch
 def test_meeting_point_inside_a_block_is_refused_with_the_closest_cut_point(captured):
     with pytest.raises(UnknownNameError, match="unknown cut point `layer1_0_bn1`") as caught:
         split_segments(captured("resnet18").graph, ["layer1_0_bn1"])
@@ -211,18 +173,6 @@ def test_branch_behind_a_grouped_convolution_that_multiplies_channels_needs_as_m
 
 
 MI9 = LatencyPredictor(specified("mi9"))
-GATED = efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2)], 16, 64, 32, se=True, act="silu")
-
-
-@pytest.mark.parametrize("graph", [small_resnet(), resnet50(), efficientnet_lite4(), GATED], ids=lambda graph: graph.name)
-@pytest.mark.parametrize("processor", ["cpu", "gpu", "dsp"])
-def test_kernels_of_the_parts_are_those_of_the_whole(graph, processor):
-    clean = clean_cuts(graph, [MI9.kernels(graph, processor)])
-    parts = [part for stage in split_segments(graph) for part in divide(graph, stage, clean)]
-    assert [part.start for part in parts] == [graph.input.name, *(part.end for part in parts[:-1])]
-    assert parts[-1].end == graph.output
-    launched = [kernel.cost for part in parts for kernel in MI9.kernels(part.graph, processor)]
-    assert launched == [kernel.cost for kernel in MI9.kernels(graph, processor)]
 
 
 def test_parts_are_blocks_and_what_is_behind_the_last_tensor_with_rows():

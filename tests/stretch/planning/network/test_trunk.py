@@ -7,13 +7,9 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from stretch.capture.trace import capture_traced
 from stretch.planning.network.trunk import MOST_SIDES, trunk_of
-from tests.stretch.several import form, networks, shapes
+from tests.stretch.several import networks, shapes
 
 pytestmark = pytest.mark.torch
-
-
-def graph_of(name):
-    return capture_traced(*form(name), name).graph
 
 
 @pytest.mark.slow
@@ -31,13 +27,6 @@ def test_every_operator_is_in_the_trunk_or_one_side_and_each_can_run_when_it_is_
     assert there == set(graph.by_name)
     assert sum(part.macs for part in parts) == graph.macs
     assert len(trunk.graph.inputs) == len(trunk.graph.outputs) == 1
-
-
-def test_smaller_tower_is_a_side_that_waits_for_nothing():
-    trunk = trunk_of(graph_of("towers"))
-    assert trunk.graph.input.name == "image"
-    assert [op.name for op in trunk.sides[0].inputs] == ["mask"]
-    assert len(trunk.sides[0].ops) > 3
 
 
 def test_sides_are_joined_where_there_are_too_many():

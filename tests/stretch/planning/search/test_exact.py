@@ -313,14 +313,6 @@ def test_option_costs_what_the_timeline_of_its_design_says(data, join):
         assert row.communication_ms <= options.exchange_ms[0, index] + 1e-9
 
 
-def test_every_subset_of_the_processors_may_run_a_segment():
-    space = SPACES["project"]
-    assert [o.processors for o in space.options[1]] == [
-        ("cpu",), ("gpu",), ("dsp",), ("cpu", "gpu"), ("cpu", "dsp"), ("gpu", "dsp"), ("cpu", "gpu", "dsp"),
-    ]  # fmt: skip
-    assert [o.processors for o in space.options[0]] == [("cpu",), ("gpu",), ("dsp",)]
-
-
 def test_output_that_the_host_does_not_hold_has_to_go_there():
     space = make_space(SPACE_GRAPH, processors=("gpu", "dsp"))
     assert space.leaving_ms("cpu") == 0
@@ -348,14 +340,6 @@ def test_allowed_options_are_exactly_those_that_meet_every_rule():
                 assert options.allowed[holder, index] == (meets and options.exchange_ms[holder, index] <= 0.6 * limit)
                 checked += 1
     assert checked > 100
-
-
-def test_size_counts_every_combination():
-    space = make_space(SPACE_GRAPH)
-    count = 1
-    for options in space.options:
-        count *= sum(len(o.macs) for o in options)
-    assert space.size_log10 == pytest.approx(np.log10(count))
 
 
 def test_partitions_of_a_project_join_fill_the_trunk():

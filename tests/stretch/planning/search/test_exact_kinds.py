@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, permutations
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -15,22 +15,17 @@ from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import ideal_split_ms, single_ms, timeline
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.network.parts import clean_cuts, divide
-from stretch.planning.network.segments import cut_segment, split_segments
+from stretch.planning.network.segments import split_segments
 from stretch.planning.search.banded import MAX_HALO, BandedSpace, with_exact_kinds, without_stretched
 from stretch.planning.search.channelled import ChannelWays
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.operator_split import operator_split
-from stretch.planning.search.pathed import path_ways
-from stretch.planning.search.rules import Rules
 from stretch.planning.search.seams import without_seams
-from stretch.planning.search.space import DesignSpace
-from stretch.planning.search.splits import EVERY as SPLITS_EVERY
 from stretch.planning.search.splits import bands, coarse, finer, orders
 from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
-from tests.stretch.planning.design.test_paths import conv, joined
 from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space
 
 TINY = small_resnet(96, blocks=(1, 1), mids=(64, 64))
@@ -167,31 +162,6 @@ def small_network():
     return net.graph("small")
 
 
-def wide_network(size=24, blocks=2):
-    """Inverted residuals of many hidden channels, convolutions large enough to be divided, paths, and linear layers."""
-    net = Net(1, 3, size, size)
-    net.conv(64, 3, 2)
-    for _ in range(blocks):
-        start = net.last
-        net.conv(768, act="relu6")
-        net.conv(768, 3, groups=768, act="relu6")
-        net.add("add", start, net.conv(64, act=None))
-    start = net.last
-    net.add("concat", net.conv(256, 3, source=start), net.conv(256, 3, source=start))
-    net.add("max_pool", kernel=(2, 2), stride=(2, 2), padding=(0, 0, 0, 0), ceil_mode=False)
-    net.conv(512, 3)
-    net.add("flatten")
-    net.add("linear", out_features=1024, bias=True)
-    net.add("relu")
-    net.add("linear", out_features=512, bias=True)
-    net.add("relu")
-    net.add("linear", out_features=10, bias=True)
-    return net.graph("wide")
-
-
-WIDE = wide_network()
-
-
 def space_of(graph, device="mi9", processors=("cpu", "gpu"), kinds=EVERY):
     space = make_space(graph, device, processors, min_width=0.9, min_depth=1.0)
     return with_exact_kinds(graph, PlanConfig(kinds=kinds), space if "stretch" in kinds else without_stretched(space))
@@ -251,25 +221,6 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     assert not any(ways.tail for options in gone.options for ways in options)
 
 
-def test_linear_layers_are_parts_only_where_channels_are_planned():
-    space = make_space(WIDE)
-    ends = [[part.end for part in BandedSpace(WIDE, space, vectors=vectors).parts] for vectors in (False, True)]
-    vectors = {name for name in ends[1] if len(WIDE.by_name[name].shape) == 2} - set(ends[0])
-    assert len(vectors) == 2
-    assert all(WIDE.by_name[name].kind == "relu" for name in vectors)
-
-
-def test_parts_that_are_built_alike_are_costed_once():
-    space = make_space(WIDE)
-    ways = ChannelWays(WIDE, space)
-    parts = [part for part in BandedSpace(WIDE, space).parts if any(op.attrs.get("groups") == 768 for op in part.graph.ops)]
-    assert len(parts) == 2
-    first, second = (ways.of(part, [5.0, 5.0]) for part in parts)
-    assert [id(a.candidates) for a in first] == [id(b.candidates) for b in second]
-    assert first
-    assert [each.segment for each in second] == [parts[1]] * len(second)
-
-
 def test_squeeze_and_excitation_keeps_a_block_in_one_piece():
     space = make_space(GATED)
     ways = ChannelWays(GATED, space)
@@ -286,40 +237,6 @@ def test_network_with_nothing_to_divide_is_refused():
     graph = net.graph("pooled")
     with pytest.raises(InfeasibleError, match="`pooled` has no segment whose division by channels might pay"):
         with_exact_kinds(graph, PlanConfig(kinds=("channels",)), make_space(graph))
-
-
-MI9 = specified("mi9")
-PROCESSORS = ("cpu", "gpu", "dsp")
-
-
-def space_of_paths(segment):
-    config = PlanConfig(processors=PROCESSORS).checked(MI9)
-    return DesignSpace([segment], PROCESSORS, Costs(LatencyPredictor(MI9), config.precision), Rules.of(config))
-
-
-def module(kind="concat", paths=4):
-    """Paths of one convolution, of two, and so on."""
-    ops = [conv(f"p{i}_{j}", f"p{i}_{j - 1}" if j else "x", 16) for i in range(paths) for j in range(i + 1)]
-    return joined([f"p{i}_{i}" for i in range(paths)], kind, *ops)
-
-
-@pytest.mark.parametrize(("kind", "count"), [("concat", 4), ("add", 3)])
-def test_every_way_takes_what_the_timeline_says(kind, count):
-    graph = module(kind, count)
-    segment = cut_segment(graph, "s1", "x", "end")
-    space = space_of_paths(segment)
-    found = path_ways(space, segment)
-    assert {ways.processors for ways in found} == {order for n in (2, 3) for order in permutations(PROCESSORS, n)}
-    for ways in found:
-        pairs = count - 1 if len(ways.processors) == 2 else (count - 1) * (count - 2) // 2
-        assert len(ways.macs) == pairs
-        for index in range(pairs):
-            design = ways.design(index, space.costs)
-            run = timeline(graph, BranchDesign("net", "mi9", (design,)), space.costs)
-            # the input is on the host
-            assert run.segments[0].ms == pytest.approx(ways.ms[space.holders.index(space.costs.host)][index])
-            assert (run.macs, run.params) == (graph.macs, graph.params)
-            assert ways.slowest_ms[index] == pytest.approx(max(b.ms + b.contention_ms for b in run.segments[0].branches))
 
 
 def setup(device, processors=()):
@@ -360,13 +277,6 @@ def test_places_divide_the_rows_into_bands_that_follow_each_other(rows, count):
         assert (found[0][0], found[-1][1]) == (0, rows)
         assert all(a < b for a, b in found)
         assert [b for _, b in found[:-1]] == [a for a, _ in found[1:]]
-
-
-@given(st.sampled_from([2, 3]), st.data())
-def test_every_place_is_offered_where_there_are_few_rows(count, data):
-    rows = data.draw(st.integers(count, SPLITS_EVERY[count]))
-    assert coarse(rows, count) == list(combinations(range(1, rows), count - 1))
-    assert finer(rows, count, coarse(rows, count), []) == []
 
 
 @given(st.integers(18, 120), st.lists(st.tuples(st.floats(0, 2), st.floats(0.05, 1)), min_size=2, max_size=3))

@@ -6,22 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linprog
 
 from predictors.errors import InfeasibleError
 from predictors.graph import Op, OpGraph
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.schedule import Job, schedule
-from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.design.portions import portion_graphs
 from stretch.planning.network.segments import cut_segment
 from stretch.planning.network.tasks import ARRIVING, TaskGraph
 from stretch.planning.plan import plan
 from stretch.planning.search.placed import placed_ways
-from stretch.planning.search.placing import Problem, divided_ms, place, ranks
+from stretch.planning.search.placing import Problem, place, ranks
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
 from tests.effort import examples
@@ -119,22 +115,6 @@ def test_list_scheduling_balances_tasks_that_share_nothing():
     assert place(problem).optimal
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processors", [2, 3])
-@given(data=st.data())
-def test_work_divided_at_will_takes_what_the_linear_program_says(processors, data):
-    ms = np.array(data.draw(st.lists(st.lists(times, min_size=processors, max_size=processors), min_size=1, max_size=8)))
-    count = len(ms)
-    loads = np.zeros((processors, processors * count + 1))
-    for p in range(processors):
-        loads[p, p * count : (p + 1) * count] = ms[:, p]
-        loads[p, -1] = -1.0
-    whole = np.hstack([np.tile(np.eye(count), processors), np.zeros((count, 1))])
-    cost = np.append(np.zeros(processors * count), 1.0)
-    exact = linprog(cost, A_ub=loads, b_ub=np.zeros(processors), A_eq=whole, b_eq=np.ones(count)).fun
-    assert exact * 0.99 <= divided_ms(ms) <= exact + 1e-9
-
-
 def test_tensor_that_several_of_a_group_read_crosses_once():
     tasks = TaskGraph((("a",), ("b",), ("c",)), (((ARRIVING, "x"),), ((0, "a"),), ((0, "a"), (1, "b"))))
     problem = Problem(tasks, np.ones((3, 2)), lambda tensor, a, b: 0.0 if a == b else 10.0, 0, 1)
@@ -165,33 +145,6 @@ def ways_of(graph, processors):
     segment = cut_segment(graph, "s1", graph.input.name, graph.output)
     space = space_of(segment, processors)
     return space, segment, placed_ways(space, segment, [space.costs.whole(segment, p).ms for p in processors])
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(10))
-@given(st.integers(1, 3), st.sampled_from([32, 128]), st.sampled_from([14, 28]), st.sampled_from([("cpu", "gpu"), ("cpu", "gpu", "dsp")]))
-def test_every_way_takes_what_the_timeline_says_and_less_than_one_processor(count, channels, size, processors):
-    graph = cells(count, channels, size)
-    space, segment, found = ways_of(graph, processors)
-    costs = space.costs
-    elements = channels * size * size
-    for ways in found:
-        design = ways.design(0, costs)
-        graphs = portion_graphs(graph, design.names, [b.ends for b in design.branches])
-        assert sum(portion.macs for portion in graphs) == graph.macs
-        run = timeline(graph, BranchDesign("cells", "mi9", (design,)), costs)
-        # the input is on the host
-        at = space.holders.index(costs.host)
-        if np.isfinite(ways.ms[at, 0]):
-            assert run.segments[0].ms == pytest.approx(ways.ms[at, 0])
-        assert (run.macs, run.params) == (graph.macs, graph.params)
-        assert sum(run.output.values()) == pytest.approx(costs.transfer(design.branches[-1].processor, costs.host, elements))
-        assert ways.holder(costs.host) == design.branches[-1].processor
-        for i, holder in enumerate(space.holders):
-            for processor in processors:
-                whole = costs.whole(segment, processor).ms
-                alone = costs.transfer(holder, processor, elements) + whole + costs.transfer(processor, ways.holder(costs.host), elements)
-                assert ways.ms[i, 0] < alone or np.isinf(ways.ms[i, 0])
 
 
 def test_chain_is_not_placed():

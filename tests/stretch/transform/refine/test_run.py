@@ -17,7 +17,7 @@ from stretch.evaluation.agreement import compare  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.refine import Checkpoint, Refinement, refine, run  # noqa: E402
 from stretch.transform.refine import views as module  # noqa: E402
-from stretch.transform.refine.checkpoint import FILE, VERSION, Done, fingerprint  # noqa: E402
+from stretch.transform.refine.checkpoint import FILE, VERSION, Done  # noqa: E402
 from stretch.transform.refine.pair import Errors, Pair, relative_error  # noqa: E402
 from stretch.transform.refine.views import Views  # noqa: E402
 from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
@@ -268,13 +268,6 @@ def test_some_views_have_a_rectangle_of_another(plain, monkeypatch):
         assert any(torch.equal(each, each.any(1)[:, None] & each.any(0)) for each in (mask, ~mask))
 
 
-def test_some_views_are_blended_with_another(plain, monkeypatch):
-    monkeypatch.setattr(module, "BLENDED", 0.5)
-    third = Views(ramp()).draw(200)[:, 2, 16, 16]
-    between = ((third - third.round()).abs() > 1e-3).float().mean()
-    assert 0.1 < between < module.BLENDED + 0.1
-
-
 def test_light_changes_by_the_deviation_of_the_images(plain, monkeypatch):
     monkeypatch.setattr(module, "LIGHT", 0.2)
     images = ramp() * 100
@@ -365,10 +358,3 @@ def test_tensors_that_do_not_fit_the_network_are_told_as_a_damaged_checkpoint(ca
             refine(
                 build(found, cpu_and("gpu", found.graph, "sum")), found, [images_of_checkpoint(found)], how, checkpoint=Checkpoint(tmp_path)
             )
-
-
-def test_fingerprint_knows_names_shapes_and_numbers():
-    one = fingerprint({"a": torch.zeros(2, 3)})
-    assert one == fingerprint({"a": torch.zeros(2, 3).contiguous()})
-    others = ({"b": torch.zeros(2, 3)}, {"a": torch.zeros(3, 2)}, {"a": torch.zeros(2, 3).double()}, {"a": torch.full((2, 3), 1e-30)})
-    assert one not in {fingerprint(each) for each in others}
