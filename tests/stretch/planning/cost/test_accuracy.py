@@ -12,6 +12,8 @@ from scipy.stats import spearmanr
 from predictors.errors import StretchError, UsageError
 from stretch.planning.cost.accuracy import FEATURES, AccuracyPredictor, segment_features
 from stretch.planning.cost.accuracy_file import load_accuracy, save_accuracy
+from stretch.planning.cost.features import FEATURES as CHANGES
+from stretch.planning.cost.features import changed_segments, features, way_features
 from stretch.planning.cost.sensitivity import HELPS, SEEN
 from stretch.planning.cost.sensitivity_fit import fit, loss, loss_of_design, spearman
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
@@ -217,3 +219,20 @@ def test_rank_correlation_is_that_of_scipy(pairs):
         assert found is None
     else:
         assert found == pytest.approx(spearmanr(first, second).statistic)
+
+
+def test_way_has_the_features_of_the_design_that_it_makes():
+    names = tuple(CHANGES)
+    space = make_space(GRAPH)
+    fastest = search_exact(space, round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs), 1)
+    design = BranchDesign(GRAPH.name, "mi9", fastest.segments(space.costs))
+    changed = {segment.name: row for segment, row in changed_segments(GRAPH, design, names)}
+    ways = {options.segment.name: way_features(options, names)[index] for options, index in fastest.picks if options.branched}
+    assert changed.keys() == ways.keys() != set()
+    for name, row in changed.items():
+        assert row == pytest.approx(ways[name], abs=1e-12)
+    row = dict(zip(names, features(np.array([[0.5], [1.0]]), np.array([[1.0], [0.25]]), np.array([0.9]), names)[0], strict=True))
+    assert row["log_deepest"] == row["log_widest"] == 0
+    assert row["log_mean_depth"] == pytest.approx(np.log(0.5) / 2)
+    assert row["log_largest"] == pytest.approx(np.log(0.5))
+    assert row["log_branches"] == pytest.approx(np.log(2))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
@@ -15,17 +15,21 @@ from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import ideal_split_ms, single_ms, timeline
-from stretch.planning.design.branch_design import BranchScale, SegmentDesign
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.network.parts import clean_cuts, divide
-from stretch.planning.network.segments import split_segments
+from stretch.planning.network.segments import cut_segment, split_segments
 from stretch.planning.search.banded import MAX_HALO, BandedSpace, with_exact_kinds, without_stretched
 from stretch.planning.search.channelled import ChannelWays
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.operator_split import operator_split
+from stretch.planning.search.pathed import path_ways
+from stretch.planning.search.rules import Rules
 from stretch.planning.search.seams import without_seams
+from stretch.planning.search.space import DesignSpace
 from stretch.planning.search.splits import bands, coarse, finer, orders
 from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
+from tests.stretch.planning.design.test_paths import conv, joined
 from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space
 
 TINY = small_resnet(96, blocks=(1, 1), mids=(64, 64))
@@ -346,3 +350,24 @@ def test_bands_keep_their_seams():
     parts[s1] = SegmentDesign("s1_2", PARTS[s1].start, PARTS[s1].end, branches, "rows")
     names = [each.name for each in without_seams(SEAMS_GRAPH, STAGES, parts)]
     assert names == ["stem", "s1_1", "s1_2", "s1_3", "s2", "head"]
+
+
+@pytest.mark.parametrize(("kind", "count"), [("concat", 4), ("add", 3)])
+def test_every_way_along_paths_takes_what_the_timeline_says(kind, count):
+    processors, device = ("cpu", "gpu", "dsp"), specified("mi9")
+    ops = [conv(f"p{i}_{j}", f"p{i}_{j - 1}" if j else "x", 16) for i in range(count) for j in range(i + 1)]
+    graph = joined([f"p{i}_{i}" for i in range(count)], kind, *ops)
+    segment = cut_segment(graph, "s1", "x", "end")
+    config = PlanConfig(processors=processors).checked(device)
+    space = DesignSpace([segment], processors, Costs(LatencyPredictor(device), config.precision), Rules.of(config))
+    every_way = path_ways(space, segment)
+    assert {ways.processors for ways in every_way} == {order for n in (2, 3) for order in permutations(processors, n)}
+    for ways in every_way:
+        pairs = count - 1 if len(ways.processors) == 2 else (count - 1) * (count - 2) // 2
+        assert len(ways.macs) == pairs
+        for index in range(pairs):
+            run = timeline(graph, BranchDesign("net", "mi9", (ways.design(index, space.costs),)), space.costs)
+            # the input is on the host
+            assert run.segments[0].ms == pytest.approx(ways.ms[space.holders.index(space.costs.host)][index])
+            assert (run.macs, run.params) == (graph.macs, graph.params)
+            assert ways.slowest_ms[index] == pytest.approx(max(b.ms + b.contention_ms for b in run.segments[0].branches))
