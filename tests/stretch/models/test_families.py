@@ -11,7 +11,7 @@ from predictors.errors import StretchError
 from stretch.capture import capture
 from stretch.models import load_model, model_names
 from stretch.models.detection import DetectionFamily, RawDetector, RawProposals
-from stretch.models.families import families
+from stretch.models.families import each_family, families, find_family
 from stretch.models.segmentation import SegmentationFamily
 from stretch.models.timm import TimmFamily
 from stretch.models.tiny import TinyFamily
@@ -19,6 +19,17 @@ from stretch.models.torchvision import TorchvisionFamily
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
+
+
+def test_every_family_lists_each_name_once_and_is_found_by_it():
+    listed = {key: (family, family.names()) for key, family in each_family()}
+    assert {"torchvision", "timm", "tiny"} <= set(listed)
+    for family, names in listed.values():
+        assert len(set(names)) == len(names) > 0
+        assert family.checked() <= set(names)
+        found, name = find_family(family.prefix + names[0])
+        assert (type(found), name) == (type(family), names[0])
+    assert find_family("timm:no_such_net") is None
 
 
 def test_second_family_of_a_name_is_refused():

@@ -50,3 +50,9 @@ def test_value_out_of_range_is_refused_by_the_name_of_its_option(name, word):
 def test_range_that_is_written_is_read_back(ends):
     value = (ends[0] / 100, ends[1] / 100)
     assert BY_NAME["macs"].read(as_word(value)) == value
+
+
+def test_default_of_every_option_is_of_its_kind_and_is_what_the_flag_says_it_is():
+    for option in PLAN_OPTIONS:
+        assert option.checked(option.default) == option.default
+        assert option.read(option.shown) == option.default
