@@ -1,8 +1,7 @@
 """What a plan says: unused processors, warnings, and options as their user writes them."""
 
-import copy as copy_module
 import pickle
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import replace
 from itertools import product
 from math import ceil, floor
@@ -158,7 +157,7 @@ def test_what_others_wrote_is_never_taken_for_a_mention(text):
     assert spelled(text, as_flag) == text
 
 
-@pytest.mark.parametrize("same", [copy_module.copy, copy_module.deepcopy, lambda sentence: pickle.loads(pickle.dumps(sentence))])
+@pytest.mark.parametrize("same", [copy, deepcopy, lambda sentence: pickle.loads(pickle.dumps(sentence))])
 def test_copy_can_still_be_spelled_otherwise(same):
     assert spelled(same(Sentence("give {}", Mention("alpha", 1.0))), as_flag) == "give --alpha 1"
 

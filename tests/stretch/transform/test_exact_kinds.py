@@ -101,7 +101,7 @@ def drawn(data):
     return network, found, data.draw(random_placements(found.graph))
 
 
-def image_of_portions(shape=SHAPE):
+def image_of(shape=SHAPE):
     return torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
 
@@ -115,7 +115,7 @@ def test_portions_built_and_captured_are_the_scaled_graph_and_the_original(data)
     assert OpGraph.from_json(graph.to_json()) == graph
     assert (graph.macs, graph.params) == (found.graph.macs, found.graph.params)
     with torch.inference_mode():
-        assert torch.equal(model(image_of_portions()), network(image_of_portions()))
+        assert torch.equal(model(image_of()), network(image_of()))
 
 
 @pytest.mark.slow
@@ -127,10 +127,10 @@ def test_portions_exported_and_run_by_the_scheduler_give_the_original(tmp_path_f
     folder = tmp_path_factory.mktemp("portions") / "bundle"
     export_bundle(folder, found, model, None, FACTS, "0.1.0", controls=False)
     with torch.inference_mode():
-        want = network(image_of_portions()).numpy()
+        want = network(image_of()).numpy()
     with Session(load_bundle(folder)) as session:
-        largest = max(float(np.abs(tensor).max()) for tensor in session.tensors(image_of_portions().numpy()).values())
-        for got in (session(image_of_portions().numpy()), session.submit(image_of_portions().numpy()).result()):
+        largest = max(float(np.abs(tensor).max()) for tensor in session.tensors(image_of().numpy()).values())
+        for got in (session(image_of().numpy()), session.submit(image_of().numpy()).result()):
             assert np.abs(got - want).max() <= 1e-6 * largest
 
 

@@ -202,7 +202,7 @@ def test_every_image_is_fitted_to_or_held_back_whatever_the_batches(sizes, large
     assert all(len(batch) <= max(1, 2**25 // largest) for batch in batches)
 
 
-def images_of_walk(*shape, seed=0):
+def images_of_shape(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -216,7 +216,7 @@ def segment(captured):
 
 def test_trunks_through_their_joins_are_the_segment(segment):
     module, shape = segment
-    x = images_of_walk(3, *shape)
+    x = images_of_shape(3, *shape)
     with torch.no_grad():
         parts = [branch.join_conv(trunk_of(branch, x)) for branch in list(module.children())[:2]]
         torch.testing.assert_close(module.join(*parts), module(x))
@@ -224,7 +224,7 @@ def test_trunks_through_their_joins_are_the_segment(segment):
 
 def test_every_operator_is_visited_once_before_it_computes(segment):
     module, shape = segment
-    batches = [images_of_walk(3, *shape), images_of_walk(2, *shape, seed=1)]
+    batches = [images_of_shape(3, *shape), images_of_shape(2, *shape, seed=1)]
     branch, seen = next(module.children()), []
 
     def visit(name, layer, reads, values):
@@ -251,12 +251,12 @@ def network():
     return net
 
 
-def images_of_statistics(seed=0):
+def shifted_images(seed=0):
     return list(torch.randn(24, 3, 8, 8, generator=torch.Generator().manual_seed(seed)).split(8))
 
 
 def test_renewed_statistics_are_the_mean_over_batches_and_momentum_is_kept():
-    net, x = network(), images_of_statistics()
+    net, x = network(), shifted_images()
     weights = net[1].weight.clone()
     with torch.no_grad():
         renew_statistics(net, x)
@@ -268,7 +268,7 @@ def test_renewed_statistics_are_the_mean_over_batches_and_momentum_is_kept():
 
 
 def test_rebased_statistics_are_the_data_s_and_the_function_stays():
-    net, x = network(), images_of_statistics()
+    net, x = network(), shifted_images()
     with torch.no_grad():
         want = net(torch.cat(x))
         outputs = rebase_statistics(net, x)
