@@ -130,6 +130,18 @@ def test_segments_cover_every_operator_once(captured, name):
 
 
 @pytest.mark.torch
+def test_own_meeting_points_bound_the_segments(captured):
+    segments = split_segments(captured("resnet18").graph, ["layer2_1_relu_1", "avgpool"])
+    ends = [
+        ("stem", "input", "maxpool"),
+        ("s1", "maxpool", "layer2_1_relu_1"),
+        ("s2", "layer2_1_relu_1", "avgpool"),
+        ("head", "avgpool", "fc"),
+    ]
+    assert [(s.name, s.start, s.end) for s in segments] == ends
+
+
+@pytest.mark.torch
 def test_meeting_point_inside_a_block_is_refused_with_the_closest_cut_point(captured):
     with pytest.raises(UnknownNameError, match="unknown cut point `layer1_0_bn1`") as caught:
         split_segments(captured("resnet18").graph, ["layer1_0_bn1"])
@@ -223,3 +235,14 @@ def test_operators_that_any_backend_fuses_are_in_one_task():
     (task,) = [ops for ops in tasks_of(graph, ("tflite_gpu",)).ops if "s" in ops]
     assert task == ("a", "b", "s")  # of which the second and the sum are one kernel, which waits for the first
     assert ("b",) in tasks_of(graph, ("tflite_cpu",)).ops
+
+
+@pytest.mark.parametrize("processor", ["cpu", "gpu", "dsp"])
+def test_kernels_of_the_parts_are_those_of_the_whole(processor):
+    graph = efficientnet_lite4()
+    kernels = MI9.kernels(graph, processor)
+    parts = [part for stage in split_segments(graph) for part in divide(graph, stage, clean_cuts(graph, [kernels]))]
+    assert [part.start for part in parts] == [graph.input.name, *(part.end for part in parts[:-1])]
+    assert parts[-1].end == graph.output
+    launched = [kernel.cost for part in parts for kernel in MI9.kernels(part.graph, processor)]
+    assert launched == [kernel.cost for kernel in kernels]

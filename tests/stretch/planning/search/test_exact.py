@@ -375,3 +375,8 @@ def test_combination_is_allowed_where_every_rule_allows_it():
 
 def test_floors_alone_decide_what_is_offered():
     assert RULES.floors == {"min_depth": 0.5, "min_width": 0.5}
+
+
+def test_size_counts_every_combination():
+    space = make_space(SPACE_GRAPH)
+    assert space.size_log10 == pytest.approx(np.log10(np.prod([float(sum(len(o.macs) for o in options)) for options in space.options])))
