@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.communication import LinkModel
+from predictors.predictor import LinkModel
 from predictors.devices import load_device
 
 MI9 = load_device("mi9")

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from predictors.contention import contended_ms
+from predictors.predictor import contended_ms
 from predictors.devices import Factor, load_device
 from predictors.models.base import KernelTime
 from predictors.predictor import LatencyPredictor

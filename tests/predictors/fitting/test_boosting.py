@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from predictors.fitting import boosting
-from predictors.fitting.boosting import FEATURES, evaluate, grow
+from predictors.fitting import single as boosting
+from predictors.fitting.single import FEATURES, evaluate, grow
 from predictors.models.fitted import columns
 from predictors.models.trees import features
 from tests.predictors.models.test_fitted import conv

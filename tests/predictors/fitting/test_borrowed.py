@@ -6,7 +6,7 @@ import pytest
 
 from predictors.devices import load_device
 from predictors.fits.fit import Correction, Fit, HeldOut, Interval, KernelGroup
-from predictors.fitting.borrowed import BORROWED_FITS, add_borrowed
+from predictors.fitting.fit import BORROWED_FITS, add_borrowed
 from predictors.fitting.design import Networks
 from predictors.measurements.networks import load_measurements
 from predictors.models.fitted import FittedModel

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.fitting.folds import family_folds
+from predictors.fitting.fit import family_folds
 
 families = st.dictionaries(st.text(min_size=1, max_size=4), st.sampled_from("abcdefgh"), min_size=1, max_size=40)
 

@@ -7,7 +7,7 @@ from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.fits import read_fits
 from predictors.fitting.design import Networks
 from predictors.fitting.fit import fit_device
-from predictors.fitting.folds import family_folds
+from predictors.fitting.fit import family_folds
 from predictors.fitting.formula import load_formula
 from predictors.fitting.together import Pool
 from predictors.measurements.networks import load_measurements

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from predictors.formats.ncnn_text import parse_layers
+from predictors.formats.ncnn import parse_layers
 
 HEAD = "7767517\n2 2\n"
 INPUT = "Input data 0 1 data 0=8 1=8 2=3\n"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.boards.agent import Agent, Content, GoneError, unpack
+from scheduler.boards.line import Agent, Content, GoneError, unpack
 from scheduler.boards.archive import Archive
 from scheduler.boards.line import Sending
 

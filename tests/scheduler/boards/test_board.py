@@ -14,12 +14,12 @@ import pytest
 
 from predictors.errors import MissingBackendError, StretchError
 from scheduler import Session
-from scheduler.boards.agent import facts as told_facts
+from scheduler.boards.line import facts as told_facts
 from scheduler.boards.archive import Archive, below
 from scheduler.boards.board import Where, explain_trial, open_board
 from scheduler.boards.facts import SERIES, read_facts
 from scheduler.boards.packages import package_name, requirements
-from scheduler.boards.ssh import connect
+from scheduler.boards.board import connect
 from scheduler.bundle.load import load_bundle
 from scheduler.cores import available_cores
 from tests.scheduler.boards.servers import emulated, ended, script

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from predictors.errors import MissingBackendError, StretchError
-from scheduler.boards.agent import facts
+from scheduler.boards.line import facts
 from scheduler.boards.facts import SERIES, Facts, check_facts, read_facts
 
 HERE = read_facts("here", facts())

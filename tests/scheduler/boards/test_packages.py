@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError
-from scheduler.boards.agent import facts
+from scheduler.boards.line import facts
 from scheduler.boards.facts import read_facts
 from scheduler.boards.packages import EXTRAS, installer, package_archive, package_name, pins, requirements
 

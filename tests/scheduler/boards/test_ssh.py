@@ -10,7 +10,7 @@ import pytest
 from predictors.errors import MissingBackendError, StretchError
 from scheduler.boards.facts import SERIES, check_facts, read_facts
 from scheduler.boards.line import LostError
-from scheduler.boards.ssh import connect, explain_loss, explain_start, ssh_words
+from scheduler.boards.board import connect, explain_loss, explain_start, ssh_words
 from tests.scheduler.boards.servers import free_port, script
 
 #: Pythons of other series, of which one may be here.

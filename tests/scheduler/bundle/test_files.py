@@ -3,7 +3,7 @@ import onnx
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.bundle.files import file_problems, inside, onnx_problems
+from scheduler.bundle.load import file_problems, inside, onnx_problems
 from scheduler.bundle.load import load_bundle, read_bundle
 from tests.scheduler.formats.onnx.test_checks import endless_loop
 
@@ -52,7 +52,7 @@ def test_file_with_other_ends_than_the_manifest_states_is_named(bundles, bundle_
 
 
 def test_all_subgraphs_together_are_bounded_too(bundles, bundle_dir, monkeypatch):
-    monkeypatch.setattr("scheduler.bundle.files.MAX_WORK", 1000)
+    monkeypatch.setattr("scheduler.bundle.load.MAX_WORK", 1000)
     with pytest.raises(StretchError, match=r"its subgraphs take .* multiply-accumulates"):
         load_bundle(bundle_dir)
 

@@ -148,7 +148,7 @@ def plan_of(graph, name="case", **changes):
 
 def tflite_bytes(graph, source, plan=None, half=False):
     """A TFLite file of one signature, called ``case``."""
-    from stretch.export.tflite.lower import to_tflite
+    from stretch.export.tflite.bundle import to_tflite
     from stretch.formats.tflite.writer import Writer
 
     writer = Writer(graph.name)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.delegates import delegates, load_plugins
 from scheduler.delegates.reference import ReferenceDelegate
-from scheduler.delegates.reference.ops import OPS
+from scheduler.delegates.reference.interpreter import OPS
 from tests.effort import examples
 from tests.scheduler.delegates import graphs
 

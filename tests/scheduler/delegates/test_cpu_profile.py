@@ -1,6 +1,6 @@
 from onnx import helper
 
-from scheduler.delegates.cpu_profile import place_kernels
+from scheduler.delegates.cpu import place_kernels
 
 NODES = [
     helper.make_node("Conv", ["x", "w1"], ["c1"], name="conv1"),

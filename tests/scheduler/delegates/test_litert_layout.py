@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.delegates.litert_layout import to_nchw, to_nhwc
+from scheduler.delegates.litert import to_nchw, to_nhwc
 
 shapes = st.tuples(st.integers(1, 2), st.integers(1, 130), st.integers(1, 40), st.integers(1, 9))
 

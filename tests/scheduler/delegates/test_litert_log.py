@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from scheduler.delegates.litert_log import quiet
+from scheduler.delegates.litert import quiet
 
 
 def test_notes_of_native_code_are_held_back_and_the_rest_is_passed_on(capfd):

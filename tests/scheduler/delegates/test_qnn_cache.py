@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.delegates.qnn_cache import cache_folder, cached_context
+from scheduler.delegates.dsp import cache_folder, cached_context
 
 
 class Compiler:

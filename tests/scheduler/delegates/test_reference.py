@@ -7,7 +7,7 @@ from onnx import helper
 
 from predictors.errors import StretchError
 from scheduler.delegates.reference import ReferenceDelegate
-from scheduler.delegates.reference.ops import OPS
+from scheduler.delegates.reference.interpreter import OPS
 from tests.effort import examples
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.explain.causes import find_cause
+from scheduler.explain.foreign import find_cause
 from scheduler.explain.model import open_model
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from predictors.errors import StretchError
 from scheduler.explain.compare import largest_difference
-from scheduler.explain.fixes import single_precision
+from scheduler.explain.fixing import single_precision
 from tests.scheduler.explain.files import FOREIGN, doubles, node, plain
 
 pytest.importorskip("onnxruntime")

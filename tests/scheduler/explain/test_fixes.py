@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from scheduler.explain.fixes import NEW_OPSET, fix_batch, fold_constants, raise_opset, single_precision, tried
+from scheduler.explain.fixing import NEW_OPSET, fix_batch, fold_constants, raise_opset, single_precision, tried
 from tests.scheduler.explain.files import FOREIGN
 
 RUNNABLE = [name for name in FOREIGN if name not in ("own_domain", "upsample")]

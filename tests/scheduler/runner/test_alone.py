@@ -7,7 +7,7 @@ from predictors.errors import StretchError
 from scheduler.bundle.tflite_file import parse_tflite
 from scheduler.delegates.litert import open_interpreter
 from scheduler.formats.tflite_schema import TFLITE
-from scheduler.runner.alone import patches
+from scheduler.runner.sources import patches
 from tests.scheduler.bundles import two_branches
 from tests.scheduler.runner.exported import exported_file
 

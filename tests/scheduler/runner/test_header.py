@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.runner.header import _text, dispatch_of, plan_header
+from scheduler.runner.sources import _text, dispatch_of, plan_header
 from tests.scheduler.bundles import several_ends, two_branches
 from tests.scheduler.runner.exported import exported_file, with_file
 from tests.scheduler.tflite_files import changed

@@ -10,7 +10,7 @@ from predictors.errors import StretchError
 from scheduler.delegates.base import Invocation, UnableError
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.runtime import queues
-from scheduler.runtime.ahead import awaited, followers, in_a_row
+from scheduler.runtime.executor import awaited, followers, in_a_row
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
 from scheduler.runtime.session import Session
 from tests import onnx_runtime

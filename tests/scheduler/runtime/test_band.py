@@ -1,7 +1,7 @@
 import numpy as np
 
 from scheduler.delegates.base import AsyncInvocation, Invocation
-from scheduler.runtime.band import with_rows
+from scheduler.runtime.buffers import with_rows
 
 
 class Doubled(Invocation):

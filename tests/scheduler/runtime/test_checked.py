@@ -3,7 +3,7 @@ import pytest
 
 from scheduler.delegates.base import AsyncInvocation, Invocation, UnableError
 from scheduler.faults.policy import FaultPolicy
-from scheduler.runtime.checked import Check, checked
+from scheduler.runtime.driver import Check, checked
 from scheduler.runtime.distance import TOLERANCE
 
 WANT = np.arange(6, dtype=np.float32)

@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.placement.place import Placement
 from scheduler.runtime.failures import HangError
-from scheduler.runtime.futures import again_after_a_hang
+from scheduler.runtime.session import again_after_a_hang
 
 GPU = Placement("gpu", "cpu", (), "gpu", "blocking", True, "")
 

@@ -3,8 +3,8 @@ from time import perf_counter_ns
 
 import pytest
 
-from scheduler.runtime import spin
-from scheduler.runtime.spin import Word, look_ns
+from scheduler.runtime import mailbox as spin
+from scheduler.runtime.mailbox import Word, look_ns
 
 pytestmark = pytest.mark.skipif(look_ns() == float("inf"), reason="this system's C library has no linear search")
 

@@ -1,6 +1,6 @@
 import re
 
-from scheduler.service.counters import OUTCOMES, Counters
+from scheduler.service.service import OUTCOMES, Counters
 
 
 def test_text_has_the_form_that_prometheus_reads():

@@ -2,7 +2,7 @@ import pytest
 
 from scheduler import Session
 from scheduler.delegates import NullDelegate
-from scheduler.service.measured import measured_network
+from scheduler.service.service import measured_network
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.scene import Scene
 

@@ -19,7 +19,7 @@ from scheduler.runtime.code import Code
 from scheduler.runtime.events import Finish, Start
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.several import Told
-from scheduler.runtime.shared import SharedPipeline, SharedQueues
+from scheduler.runtime.scheduler import SharedPipeline, SharedQueues
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene

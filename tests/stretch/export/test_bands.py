@@ -21,7 +21,7 @@ from scheduler.formats.int8_edges import edges  # noqa: E402
 from scheduler.formats.onnx import OnnxFile, open_onnx  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.capture import capture  # noqa: E402
-from stretch.export.bands import whole_of  # noqa: E402
+from stretch.export.lowering import whole_of  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.export.onnx import WHOLE_PADDING  # noqa: E402
 from stretch.export.precision import export_precision  # noqa: E402

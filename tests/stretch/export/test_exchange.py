@@ -1,6 +1,6 @@
 import pytest
 
-from stretch.export.exchange import exchange, place
+from stretch.export.staging import exchange, place
 
 
 def folder(path):

@@ -1,7 +1,7 @@
 import pytest
 
 from predictors.errors import StretchError
-from stretch.phone.benchmark import Request, read_spoken
+from stretch.phone.measure import Request, read_spoken
 from tests.stretch.phone.samples import spoken
 
 REQUEST = Request("/p/benchmark_model", "/p/model.tflite", "s1.cpu", "cpu", 3, 50, 5)

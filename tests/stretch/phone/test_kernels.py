@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from predictors.fusion import fuse
 from predictors.graph import Op, OpGraph
 from predictors.measurements.litert import Operator, read_op_profile
-from stretch.phone.kernels import pair
+from stretch.phone.measure import pair
 from tests.stretch.phone.samples import profile, xnnpack
 
 WINDOW = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1)}

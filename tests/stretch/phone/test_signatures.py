@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from predictors.devices import load_device
 from predictors.errors import UsageError
 from scheduler.bundle.load import load_bundle
-from stretch.phone.signatures import family_of, graph_of, mask_of, places, works
+from stretch.phone.measure import family_of, graph_of, mask_of, places, works
 from tests.scheduler.bundles import edit, two_branches
 
 pytestmark = pytest.mark.torch

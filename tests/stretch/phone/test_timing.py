@@ -3,9 +3,9 @@ import pytest
 from predictors.errors import StretchError
 from predictors.measurements.networks import load_measurements
 from scheduler.bundle.load import load_bundle
-from stretch.phone.benchmark import Spoken
-from stretch.phone.signatures import Place, Work
-from stretch.phone.timing import open_table
+from stretch.phone.measure import Spoken
+from stretch.phone.measure import Place, Work
+from stretch.phone.measure import open_table
 from tests.scheduler.bundles import two_branches
 
 pytestmark = pytest.mark.torch

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from stretch.profiling.crossing import Handing, measure_crossing
+from stretch.profiling.run import Handing, measure_crossing
 from stretch.profiling.places import find_places
 
 

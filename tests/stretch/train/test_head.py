@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 from predictors.errors import StretchError  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.models.load import load_model  # noqa: E402
-from stretch.train.head import replace_head  # noqa: E402
+from stretch.train.prepare import replace_head  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

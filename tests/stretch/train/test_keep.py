@@ -7,7 +7,7 @@ from safetensors.torch import load_file  # noqa: E402 - torch may be missing
 
 from stretch.train.distributed import World  # noqa: E402
 from stretch.train.folder import BEST, LAST, RunFolder  # noqa: E402
-from stretch.train.keep import Keeper, kept_weights  # noqa: E402
+from stretch.train.session import Keeper, kept_weights  # noqa: E402
 from stretch.train.prepare import prepare  # noqa: E402
 from stretch.train.recipe import KeepConfig, load_recipe  # noqa: E402
 from stretch.train.session import make_run  # noqa: E402

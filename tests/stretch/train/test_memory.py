@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stretch.train.memory import memory_mib  # noqa: E402 - torch may be missing
+from stretch.train.session import memory_mib  # noqa: E402 - torch may be missing
 
 pytestmark = pytest.mark.torch
 

@@ -4,7 +4,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - torch may be missing
 
 from stretch.train.config import TrainConfig  # noqa: E402
-from stretch.train.optimise import MeanWeights, clip_, make_optimizer  # noqa: E402
+from stretch.train.step import MeanWeights, clip_, make_optimizer  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

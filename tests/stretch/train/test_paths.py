@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from stretch.train.paths import root_paths, rooted
+from stretch.train.recipe import root_paths, rooted
 from stretch.train.recipe import load_recipe
 
 RECIPE = """

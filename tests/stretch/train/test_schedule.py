@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretch.train.schedule import learning_rate
+from stretch.train.loop import learning_rate
 
 
 @given(st.integers(1, 1000), st.integers(0, 50), st.floats(1e-3, 10))

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.delegates.opencl import binaries
-from scheduler.delegates.opencl.binaries import binary_file, binary_folder, read_binary, write_binary
+from scheduler.delegates.opencl import programs as binaries
+from scheduler.delegates.opencl.programs import binary_file, binary_folder, read_binary, write_binary
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.delegates.opencl import programs
-from scheduler.delegates.opencl.binaries import binary_folder, write_binary
+from scheduler.delegates.opencl.programs import binary_folder, write_binary
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.programs import FOLDER, BuildError, Programs, programs_of, source, source_hash
 

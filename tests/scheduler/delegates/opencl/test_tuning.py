@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.bundle.load import load_bundle
 from scheduler.delegates.opencl import OpenCLDelegate
-from scheduler.delegates.opencl.tuning import pair_launches
+from scheduler.delegates.opencl.delegate import pair_launches
 
 Launch = namedtuple("Launch", "node kernel")
 Row = namedtuple("Row", "launch ms")

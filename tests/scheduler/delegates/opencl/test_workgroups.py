@@ -7,7 +7,7 @@ from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.graph import read_graph
 from scheduler.delegates.opencl.tuner import open_cache
-from scheduler.delegates.opencl.workgroups import GroupTuner, LaunchTimer, TunedGroup, apply_groups, group_entries, group_key
+from scheduler.delegates.opencl.delegate import GroupTuner, LaunchTimer, TunedGroup, apply_groups, group_entries, group_key
 from tests.scheduler.delegates.opencl import networks
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.delegates.process.line import GoneError, Line
+from scheduler.delegates.process.delegate import GoneError, Line
 
 
 @pytest.fixture

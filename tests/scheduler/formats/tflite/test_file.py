@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.formats.tflite import open_tflite
 from scheduler.formats.tflite.file import TYPES
-from scheduler.formats.tflite.operators import ANY_TFLITE, NAMES
+from scheduler.formats.tflite.file import ANY_TFLITE, NAMES
 
 NUMBERS = {name: number for number, name in NAMES.items()}
 KINDS = {kind: number for number, kind in TYPES.items()}

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from scheduler.formats.flatbuffer import SCALARS
-from scheduler.formats.tflite.operators import NAMES, OPTIONS, TABLES
+from scheduler.formats.tflite.file import NAMES, OPTIONS, TABLES
 
 schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
 

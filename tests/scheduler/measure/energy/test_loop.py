@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.measure.energy.loop import find_meter, measure_energy
-from scheduler.measure.energy.rapl import Rapl
+from scheduler.measure.energy.loop import Rapl
 from scheduler.measure.energy.supply import Supply
 from tests.scheduler.measure.energy.trees import add, battery, rapl
 

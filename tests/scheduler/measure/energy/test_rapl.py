@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.measure.energy.counters import CounterError
-from scheduler.measure.energy.rapl import Rapl, zones
+from scheduler.measure.energy.loop import Rapl, zones
 from tests.scheduler.measure.energy.trees import MOST_UJ, add, rapl, write
 
 __all__ = ["rapl"]

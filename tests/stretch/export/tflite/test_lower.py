@@ -9,7 +9,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from scheduler.delegates.litert import LiteRtDelegate
 from scheduler.delegates.reference import ReferenceDelegate
-from stretch.export.tflite.lower import join_to_tflite, to_tflite
+from stretch.export.tflite.bundle import join_to_tflite, to_tflite
 from stretch.formats.tflite.source import Source
 from stretch.formats.tflite.writer import Quant, Writer
 from stretch.operators.lowerings import lowerings

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.formats.tflite.operators import ANY_TFLITE
+from scheduler.formats.tflite.file import ANY_TFLITE
 from stretch.models.tflite import read_module
 from tests.stretch.models.onnx.graphs import functions
 from tests.stretch.models.tflite.files import agrees, model, op, random, write

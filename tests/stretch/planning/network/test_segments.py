@@ -6,7 +6,7 @@ from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import fuse
 from predictors.graph import Op, OpGraph
 from predictors.predictor import LatencyPredictor
-from stretch.planning.network.meeting import find_meeting_points, find_stem_end
+from stretch.planning.network.segments import find_meeting_points, find_stem_end
 from stretch.planning.network.parts import clean_cuts, divide
 from stretch.planning.network.segments import cut_segment, split_segments
 from stretch.planning.network.tasks import ARRIVING, find_tasks

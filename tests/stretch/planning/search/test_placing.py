@@ -16,7 +16,7 @@ from stretch.planning.cost.schedule import Job, schedule
 from stretch.planning.network.segments import cut_segment
 from stretch.planning.network.tasks import ARRIVING, TaskGraph
 from stretch.planning.plan import plan
-from stretch.planning.search.placed import placed_ways
+from stretch.planning.search.banded import placed_ways
 from stretch.planning.search.placing import Problem, place, ranks
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
