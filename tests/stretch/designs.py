@@ -32,11 +32,6 @@ def cpu_and(other: str, graph: OpGraph, join: str) -> BranchDesign:
     return BranchDesign(graph.name, "test", tuple(parts))
 
 
-def _fits(segment: Segment, arriving: int) -> bool:
-    """Whether the segment may stay whole when `arriving` channels come in."""
-    return arriving == segment.in_width or segment.dense_input
-
-
 def with_rewrites(design: BranchDesign, *names: str) -> BranchDesign:
     """The design whose scaled branches have other operators in the place of some."""
     parts = (

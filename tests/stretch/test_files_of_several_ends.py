@@ -13,8 +13,8 @@ from predictors.errors import UsageError  # noqa: E402
 from scheduler import Session  # noqa: E402
 from scheduler.checks.verify import verify_bundle  # noqa: E402
 from stretch.cli import app  # noqa: E402
-from tests.stretch.models.tflite.files import op, ran_by_name, random, to_first, write  # noqa: E402
-from tests.stretch.several import assert_equal, form  # noqa: E402
+from tests.stretch.models.tflite.files import random  # noqa: E402
+from tests.stretch.several import form  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -105,37 +105,6 @@ def test_command_line_takes_a_shape_for_each_input_of_a_file_and_tells_of_its_st
     (item,) = json.loads(capsys.readouterr().out)["items"]
     assert (item["family"], item["captured"]) == ("file", "traced")
     assert "it lies beside the trunk and runs whole" in [stage["why"] for stage in item["stages"]]
-
-
-@pytest.mark.slow
-def test_archive_of_a_module_that_returns_a_dictionary_is_branched_and_returns_it(tmp_path):
-    module, shapes = form("towers")
-    x = [torch.from_numpy(random(shape, seed)) for seed, shape in enumerate(shapes.values())]
-
-    module = Towers(module, named=True).eval()
-    torch.export.save(torch.export.export(module, tuple(x)), tmp_path / "net.pt2")
-    result = stretch.branch(str(tmp_path / "net.pt2"), "mi9", out=tmp_path / "b", processors=("cpu", "gpu"), lossless=True)
-    with torch.no_grad():
-        want = module(*x)
-        assert_equal(result.model(*x), want)
-    arrays = {"scores": want["scores"].numpy(), "maps_0": want["maps"][0].numpy()}
-    check_bundle(tmp_path / "b", dict(zip(("image", "mask"), (each.numpy() for each in x), strict=True)), arrays)
-
-
-@pytest.mark.slow
-def test_bundle_of_a_tflite_file_gives_what_litert_does_by_the_names_of_the_file(tmp_path):
-    stored = {f"w{i}": random((out, 3, 3, width), i) * 0.3 for i, (out, width) in enumerate([(8, 4), (8, 8), (8, 8), (5, 8), (4, 8)])}
-    stored |= {f"b{i}": random((len(stored[f"w{i}"]),), 9 + i) for i in range(5)}
-    reads = {0: ("x", "h0", 1), 1: ("h0", "h1", 1), 2: ("h1", "h2", 2), 3: ("h1", "scores:0", 1), 4: ("h2", "boxes", 1)}
-    operators = [
-        op("CONV_2D", [x, f"w{i}", f"b{i}"], [y], "Conv2DOptions", stride_h=s, stride_w=s, fused_activation_function=int(i < 3))
-        for i, (x, y, s) in reads.items()
-    ]
-    path = write(tmp_path / "net.tflite", *operators, stored=stored, shape=(1, 16, 12, 4), outputs=("scores:0", "boxes"))
-    x = random((1, 16, 12, 4), 7)
-    want = {name.replace(":", "_"): to_first(value) for name, value in ran_by_name(path, [x]).items()}
-    stretch.branch(str(path), "mi9", out=tmp_path / "b", processors=("cpu", "gpu"), lossless=True)
-    check_bundle(tmp_path / "b", {"input": to_first(x)}, want)
 
 
 def test_shape_of_an_input_that_a_file_does_not_have_is_refused(tmp_path):

@@ -1,12 +1,21 @@
-"""Axes over a feature map against numpy: whatever was reshaped, permuted and cut, they say where each element lies."""
+"""Axes that are reshaped, permuted and cut, and the views that lead back to channels."""
 
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stretch.capture.factors import Axes, Factor, common, map_axes, rearrangement
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from torch import nn  # noqa: E402
+
+from predictors.errors import StretchError  # noqa: E402
+from stretch.capture.trace import capture_traced as capture  # noqa: E402
 
 
 def elements(axes, shape):
@@ -64,15 +73,6 @@ def test_cut_within_a_head_or_of_pixels_is_none():
     assert heads.cut(0, 1, 3) is None
 
 
-def test_axes_in_order_are_those_of_a_map_that_lies_as_it_is_seen():
-    axes = map_axes((1, 12, 2, 6)).reshaped((1, 3, 4, 2, 6))
-    assert axes is not None
-    ordered = axes.permuted((0, 2, 1, 4, 3)).in_order()
-    assert ordered.axes == (
-        (), (Factor("channel", 4, 3),), (Factor("channel", 3, 1),), (Factor("pixel", 6, 2),), (Factor("pixel", 2, 1),)
-    )  # fmt: skip
-
-
 def test_factors_of_one_size_come_in_pairs():
     twelve, parts = (Factor("pixel", 12, 1),), (Factor("pixel", 3, 1), Factor("pixel", 4, 3))
     pairs = common(twelve, parts)
@@ -93,3 +93,48 @@ def test_rearrangement_moves_pixels_to_where_they_are_wanted(order, split):
 
 def test_steps_that_leave_pixels_out_are_no_rearrangement():
     assert rearrangement([(Factor("pixel", 4, 2), Factor("pixel", 4, 1))]) is None
+
+
+class Apply(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 1)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self.conv(x))
+
+
+def graph(function):
+    return capture(Apply(function).eval(), (1, 3, 4, 4), "net").graph
+
+
+def shuffle(x):
+    n, c, h, w = x.shape
+    return x.view(n, 2, c // 2, h, w).transpose(1, 2).contiguous().view(n, c, h, w)
+
+
+def test_view_transpose_view_is_a_channel_shuffle():
+    op = graph(shuffle).ops[-1]
+    assert (op.kind, op.attrs["groups"]) == ("channel_shuffle", 2)
+
+
+def test_permutation_to_channels_last_and_back_leaves_nothing():
+    assert [
+        op.kind for op in graph(lambda x: x.permute(0, 2, 3, 1).permute(0, 3, 1, 2)).ops if op.kind not in ("input", "conv", "identity")
+    ] == []
+
+
+def test_chunks_along_channels_are_slices():
+    def swapped(x):
+        first, second = torch.chunk(x, 2, 1)
+        return torch.cat([second, first], 1)
+
+    found = graph(swapped)
+    assert sorted((op.attrs["start"], op.attrs["stop"]) for op in found.ops if op.kind == "slice") == [(0, 4), (4, 8)]
+
+
+@pytest.mark.parametrize("function", [lambda x: x.permute(0, 2, 3, 1), lambda x: x.transpose(2, 3), lambda x: x.view(1, 8, 16)])
+def test_view_that_never_comes_back_to_channels_first_is_refused(function):
+    with pytest.raises(StretchError, match=r"cannot (be captured|capture node)"):
+        graph(lambda x: torch.relu(function(x)))

@@ -1,3 +1,5 @@
+"""What a network returns, in its own structure."""
+
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -5,18 +7,18 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402 - torch may be missing
+pytestmark = pytest.mark.torch
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from stretch.capture import capture  # noqa: E402
-from stretch.capture.exported import capture_exported  # noqa: E402
 from stretch.capture.results import differences  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
-from stretch.capture.structure import keyed  # noqa: E402
-from stretch.capture.trace import capture_traced  # noqa: E402
+from stretch.capture.structure import keyed, leaves, rebuilt, tensors  # noqa: E402
 from stretch.operators.lowerings import make_module  # noqa: E402
-
-pytestmark = pytest.mark.torch
 
 Pair = namedtuple("Pair", "first second")
 
@@ -101,32 +103,6 @@ def test_input_that_is_returned_stays_in_the_structure():
     assert "as it came" in captured.warnings[0]
 
 
-class Towers(nn.Module):
-    """Two inputs, one of them under its layer's own name."""
-
-    def __init__(self):
-        super().__init__()
-        self.image, self.mask = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(1, 4, 1)
-
-    def forward(self, mask, image, gain=1.0):
-        return {"sum": self.image(image) + self.mask(mask) * gain, "mask": self.mask(mask)}
-
-
-@pytest.mark.parametrize(
-    "way", [capture_traced, lambda module, shapes: capture_runnable(module, shapes, "net")], ids=["traced", "exported"]
-)
-def test_network_of_several_inputs_is_captured_with_their_names(way):
-    module = Towers().eval()
-    captured = way(module, {"image": (2, 3, 8, 8), "mask": (2, 1, 8, 8)})
-    assert [op.name for op in captured.graph.inputs] == ["mask", "image"]
-    mask, image = torch.randn(2, 1, 8, 8), torch.randn(2, 3, 8, 8)
-    with torch.no_grad():
-        values, want = computed(captured, {"mask": mask, "image": image}), module(mask, image)
-    for got, expected in differences(values, want, captured.returned):
-        assert torch.allclose(got, expected, atol=1e-5)
-    assert len(capture_exported(module, {"image": (1, 3, 8, 8), "mask": (1, 1, 8, 8)}).inputs) == 2
-
-
 class Words(nn.Module):
     def __init__(self):
         super().__init__()
@@ -145,3 +121,37 @@ def test_network_of_whole_numbers_is_refused_in_one_sentence():
 def test_network_without_a_result_is_refused():
     with pytest.raises(StretchError, match="returns no tensor"):
         capture(Net(lambda a, b: {"none": None}), (1, 3, 8, 8))
+
+
+@dataclass(frozen=True)
+class NamedAnswer:
+    scores: Any
+    extra: Any = None
+
+
+def containers(inner):
+    return st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.sampled_from(["out", "aux", "a b", 0]), inner, max_size=3),
+        st.dictionaries(st.sampled_from("ab"), inner, max_size=2).map(OrderedDict),
+        st.builds(Pair, inner, inner),
+        st.builds(NamedAnswer, inner, inner),
+    )
+
+
+STRUCTURES = st.recursive(st.one_of(st.integers(), st.none(), st.text(max_size=2)), containers, max_leaves=12)
+
+
+@given(STRUCTURES)
+def test_a_structure_of_its_own_leaves_is_equal_and_of_the_same_kinds(structure):
+    again = rebuilt(structure, iter([leaf for _, leaf in leaves(structure)]))
+    assert again == structure
+    assert type(again) is type(structure)
+
+
+def test_structure_that_holds_itself_is_refused():
+    ring = []
+    ring.append(ring)
+    with pytest.raises(StretchError, match="nested"):
+        tensors(ring)

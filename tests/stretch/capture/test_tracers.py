@@ -8,7 +8,7 @@ from torch import fx, nn  # noqa: E402 - torch may be missing
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from stretch.capture.inputs import ONLY, Inputs  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.capture.tracers import ShapedTracer, Tracer, source_line  # noqa: E402
+from stretch.capture.tracers import ShapedTracer, Tracer  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -97,17 +97,6 @@ def test_network_that_decides_by_shapes_is_captured_and_computes_what_it_compute
     assert captured.graph.params > 0
 
 
-@pytest.mark.slow
-def test_shapes_and_symbols_give_the_same_graph_of_a_network_that_needs_neither(captured):
-    module = captured("tiny_mobilenet").module
-    shape = captured("tiny_mobilenet").graph.input.shape
-    plain = [(n.op, str(n.target)) for n in fx.Tracer().trace(module).nodes if n.op == "call_module"]
-    shaped = [(n.op, str(n.target)) for n in ShapedTracer(Inputs({ONLY: shape})).trace(module).nodes if n.op == "call_module"]
-    assert set(shaped) <= set(plain)
-    again = capture(module, shape)
-    assert again.graph.macs == captured("tiny_mobilenet").graph.macs
-
-
 class ByValue(Block):
     def look(self, x):
         if x.mean() > 0:
@@ -137,10 +126,6 @@ def test_input_that_an_assertion_rejects_is_a_usage_error_with_its_line(kind, re
         capture(kind(), (1, 3, 8, 8))
     assert "`assert x.shape[-1] == 224" in caught.value.message
     assert "--input" in caught.value.hint
-
-
-def test_exception_without_a_line_of_the_network_names_none():
-    assert source_line(ValueError("never raised")) == ""
 
 
 class Remembering(nn.Module):

@@ -1,33 +1,20 @@
-"""Rows say what their source says, and nothing else."""
+"""Results side by side, and files that are none."""
 
 import functools
+import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
-from stretch.comparison.rows import ComparedRow, bundle_row, plan_row, refused_row, warnings_of
+from stretch.comparison.files import rows_of_file
+from stretch.comparison.rows import ComparedRow, bundle_row, refused_row, warnings_of
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
-
-
-@functools.cache
-def planned():
-    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"))).answer()
-
-
-@pytest.mark.slow
-def test_row_of_a_plan_has_its_figures():
-    answer, row = planned(), plan_row("here", planned(), 0.5)
-    predicted = answer.predicted
-    assert (row.name, row.model, row.device, row.kind, row.source) == ("here", answer.model, "mi9", "plan", "predicted")
-    assert (row.ms, row.low_ms, row.high_ms) == (predicted.makespan_ms, predicted.makespan_low_ms, predicted.makespan_high_ms)
-    assert row.speedup == pytest.approx(predicted.speedup)
-    assert row.speedup_over_sequential == pytest.approx(predicted.sequential_same_macs_ms / predicted.makespan_ms)
-    assert (row.macs_ratio, row.n_meet, row.exact, row.agreement) == (answer.macs_ratio, answer.n_meet, answer.exact, 0.5)
-    assert row.probability == predicted.probability_faster["all"]
-    assert set(row.processors) <= {"cpu", "gpu"}
 
 
 def test_row_of_a_bundle_has_what_its_manifest_states(bundle_dir):
@@ -56,3 +43,59 @@ ONE = ComparedRow(name="a", kind="plan", model="m", device="d", ms=1.0)
 def test_what_does_not_compare_is_said(other, said):
     found = warnings_of([ONE, other])
     assert found == [] if said is None else len(found) == 1 and said in found[0]
+
+
+@functools.cache
+def planned():
+    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"))).answer()
+
+
+@functools.cache
+def data():
+    return json.dumps({"schema": 1, **planned().to_json()})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"designs": [], "pareto": []}',
+        '{"segments": 1, "predicted": {}}',
+        '{"median_ms": -1, "subgraphs_alone_ms": {}}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_result_is_refused_in_a_sentence(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(StretchError) as error:
+        rows_of_file(path)
+    assert str(path) in error.value.message
+    assert "\n" not in error.value.message
+    assert error.value.hint
+
+
+def test_file_that_is_not_there_or_too_large_is_refused(tmp_path):
+    with pytest.raises(StretchError, match="cannot read"):
+        rows_of_file(tmp_path / "gone.json")
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    with pytest.raises(StretchError, match="too large"):
+        rows_of_file(path)
+
+
+@given(at=st.integers(0, 10**9), byte=st.integers(0, 255))
+def test_changed_files_give_rows_or_a_sentence(tmp_path_factory, at, byte):
+    raw = bytearray(data().encode())
+    raw[at % len(raw)] = byte
+    path = tmp_path_factory.mktemp("f") / "f.json"
+    path.write_bytes(raw)
+    try:
+        [row] = rows_of_file(path)
+    except StretchError:
+        return
+    assert row.ms > 0

@@ -1,7 +1,12 @@
-"""Models by name, by factory and by file, with weights whose origin is told."""
+"""A model by name, factory or file, its weights, and the shapes of its ends."""
 
+import hashlib
+import http.server
+import pickle
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +15,10 @@ from safetensors.torch import save_file
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from stretch.models import load_model
+from stretch.models.download import check_host, read_weights, trained_weights_file
+from stretch.models.ends import Size, Stated, by_name, named_ends, settled
 
 pytestmark = pytest.mark.torch
-
-FACTORY = "stretch.models.tiny:tiny_resnet"
 
 
 def same(one, other):
@@ -26,19 +31,6 @@ def test_equal_seeds_give_equal_weights_and_others_do_not():
     one, two, other = (load_model("tiny_resnet", weights="none", seed=s).module for s in (3, 3, 4))
     assert same(one, two)
     assert not same(one, other)
-
-
-def test_global_random_numbers_are_left_alone():
-    torch.manual_seed(0)
-    expected = torch.rand(3)
-    torch.manual_seed(0)
-    load_model("tiny_resnet", weights="none")
-    assert torch.equal(torch.rand(3), expected)
-
-
-def test_random_weights_that_were_asked_for_come_without_a_warning():
-    model = load_model("tiny_resnet", weights="none")
-    assert (model.weights_source, model.weights_detail, model.warnings) == ("random", "asked for", [])
 
 
 def test_default_weights_of_an_untrained_model_are_random_with_a_warning():
@@ -69,25 +61,6 @@ def test_weights_that_do_not_fit_are_refused_with_the_first_difference(tmp_path,
     save_file(weights, tmp_path / "w.safetensors")
     with pytest.raises(StretchError, match=reason):
         load_model("tiny_resnet", weights=str(tmp_path / "w.safetensors"))
-
-
-def test_unknown_name_gives_the_closest():
-    with pytest.raises(UnknownNameError) as caught:
-        load_model("resnet51")
-    assert caught.value.hint == "did you mean `resnet50`?"
-
-
-def test_factory_of_an_installed_package_keeps_its_own_weights():
-    model = load_model(FACTORY)
-    assert (model.name, model.weights_source) == (FACTORY, "given")
-    assert model.input_shape == (1, 3, 224, 224)
-    assert not model.module.training
-
-
-def test_factory_with_random_weights_is_settled_and_seeded():
-    one, two = (load_model(FACTORY, weights="none").module for _ in range(2))
-    assert same(one, two)
-    assert not torch.equal(one.bn1.running_var, torch.ones_like(one.bn1.running_var))
 
 
 def test_factory_that_its_module_lacks_gives_the_closest():
@@ -149,20 +122,6 @@ def test_missing_file_of_code_is_named(tmp_path):
         load_model(f"{tmp_path}/absent.py:net", trust_code=True)
 
 
-@pytest.mark.slow
-def test_archive_of_torch_export_is_a_model_with_its_own_weights(tmp_path):
-    first = load_model("tiny_resnet", weights="none")
-    path = tmp_path / "net.pt2"
-    torch.export.save(torch.export.export(first.module, (torch.zeros(1, 3, 40, 24),)), path)
-    model = load_model(str(path))
-    assert (model.input_shape, model.weights_source, model.warnings) == ((1, 3, 40, 24), "given", [])
-    own, found = first.module.state_dict(), model.module.state_dict()
-    assert own.keys() == found.keys()
-    assert all(torch.equal(own[key], found[key]) for key in own if not key.endswith("num_batches_tracked"))
-    save_file(load_model("tiny_resnet", weights="none", seed=1).module.state_dict(), tmp_path / "w.safetensors")
-    assert not same(load_model(str(path), weights=str(tmp_path / "w.safetensors")).module, first.module)
-
-
 @pytest.fixture
 def onnx_file(tmp_path):
     """A file with weights and an input of its own."""
@@ -175,14 +134,6 @@ def onnx_file(tmp_path):
     path = tmp_path / "net.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), str(path))
     return path, onnx.numpy_helper.to_array(weight).copy()
-
-
-def test_onnx_file_is_a_model_with_its_own_weights_and_input(onnx_file):
-    path, weight = onnx_file
-    model = load_model(str(path))
-    assert (model.input_shape, model.weights_source, model.weights_detail) == ((1, 3, 20, 16), "given", "as the file has them")
-    assert torch.equal(model.module.conv.weight, torch.from_numpy(weight))
-    assert load_model(str(path), input_shape=(1, 3, 8, 8)).input_shape == (1, 3, 8, 8)
 
 
 def test_onnx_file_may_have_random_weights_or_those_of_another_file(onnx_file, tmp_path):
@@ -248,3 +199,184 @@ def test_file_that_is_none_or_no_code_is_refused(tmp_path, content, reason):
         path.write_bytes(content)
     with pytest.raises(StretchError, match=reason):
         load_model(str(path))
+
+
+CONTENT = b"weights" * 1000
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """Address of a local web server of one folder."""
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "served"
+    folder.mkdir()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args):
+            super().__init__(*args, directory=str(folder))
+
+        def log_message(self, *args):
+            """Keep quiet."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+def named(content):
+    """File name that carries the content's hash, as torchvision's do."""
+    return f"net-{hashlib.sha256(content).hexdigest()[:8]}.pth"
+
+
+def test_file_is_fetched_once_and_then_found(server, tmp_path):
+    folder, address = server
+    name = named(CONTENT)
+    (folder / name).write_bytes(CONTENT)
+    path = trained_weights_file(f"{address}/{name}", tmp_path / "hub")
+    assert path.read_bytes() == CONTENT
+    (folder / name).unlink()
+    assert trained_weights_file(f"{address}/{name}", tmp_path / "hub") == path
+
+
+def test_file_with_another_hash_is_refused_and_nothing_is_left(server, tmp_path):
+    folder, address = server
+    name = named(CONTENT)
+    (folder / name).write_bytes(CONTENT + b"!")
+    with pytest.raises(OSError, match="wrong hash"):
+        trained_weights_file(f"{address}/{name}", tmp_path / "hub")
+    assert list((tmp_path / "hub").iterdir()) == []
+
+
+def test_file_that_the_server_lacks_is_an_os_error_and_nothing_is_left(server, tmp_path):
+    with pytest.raises(OSError, match="cannot be fetched: File not found"):
+        trained_weights_file(f"{server[1]}/absent.pth", tmp_path / "hub")
+    assert list((tmp_path / "hub").iterdir()) == []
+
+
+def test_host_that_does_not_resolve_is_an_os_error(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(OSError, match=r"weights\.invalid cannot be reached"):
+        check_host("weights.invalid")
+
+
+TENSORS = {"conv.weight": torch.arange(4.0), "bn.num_batches_tracked": torch.tensor(3)}
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda t: t, lambda t: {"state_dict": t, "epoch": 3}, lambda t: {"model": {f"module.{k}": v for k, v in t.items()}}]
+)
+def test_checkpoint_is_read_plain_nested_or_from_data_parallel_training(tmp_path, wrap):
+    torch.save(wrap(TENSORS), tmp_path / "net.pth")
+    read = read_weights(tmp_path / "net.pth")
+    assert read.keys() == TENSORS.keys()
+    assert torch.equal(read["conv.weight"], TENSORS["conv.weight"])
+
+
+class Evil:
+    """Would create a file when unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("save", [torch.save, lambda thing, path: path.write_bytes(pickle.dumps(thing))])
+def test_checkpoint_that_carries_code_is_refused_and_not_run(tmp_path, save):
+    save({"w": Evil(tmp_path / "ran")}, tmp_path / "net.pth")
+    with pytest.raises(StretchError, match="is no weights file: it is damaged, or holds more than tensors"):
+        read_weights(tmp_path / "net.pth")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["net.pth", "net.safetensors"])
+def test_truncated_file_is_refused(tmp_path, name):
+    path = tmp_path / name
+    (save_file if name.endswith("safetensors") else torch.save)(TENSORS, path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(StretchError, match="is no weights file"):
+        read_weights(path)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(StretchError, match=r"there is no weights file .*absent\.pth"):
+        read_weights(tmp_path / "absent.pth")
+
+
+def test_value_that_is_not_finite_is_refused_by_name(tmp_path):
+    save_file({"conv.weight": torch.tensor([1.0, float("nan")])}, tmp_path / "net.safetensors")
+    with pytest.raises(StretchError, match=r"`conv\.weight` .* not finite"):
+        read_weights(tmp_path / "net.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("conv.weight", torch.eye(3).to_sparse(), "is sparse_coo, weights are dense"),
+        ("conv.weight", torch.ones(3, dtype=torch.complex64), "holds complex64"),
+        ("conv.weight", torch.ones(3, dtype=torch.bool), "holds bool"),
+        ("conv.weight", torch.ones(1).expand(1 << 40), "fewer numbers than its shape"),
+        ("bn.running_var", torch.tensor([1.0, -1e-3]), "is a variance and has negative numbers"),
+    ],
+)
+def test_tensor_that_is_no_weight_is_refused_by_name(tmp_path, key, value, problem):
+    torch.save({key: value}, tmp_path / "net.pth")
+    with pytest.raises(StretchError, match=rf"weight `{key}` .* {problem}"):
+        read_weights(tmp_path / "net.pth")
+
+
+@pytest.mark.parametrize("content", [{}, [1, 2], {"a": "text"}])
+def test_file_without_named_tensors_is_refused(tmp_path, content):
+    torch.save(content, tmp_path / "net.pth")
+    with pytest.raises(StretchError, match="holds no tensors by name"):
+        read_weights(tmp_path / "net.pth")
+
+
+PATH = Path("net.onnx")
+
+
+def stating(*stated):
+    """The inputs of a file that states these names and axes."""
+    return named_ends(PATH, [Stated(name, sizes) for name, sizes in stated])
+
+
+TWO = [("a:0", [Size(1, "n"), Size(3, fixed=True), Size(8)]), ("b", [Size(1, "n"), Size(4)])]
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ((1, 3, 8), "one shape is given, net.onnx has 2 inputs, `a:0`, `b`"),
+        ([(1, 3, 8)] * 3, "3 shapes are given, net.onnx has 2 inputs"),
+        ({"c": (1, 4)}, "net.onnx has no input `c`"),
+        ({"b": (1, 4, 4)}, "the input `b` of net.onnx has 2 axes, a shape of 3 is given"),
+        ({"a_0": (1, 4, 8)}, "the input `a:0` of net.onnx has 3 along axis 1, 4 is given"),
+        ({"a_0": (2, 3, 8), "b": (3, 4)}, "the size `n` of net.onnx is 2 in its input `a:0` and 3 in `b`"),
+        ({"a_0": (2, 3, 8), "a:0": (2, 3, 8)}, "the input `a:0` of net.onnx has two shapes"),
+        ({"b": (0, 4)}, "the input `b` has"),
+        ({"b": "1x4"}, "the input `b` has"),
+    ],
+)
+def test_shape_that_does_not_fit_the_file_is_refused_in_one_sentence(asked, problem):
+    with pytest.raises(UsageError, match=problem) as caught:
+        settled(PATH, stating(*TWO), asked)
+    assert caught.value.hint
+
+
+def test_shapes_are_asked_for_by_the_names_of_the_file_or_of_the_arguments():
+    ends = stating(*TWO)
+    for name in ("a:0", "a_0"):
+        assert settled(PATH, ends, {name: (5, 3, 9)}) == {"a_0": (5, 3, 9), "b": (5, 4)}
+    assert settled(PATH, ends[1:], {"b": (2, 4)}) == settled(PATH, ends[1:], (2, 4)) == {"b": (2, 4)}
+    assert settled(PATH, stating(("x", None)), (2, 4)) == {"x": (2, 4)}
+
+
+def test_results_have_their_names_and_one_has_none():
+    assert by_name([("y", 1)]) == 1
+    assert by_name([("y", 1), ("z:0", 2), ("y", 3)]) == {"y": 1, "z:0": 2, "y_1": 3}

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from stretch.models import load_model
 from stretch.models.statistics import settle
 from stretch.models.tiny import TinyFamily
 
@@ -20,7 +19,7 @@ def settled(name, seed=0):
     return module
 
 
-@pytest.mark.representatives(16)
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("name", TinyFamily().names())
 @pytest.mark.parametrize("kind", ["noise", "grey", "photograph-like"])
 def test_activations_neither_explode_nor_vanish(name, kind):
@@ -39,46 +38,6 @@ def test_activations_neither_explode_nor_vanish(name, kind):
     with torch.no_grad():
         module(images)
     assert all(0.01 < value < 100 for value in largest), largest
-
-
-def test_statistics_are_those_of_what_the_norm_reads():
-    norm = nn.BatchNorm2d(3)
-    settle(norm, (1, 3, 16, 16), torch.Generator().manual_seed(0))
-    assert norm.running_var.mean().item() == pytest.approx(1.0, abs=0.3)
-    assert norm.running_mean.abs().max().item() < 0.3
-
-
-def test_scale_and_shift_are_not_the_trivial_ones():
-    norms = [m for m in settled("tiny_resnet").modules() if isinstance(m, nn.BatchNorm2d)]
-    for norm in norms:
-        assert not torch.equal(norm.weight, torch.ones_like(norm.weight))
-        assert not torch.equal(norm.bias, torch.zeros_like(norm.bias))
-
-
-def test_network_is_left_in_evaluation_mode_with_its_own_momentum():
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=0.01), nn.Dropout())
-    module.train()
-    settle(module, (1, 3, 8, 8), torch.Generator().manual_seed(0))
-    assert not any(m.training for m in module.modules())
-    assert module[1].momentum == 0.01
-
-
-def test_network_without_norms_is_left_as_it_is():
-    module = nn.Sequential(nn.Conv2d(3, 4, 3))
-    before = module[0].weight.clone()
-    settle(module, (1, 3, 8, 8), torch.Generator().manual_seed(0))
-    assert torch.equal(module[0].weight, before)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet50", "regnet_x_400mf", "efficientnet_b5", "mobilenet_v3_large"])
-def test_scores_of_a_deep_network_stay_in_bounds(name):
-    model = load_model(name, weights="none")
-    torch.manual_seed(1)
-    with torch.no_grad():
-        scores = model.module(torch.randn(model.input_shape))
-    assert 1e-3 < scores.abs().max().item() < 100
 
 
 def test_layer_that_begins_as_zeros_shows_what_it_reads():

@@ -32,10 +32,6 @@ def as_design(graph, segments):
     return BranchDesign(graph.name, "mi9", tuple(segments))
 
 
-def relaxed(config, **changes):
-    return msgspec.structs.replace(config, **changes)
-
-
 def fastest_by_brute_force(space, low, high, n_meet):
     """Fastest design by following every sequence of options, merged or not, on the timeline's own arithmetic."""
     elements = int(np.prod(space.segments[-1].graph.by_name[space.segments[-1].end].shape))

@@ -1,24 +1,13 @@
 """When stages are merged, and what is said about it."""
 
 from functools import cache
-from itertools import combinations
-from math import ceil, floor, inf
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
-from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
-from stretch.planning.network.segments import split_segments
-from stretch.planning.plan import Asked, evaluate, plan
-from stretch.planning.search.exact import search_exact
-from stretch.planning.search.merging import merge_stages
-from stretch.planning.search.sieve import search_sieved
-from tests.effort import examples
-from tests.predictors.networks import resnet50, small_resnet
+from stretch.planning.plan import plan
+from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE, make_space
 
@@ -62,55 +51,10 @@ def plan_ms(segment, processor):
     return space.costs.whole(segment, processor).ms
 
 
-@pytest.mark.slow
-def test_stages_that_can_branch_alone_are_left_alone():
-    result = plan(resnet50(), PIXEL6)
-    assert all(len(stages) == 1 for stages in stages_of(result).values())
-    assert not any("merged" in w for w in result.warnings)
-
-
 def test_merging_is_refused_where_it_is_forbidden_and_the_hint_helps():
     with pytest.raises(InfeasibleError) as caught:
         planned(merge="never")
     assert caught.value.hint == 'let stages merge with `merge="auto"`'
-
-
-@pytest.mark.slow
-def test_meeting_points_that_were_asked_for_are_not_merged():
-    ends = tuple(s.end for s in split_segments(GRAPH) if s.branchable)
-    with pytest.raises(InfeasibleError, match="alpha"):
-        planned(meet=ends)
-
-
-@pytest.mark.slow
-def test_merging_allowed_everywhere_is_at_least_as_fast():
-    graph = resnet50()
-    never, always = (plan(graph, PIXEL6, PlanConfig(merge=merge)) for merge in ("never", "always"))
-    assert always.run.makespan_ms <= never.run.makespan_ms
-    assert any(len(stages) > 1 for stages in stages_of(always).values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("alpha", [0.3, 0.5])
-def test_as_many_meeting_points_as_possible_are_kept(alpha):
-    graph = small_resnet(blocks=(3, 3, 3, 3), mids=(32, 32, 64, 64))
-    result = plan(graph, PIXEL6, PlanConfig(alpha=alpha))
-    defaults = PlanConfig()
-    merged = merge_stages(graph, make_space(graph, "pixel6", alpha=alpha, beta=defaults.beta, balance=defaults.balance))
-    low, high = ceil(0.97 * graph.macs), floor(1.03 * graph.macs)
-    assert search_exact(merged, low, high, result.design.n_meet + 1) is None
-    assert search_sieved(merged, low, high, result.design.n_meet).ms == pytest.approx(result.run.makespan_ms)
-
-
-@pytest.mark.slow
-def test_stages_merge_to_reach_the_number_of_meeting_points_asked_for():
-    graph = small_resnet(32, blocks=(2, 2, 2), mids=(8, 16, 32))
-    request = LOOSE | {"processors": ("cpu", "dsp"), "alpha": 7.1, "min_width": 0.25, "n_meet": 2}
-    with pytest.raises(InfeasibleError):
-        plan(graph, specified("mi9"), PlanConfig(**request, merge="never"))
-    result = plan(graph, specified("mi9"), PlanConfig(**request))
-    assert result.design.n_meet == 2
-    assert any(len(stages) > 1 for stages in stages_of(result).values())
 
 
 @pytest.mark.representatives(1)
@@ -122,7 +66,6 @@ def test_other_searches_meet_where_the_exact_one_would(request_):
     assert result.design.n_meet == 1
 
 
-@pytest.mark.slow
 def test_number_of_meeting_points_that_merging_takes_away_is_named():
     with pytest.raises(InfeasibleError) as caught:
         planned(n_meet=2)
@@ -130,26 +73,9 @@ def test_number_of_meeting_points_that_merging_takes_away_is_named():
     assert caught.value.hint == "the nearest value with a design is `n_meet=1`, or split the network as it is with `lossless`"
 
 
-@pytest.mark.slow
-def test_design_with_merged_stages_is_evaluated_like_a_planned_one():
-    result = planned()
-    again = evaluate(GRAPH, PIXEL6, result.design)
-    assert again.run.makespan_ms == pytest.approx(result.run.makespan_ms)
-    assert stages_of(again) == stages_of(result)
-    assert any("merged" in w for w in again.warnings)
-
-
 def test_concat_joins_are_not_planned_on_the_grid():
     with pytest.raises(UsageError, match="strategy"):
         plan(GRAPH, PIXEL6, PlanConfig(join="concat", strategy="grid"))
-
-
-@pytest.mark.slow
-def test_stages_that_are_kept_are_not_stretched_alone_nor_with_others():
-    free, kept = (planned(kinds=("stretch", "rows"), merge="always", alpha=5.0, beta=5.0, keep=keep) for keep in ((), ("s1",)))
-    assert any(row.kind == "stretch" for row in free.answer().segments if "s1" in row.name)
-    assert all(row.kind in ("whole", "rows") for row in kept.answer().segments if "s1" in row.name)
-    assert kept.run.makespan_ms >= free.run.makespan_ms
 
 
 def test_stages_are_not_merged_with_one_that_is_kept():
@@ -196,38 +122,3 @@ def test_least_energy_within_a_bound_on_latency_takes_more_than_without():
     assert free.energy_mj <= kept.energy_mj <= fastest.energy_mj + 1e-9
     with pytest.raises(InfeasibleError, match="takes"):
         best_in("energy", latency_budget=0.5 * fastest.run.makespan_ms)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("objective", ["latency", "energy"])
-def test_strategy_evolve_is_never_better_than_exact_and_claims_nothing(objective):
-    tried, best = best_in(objective, strategy="evolve"), best_in(objective)
-    assert tried.objective.value >= best.objective.value - 1e-9
-    assert tried.optimal is False
-    assert tried.gap is None
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(20), deadline=None)
-@given(
-    st.sampled_from(["mi9", "mi9 fitted"]),
-    st.sampled_from([(1, 1), (2, 2), (3, 3, 3)]),
-    st.floats(0.1, 3.0),
-    st.sampled_from([("stretch",), ("stretch", "rows")]),
-    st.sampled_from(["latency", "energy"]),
-)
-def test_one_processor_more_never_makes_the_best_design_worse(device, blocks, alpha, kinds, objective):
-    profile = load_device("mi9") if device == "mi9 fitted" else specified(device)
-    graph = small_resnet(32, blocks=blocks, mids=(16, 32, 64)[: len(blocks)])
-
-    def best(processors):
-        asked = Asked.of(graph, profile, PlanConfig(processors=processors, alpha=alpha, kinds=kinds, objective=objective))
-        try:
-            found = choose(asked.trunk, asked.config, asked.costs, asked.stages, explain=False).found
-        except InfeasibleError:
-            return inf
-        return found.ms if found.value is None else found.value
-
-    every = best(("cpu", "gpu", "dsp"))
-    for some in combinations(("cpu", "gpu", "dsp"), 2):
-        assert every <= best(some) * (1 + 1e-9)

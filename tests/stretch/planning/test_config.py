@@ -1,10 +1,13 @@
-"""A request is filled in for its device, or refused in a sentence."""
+"""Requests and objectives that make sense, and those that are refused."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.devices import load_device
 from predictors.errors import UnknownNameError, UsageError
 from stretch.planning.config import PlanConfig
+from stretch.planning.objective import read_objective
 from tests.predictors.specified import specified
 
 MI9 = specified("mi9")
@@ -15,20 +18,6 @@ def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
     assert (config.alpha, config.beta, config.min_depth, config.min_width, config.macs) == (0.2, 1.1, 0.5, 0.5, (0.97, 1.03))
     assert config.processors == ("cpu", "gpu")
     assert config.precision == {"cpu": "fp32", "gpu": "fp16"}
-
-
-def test_width_floor_falls_with_three_processors():
-    assert PlanConfig().checked(MI9).min_width == 0.375
-    assert PlanConfig(processors=("cpu", "dsp")).checked(MI9).min_width == 0.5
-    assert PlanConfig(min_width=0.6).checked(MI9).min_width == 0.6
-
-
-def test_precision_may_be_given_by_family_or_by_core_set():
-    assert PlanConfig(processors=("cpu[3med]", "gpu"), precision={"cpu": "fp32"}).checked(MI9).precision == {
-        "cpu[3med]": "fp32",
-        "gpu": "fp16",
-    }
-    assert PlanConfig(processors=("cpu[3med]", "gpu"), precision={"cpu[3med]": "fp32"}).checked(MI9).precision["cpu[3med]"] == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -65,13 +54,6 @@ def test_unknown_processor_hints_at_the_closest():
     with pytest.raises(UnknownNameError) as caught:
         PlanConfig(processors=("cpu", "gpuu")).checked(MI9)
     assert caught.value.hint == "did you mean `gpu`?"
-
-
-def test_kinds_are_stretched_copies_unless_others_are_asked_for():
-    assert (PlanConfig().planned_kinds, PlanConfig().exact) == (("stretch",), False)
-    assert (PlanConfig(lossless=True).planned_kinds, PlanConfig(lossless=True).exact) == (("rows", "channels", "graph"), True)
-    assert PlanConfig(lossless=True, kinds=("rows",)).checked(MI9).planned_kinds == ("rows",)
-    assert not PlanConfig(kinds=("rows", "stretch")).exact
 
 
 def test_any_segment_may_stay_whole_whether_a_request_says_so_or_not():
@@ -115,3 +97,54 @@ def test_exact_designs_are_planned_in_precisions_that_need_no_images():
         "gpu": "fp16",
         "dsp": "int8",
     }
+
+
+@pytest.mark.parametrize("text", ["latency", "energy"])
+def test_word_that_adds_up_weighs_itself_alone(text):
+    found = read_objective(f" {text} ")
+    assert found.weights == ((text, 1.0),)
+    assert found.adds
+    assert not found.tried
+
+
+@pytest.mark.parametrize("text", ["throughput", "robust"])
+def test_what_does_not_add_up_is_tried(text):
+    assert read_objective(text).tried
+    assert not read_objective(text).adds
+
+
+@given(st.floats(0, 1e6), st.floats(1e-6, 1e6))
+def test_weights_are_read_as_they_are_written(latency, energy):
+    found = read_objective(f"{latency!r}*latency + {energy!r}*energy")
+    assert (found.latency, found.energy) == (latency, energy)
+    assert not found.only_latency
+    assert not found.unit
+
+
+def test_name_without_weight_counts_once_and_weight_of_nothing_leaves_latency_alone():
+    assert read_objective("latency+2e+1*energy").energy == 20
+    assert read_objective("3*latency+0*energy").only_latency
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("2*beauty", "unknown objective `beauty`"),
+        ("fast", "unknown objective `fast`"),
+        ("latency+latency", "names `latency` twice"),
+        ("-1*latency", "not a number from 0 up"),
+        ("nan*energy", "not a number from 0 up"),
+        ("inf*energy", "not a number from 0 up"),
+        ("two*energy", "is no number"),
+        ("0*latency+0*energy", "all weights of the objective are 0"),
+        ("latency+robust", "`robust` is not weighed against others"),
+        ("latency-energy", "is not understood"),
+        ("", "is not understood"),
+        ("latency+", "is not understood"),
+    ],
+)
+def test_what_is_no_objective_is_refused(text, why):
+    with pytest.raises((UsageError, UnknownNameError)) as caught:
+        read_objective(text)
+    assert why in caught.value.message
+    assert caught.value.hint

@@ -1,16 +1,13 @@
 """An option told once is read from a flag and checked."""
 
 from pathlib import Path
-from typing import Annotated, Literal
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import UsageError
 from stretch.planning.config import PLAN_OPTIONS
-from stretch.planning.options import Option, Range, Ratio
 from stretch.planning.sentences import as_word
 
 BY_NAME = {option.name: option for option in PLAN_OPTIONS}
@@ -49,37 +46,13 @@ def test_value_out_of_range_is_refused_by_the_name_of_its_option(name, word):
         BY_NAME[name].read(word)
 
 
-def test_choice_that_does_not_exist_is_refused_with_those_that_do():
-    with pytest.raises(UsageError) as caught:
-        BY_NAME["merge"].read("sometimes")
-    assert caught.value.hint == "choose from never, auto, always"
-
-
 @given(st.tuples(st.integers(1, 999), st.integers(1, 999)))
 def test_range_that_is_written_is_read_back(ends):
     value = (ends[0] / 100, ends[1] / 100)
     assert BY_NAME["macs"].read(as_word(value)) == value
 
 
-@pytest.mark.parametrize("option", PLAN_OPTIONS, ids=lambda option: option.name)
-def test_default_is_of_its_kind_and_is_what_the_flag_says_it_is(option):
-    assert option.checked(option.default) == option.default
-    assert option.read(option.shown) == option.default
-
-
-@pytest.mark.parametrize(
-    ("kind", "word", "least", "choices"),
-    [
-        (Ratio | None, float, None, ()),
-        (Annotated[int, msgspec.Meta(ge=1)], int, 1, ()),
-        (Annotated[int, msgspec.Meta(gt=0)] | None, int, 1, ()),
-        (int, int, None, ()),
-        (bool, bool, None, ()),
-        (Literal["a", "b"], str, None, ("a", "b")),
-        (Range | None, str, None, ()),
-        (tuple[str, ...], str, None, ()),
-    ],
-)
-def test_flag_follows_from_the_kind(kind, word, least, choices):
-    option = Option("some", kind, None, "Something.")
-    assert (option.word, option.least, option.choices) == (word, least, choices)
+def test_default_of_every_option_is_of_its_kind_and_is_what_the_flag_says_it_is():
+    for option in PLAN_OPTIONS:
+        assert option.checked(option.default) == option.default
+        assert option.read(option.shown) == option.default

@@ -5,19 +5,14 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-import stretch.planning.search.space as design_space
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.energy import run_mj
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.pareto import WEIGHED, Levels, front
 from stretch.planning.search.criteria import Criteria, undominated
 from stretch.planning.search.measures import Power
-from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.result import SearchResult
 from stretch.planning.several import several
 from tests.predictors.networks import small_resnet
@@ -31,96 +26,15 @@ FITTED = load_device("mi9")
 REQUEST = {"processors": ("cpu", "gpu"), "macs": (0.9, 1.1), "min_width": 0.75, **LOOSE}
 
 
-@cache
-def predictor():
-    return made()
-
-
-def every_design(space, source, low, high):
-    """Time and loss of every design within the range of multiply-accumulates, merged stages among them."""
-    losses = {id(o): source.losses(o) for options in space.options for o in options}
-    found = []
-    open_paths = [(0, space.holders.index(space.costs.host), 0, 0, 0.0, 0.0)]
-    while open_paths:
-        at, holder, macs, met, ms, loss = open_paths.pop()
-        if macs > high:
-            continue
-        if at == len(space.segments):
-            if macs >= low:
-                found.append((ms + space.leaving_ms(space.holders[holder]), loss, met))
-            continue
-        for options in space.options[at]:
-            after = space.holders.index(options.holder(space.costs.host))
-            open_paths += [
-                (
-                    at + options.span,
-                    after,
-                    macs + int(options.macs[i]),
-                    met + options.branched,
-                    ms + float(options.ms[holder, i]),
-                    loss + float(losses[id(options)][i]),
-                )
-                for i in np.flatnonzero(options.allowed[holder])
-            ]
-    return found
-
-
-@pytest.mark.slow
-def test_each_design_of_the_front_is_the_fastest_that_loses_no_more():
-    found = front(GRAPH, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, predictor())
-    space = merge_stages(GRAPH, make_space(GRAPH, min_width=0.75))
-    every = every_design(space, predictor(), round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs))
-    assert len(every) > 1000
-    assert len(found.designs) >= 3
-    for each in found.designs:
-        assert each.optimal
-        assert each.ms == pytest.approx(min(ms for ms, loss, met in every if loss <= each.loss + 1e-9 and (met or not each.n_meet)))
-
-
-@pytest.mark.slow
-def test_front_goes_from_what_loses_nothing_to_what_is_fastest_without_a_design_that_another_beats():
-    found = front(GRAPH, MI9, PlanConfig(**REQUEST, kinds=("stretch", "rows")), ("latency", "agreement"), 6, predictor())
-    times, losses = [each.ms for each in found.designs], [each.loss for each in found.designs]
-    assert times == sorted(times, reverse=True)
-    assert losses == sorted(losses)
-    assert len(set(losses)) == len(losses)
-    assert losses[0] == 0
-    assert found.designs[0].exact
-    assert not found.designs[-1].exact
-    for each in found.designs:
-        assert predictor().loss(GRAPH, each.design) == pytest.approx(each.loss)
-
-
 def test_where_branches_do_not_pay_the_front_is_the_original_alone():
     graph = small_resnet()
     found = front(graph, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, made())
     assert [(each.n_meet, each.exact, each.loss) for each in found.designs] == [(0, True, 0)]
 
 
-@pytest.mark.slow
-def test_multiply_accumulates_are_weighed_without_any_predictor():
-    found = front(GRAPH, MI9, PlanConfig(**REQUEST | {"macs": (0.7, 1.1)}), ("latency", "macs"), 5)
-    assert len(found.designs) >= 2
-    assert all(each.loss is None for each in found.designs)
-
-
 def test_agreement_that_nothing_predicts_is_refused():
     with pytest.raises(UsageError, match="nothing predicts the agreement"):
         front(GRAPH, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 5)
-
-
-@pytest.mark.slow
-def test_request_without_designs_names_the_tightest_rule():
-    with pytest.raises(InfeasibleError) as caught:
-        front(
-            small_resnet(),
-            MI9,
-            PlanConfig(processors=("cpu", "gpu"), alpha=1e-6, macs=(1.05, 1.1)),
-            ("latency", "agreement"),
-            5,
-            predictor(),
-        )
-    assert caught.value.rules
 
 
 def test_other_searches_are_refused():
@@ -249,48 +163,3 @@ def agree(blocks, size, config, proved=True):
 @pytest.mark.parametrize("merge", ["auto", "always"])
 def test_front_ends_at_the_best_design_of_the_same_request(merge):
     agree((2, 2), 64, PlanConfig(processors=("cpu", "gpu"), alpha=0.5, merge=merge))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("most", [0, 400_000], ids=["few scales worked out", "all scales worked out"])
-@settings(max_examples=6, deadline=None)
-@given(
-    st.sampled_from([(1, 2), (2, 2), (1, 1, 2)]),
-    st.sampled_from([32, 64]),
-    st.sampled_from([("cpu", "gpu"), ("cpu", "dsp"), ("cpu", "gpu", "dsp")]),
-    st.floats(0.1, 2.0),
-    st.sampled_from(["never", "auto", "always"]),
-    st.sampled_from([("stretch",), ("stretch", "rows")]),
-)
-def test_no_design_of_a_front_is_beaten_by_a_plan_of_the_same_request(most, blocks, size, processors, alpha, merge, kinds):
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(design_space, "MOST_COMBINATIONS", most)
-        agree(blocks, size, PlanConfig(processors=processors, alpha=alpha, merge=merge, kinds=kinds), proved=most > 0)
-
-
-@pytest.mark.parametrize("most", [0, 400_000], ids=["few scales worked out", "all scales worked out"])
-@pytest.mark.parametrize("names", [("latency", "macs"), ("latency", "energy"), ("energy", "macs")])
-def test_design_of_a_front_that_brute_force_beats_is_not_called_optimal(monkeypatch, most, names):
-    graph = small_resnet(32, blocks=(2, 1), mids=(32, 64))
-    every = merge_stages(graph, make_space(graph, min_width=0.6))
-    monkeypatch.setattr(design_space, "MOST_COMBINATIONS", most)
-    config = PlanConfig(processors=("cpu", "gpu"), macs=(0.9, 1.2), min_width=0.6, merge="always", **LOOSE)
-    found = front(graph, MI9, config, names, 4)
-    power = Power.of(MI9, every.processors) if "energy" in names else None
-    criteria = Criteria(every, *found.asked.macs, 1, power)
-    points = [
-        weigh(criteria, names, SearchResult(picks, ms, sum(int(o.macs[i]) for o, i in picks), True, 0.0, 0))
-        for picks, ms, _ in spaces.every_design(every, *found.asked.macs, 1)
-    ]
-    beaten = 0
-    for each in found.designs:
-        run = timeline(graph, each.design, found.asked.costs)
-        values = {"latency": run.makespan_ms, "macs": run.macs, "energy": run_mj(run, MI9)}
-        one = tuple(values[name] for name in names)
-        better = any(beats(other, one) for other in points)
-        assert not (better and each.optimal)
-        beaten += better
-    assert len(points) > 1000
-    if most:
-        assert not beaten
-        assert all(each.optimal for each in found.designs)

@@ -1,12 +1,15 @@
-"""Designs of two networks that suit each other."""
+"""Two networks at once, and several designs of one."""
 
+import json
 from itertools import product
 
 import pytest
 
 from predictors.errors import UsageError
 from stretch.planning.config import PlanConfig
+from stretch.planning.several import several
 from stretch.planning.together import GOALS, candidates, run_together, together
+from stretch.planning.together_answer import together_answer
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE
@@ -39,14 +42,6 @@ def test_pair_is_at_least_as_good_as_the_best_mapping_of_whole_networks(both, go
     assert len(found.fixed.first.processors) == len(found.fixed.second.processors) == 1
 
 
-@pytest.mark.slow
-def test_one_after_the_other_they_take_the_sum_and_the_shorter_one_goes_first(both):
-    found = together(*both, MI9, PROCESSORS)
-    one, other = (min(each.alone_ms for each in some) for some in both)
-    assert found.sequential.makespan_ms == pytest.approx(one + other)
-    assert sorted(found.sequential.latencies_ms) == pytest.approx([min(one, other), one + other])
-
-
 def test_together_no_network_is_faster_than_its_fastest_candidate_alone(both):
     found = together(*both, MI9, PROCESSORS)
     for some, ms in zip(both, found.best.ran.latencies_ms, strict=True):
@@ -73,3 +68,31 @@ def test_what_makes_no_sense_is_refused(both):
         together(*both, MI9, PROCESSORS, "speed")
     with pytest.raises(UsageError, match="no number above 0"):
         together(*both, MI9, PROCESSORS, "latency", (0.0, 1.0))
+
+
+GRAPH, SEVERAL_MI9 = small_resnet(96), specified("mi9")
+REQUEST = {"processors": ("cpu", "gpu"), **LOOSE}
+
+
+@pytest.mark.parametrize("factor", [0.5, float("nan"), float("inf")])
+def test_factor_below_one_is_refused(factor):
+    with pytest.raises(UsageError, match="is not a factor from 1 up"):
+        several(GRAPH, SEVERAL_MI9, PlanConfig(**REQUEST), 3, factor)
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("goal", ["makespan", "throughput"])
+def test_ratios_are_those_of_what_the_pair_is_best_in(both, goal):
+    found = together(*both, MI9, PROCESSORS, goal)
+    answer = together_answer(found, {"search": 1.0})
+    if goal == "makespan":
+        assert answer.speedup_over_fixed == pytest.approx(answer.fixed_ms / answer.makespan_ms)
+        assert answer.speedup_over_sequential == pytest.approx(answer.sequential_ms / answer.makespan_ms)
+    else:
+        assert answer.speedup_over_fixed == pytest.approx(answer.pairs_per_second / answer.fixed_per_second)
+    assert answer.sequential_ms == pytest.approx(sum(row.best_alone_ms for row in answer.designs))
+    assert max(row.latency_ms for row in answer.designs) == pytest.approx(answer.makespan_ms)
+    assert all(row.branches for row in answer.designs if len(row.processors) > 1)
+    told = json.loads(json.dumps(answer.to_json()))
+    assert told["source"] == "simulated"
+    assert told["candidates"] == [len(some) for some in both]

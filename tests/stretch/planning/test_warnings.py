@@ -1,13 +1,31 @@
-"""Sentences of warning: each where it is due."""
+"""What a plan says: unused processors, warnings, and options as their user writes them."""
 
+import pickle
+from copy import copy, deepcopy
+from dataclasses import replace
+from itertools import product
+from math import ceil, floor
+
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.devices import load_device
-from predictors.errors import InfeasibleError
-from predictors.graph import Op, OpGraph
+from predictors.errors import InfeasibleError, TightRule, UsageError
+from predictors.predictor import LatencyPredictor
+from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
-from stretch.planning.plan import plan, warnings_of
+from stretch.planning.cost.branch import Costs
+from stretch.planning.network.segments import split_segments
+from stretch.planning.plan import plan
+from stretch.planning.search.exact import search_exact
+from stretch.planning.sentences import Mention, Sentence, as_flag, as_key, as_word, chance, errors_spelled, spelled
+from stretch.planning.unused import unused_processors
+from stretch.planning.plan import warnings_of
 from tests.predictors.networks import efficientnet, resnet50, small_resnet
+from tests.predictors.specified import specified
+from tests.stretch.planning.spaces import LOOSE
 
 
 @pytest.fixture(scope="module")
@@ -15,40 +33,9 @@ def result():
     return plan(resnet50(), load_device("pixel6"), PlanConfig(processors=("cpu", "gpu")))
 
 
-@pytest.mark.slow
-def test_processors_without_measurements_are_named(result):
-    [said] = [each for each in warnings_of(result, 0, 10**12) if "were not fitted to measurements" in each]
-    assert "gpu in fp16 (from fits of its relatives)" in said
-    assert "pixel6" in said
-
-
 def test_design_outside_the_range_of_macs_is_told(result):
     assert any("of the original's multiply-accumulates, outside" in each for each in warnings_of(result, 0, 1))
     assert not any("outside" in each for each in warnings_of(result, 0, 10**12))
-
-
-def test_what_is_not_recommended_is_told_with_what_to_measure(result):
-    said = [each for each in warnings_of(result, 0, 10**12) if "measure that next" in each]
-    assert bool(said) == (result.recommended != "branched")
-
-
-@pytest.mark.slow
-def test_operators_without_a_family_are_counted_and_named(result):
-    stated = {"kernel": "elementwise", "in_channels": 1, "out_channels": 1, "groups": 1, "taps": 1, "pixels": 1, "weights": 0}
-    graph = small_resnet()
-    last = graph.by_name[graph.output]
-    more, before = [], last.name
-    for i, variant in enumerate(("softmax", "roll", "softmax", *map(str, range(8)))):
-        more.append(Op(f"more{i}", "opaque", (before,), {**stated, "variant": variant, "shape": last.shape}))
-        before = more[-1].name
-    mixed = OpGraph.build("mixed", [*graph.ops, *more], before)
-    [said] = [
-        each for each in plan(mixed, result.device, PlanConfig(processors=("cpu", "gpu"), lossless=True)).warnings if "torch's own" in each
-    ]
-    assert said.startswith(f"11 of the {len(graph.ops) + 11} operators")
-    assert "2 `softmax`, 1 `roll`" in said
-    assert "and 4 other kinds" in said
-    assert not any("torch's own" in each for each in warnings_of(result, 0, 10**12))
 
 
 def test_operators_that_need_every_row_are_named_where_bands_are_asked_for(result):
@@ -58,26 +45,6 @@ def test_operators_that_need_every_row_are_named_where_bands_are_asked_for(resul
     assert "`global_avg_pool` in s1, s2" in said
     assert "head" not in said
     assert not any("not split by rows" in each for each in result.warnings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("device", "precision"), [("s24", {}), ("x-elite", {"cpu": "int8", "npu": "int8"})], ids=["s24", "x-elite"])
-def test_processor_that_is_far_ahead_is_to_be_used_alone_and_the_crossover_is_told(device, precision):
-    found = plan(resnet50(), load_device(device), PlanConfig(precision=precision))
-    [said] = [each for each in found.warnings if "alone, it is far ahead" in each]
-    assert found.recommended == "single:npu"
-    assert f"{found.ahead.crossover:.3g} times as fast" in said
-    assert found.predicted.far_ahead == "npu"
-    assert f"it takes {found.predicted.best_single_ms:.2f} ms for" in said
-    assert found.predicted.crossover_divided == found.ahead.crossover > 1
-    assert not any("the tightest" in each for each in found.warnings)
-
-
-@pytest.mark.slow
-def test_rule_that_leaves_no_design_is_named_where_it_was_asked_for_though_one_processor_is_far_ahead():
-    with pytest.raises(InfeasibleError) as caught:
-        plan(resnet50(), load_device("s24"), PlanConfig(alpha=0.01))
-    assert caught.value.rules
 
 
 def test_nothing_is_far_ahead_where_others_help(result):
@@ -97,3 +64,114 @@ def test_exact_plan_says_what_int8_would_add_and_that_it_rounds():
     assert (found.exact, found.rounding) == (True, ["fp16"])
     assert (other.exact, other.rounding) == (True, ["int8", "fp16"])
     assert not [each for each in other.warnings if "need no images" in each]
+
+
+MI9 = specified("mi9")
+GRAPH = small_resnet()
+
+
+def asked(device=MI9, **changes):
+    """The config, the choice and what is told of it."""
+    config = PlanConfig(**({"processors": ("cpu", "gpu", "dsp")} | LOOSE | changes)).checked(device)
+    costs = Costs(LatencyPredictor(device), config.precision)
+    choice = choose(GRAPH, config, costs, split_segments(GRAPH))
+    used = {name for options, _ in choice.found.picks for name in options.processors}
+    return config, choice, used, unused_processors(GRAPH, config, choice, sorted(used))
+
+
+def exhaustive(config, choice, processor):
+    """The fastest design with a processor, over every assignment of processors to segments."""
+    low, high = ceil(config.macs[0] * GRAPH.macs), floor(config.macs[1] * GRAPH.macs)
+    best = []
+    for groups in product(*choice.space.options):
+        if any(processor in group.processors for group in groups):
+            space = copy(choice.space)
+            space.options = [[group] for group in groups]
+            found = search_exact(space, low, high, choice.n_meet)
+            if found is not None:
+                best.append(found.ms)
+    return min(best, default=None)
+
+
+@pytest.mark.slow
+def test_time_of_the_fastest_design_with_it_is_that_of_an_exhaustive_search():
+    config, choice, used, told = asked()
+    assert len(told) == 3 - len(used) > 0
+    for each in told:
+        assert each.ms == pytest.approx(exhaustive(config, choice, each.processor))
+        assert each.ms >= each.best_ms == choice.found.ms
+        assert f"the {each.processor} is not used: the fastest design that uses it is predicted to take {each.ms:.2f} ms" in each.sentence
+        assert each.rule == ""
+
+
+def test_merged_stages_do_not_pass_for_a_use():
+    _, choice, _, told = asked(slow_start(30), merge="always")
+    assert choice.space.longest_span > 1
+    assert any(options.span > 1 for options, _ in choice.found.picks)
+    for each in told:
+        assert each.ms > each.best_ms == choice.found.ms
+    assert "dsp" in [each.processor for each in told]
+
+
+def slow_link(factor):
+    """The device with exchanges of the dsp so many times slower."""
+    link = MI9.links["dsp"]
+    changes = {name: slower(getattr(link, name), factor) for name in ("map_ms", "unmap_ms", "sync_ms")}
+    return replace(MI9, links=MI9.links | {"dsp": msgspec.structs.replace(link, **changes)})
+
+
+def slow_start(factor):
+    """The device with launches of the dsp so many times slower."""
+    dsp = MI9.processors["dsp"]
+    return replace(MI9, processors=MI9.processors | {"dsp": msgspec.structs.replace(dsp, launch_us=slower(dsp.launch_us, factor))})
+
+
+def slower(quantity, factor):
+    return msgspec.structs.replace(quantity, value=quantity.value * factor)
+
+
+@pytest.mark.parametrize(
+    ("device", "flag", "measure"),
+    [
+        (slow_link(1000), "alpha", lambda g, base: g.exchange_ms.min() / base),
+        (slow_start(1000), "beta", lambda g, base: g.slowest_ms.min() / base),
+    ],
+)
+def test_rule_that_keeps_it_out_is_named_with_the_nearest_value(device, flag, measure):
+    _, choice, _, told = asked(device)
+    each = next(each for each in told if each.processor == "dsp")
+    groups = [o for options in choice.space.options for o in options if "dsp" in o.processors and len(o.candidates) > 1]
+    nearest = min(measure(group, choice.space.alone_ms(group)) for group in groups)
+    assert f"no branch on it meets `{flag}`: " in each.rule
+    assert f" {nearest:.2g} " in each.rule
+    assert "at most 10 is allowed" in each.rule
+
+
+def test_pairs_are_one_word():
+    assert as_word({"cpu": "int8", "gpu": "fp16"}) == "cpu=int8,gpu=fp16"
+
+
+@given(st.text())
+def test_what_others_wrote_is_never_taken_for_a_mention(text):
+    assert spelled(Sentence("`{}` and {}", text, Mention("alpha")), as_flag) == f"`{text}` and --alpha"
+    assert spelled(text, as_flag) == text
+
+
+@pytest.mark.parametrize("same", [copy, deepcopy, lambda sentence: pickle.loads(pickle.dumps(sentence))])
+def test_copy_can_still_be_spelled_otherwise(same):
+    assert spelled(same(Sentence("give {}", Mention("alpha", 1.0))), as_flag) == "give --alpha 1"
+
+
+def test_error_that_passes_an_edge_keeps_its_kind_and_its_data():
+    rules = (TightRule("alpha", 0.1, 0.2),)
+    with pytest.raises(InfeasibleError, match=r"plan\.alpha") as caught, errors_spelled(as_key):
+        raise InfeasibleError(Sentence("{}", Mention("alpha")), "no mention", rules)
+    assert (caught.value.rules, caught.value.hint, str(caught.value)) == (rules, "no mention", "`plan.alpha`")
+    with pytest.raises(UsageError) as caught, errors_spelled(as_key):
+        raise UsageError("plain")
+    assert (caught.value.message, caught.value.hint) == ("plain", None)
+
+
+@pytest.mark.parametrize(("probability", "words"), [(1.0, "over 99 %"), (0.996, "over 99 %"), (0.64, "64 %"), (0.0, "under 1 %")])
+def test_probability_is_never_rounded_to_certainty(probability, words):
+    assert chance(probability) == words

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
-from stretch.quantize.images import FEWEST, load_images, read_images, synthetic_images
+from scheduler.bundle.preprocessing import Preprocessing
+from stretch.quantize.images import FEWEST, load_images, read_images
 
 SHAPE = (1, 3, 6, 8)
 
@@ -25,19 +25,6 @@ def test_arrays_of_one_and_of_many_images_are_read_in_the_order_of_names(tmp_pat
     found = load_images(tmp_path, SHAPE, 100)
     assert np.array_equal(np.concatenate(found), many)
     assert all(image.shape == SHAPE for image in found)
-
-
-def test_no_more_than_the_limit_are_taken(tmp_path):
-    np.save(tmp_path / "a.npy", arrays(30))
-    assert len(load_images(tmp_path, SHAPE, 10)) == 10
-
-
-@pytest.mark.parametrize("count", [0, FEWEST - 1])
-def test_too_few_images_are_one_sentence_with_their_number(tmp_path, count):
-    if count:
-        np.save(tmp_path / "a.npy", arrays(count))
-    with pytest.raises(StretchError, match=f"has {count} calibration images, at least {FEWEST}"):
-        load_images(tmp_path, SHAPE, 100)
 
 
 def test_missing_folder_is_one_sentence(tmp_path):
@@ -76,19 +63,6 @@ def test_files_that_hold_no_plain_arrays_are_refused_and_never_unpickled(tmp_pat
         load_images(tmp_path, SHAPE, 100)
 
 
-def test_pictures_are_cropped_at_the_centre_and_normalised(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    for i in range(FEWEST):
-        picture = np.zeros((40, 60, 3), np.uint8)
-        picture[:] = (255, 0, i)
-        picture[:, :2] = 77  # outside of the crop
-        image.fromarray(picture).save(tmp_path / f"{i}.png")
-    found = load_images(tmp_path, SHAPE, 100)
-    for i, got in enumerate(found):
-        expected = (np.array([1, 0, i / 255], np.float32) - np.array(IMAGENET.mean, np.float32)) / np.array(IMAGENET.std, np.float32)
-        assert np.allclose(got, expected.reshape(1, 3, 1, 1) * np.ones(SHAPE), atol=1e-5)
-
-
 def test_picture_that_cannot_be_read_is_named(tmp_path):
     pytest.importorskip("PIL.Image")
     (tmp_path / "broken.png").write_bytes(b"no picture")
@@ -101,22 +75,6 @@ def test_picture_for_a_model_that_reads_other_channels_is_refused(tmp_path):
     image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     with pytest.raises(StretchError, match="reads 1 channels"):
         load_images(tmp_path, (1, 1, 8, 8), 100)
-
-
-def test_synthetic_images_are_standardised_and_the_same_for_a_seed():
-    first, again, other = synthetic_images((1, 3, 32, 32), 4), synthetic_images((1, 3, 32, 32), 4), synthetic_images((1, 3, 32, 32), 4, 1)
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    assert not np.array_equal(first[0], other[0])
-    for image in first:
-        assert image.shape == (1, 3, 32, 32)
-        assert image.dtype == np.float32
-        assert abs(image.mean()) < 0.5
-        assert image.std() == pytest.approx(1, abs=0.2)
-
-
-def test_every_second_synthetic_image_is_smooth():
-    noise, smooth = synthetic_images((1, 3, 64, 64), 2)
-    assert np.abs(np.diff(smooth)).mean() < 0.3 * np.abs(np.diff(noise)).mean()
 
 
 @pytest.mark.parametrize(("size", "crop"), [(None, 0.875), (None, 1.0), (37, None), (48, None)])
@@ -138,33 +96,6 @@ def test_picture_resized_to_less_than_the_model_reads_is_refused(tmp_path):
     image.new("RGB", (50, 70)).save(tmp_path / "a.png")
     with pytest.raises(StretchError, match="is smaller than what the model reads, 32×32"):
         read_images(tmp_path / "a.png", (1, 3, 32, 32), Preprocessing((0, 0, 0), (1, 1, 1), 1.0, 20))
-
-
-def test_arrays_are_not_normalised_again(tmp_path):
-    many = arrays(2)
-    np.save(tmp_path / "a.npy", many)
-    found = read_images(tmp_path / "a.npy", SHAPE, Preprocessing((0.5, 0.5, 0.5), (9.0, 9.0, 9.0), 1.0))
-    assert np.array_equal(np.concatenate(found), many)
-
-
-def test_colours_come_in_the_range_and_the_order_that_the_model_reads(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    pixels = np.random.default_rng(0).integers(0, 256, (*SHAPE[2:], 3), np.uint8)
-    image.fromarray(pixels).save(tmp_path / "a.png")
-    mean = np.array([123.0, 116.0, 103.0], np.float32)
-    [got] = read_images(tmp_path / "a.png", SHAPE, Preprocessing(tuple(mean), (1, 1, 2), 1.0, channels="bgr", range=255))
-    # as Caffe's networks read them
-    expected = np.stack([(pixels[..., 2] - mean[2]) / 2, pixels[..., 1] - mean[1], pixels[..., 0] - mean[0]])
-    assert np.allclose(got[0], expected, atol=1e-4)
-
-
-def test_calibration_images_go_through_what_is_asked_for(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    for i in range(FEWEST):
-        image.new("RGB", (8, 6), (i, 100, 200)).save(tmp_path / f"{i}.png")
-    read = Preprocessing((0.5, 0.5, 0.5), (0.25, 0.5, 1.0), 1.0)
-    for i, got in enumerate(load_images(tmp_path, SHAPE, 100, read)):
-        assert got[0, :, 3, 3] == pytest.approx([(i / 255 - 0.5) / 0.25, (100 / 255 - 0.5) / 0.5, 200 / 255 - 0.5], abs=1e-6)
 
 
 def test_many_files_are_taken_from_all_over_the_folder(tmp_path):
@@ -199,22 +130,6 @@ def png_that_states(width, height):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "P", "1", "LA", "I;16"])
-def test_picture_of_another_mode_is_read_as_the_same_colours(tmp_path, mode):
-    Image = pytest.importorskip("PIL.Image")
-    grey = np.tile(np.repeat(np.array([0, 255], np.uint8), 8), (12, 1))
-    plain = Image.fromarray(np.stack([grey] * 3, 2))
-    other = Image.fromarray(grey.astype(np.uint16) * 257) if mode == "I;16" else plain.convert(mode)
-    plain.save(tmp_path / "plain.png")
-    # what PNG has no form for
-    path = tmp_path / ("other.jpg" if mode == "CMYK" else "other.png")
-    other.save(path, **({"quality": 100} if mode == "CMYK" else {}))
-    (want,), (got,) = (read_images(file, SHAPE) for file in (tmp_path / "plain.png", path))
-    # a JPEG rounds
-    assert np.abs(got - want).max() < 0.1
-    assert want.max() - want.min() > 4
-
-
 def test_grey_of_sixteen_bits_keeps_its_shades(tmp_path):
     Image = pytest.importorskip("PIL.Image")
     shades = np.tile(np.linspace(0, 65535, 8).astype(np.uint16), (6, 1))
@@ -223,51 +138,9 @@ def test_grey_of_sixteen_bits_keeps_its_shades(tmp_path):
     assert (np.diff(found[0, 0, 0]) > 0).all()
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 5), (3, 2)])
-def test_tiny_picture_is_enlarged(tmp_path, size):
-    Image = pytest.importorskip("PIL.Image")
-    Image.new("RGB", size, (255, 0, 0)).save(tmp_path / "tiny.png")
-    (found,) = read_images(tmp_path / "tiny.png", SHAPE)
-    assert found.shape == SHAPE
-    assert np.isfinite(found).all()
-    # red all over
-    assert found[0, 0].min() > found[0, 1:].max()
-
-
 @pytest.mark.parametrize(("width", "height"), [(60_000, 60_000), (1, 2_000_000)])
 def test_huge_picture_is_refused_before_it_is_decoded(tmp_path, width, height):
     pytest.importorskip("PIL.Image")
     (tmp_path / "huge.png").write_bytes(png_that_states(width, height))
     with pytest.raises(StretchError, match=r"huge\.png has more pixels than a photograph|no picture that can be read|too large"):
         read_images(tmp_path / "huge.png", SHAPE)
-
-
-def test_large_photograph_is_read_and_nothing_is_said(tmp_path, monkeypatch):
-    Image = pytest.importorskip("PIL.Image")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    Image.new("RGB", (12, 10)).save(tmp_path / "large.png")
-    assert read_images(tmp_path / "large.png", SHAPE)[0].shape == SHAPE
-    Image.new("RGB", (30, 10)).save(tmp_path / "larger.png")
-    with pytest.raises(StretchError, match=r"larger\.png has more pixels than a photograph"):
-        read_images(tmp_path / "larger.png", SHAPE)
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_picture_that_was_cut_off_is_named(tmp_path, kind, share):
-    Image = pytest.importorskip("PIL.Image")
-    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, kind)
-    whole = stream.getvalue()
-    path = tmp_path / f"cut.{kind.lower()}"
-    path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(StretchError, match=rf"cut\.{kind.lower()} is no picture that can be read"):
-        read_images(path, SHAPE)
-
-
-def test_picture_under_another_suffix_is_read_as_what_it_is(tmp_path):
-    Image = pytest.importorskip("PIL.Image")
-    Image.new("RGB", (8, 6), (0, 128, 255)).save(tmp_path / "a.png")
-    (tmp_path / "b.jpg").write_bytes((tmp_path / "a.png").read_bytes())
-    assert np.array_equal(read_images(tmp_path / "a.png", SHAPE), read_images(tmp_path / "b.jpg", SHAPE))

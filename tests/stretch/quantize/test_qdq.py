@@ -1,15 +1,20 @@
+"""Models in int8 and in half precision, folded, compared and replayed."""
+
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
-from predictors.graph import Op, OpGraph
 from scheduler.formats.int8_edges import edges
-from stretch.export.onnx import to_onnx
 from stretch.quantize.compare import loss
+from stretch.quantize.fold import fold_batch_norms
+from stretch.quantize.half import to_half
 from stretch.quantize.qdq import quantise
 from stretch.quantize.replay import runner
+from tests import onnx_runtime
 
 SHAPE = (1, 6, 8, 8)
 
@@ -46,25 +51,6 @@ def test_edges_stay_float_and_their_scales_span_what_was_seen(model, int8):
         assert edge.zero_point == pytest.approx(-low / edge.scale, abs=1)
 
 
-@pytest.mark.parametrize("activation", ["relu", "relu6"])
-def test_activation_that_comes_first_is_rounded_once_in_a_scale_that_begins_at_zero(activation):
-    conv = {"out_channels": 4, "kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "groups": 1, "bias": False}
-    ops = [Op("x", "input", attrs={"shape": SHAPE}), Op("first", activation, ("x",)), Op("y", "conv", ("first",), conv)]
-    weight = np.random.default_rng(0).normal(size=(4, 6, 3, 3)).astype(np.float32)
-    float_model = to_onnx(OpGraph.build("net", ops, "y"), {"y": {"weight": weight}})
-    random = np.random.default_rng(1)
-    seen = [random.normal(size=SHAPE).astype(np.float32) for _ in range(8)]
-    made = quantise(float_model, seen)
-    (read,) = edges(made)[0].values()
-    assert read.zero_point == 0
-    assert read.scale == pytest.approx(max(x.max() for x in seen) / 255, rel=0.02)
-    (first,) = [node for node in made.graph.node if "x" in node.input]
-    assert [node.op_type for node in made.graph.node if first.output[0] in node.input] == ["DequantizeLinear"]
-    assert {tensor.name for tensor in made.graph.initializer} <= {name for node in made.graph.node for name in node.input}
-    expected, got = runner(float_model), runner(made)
-    assert loss((expected(x), got(x)) for x in seen).cosine >= 0.999
-
-
 def test_weights_are_int8_with_a_scale_for_each_output_channel(int8):
     constants = {t.name: numpy_helper.to_array(t) for t in int8.graph.initializer}
     reals = {node.output[0]: node for node in int8.graph.node if node.op_type == "DequantizeLinear"}
@@ -80,31 +66,6 @@ def test_scale_follows_the_samples(model):
     assert large == pytest.approx(10 * small, rel=1e-3)
 
 
-def test_nothing_is_printed_or_logged(model, capfd, caplog):
-    quantise(model, samples())
-    assert capfd.readouterr() == ("", "")
-    assert caplog.records == []
-
-
-def test_properties_of_the_float_model_survive(model):
-    marked = onnx.ModelProto()
-    marked.CopyFrom(model)
-    helper.set_model_props(marked, {"stretch.subgraph": "s1.dsp"})
-    for node in marked.graph.node:
-        entry = node.metadata_props.add()
-        entry.key, entry.value = "stretch.processor", "dsp"
-    made = quantise(marked, samples())
-    assert {p.key: p.value for p in made.metadata_props} == {"stretch.subgraph": "s1.dsp"}
-    before = {node.name: node for node in marked.graph.node}
-    assert any(node.name in before for node in made.graph.node)
-    for node in made.graph.node:
-        told = {p.key: p.value for p in node.metadata_props}
-        if node.name in before:
-            assert told == {p.key: p.value for p in before[node.name].metadata_props}
-        else:  # made here: of no operator, but of a processor
-            assert told == {"stretch.processor": "dsp"}
-
-
 def test_model_that_cannot_be_computed_is_one_sentence(model):
     broken = onnx.ModelProto()
     broken.CopyFrom(model)
@@ -114,31 +75,142 @@ def test_model_that_cannot_be_computed_is_one_sentence(model):
     assert "\n" not in error.value.message
 
 
-@pytest.mark.parametrize("op", ["Relu", "Clip", "Flatten", "MaxPool", "GlobalAveragePool"])
-def test_subgraph_that_begins_with_any_operator_quantises_what_it_reads(op):
-    reads = ["x", "low", "high"] if op == "Clip" else ["x"]
-    weights = [numpy_helper.from_array(np.array(v, np.float32), n) for n, v in (("low", 0), ("high", 6))] if op == "Clip" else []
-    first = helper.make_node(op, reads, ["a"], name="first", **({"kernel_shape": [2, 2]} if op == "MaxPool" else {}))
-    ends = [
-        helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, SHAPE),
-        helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None),
+class Net:
+    """Nodes and weights of a small network, input x."""
+
+    def __init__(self, seed=0):
+        self.random = np.random.default_rng(seed)
+        self.nodes, self.weights = [], []
+
+    def weight(self, name, value):
+        self.weights.append(numpy_helper.from_array(np.asarray(value, np.float32), name))
+        return name
+
+    def conv(self, read, write, out, channels, kernel=3, group=1, bias=True):
+        reads = [read, self.weight(f"{write}.w", self.random.normal(size=(out, channels // group, kernel, kernel)))]
+        reads += [self.weight(f"{write}.b", self.random.normal(size=out))] if bias else []
+        self.nodes.append(helper.make_node("Conv", reads, [write], name=f"{write}/conv", group=group, pads=[kernel // 2] * 4))
+
+    def norm(self, read, write, channels, epsilon=1e-3):
+        values = {"scale": self.random.normal(size=channels), "shift": self.random.normal(size=channels)}
+        values |= {"mean": self.random.normal(size=channels), "var": self.random.uniform(0.2, 3, channels)}
+        names = [self.weight(f"{write}.{key}", value) for key, value in values.items()]
+        self.nodes.append(helper.make_node("BatchNormalization", [read, *names], [write], name=f"{write}/bn", epsilon=epsilon))
+
+    def model(self, shape, output, out_shape):
+        ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", shape), (output, out_shape))]
+        graph = helper.make_graph(self.nodes, "g", ends[:1], ends[1:], self.weights)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def compute(model, x):
+    return onnx_runtime.output(model.SerializeToString(), x)
+
+
+def same(model, folded, shape):
+    onnx.checker.check_model(folded)
+    x = np.random.default_rng(9).normal(size=shape).astype(np.float32)
+    expected = compute(model, x)
+    return np.allclose(compute(folded, x), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def kinds(model):
+    return [node.op_type for node in model.graph.node]
+
+
+@given(st.integers(0, 1000), st.sampled_from([1, 2, 4]), st.booleans(), st.sampled_from([1, 3]))
+def test_folded_convolution_computes_the_same(seed, group, bias, kernel):
+    net = Net(seed)
+    net.conv("x", "a", 8, 4, kernel, group, bias)
+    net.norm("a", "y", 8)
+    model = net.model([1, 4, 5, 5], "y", [1, 8, 5, 5])
+    folded = fold_batch_norms(model)
+    assert kinds(folded) == ["Conv"]
+    assert same(model, folded, (1, 4, 5, 5))
+
+
+def test_convolution_that_others_read_too_keeps_its_value():
+    net = Net()
+    net.conv("x", "a", 4, 4)
+    net.norm("a", "b", 4)
+    net.nodes.append(helper.make_node("Add", ["a", "b"], ["y"], name="add"))
+    model = net.model([1, 4, 5, 5], "y", [1, 4, 5, 5])
+    folded = fold_batch_norms(model)
+    assert kinds(folded) == ["Conv", "Conv", "Add"]
+    assert same(model, folded, (1, 4, 5, 5))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_norm_after_a_matrix_goes_into_it(bias):
+    net = Net()
+    reads = ["x", net.weight("w", net.random.normal(size=(5, 7)))] + ([net.weight("b", net.random.normal(size=5))] if bias else [])
+    net.nodes.append(helper.make_node("Gemm", reads, ["a"], name="fc", transB=1))
+    net.norm("a", "y", 5)
+    model = net.model([2, 7], "y", [2, 5])
+    folded = fold_batch_norms(model)
+    assert kinds(folded) == ["Gemm"]
+    assert same(model, folded, (2, 7))
+
+
+X = np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)
+
+
+def network(scale=1.0):
+    """Convolution, batch norm with a tiny variance, ReLU6, resize, padding."""
+    rng = np.random.default_rng(1)
+    weights = {
+        "w": rng.normal(0, 0.3 * scale, (4, 3, 3, 3)).astype(np.float32),
+        "g": np.ones(4, np.float32),
+        "b": np.zeros(4, np.float32),
+        "m": rng.normal(size=4).astype(np.float32),
+        "v": np.full(4, 1e-9, np.float32),
+        "lo": np.float32(0),
+        "hi": np.float32(6),
+        "s": np.array([1, 1, 2, 2], np.float32),
+        "p": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", "g", "b", "m", "v"], ["n"], name="norm", epsilon=1e-3),
+        helper.make_node("Clip", ["n", "lo", "hi"], ["r"], name="relu6"),
+        helper.make_node("Resize", ["r", "", "s"], ["u"], name="up", mode="nearest"),
+        helper.make_node("Pad", ["u", "p"], ["y"], name="pad"),
     ]
-    graph = helper.make_graph([first, helper.make_node("Sigmoid", ["a"], ["y"], name="second")], "g", ends[:1], ends[1:], weights)
-    model = onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
-    random = np.random.default_rng(2)
-    mixed = [random.normal(size=SHAPE).astype(np.float32) for _ in range(8)]
-    made = quantise(model, mixed)
-    edges(made)
-    expected, got = runner(model), runner(made)
-    assert loss((expected(x), got(x)) for x in mixed).cosine > 0.999
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4, 14, 14)),
+    ]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
-def test_windows_that_would_begin_in_the_padding_are_not_counted(tmp_path):
-    """Rounded up, five columns would have a fourth window of two, which lies in the padding alone."""
-    pool = {"kernel": (2, 2), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": True, "count_include_pad": True}
-    ops = [Op("x", "input", attrs={"shape": (1, 4, 8, 5)}), Op("p", "avg_pool", ("x",), pool), Op("y", "relu", ("p",))]
-    model = to_onnx(OpGraph.build("net", ops, "y"), {})
-    x = np.random.default_rng(0).normal(size=(1, 4, 8, 5)).astype(np.float32)
-    want, got = (runner(each)(x) for each in (model, quantise(model, [x])))
-    assert got.shape == want.shape == (1, 4, 5, 3)
-    assert np.abs(got - want).max() <= 0.05 * np.abs(x).max()
+def run(model):
+    return onnx_runtime.output(model.SerializeToString(), X)
+
+
+def test_half_precision_agrees_with_float_within_its_rounding():
+    expected = run(network())
+    got = run(to_half(network()))
+    assert got.dtype == np.float32
+    assert 0 < np.abs(got - expected).max() < 5e-3 * np.abs(expected).max()
+
+
+def test_weight_beyond_the_range_of_fp16_is_named():
+    with pytest.raises(StretchError, match=r"`.*` has values beyond 65504"):
+        to_half(network(scale=1e6))
+
+
+A = np.random.default_rng(0).normal(size=(1, 8, 4, 4)).astype(np.float32)
+
+
+def test_cosine_and_snr_are_those_of_all_pairs_as_one_vector():
+    b = A + 0.1
+    got = loss([(A[:, :3], b[:, :3]), (A[:, 3:], b[:, 3:])])
+    x, y = A.ravel().astype(float), b.ravel().astype(float)
+    assert got.cosine == pytest.approx(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
+    assert got.snr_db == pytest.approx(20 * np.log10(np.linalg.norm(x) / np.linalg.norm(x - y)))
+
+
+@pytest.mark.parametrize("bad", [np.full_like(A, np.nan), np.full_like(A, np.inf), np.zeros_like(A)])
+def test_results_without_a_number_or_without_content_exceed_any_bound(bad):
+    assert loss([(A, bad)]).exceeds(0.1)

@@ -1,24 +1,25 @@
-"""Single segments and whole designs beside the original, on small networks."""
+"""Sensitivity that is measured on images, and what a planner does with it."""
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
-from predictors.errors import UsageError  # noqa: E402 - torch may be missing
+from predictors.errors import UsageError  # noqa: E402
 from stretch.evaluation.agreement import compare  # noqa: E402
 from stretch.planning.choose import stretched_space  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.plan import Asked  # noqa: E402
-from stretch.planning.search.sampling import random_designs, trials  # noqa: E402
-from stretch.sensitivity.source import FEWEST, measure, measure_design  # noqa: E402
+from stretch.planning.cost.accuracy_file import load_accuracy, save_accuracy  # noqa: E402
+from stretch.planning.plan import Asked, plan  # noqa: E402
+from stretch.planning.search.sampling import random_designs  # noqa: E402
+from stretch.sensitivity import source  # noqa: E402
+from stretch.sensitivity.source import measure, measure_design  # noqa: E402
+from stretch.sensitivity.source import sensitivity_of  # noqa: E402
 from stretch.stages.network import read_network  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import calibrate  # noqa: E402
 from tests.predictors.specified import specified  # noqa: E402
-
-pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
@@ -38,45 +39,10 @@ def images(count, seed):
     return [torch.from_numpy(some.astype(np.float32))]
 
 
-@pytest.mark.slow
-def test_measurements_begin_with_single_segments_and_go_on_as_long_as_the_time_lasts(network, space):
-    told = []
-    found = measure(network.captured, space, images(16, 0), images(12, 1), 0.0, progress=told.append)
-    assert len(found.alone) == FEWEST
-    assert not found.designs
-    assert not found.complete
-    assert [len(each.segments) for each in found.alone] == [1] * FEWEST
-    assert len(told) == FEWEST
-    assert all(each.error > 0 for each in found.alone)
-
-
 def test_images_that_the_original_answers_alike_are_refused(network, space):
     alike = [images(1, 0)[0].expand(12, -1, -1, -1)]
     with pytest.raises(UsageError, match="the original answers one class for 12 images"):
         measure(network.captured, space, images(16, 0), alike, 0.0)
-
-
-@pytest.mark.slow
-def test_segment_replaced_alone_is_what_the_whole_network_computes_with_it(network, space):
-    """The oracle builds the whole network with that one segment, and gives it the weights of the one calibrated by itself."""
-    trial = trials(space, 1)[0]
-    fitted, held = images(16, 0), images(12, 1)
-    found = measure(network.captured, space, fitted, held, 0.0).alone[0]
-    part = trial.ways.design(trial.index, space.costs)
-    parts = [
-        part if i == trial.first else SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),))
-        for i, s in enumerate(space.segments)
-    ]
-    assert trial.ways.span == 1
-    model = build(network.captured, BranchDesign(network.graph.name, "pixel6", tuple(parts)))
-    original = build(network.captured, BranchDesign(network.graph.name, "pixel6", tuple(parts))).state_dict()
-    calibrate(model, network.captured, fitted)
-    # behind the segment calibration made up for it: put the original's weights back
-    state = {key: value if key.startswith(f"{part.name}.") else original[key] for key, value in model.state_dict().items()}
-    model.load_state_dict(state)
-    agreement = compare(model, network.captured, held).agreement
-    assert found.error == pytest.approx(agreement.error**2, rel=1e-3)
-    assert found.agreement == pytest.approx(agreement.value)
 
 
 def test_whole_design_is_measured_as_it_is_built_calibrated_and_compared(network, space):
@@ -96,3 +62,21 @@ def test_network_of_which_nothing_may_be_stretched_is_refused(network, space):
     none = stretched_space(network.graph, asked.config, asked.costs, asked.stages, merged=True)
     with pytest.raises(UsageError, match="nothing to measure"):
         measure(network.captured, none, images(16, 0), images(12, 1), 1.0)
+
+
+LOOSE = {"processors": ("cpu", "gpu"), "alpha": 1e3, "beta": 1e3, "balance": 0.01, "macs": (0.8, 1.2)}
+
+
+def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "FITTED", 16)
+    monkeypatch.setattr(source, "HELD_BACK", 8)
+    network = read_network("tiny_resnet", weights="none")
+    found = sensitivity_of(network.captured, specified("pixel6"), PlanConfig(**LOOSE), images(20, 0), images(12, 1), 0.0)
+    assert (found.model, found.join) == ("tiny_resnet", "project")
+    assert (found.on.images, found.on.held_back, found.on.device) == (16, 8, specified("pixel6").id)
+    assert not found.on.complete
+    assert len(found.on.weights) == len(found.on.pictures) == 64
+    save_accuracy(tmp_path / "sensitivity.json", found)
+    assert load_accuracy(tmp_path / "sensitivity.json", "tiny_resnet") == found
+    planned = plan(network.graph, specified("pixel6"), PlanConfig(**LOOSE), found)
+    assert planned.accuracy == found.answer(network.graph, planned.design)

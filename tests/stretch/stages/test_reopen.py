@@ -10,11 +10,9 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import HealthCheck, example, given, settings  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
-from scheduler.formats.onnx import open_onnx  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.export.precision import export_precision  # noqa: E402
@@ -39,22 +37,6 @@ def written(folder, found, design, **options):
             parameter.mul_(1 + 0.01 * (number % 3))
     export_bundle(folder, found, model, None, FACTS, "0.1.0", **options)
     return load_bundle(folder, check_hashes=True), model.eval()
-
-
-class Pooled(nn.Module):
-    """As VGG on small images: the last pooling changes nothing, and a segment ends there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layers = []
-        for inputs, outputs in ((3, 8), (8, 16), (16, 16)):
-            convs = [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.Conv2d(outputs, outputs, 3, padding=1), nn.ReLU()]
-            layers += [*convs, nn.MaxPool2d(2)]
-        self.features, self.pool = nn.Sequential(*layers), nn.AdaptiveAvgPool2d(4)
-        self.head = nn.Linear(16 * 16, 7)
-
-    def forward(self, x):
-        return self.head(torch.flatten(self.pool(self.features(x)), 1))
 
 
 NETWORKS = {
@@ -90,20 +72,6 @@ def test_reopened_networks_compute_what_those_that_were_written_compute(tmp_path
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
     assert {name for name, _ in reopened.model.named_parameters()} == {name for name, _ in model.named_parameters()}
     assert not reopened.model.training
-
-
-@pytest.mark.slow
-def test_segment_that_ends_where_nothing_is_computed_is_found_again(tmp_path):
-    torch.manual_seed(0)
-    found = capture(Pooled().eval(), (1, 3, 32, 32), "pooled")
-    design = cpu_and("gpu", found.graph, "sum")
-    assert "pool" in {part.end for part in design.segments}
-    bundle, model = written(tmp_path / "b", found, design)
-    assert "pool" not in {op.name for op in open_onnx(bundle.file("controls/original.onnx")).graph.ops}
-    reopened = reopen(bundle)
-    x = torch.randn(2, 3, 32, 32)
-    with torch.inference_mode():
-        torch.testing.assert_close(reopened.model(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 def test_bundle_without_the_original_is_refused(captured, tmp_path):

@@ -1,3 +1,5 @@
+"""Building a design as a network that keeps the original's weights."""
+
 import copy
 
 import pytest
@@ -5,22 +7,21 @@ import pytest
 from tests.effort import examples
 
 torch = pytest.importorskip("torch")
-from hypothesis import given, settings  # noqa: E402 - torch may be missing
+pytestmark = pytest.mark.torch
+
+from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from predictors.join import Join  # noqa: E402
-from predictors.joins import joins  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.depth import drop_units  # noqa: E402
-from stretch.planning.design.scale import JOIN_CONV, scale_branch, scaled_branches, scaled_graph  # noqa: E402
+from stretch.planning.design.scale import scale_branch, scaled_branches, scaled_graph  # noqa: E402
 from stretch.planning.design.widths import legal_widths, partitions  # noqa: E402
 from stretch.planning.network.segments import split_segments  # noqa: E402
-from stretch.transform import Branch, build  # noqa: E402
+from stretch.transform import Branch, BranchedModel, build  # noqa: E402
+from stretch.transform.model import op_weights  # noqa: E402
 from stretch.transform.width import Trunk, choose_units, importance, inherit, kept_channels  # noqa: E402
 from tests.stretch.designs import cpu_and, identity_design, random_designs, whole, with_rewrites  # noqa: E402
-
-pytestmark = pytest.mark.torch
 
 TINY = ["tiny_resnet", "tiny_mobilenet", "tiny_regnet", "tiny_vgg", "tiny_efficientnet"]
 
@@ -50,23 +51,6 @@ def test_built_model_traces_back_to_the_scaled_graph(captured, name, data):
     assert capture(model, found.graph.input.shape, found.graph.name).graph == scaled_graph(found.graph, design)
     with torch.inference_mode():
         assert model(image(found)).isfinite().all()
-
-
-REWRITES = ("silu=relu6", "hard_swish=relu", "squeeze_excite=none")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tiny_mobilenet", "tiny_efficientnet"])
-@settings(max_examples=examples(8))
-@given(data=st.data())
-def test_built_model_with_other_operators_traces_back_to_the_scaled_graph(captured, name, data):
-    found = captured(name)
-    design = with_rewrites(data.draw(random_designs(found.graph)), *REWRITES)
-    graph = scaled_graph(found.graph, design)
-    assert capture(build(found, design), found.graph.input.shape, found.graph.name).graph == graph
-    names = {part.name for part in design.segments if len(part.branches) > 1}
-    kinds = {op.kind for op in graph.ops if op.tags.get("segment") in names}
-    assert not kinds & {"silu", "hard_swish", "sigmoid", "hard_sigmoid", "global_avg_pool"}
 
 
 @torch.no_grad()
@@ -173,19 +157,6 @@ def test_branches_that_keep_everything_hand_on_what_the_parent_computes(captured
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
 
 
-def test_branches_whose_outputs_are_not_added_up_hand_on_whole_channels_each(captured, monkeypatch):
-    monkeypatch.setitem(joins._items, "each", Join("sum", convolves=True, whole=True))
-    found = captured("tiny_resnet")
-    segments = split_segments(found.graph)
-    middle = [s.name for s in segments if s.branchable][1]
-    two = {s.name: tuple(BranchScale(p, s.depth, s.width) for p in ("cpu", "gpu")) for s in segments if s.name == middle}
-    parts = [SegmentDesign(s.name, s.start, s.end, two[s.name], "each") if s.name in two else whole(s) for s in segments]
-    model = build(found, BranchDesign("tiny_resnet", "test", tuple(parts)))
-    for processor in ("cpu", "gpu"):
-        weight = model.branch(middle, processor).get_submodule(JOIN_CONV).weight[:, :, 0, 0]
-        assert torch.equal(weight, torch.eye(len(weight)))
-
-
 def test_wider_control_computes_what_the_parent_computes(captured):
     found = captured("tiny_resnet")
     parts = []
@@ -279,3 +250,31 @@ def test_trunks_of_several_parts_scale_at_every_depth(data):
     with torch.inference_mode():
         same = build(found, identity_design(found.graph))(image(found))
         assert torch.equal(same, found.module(image(found)))
+
+
+def test_weights_by_operator_have_the_shapes_of_the_graph(captured):
+    graph = captured("tiny_mobilenet").graph
+    model = BranchedModel(graph, identity_design(graph))
+    weights = op_weights(model)
+    for op in model.graph.ops:
+        assert {k: tuple(v.shape) for k, v in weights.get(op.name, {}).items()} == model.graph.op_weights(op)
+
+
+def test_only_tensors_that_are_still_read_are_kept(captured):
+    graph = captured("tiny_resnet").graph
+    branch = BranchedModel(graph, identity_design(graph)).branch("s1", "cpu")
+    freed = [name for _, _, done in branch.steps for name in done]
+    assert len(freed) == len(set(freed))
+    assert set(freed) == {name for _, inputs, _ in branch.steps for name in inputs} - {*branch.results}
+
+
+def test_channels_that_stand_for_the_same_original_share_it():
+    trunk = Trunk.of(torch.tensor([0, 1, 1, 2, 1]))
+    assert trunk.share.tolist() == pytest.approx([1, 1 / 3, 1 / 3, 1, 1 / 3])
+
+
+def test_shares_of_every_original_channel_add_up_to_one():
+    index = torch.randint(0, 20, (100,), generator=torch.Generator().manual_seed(0))
+    trunk = Trunk.of(index)
+    sums = torch.zeros(20).index_add_(0, trunk.index, trunk.share)
+    assert sums[index.unique()].tolist() == pytest.approx([1.0] * len(index.unique()))

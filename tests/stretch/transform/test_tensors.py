@@ -55,12 +55,6 @@ def test_tensors_that_share_memory_are_written_each_by_itself(tmp_path):
     }
 
 
-def test_tensors_in_another_memory_format_are_written_as_they_are(tmp_path):
-    weight = torch.arange(2.0 * 3 * 4 * 5).reshape(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
-    write_tensors(tmp_path / "w.safetensors", {"a": weight})
-    assert torch.equal(load_file(tmp_path / "w.safetensors")["a"], weight)
-
-
 def test_optimizer_that_was_written_steps_on_as_the_one_that_never_stopped(tmp_path):
     def stepped(weight, optimizer, count):
         for number in range(count):

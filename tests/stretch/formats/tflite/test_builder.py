@@ -1,9 +1,18 @@
+"""TFLite files: rounded tensors, padding, weights and what the writer states."""
+
 import numpy as np
+import pytest
 
-from stretch.formats.tflite.builder import Builder, Value, to_nhwc
-from stretch.formats.tflite.writer import Piece, Quant, Writer
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from stretch.formats.tflite import writer as module
+from stretch.formats.tflite.builder import Builder
+from stretch.formats.tflite.writer import Piece, Writer
+from tests.scheduler.delegates import graphs
+from tests.stretch.export.tflite.rounded import rounded_source, run, snr_db
 
-FINE, COARSE = Quant(0.25, 0), Quant(0.5, -128)
+pytest.importorskip("ai_edge_litert")
+pytest.importorskip("torch")
 
 
 def builder(**scales):
@@ -14,43 +23,6 @@ def codes(b):
     return [list(b.piece.writer._opcodes)[op["opcode_index"]][0] for op in b.piece.operators]
 
 
-def test_images_are_turned_and_rows_are_not():
-    assert to_nhwc((2, 3, 4, 5)) == (2, 4, 5, 3)
-    assert to_nhwc((2, 3)) == (2, 3)
-
-
-def test_real_tensor_is_rounded_once_for_all_its_readers():
-    b = builder(x=FINE)
-    x = b.input("x", (1, 2))
-    assert b.integer(x) == b.integer(x)
-    assert codes(b) == ["QUANTIZE"]
-
-
-def test_rounded_tensor_is_made_real_once_for_all_its_readers():
-    b = builder()
-    value = Value("t", (1, 2), FINE, integer=b.piece.tensor("t", (1, 2), "int8", FINE))
-    assert b.real(value) == b.real(value)
-    assert codes(b) == ["DEQUANTIZE"]
-
-
-def test_reader_with_another_scale_gets_the_tensor_re_quantised():
-    b = builder(x=FINE)
-    x = b.input("x", (1, 2))
-    index = b.integer(x, COARSE)
-    assert codes(b) == ["QUANTIZE", "QUANTIZE"]  # to its own scale first: that is what the file was compared with
-    assert b.piece.tensors[index]["quantization"] == {"scale": [0.5], "zero_point": [-128], "quantized_dimension": 0}
-
-
-def test_constants_are_rounded_where_the_operator_is():
-    b = builder(x=FINE, y=FINE)
-    x = b.input("x", (1, 2))
-    b.rounded = True
-    b.apply("MUL", "y", [x, np.array([0.5, -1.0])], quant=FINE)
-    constant = next(t for t in b.piece.tensors if t["name"] == "y.constant1")
-    assert constant["quantization"]["scale"] == [1 / 127]
-    assert b.piece.writer._buffers[constant["buffer"]]["data"].view(np.int8).tolist() == [64, -127]
-
-
 def test_half_weights_that_would_overflow_stay_as_they_are():
     b = builder()
     b.half = True
@@ -58,3 +30,39 @@ def test_half_weights_that_would_overflow_stay_as_they_are():
     assert codes(b) == []
     b.weight("w", np.array([1.0, 2.0], np.float32))
     assert codes(b) == ["DEQUANTIZE"]
+
+
+CONV = {"kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "bias": True}
+
+
+def case(*ops, shape=(1, 6, 5, 4), seed=0):
+    graph = OpGraph.build("case", [Op("x", "input", attrs={"shape": shape}), *ops], ops[-1].name)
+    random = np.random.default_rng(seed)
+    return graph, graphs.weights_of(graph, random), random.normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_int8_weights_have_a_scale_for_each_output_channel(tmp_path, groups):
+    graph, weights, x = case(Op("y", "conv", ("x",), CONV | {"groups": groups, "out_channels": 6}))
+    # channels of very different size: one scale for all would round the small ones away
+    weights["y"]["weight"] *= (10.0 ** -np.arange(6)).reshape(-1, 1, 1, 1)
+    weights["y"]["bias"] *= 10.0 ** -np.arange(6)
+    source, values = rounded_source(graph, weights, x, tmp_path)
+    assert snr_db(values["y"], run(source, tmp_path, x)) > 30
+    tensor = next(t for t in _tensors(source) if t["name"] == "y.weight")
+    assert len(tensor["quantization"]["scale"]) == 6
+    assert max(tensor["quantization"]["scale"]) > 1e4 * min(tensor["quantization"]["scale"])
+
+
+def _tensors(source):
+    from scheduler.formats.tflite_schema import TFLITE
+
+    return TFLITE.decode(graphs.tflite_bytes(source.graph, source))["subgraphs"][0]["tensors"]
+
+
+def test_weights_of_more_than_a_file_holds_are_refused(monkeypatch):
+    monkeypatch.setattr(module, "MAX_BYTES", 100)
+    writer = Writer("m")
+    writer.buffer(np.zeros(20, np.float32))
+    with pytest.raises(StretchError, match="more than 2 GB of weights"):
+        writer.buffer(np.zeros(6, np.float32))

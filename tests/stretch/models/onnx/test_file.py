@@ -8,13 +8,18 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from predictors.errors import StretchError, UsageError
+from stretch.models.builder import Builder
 from stretch.models.onnx import read_module
 from stretch.models.onnx.network import read_source
+from stretch.models.onnx.known import MAX_KNOWN, by_rule, computed
+from stretch.models.onnx.site import RULES, Site, rule
 from tests.effort import examples
+from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
 from tests.stretch.models.onnx.graphs import net
 from tests.stretch.models.onnx.oracle import random
 
 pytestmark = pytest.mark.torch
+
 
 CONV = helper.make_node("Conv", ["x", "w"], ["h"], name="conv", pads=[1, 1, 1, 1])
 RELU = helper.make_node("Relu", ["h"], ["y"], name="relu")
@@ -28,14 +33,6 @@ def small(**more):
 def save(path, model, **more):
     onnx.save(model, str(path), **more)
     return path
-
-
-def test_file_tells_its_nodes_weights_and_input(tmp_path):
-    source = read_source(save(tmp_path / "m.onnx", small()))
-    assert [node.op_type for node in source.nodes] == ["Conv", "Relu"]
-    assert [(end.name, end.argument) for end in source.ends] == [("x", "x")]
-    assert (source.shapes, source.outputs, source.opset) == ({"x": (1, 4, 5, 3)}, ("y",), 17)
-    np.testing.assert_array_equal(source.stored["w"], WEIGHT)
 
 
 def test_open_batch_is_one_and_an_open_size_must_be_given(tmp_path):
@@ -184,3 +181,144 @@ def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_fa
         assert "\n" not in message
     else:
         assert len(module.input_shape) >= 1
+
+
+KINDS = [np.float32, np.int64, np.int32, np.int8, np.uint8, np.bool_]
+SIZES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
+NUMBERS = st.one_of(st.integers(-9, 9), st.sampled_from([2**31, -(2**31), 2**62, -(2**63)]))
+VALUES = st.one_of(
+    NUMBERS,
+    st.floats(width=32),
+    st.lists(NUMBERS, min_size=1, max_size=8),
+    st.lists(st.floats(width=32), min_size=1, max_size=3),
+    st.sampled_from(["linear", "SAME_UPPER", "add", "reflect", "\udcff", ""]).map(lambda word: word.encode(errors="ignore")),
+)
+
+
+def attributes(op):
+    """Names of the attributes that an operator has."""
+    schemas = [each for each in onnx.defs.get_all_schemas_with_history() if each.name == op and each.domain == ""]
+    return sorted({name for each in schemas for name in each.attributes}) or [
+        "alpha",
+        "axis",
+        "transB",
+        "channels_last",
+        "kernel_shape",
+        "opset",
+    ]
+
+
+@st.composite
+def stored(draw):
+    """A stored tensor of any type, of small numbers or wild ones."""
+    kind, shape = draw(st.sampled_from(KINDS)), draw(SIZES)
+    numbers = np.random.default_rng(draw(st.integers(0, 9))).integers(-3, 9, shape)
+    if draw(st.booleans()) and kind in (np.float32, np.int64):
+        numbers = numbers * draw(st.sampled_from([1e30, 2**40, np.nan] if kind == np.float32 else [2**40]))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(numbers).astype(kind)
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(300))
+@given(st.sampled_from(sorted(RULES)), st.data())
+def test_node_with_anything_is_read_or_refused_in_one_sentence(tmp_path_factory, op, data):
+    domain, _, name = op.rpartition(".")
+    names = attributes(name)
+    chosen = data.draw(st.lists(st.sampled_from(names), max_size=4, unique=True)) if names else []
+    attrs = {each: data.draw(VALUES) for each in chosen}
+    reads, tensors = [], {"s": np.float32(0.1), "z": np.uint8(3)}
+    for i in range(data.draw(st.integers(1, 9))):
+        what = data.draw(st.sampled_from(["x", "q", "i", "", "s", "z", None, None, None]))
+        if what is None:
+            tensors[f"w{i}"] = data.draw(stored())
+        reads.append(f"w{i}" if what is None else what)
+    before = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), helper.make_node("Cast", ["x"], ["i"], to=7)]
+    node = helper.make_node(name, reads, ["y", "other"][: data.draw(st.integers(1, 2))], domain=domain, **attrs)
+    shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))
+    path = tmp_path_factory.getbasetemp() / "anything.onnx"
+    onnx.save(net(*before, node, stored=tensors, shape=shape, opset=data.draw(st.sampled_from([9, 11, 13, 17, 22]))), str(path))
+    try:
+        read_module(path)
+    except StretchError as error:
+        message = error.message
+        assert "\n" not in message
+
+
+def made(op, *reads, opset=17, **attrs):
+    """What a node makes of stored tensors."""
+    node = helper.make_node(op, ["" if x is None else "r" for x in reads], ["y"], **attrs)
+    return computed(node, list(reads), attrs, opset)
+
+
+def test_shapes_are_worked_out_as_exporters_write_them():
+    [size] = made("Gather", whole(1, 64, 7, 7), np.array(1), axis=0)
+    [row] = made("Unsqueeze", size, whole(0))
+    [sizes] = made("Concat", whole(-1), row, axis=0)
+    assert list(sizes) == [-1, 64]
+    assert list(made("Unsqueeze", size, opset=11, axes=[0])[0]) == [64]
+    assert list(made("Slice", whole(1, 64, 7), whole(3), whole(2**63 - 1))[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("op", "reads", "attrs", "reason"),
+    [
+        ("ConstantOfShape", [whole(MAX_KNOWN, 2)], {}, "a stored tensor too large"),
+        ("Expand", [np.ones(1, np.float32), whole(MAX_KNOWN + 1)], {}, "a stored tensor too large"),
+        ("Range", [np.array(0), np.array(2**40), np.array(1)], {}, "a stored tensor too large"),
+        ("NonZero", [np.ones(3, np.float32)], {}, "is not computed from what the file stores"),
+        ("Reshape", [np.ones(3, np.float32), whole(2)], {}, "it makes"),
+        ("Gather", [np.ones(3, np.float32), whole(*[9] * 20)], {}, "cannot be computed"),
+        ("Add", [np.ones(3), np.ones(3)], {}, "numbers of type float64"),
+    ],
+)
+def test_tensor_that_cannot_be_stored_is_refused_before_it_is_made(op, reads, attrs, reason):
+    with pytest.raises(StretchError, match=reason):
+        made(op, *reads, **attrs)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("Swish", [random((2, 3))], opset=24),
+        Case("AffineGrid", [random((1, 2, 3)), whole(1, 4, 5, 6)]),
+        Case("Hardmax", [random((2, 3))]),
+        Case("EyeLike", [random((2, 3))]),
+        Case("CenterCropPad", [random((2, 3)), whole(4, 1)]),
+    ],
+    ids=lambda case: case.op,
+)
+def test_what_bundles_do_not_hold_is_computed_by_its_own_rule(case):
+    found = Site(case.inputs, case.op, "known", case.attrs, 1, case.opset, Builder((1,)))
+    np.testing.assert_allclose(by_rule(RULES[case.op], found)[0], case.computed()[0], atol=1e-6)
+
+
+def test_stored_tensor_that_would_be_too_large_is_not_computed():
+    grid = Site([random((1, 2, 3)), whole(1, 1, 1 << 13, 1 << 13)], "AffineGrid", "known", {}, 1, 20, Builder((1,)))
+    with pytest.raises(StretchError, match="a stored tensor too large"):
+        by_rule(RULES["AffineGrid"], grid)
+
+
+def site(builder, *inputs, **attrs):
+    return Site(inputs, "Op", "name", attrs, 1, 17, builder)
+
+
+def test_site_tells_what_is_stored_from_what_is_computed():
+    b = Builder((1, 3))
+    seen = site(b, b.input, np.array([4, 5]), None, axes=[1])
+    assert seen.numbers("sizes", 1) == [4, 5]
+    assert seen.numbers("axes", 2) == [1]
+    assert seen.numbers("pads", 3) is None
+    assert seen.optional(2, "bias") is None
+    with pytest.raises(StretchError, match="its weight depends on what the network reads"):
+        seen.known(0, "weight")
+    with pytest.raises(StretchError, match="it has no input 2"):
+        seen.tensor(2)
+
+
+def test_rule_is_found_by_the_name_of_its_operator():
+    @rule("OfThisTest")
+    def made(seen):
+        return seen.x
+
+    assert RULES.pop("OfThisTest") is made

@@ -1,4 +1,4 @@
-"""Operators on bytes against ONNX Runtime, and whole networks that its quantisers write."""
+"""Operators on bytes against ONNX Runtime."""
 
 import numpy as np
 import onnx
@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from predictors.errors import StretchError
+from stretch.models.builder import Builder
 from stretch.models.onnx import read_module
+from stretch.models.onnx.steps import Steps, common, reread
 from tests.effort import examples
 from tests.stretch.models.onnx.graphs import computed, functions, net
 from tests.stretch.models.onnx.oracle import random
 
 pytestmark = pytest.mark.torch
+
 
 MS = "com.microsoft"
 X = (1, 4, 6, 5)
@@ -69,6 +72,7 @@ def between(node, stored, kind=np.uint8, shape=X, step=WIDE, opset=17):
     return net(*nodes, stored={**usual, **stored}, shape=shape, opset=opset)
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 @pytest.mark.parametrize("each", [False, True], ids=["per tensor", "per channel"])
 @pytest.mark.parametrize("bias", [False, True])
@@ -86,24 +90,13 @@ def test_convolution_of_bytes_computes_what_the_runtime_does(tmp_path, kind, eac
     assert "Conv2d" in functions(made)[0]
 
 
-@pytest.mark.parametrize(("shape", "other"), [((3, 5), (5, 4)), ((2, 3, 5), (5, 4)), ((2, 3, 5), (2, 5, 4))])
-@pytest.mark.parametrize("each", [False, True], ids=["per tensor", "per column"])
-def test_product_of_bytes_computes_what_the_runtime_does(tmp_path, shape, other, each):
-    if each and len(other) > 2:
-        return
-    stored = {"w": some_bytes(other, np.uint8), "ws": np.float32(0.004), "wz": np.array(120, np.uint8)}
-    if each:
-        stored |= {"ws": (np.arange(4) + 3).astype(np.float32) / 1000, "wz": np.array([120, 118, 128, 130], np.uint8)}
-    node = helper.make_node("QLinearMatMul", [*"qszw", "ws", "wz", *"tu"], ["r"])
-    agrees(tmp_path, between(node, stored, shape=shape), on_steps(shape), WIDE * 0.51)
-
-
 def test_product_of_two_tensors_of_bytes_computes_what_the_runtime_does(tmp_path):
     turned = helper.make_node("Transpose", ["q"], ["k"], perm=[0, 2, 1])
     node = helper.make_node("QLinearMatMul", [*"qszksztu"], ["r"])
     agrees(tmp_path, between([turned, node], {}, shape=(2, 3, 5)), on_steps((2, 3, 5)), WIDE * 0.51)
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("alpha", [1.0, 0.5])
 @pytest.mark.parametrize("turned", [0, 1])
 @pytest.mark.parametrize("rounds", [True, False])
@@ -120,6 +113,7 @@ def test_layer_of_bytes_computes_what_the_runtime_does(tmp_path, alpha, turned, 
     assert functions(made) == ["Linear"]
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 @pytest.mark.parametrize("stored", [True, False])
@@ -129,6 +123,7 @@ def test_function_of_two_tensors_of_bytes_computes_what_the_runtime_does(tmp_pat
     agrees(tmp_path, between(helper.make_node(op, reads, ["r"], domain=MS), more, kind), on_steps(X), WIDE * 0.51)
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize(
     ("op", "attrs"),
     [
@@ -304,3 +299,41 @@ def test_operator_on_bytes_that_cannot_be_read_is_refused(tmp_path, node, stored
     with pytest.raises(StretchError, match=reason) as caught:
         read_module(tmp_path / "m.onnx")
     assert "\n" not in caught.value.message
+
+
+def steps(scale, zero, kind=np.uint8):
+    return Steps(np.asarray(scale, np.float32), np.asarray(zero, kind))
+
+
+@pytest.mark.parametrize(("scale", "zero"), [(np.inf, 0), (np.nan, 0), ([0.1, 0.2], [1, 2, 3])])
+def test_steps_that_are_no_numbers_are_refused(scale, zero):
+    with pytest.raises(StretchError):
+        steps(scale, zero)
+
+
+def test_scales_that_fit_no_axis_are_refused():
+    with pytest.raises(StretchError, match=r"3 scales for the shape \[2, 4\]"):
+        steps([0.1] * 3, [0] * 3).reals(np.zeros((2, 4), np.uint8), 1)
+    builder = Builder((2, 3))
+    with pytest.raises(StretchError, match="other scales than it states"):
+        reread(builder, builder.input, steps([0.1] * 3, 0), steps(0.1, 0))
+    with pytest.raises(StretchError, match="other scales than it states"):
+        reread(builder, builder.input, steps(0.0, 0), steps(0.1, 0))
+
+
+def test_only_what_moves_bytes_keeps_their_steps():
+    own = steps(0.1, 3)
+    assert common("Concat", [own, None, steps(0.1, 3)]) is own
+    assert common("Tanh", [None]) is None
+    with pytest.raises(StretchError, match="computes with bytes"):
+        common("Tanh", [own])
+    with pytest.raises(StretchError, match="with several scales"):
+        common("Concat", [own, steps(0.2, 3)])
+
+
+@pytest.mark.parametrize("node", [helper.make_node("Cast", ["q"], ["y"], to=1), helper.make_node("QuantizeLinear", ["q", "s", "z"], ["y"])])
+def test_bytes_as_numbers_are_refused(tmp_path, node):
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), node]
+    onnx.save(net(*nodes, stored={"s": np.float32(0.1), "z": np.array(1, np.uint8)}), str(tmp_path / "m.onnx"))
+    with pytest.raises(StretchError, match=r"computes with bytes|is rounded already"):
+        read_module(tmp_path / "m.onnx")

@@ -1,44 +1,33 @@
-"""Archives from anywhere: what cannot be read is one sentence."""
+"""Archives of torch.export from anywhere: records, weights, and what they state."""
 
+import collections
+import json
+import zipfile
+
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError
 from stretch.models.pt2 import read_module
-from stretch.models.pt2.file import read_source
+from stretch.models.pt2.archive import Archive
+from stretch.models.pt2.program import NamedArgument, Node, TensorMeta
+from stretch.models.pt2.returned import rebuilt
+from stretch.models.pt2.site import bound, plain_value
+from stretch.models.pt2.weights import _tensor, fixed, read_weights
 from tests.effort import examples
-from tests.stretch.models.pt2.archives import CALLS, Small, changed, save
+from tests.stretch.models.pt2.archives import CALLS, WEIGHTS, Small, changed, save
 
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
+
+from torch.utils._pytree import tree_flatten, treespec_dumps  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     return save(tmp_path_factory.mktemp("pt2") / "m.pt2", Small().eval())
-
-
-def test_archive_tells_its_calls_weights_and_input(saved):
-    source = read_source(saved)
-    assert [node.target.split(".")[3] for node in source.nodes] == ["conv2d", "batch_norm", "relu", "mean", "linear"]
-    assert (source.shapes, [end.name for end in source.ends]) == ({"x": (1, 3, 6, 5)}, ["x"])
-    assert source.outputs == [{"as_tensor": {"name": "linear"}}]
-    assert source.stored["p_body_0_weight"].name == "body.0.weight"
-    assert isinstance(source.stored["p_body_0_weight"].value, nn.Parameter)
-    assert not isinstance(source.stored["b_body_1_running_mean"].value, nn.Parameter)
-
-
-def test_size_is_what_the_archive_leaves_open(tmp_path, saved):
-    dim = torch.export.Dim
-    path = save(tmp_path / "m.pt2", Small().eval(), (2, 3, 6, 5), dynamic_shapes={"x": {0: dim("batch"), 2: dim("height")}})
-    assert read_source(path).shapes == {"x": (1, 3, 6, 5)}
-    assert read_source(path, (1, 3, 9, 5)).shapes == {"x": (1, 3, 9, 5)}
-    with pytest.raises(UsageError, match="has 5 along axis 3, 7 is given"):
-        read_source(path, (1, 3, 6, 7))
-    with pytest.raises(UsageError, match="has 4 axes, a shape of 3 is given"):
-        read_source(saved, (3, 6, 5))
 
 
 def network(saved, out, change):
@@ -73,6 +62,7 @@ TARGETS = [
 ]
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize("target", TARGETS)
 def test_call_of_anything_but_an_operator_of_networks_is_refused(saved, tmp_path, target):
     path = network(saved, tmp_path / "m.pt2", lambda program: set_target(program, target))
@@ -186,3 +176,222 @@ def _read_or_refused(path):
         assert "\n" not in message
     else:
         assert len(module.input_shape) >= 1
+
+
+def written(path, **options):
+    """An archive of one record beside those that mark it."""
+    with zipfile.ZipFile(path, "w", **options) as made:
+        for name, content in (("archive_format", "pt2"), ("archive_version", "0"), ("a", "x" * 1000)):
+            made.writestr(f"m/{name}", content)
+    return path
+
+
+def test_records_are_read_by_their_names(saved):
+    archive = Archive(saved)
+    assert {"models/model.json", "data/weights/weight_0"} <= set(archive.names)
+    assert len(archive.read("data/weights/weight_0")) == 4 * 3 * 9 * 4
+    with pytest.raises(StretchError, match=r"m\.pt2 has no record `absent`"):
+        archive.read("absent")
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\x05\x06" + bytes(18), b"PK\x03\x04" + bytes(60)])
+def test_file_that_is_no_archive_is_refused(tmp_path, content):
+    (tmp_path / "m.pt2").write_bytes(content)
+    with pytest.raises(StretchError, match=r"is no archive of torch\.export"):
+        Archive(tmp_path / "m.pt2")
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(StretchError, match="cannot read"):
+        Archive(tmp_path / "m.pt2")
+
+
+def test_plain_zip_file_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as made:
+        made.writestr("m/a", "b")
+    with pytest.raises(StretchError, match=r"is no archive of torch\.export"):
+        Archive(tmp_path / "m.pt2")
+
+
+def test_compressed_records_are_refused_before_they_grow(tmp_path):
+    path = written(tmp_path / "m.pt2", compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(StretchError, match=r"its records are larger than the file|is compressed or encrypted"):
+        Archive(path)
+
+
+def test_record_that_is_there_twice_is_refused(tmp_path):
+    path = written(tmp_path / "m.pt2")
+    with zipfile.ZipFile(path, "a") as made:
+        made.writestr("other/a", "y")
+    with pytest.raises(StretchError, match="it has two records `a`"):
+        Archive(path)
+
+
+def test_record_with_changed_bytes_is_refused(tmp_path):
+    path = written(tmp_path / "m.pt2")
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"xxx", b"xyx", 1))
+    with pytest.raises(StretchError, match=r"record `a` of .*m\.pt2 is damaged"):
+        Archive(path).read("a")
+
+
+def meta(sizes, strides, offset=0, dtype=7):
+    return TensorMeta(dtype, [{"as_int": n} for n in sizes], [{"as_int": n} for n in strides], {"as_int": offset})
+
+
+def test_pickled_weight_is_refused_and_not_opened(tmp_path):
+    def pickled(config):
+        config["config"]["head.bias"]["use_pickle"] = True
+        return config
+
+    path = changed(save(tmp_path / "m.pt2", Small().eval()), WEIGHTS, pickled)
+    with pytest.raises(StretchError, match=r"`head\.bias` is pickled, and pickles can execute anything"):
+        read_weights(Archive(path), "model")
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"config": {"a": {}}}', b"\xff\xfe", b"[" * 100_000])
+def test_list_of_weights_that_is_none_is_refused(tmp_path, content):
+    path = changed(save(tmp_path / "m.pt2", Small().eval()), WEIGHTS, lambda _: content)
+    with pytest.raises(StretchError, match="its list of weights is damaged"):
+        read_weights(Archive(path), "model")
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 9)), max_size=4), st.integers(-1, 9), st.integers(0, 40))
+def test_weight_is_what_numpy_sees_or_refused(axes, offset, elements):
+    sizes, strides = [size for size, _ in axes], [stride for _, stride in axes]
+    memory = np.arange(elements, dtype=np.float32)
+    inside = min([offset, *strides]) >= 0 and offset + sum((n - 1) * s for n, s in axes) < elements
+    if not inside and 0 not in sizes:
+        with pytest.raises(StretchError, match=r"reads beyond its|has sizes"):
+            _tensor("w", meta(sizes, strides, offset), memory.tobytes())
+    elif inside:
+        wanted = np.lib.stride_tricks.as_strided(memory[offset:], sizes, [4 * n for n in strides])
+        np.testing.assert_array_equal(_tensor("w", meta(sizes, strides, offset), memory.tobytes()).numpy(), wanted)
+
+
+@pytest.mark.parametrize("size", [{}, {"as_int": "3"}, {"as_int": True}, {"as_expr": {}}, {"as_int": 1 << 60}])
+def test_size_that_is_no_number_is_refused(size):
+    with pytest.raises(StretchError, match="which is no number"):
+        fixed(size)
+
+
+def test_view_of_one_number_as_a_giant_is_refused():
+    with pytest.raises(StretchError, match="reads beyond"):
+        _tensor("w", meta([1 << 20, 1 << 20], [0, 0]), bytes(4))
+
+
+def test_complex_numbers_are_refused():
+    with pytest.raises(StretchError, match="element type 9, which no network computes with"):
+        _tensor("w", meta([1], [1], dtype=9), bytes(8))
+
+
+def node(**given):
+    return Node("", [NamedArgument(name, arg) for name, arg in given.items()], [])
+
+
+@pytest.mark.parametrize(
+    "arg",
+    [
+        {},
+        {"as_int": 1, "as_none": True},
+        {"as_int": "3"},
+        {"as_ints": 3},
+        {"as_float": "x"},
+        {"as_graph": {}},
+        {"as_scalar_type": 9},
+        {"as_s": 1},
+    ],
+)
+def test_argument_that_no_network_has_is_refused(arg):
+    with pytest.raises(StretchError):
+        plain_value(arg)
+
+
+def test_name_of_what_is_changed_in_place_is_that_of_what_is_read():
+    assert (
+        bound(torch.ops.aten.dropout.default, node(self={"as_int": 1}, p={"as_float": 0.5}, train={"as_bool": False}), plain_value)["input"]
+        == 1
+    )
+
+
+TREES = st.recursive(
+    st.integers(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(TREES)
+def test_structure_of_more_or_fewer_values_is_refused(tree):
+    values, spec = tree_flatten(tree)
+    with pytest.raises(StretchError, match="holds fewer than its"):
+        rebuilt(treespec_dumps(spec), {}, [*values, 0])
+    if values:
+        with pytest.raises(StretchError, match="holds more than its outputs"):
+            rebuilt(treespec_dumps(spec), {}, values[1:])
+
+
+def test_ordered_dictionaries_are_dictionaries_in_their_order():
+    values, spec = tree_flatten(collections.OrderedDict(b=1, a=2))
+    found, other = rebuilt(treespec_dumps(spec), {}, values)
+    assert (list(found.items()), other) == ([("b", 1), ("a", 2)], [])
+
+
+LEAF = {"type": None, "context": None, "children_spec": []}
+
+
+def spec(kind, context, *parts):
+    return json.dumps([1, {"type": kind, "context": context, "children_spec": list(parts)}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "context", "found"),
+    [
+        ("collections.namedtuple", "Pair", {"p": 1, "q": 2}),
+        ("collections.namedtuple", "Other", (1, 2)),
+        ("a.Dataclass", '[["u", "v"], []]', {"u": 1, "v": 2}),
+        ("a.ModelOutput", '["u", "v"]', {"u": 1, "v": 2}),
+        ("a.Class", "os.system", (1, 2)),
+        ("a.Class", '["u", "u"]', (1, 2)),
+        ("a.Class", None, (1, 2)),
+    ],
+)
+def test_containers_of_somebodys_classes_are_dictionaries_or_tuples_and_told(kind, context, found):
+    made, other = rebuilt(spec(kind, context, LEAF, LEAF), {"Pair": ["p", "q"]}, [1, 2])
+    assert (made, other) == (found, [context if kind.startswith("collections") else kind])
+
+
+def test_values_without_a_structure_are_a_tuple_and_one_is_itself():
+    assert rebuilt("", {}, [1]) == (1, [])
+    assert rebuilt("", {}, [1, 2]) == ((1, 2), [])
+
+
+def deep(levels):
+    found = LEAF
+    for _ in range(levels):
+        found = {"type": "builtins.tuple", "context": "null", "children_spec": [found]}
+    return json.dumps([1, found])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "1",
+        "[]",
+        "[1, 2]",
+        '[1, {"type": 3}]',
+        deep(40),
+        "[" * 100_000,
+        spec("builtins.dict", "null", LEAF),
+        spec("builtins.dict", '["a", "b"]', LEAF),
+    ],
+)
+def test_what_is_no_structure_is_refused(text):
+    with pytest.raises(StretchError, match="that it returns") as caught:
+        rebuilt(text, {}, [1])
+    assert "\n" not in caught.value.message

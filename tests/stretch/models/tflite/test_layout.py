@@ -1,15 +1,20 @@
+"""Moves, windows and resized images of TFLite files against LiteRT."""
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
+from stretch.models.builder import Builder
 from stretch.models.tflite import read_module
+from stretch.models.tflite.site import Seen, Site, aligned, flattened
 from tests.stretch.models.onnx.graphs import functions
 from tests.stretch.models.tflite.files import agrees, op, random, write
 
-pytestmark = pytest.mark.torch
 pytest.importorskip("ai_edge_litert")
+pytestmark = pytest.mark.torch
+
 
 X = (1, 6, 5, 4)
 
@@ -103,6 +108,7 @@ def test_places_are_gathered_along_the_axis_of_the_file(tmp_path, indices, axis)
     agrees(write(tmp_path / "m.tflite", op("GATHER", ["x", "i"], table="GatherOptions", axis=axis), stored={"i": indices}))
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("widths", [((0, 0), (1, 2), (0, 1), (0, 0)), ((0, 0), (0, 0), (0, 0), (2, 1)), ((0, 0), (0, 1), (0, 0), (1, 0))])
 @pytest.mark.parametrize("code", ["PAD", "PADV2", "MIRROR_PAD"])
 def test_padding_is_that_of_the_file(tmp_path, widths, code):
@@ -168,3 +174,117 @@ def test_what_does_not_fit_is_refused(tmp_path, operator, stored, problem):
     with pytest.raises(StretchError, match=problem) as caught:
         read_module(write(tmp_path / "m.tflite", operator, stored={"n": stored}))
     assert "\n" not in caught.value.message
+
+
+def site(builder, *inputs, **settings):
+    return Site(inputs, "OP", "name", settings, 1, builder)
+
+
+def test_operands_of_rows_of_other_images_are_in_the_order_of_the_file():
+    b = Builder((1, 5, 4, 3))
+    row = flattened(b, b.input)
+    (one, other), order = aligned(site(b, row, row), (0, 1))
+    assert (one, other, order.form) == (row.node, row.node, "row")
+    (one, _), order = aligned(site(b, row, np.zeros((1, 60), np.float32)), (0, 1))
+    assert one is not row.node
+    assert order.form == "plain"
+
+
+def test_what_is_missing_or_no_image_is_refused():
+    b = Builder((1, 5))
+    seen = site(b, Seen(b.input), None, fused_activation_function=9)
+    with pytest.raises(StretchError, match="it has no input 1"):
+        seen.seen(1)
+    with pytest.raises(StretchError, match="which is no image"):
+        seen.image()
+    with pytest.raises(StretchError, match="its weight depends on what the network reads"):
+        seen.known(0, "weight")
+    with pytest.raises(StretchError, match="its activation is number 9"):
+        seen.activated(b.input)
+    with pytest.raises(StretchError, match="it reads no tensor of the network"):
+        aligned(site(b, np.zeros(3, np.float32)), (0,))
+
+
+WAYS = [{}, {"align_corners": True}, {"half_pixel_centers": True}]
+
+
+@pytest.mark.representatives(10)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("size", [(12, 10), (3, 2), (7, 9), (6, 5), (1, 1), (9, 4)])
+@pytest.mark.parametrize("code", ["RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"])
+def test_pixels_are_those_of_the_runtime(tmp_path, way, size, code):
+    table = "ResizeBilinearOptions" if code == "RESIZE_BILINEAR" else "ResizeNearestNeighborOptions"
+    found = agrees(write(tmp_path / "m.tflite", op(code, ["x", "s"], table=table, **way), stored={"s": np.array(size, np.int32)}))
+    if (code == "RESIZE_BILINEAR" and way) or (size == (12, 10) and not way.get("align_corners") and code == "RESIZE_NEAREST_NEIGHBOR"):
+        assert functions(found) == ["interpolate"]
+
+
+@pytest.mark.parametrize("size", [(0, 3), (3,), (1 << 20, 1)])
+def test_size_that_is_none_is_refused(tmp_path, size):
+    path = write(
+        tmp_path / "m.tflite", op("RESIZE_BILINEAR", ["x", "s"], table="ResizeBilinearOptions"), stored={"s": np.array(size, np.int32)}
+    )
+    with pytest.raises(StretchError, match="it resizes to"):
+        read_module(path)
+
+
+WINDOWS = st.fixed_dictionaries(
+    {
+        "padding": st.integers(0, 1),
+        "stride_h": st.integers(1, 3),
+        "stride_w": st.integers(1, 3),
+        "fused_activation_function": st.sampled_from([0, 1, 2, 3]),
+    }
+)
+
+
+def fits(settings, size, kernel, dilation=(1, 1)):
+    return settings["padding"] == 0 or all(n > d * (k - 1) for n, k, d in zip(size, kernel, dilation, strict=True))
+
+
+@given(WINDOWS, st.tuples(st.integers(1, 4), st.integers(1, 4)), st.integers(1, 2), st.booleans())
+def test_convolution_computes_what_the_runtime_does(folder, settings, kernel, dilation, deep):
+    # runtimes dilate windows of stride 1 alone
+    assume(dilation == 1 or settings["stride_h"] == settings["stride_w"] == 1)
+    assume(fits(settings, (6, 5), kernel, (dilation, dilation)))
+    weight = random((1, *kernel, 8) if deep else (3, *kernel, 4), 1)
+    stored = {"w": weight, "b": random((weight.shape[3 if deep else 0],), 2)}
+    more = {"dilation_h_factor": dilation, "dilation_w_factor": dilation, **({"depth_multiplier": 2} if deep else {})}
+    code, table = ("DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions") if deep else ("CONV_2D", "Conv2DOptions")
+    agrees(write(folder / "conv.tflite", op(code, ["x", "w", "b"], table=table, **settings, **more), stored=stored))
+
+
+@given(WINDOWS, st.tuples(st.integers(1, 4), st.integers(1, 4)), st.sampled_from(["MAX_POOL_2D", "AVERAGE_POOL_2D"]))
+def test_pool_computes_what_the_runtime_does(folder, settings, kernel, code):
+    assume(fits(settings, (6, 5), kernel))
+    more = {"filter_height": kernel[0], "filter_width": kernel[1]}
+    agrees(write(folder / "pool.tflite", op(code, ["x"], table="Pool2DOptions", **settings, **more)))
+
+
+@given(WINDOWS, st.tuples(st.integers(1, 4), st.integers(1, 4)), st.booleans(), st.data())
+def test_transposed_convolution_computes_what_the_runtime_does(folder, settings, kernel, bias, data):
+    settings = {**settings, "fused_activation_function": 0}
+    steps = (settings["stride_h"], settings["stride_w"])
+    if settings["padding"] == 0:
+        # sizes that a convolution with SAME padding would make the input of
+        made = [(n - 1) * s + data.draw(st.integers(1, s)) for n, s in zip((6, 5), steps, strict=True)]
+    else:
+        made = [(n - 1) * s + k for n, s, k in zip((6, 5), steps, kernel, strict=True)]
+    stored = {"shape": np.array([1, *made, 3], np.int32), "w": random((3, *kernel, 4), 1), "b": random((3,), 2)}
+    reads = ["shape", "w", "x", "b"] if bias else ["shape", "w", "x"]
+    agrees(write(folder / "up.tflite", op("TRANSPOSE_CONV", reads, table="TransposeConvOptions", **settings), stored=stored))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"stride_h": 0, "stride_w": 1}, r"its stride is \[0, 1\]"),
+        ({"stride_h": 1, "stride_w": 1, "padding": 7}, "its padding is number 7"),
+        ({"stride_h": 1, "stride_w": 1, "fused_activation_function": 5}, "its activation is number 5, which torch has not"),
+    ],
+)
+def test_settings_that_are_none_are_refused(tmp_path, settings, problem):
+    stored = {"w": random((6, 3, 3, 4), 1), "b": random((6,), 2)}
+    path = write(tmp_path / "m.tflite", op("CONV_2D", ["x", "w", "b"], table="Conv2DOptions", **settings), stored=stored)
+    with pytest.raises(StretchError, match=rf"operator `y` \(CONV_2D\) of .*m\.tflite cannot be read: {problem}"):
+        read_module(path)

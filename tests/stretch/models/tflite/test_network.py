@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
-from scheduler.formats.tflite import open_tflite
 from stretch.capture import capture
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.source import read_source
@@ -15,10 +14,9 @@ from stretch.models.load import load_model
 from stretch.models.tflite import read_module
 from tests.effort import examples
 from tests.scheduler.delegates import graphs
-from tests.stretch.export.tflite.rounded import rounded_source
 from tests.stretch.models.onnx.graphs import functions
 from tests.stretch.models.onnx.test_network import canonical
-from tests.stretch.models.tflite.files import CLOSE, agrees, op, ran, ran_by_name, random, to_first, write
+from tests.stretch.models.tflite.files import CLOSE, agrees, op, ran, random, to_first, write
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("ai_edge_litert")
@@ -55,12 +53,6 @@ def test_file_of_a_network_is_the_graph_of_its_module(tmp_path, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "efficientnet_b0", "regnet_x_400mf", "mobilenet_v3_small"])
-def test_files_of_networks_of_torchvision_are_the_graphs_of_their_modules(tmp_path, name):
-    check_same(name, (1, 3, 64, 64), tmp_path)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["densenet121", "shufflenet_v2_x0_5", "squeezenet1_1", "convnext_tiny"])
 def test_file_computes_what_its_module_does(tmp_path, name):
     module, _, path = exported(name, (1, 3, 64, 64), tmp_path)
@@ -68,44 +60,6 @@ def test_file_computes_what_its_module_does(tmp_path, name):
     with torch.no_grad():
         got, want = read_module(path)(x), module(x)
     assert (got - want).abs().max() <= CLOSE * max(1.0, float(want.abs().max()))
-
-
-def test_weights_of_half_precision_become_those_of_single(tmp_path):
-    module, graph, path = exported("tiny_resnet", (1, 3, 32, 32), tmp_path, half=True)
-    found = read_module(path)
-    assert found.warnings == []
-    assert {parameter.dtype for parameter in found.parameters()} == {torch.float32}
-    assert canonical(capture(found, (1, 3, 32, 32)).graph) == canonical(graph)
-    x = torch.from_numpy(random((1, 3, 32, 32)))
-    with torch.no_grad():
-        got, want = found(x), module(x)
-    assert 0 < (got - want).abs().max() < 0.02 * want.abs().max()
-
-
-@pytest.mark.slow
-def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_path):
-    module = load_model("tiny_resnet", weights="none").module
-    captured = capture(module, (1, 3, 32, 32))
-    x = random((1, 3, 32, 32))
-    source, values = rounded_source(captured.graph, arrays(captured.weights), x, tmp_path)
-    (tmp_path / "m.tflite").write_bytes(graphs.tflite_bytes(source.graph, source))
-    found = read_module(tmp_path / "m.tflite")
-    assert len(found.warnings) == 1
-    assert "they are reals here" in found.warnings[0]
-    assert canonical(capture(found, (1, 3, 32, 32)).graph) == canonical(captured.graph)
-    with torch.no_grad():
-        got, want = found(torch.from_numpy(x)).numpy(), values[source.graph.output]
-    # Rounded weights change the output, by some parts of 127.
-    assert 0 < np.abs(got - want).max() < 0.2 * np.abs(want).max()
-
-
-@pytest.mark.slow
-def test_operators_have_the_names_of_what_they_write(tmp_path):
-    _, _, path = exported("tiny_resnet", (1, 3, 32, 32), tmp_path)
-    written = {tensor.name for tensor in open_tflite(path).tensors}
-    found = [each.name for each in capture(read_module(path)).graph.ops if each.kind in ("conv", "linear")]
-    assert {name.removeprefix("network_") for name in found} <= written
-    assert len(found) > 9
 
 
 def test_weights_that_are_rounded_by_channel_are_those_of_the_runtime(tmp_path):
@@ -153,59 +107,9 @@ def test_another_size_of_the_image_is_taken_and_other_channels_are_not(tmp_path)
         read_module(path, (4, 6, 5))
 
 
-def test_two_towers_of_several_results_compute_what_the_runtime_does_by_the_names_of_the_file(tmp_path):
-    stored = {
-        "w": random((6, 3, 3, 4), 1),
-        "b": random((6,), 2),
-        "v": random((5, 180), 3),
-        "c": random((5,), 4),
-        "row": np.array([1, 180], np.int32),
-    }
-    path = write(
-        tmp_path / "m.tflite",
-        op("CONV_2D", ["left:0", "w", "b"], ["l"], "Conv2DOptions", stride_h=1, stride_w=1, fused_activation_function=1),
-        op("CONV_2D", ["right", "w", "b"], ["r"], "Conv2DOptions", stride_h=1, stride_w=1),
-        op("ADD", ["l", "r"], ["maps"], "AddOptions"),
-        op("RESHAPE", ["maps", "row"], ["flat"]),
-        op("FULLY_CONNECTED", ["flat", "v", "c"], ["scores"], "FullyConnectedOptions"),
-        stored=stored,
-        shape={"left:0": (1, 6, 5, 4), "right": (1, 6, 5, 4)},
-        outputs=("scores", "maps", "flat"),
-    )
-    module = read_module(path)
-    assert module.input_shape == {"left_0": (1, 4, 6, 5), "right": (1, 4, 6, 5)}
-    assert module.warnings == [f"inputs of {path} have other names here: `left:0` is `left_0`"]
-    inputs = [random((1, 6, 5, 4), seed) for seed in (7, 8)]
-    want = ran_by_name(path, inputs)
-    with torch.no_grad():
-        got = module(*(torch.from_numpy(to_first(x)) for x in inputs))
-    assert list(got) == ["scores", "maps", "flat"]
-    for name, value in got.items():
-        assert np.abs(value.numpy() - to_first(want[name])).max() <= CLOSE * np.abs(want[name]).max()
-    assert read_module(path, {"left:0": (1, 4, 6, 5)}).input_shape == module.input_shape
-    with pytest.raises(UsageError, match=r"one shape is given, .* has 2 inputs, `left:0`, `right`"):
-        read_module(path, (1, 4, 6, 5))
-
-
-def test_outputs_of_one_name_and_those_that_are_stored_or_come_in_are_all_there(tmp_path):
-    path = write(tmp_path / "m.tflite", op("NEG", ["x"], ["y"]), stored={"w": random((3,))}, shape=(2, 3), outputs=("y", "w", "x", "y"))
-    x = random((2, 3), 5)
-    got = read_module(path)(torch.from_numpy(x))
-    assert list(got) == ["y", "w", "x", "y_1"]
-    for name, want in zip(got, (-x, random((3,)), x, -x), strict=True):
-        np.testing.assert_array_equal(got[name].detach().numpy(), want)
-
-
 def test_input_of_words_is_refused_as_that_of_a_module_is(tmp_path):
     with pytest.raises(StretchError, match="takes whole numbers as its input `x`, and inputs are real numbers here"):
         read_module(write(tmp_path / "m.tflite", op("ABS", ["x"]), kinds={"x": "int32"}))
-
-
-def test_whole_numbers_that_become_reals_at_once_are_read_as_reals(tmp_path):
-    operators = op("CAST", ["x"], ["f"], "CastOptions"), op("NEG", ["f"])
-    path = write(tmp_path / "m.tflite", *operators, shape=(2, 3), kinds={"x": "int32"})
-    x = np.arange(6, dtype=np.int32).reshape(2, 3)
-    np.testing.assert_array_equal(read_module(path)(torch.from_numpy(x.astype(np.float32))).numpy(), ran(path, x))
 
 
 @pytest.mark.slow

@@ -1,10 +1,26 @@
+"""What a design loses: the predictor of accuracy, its file, and the sensitivity that is fitted to measurements."""
+
+from functools import cache
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from scipy.stats import spearmanr
 
-from predictors.errors import UsageError
+from predictors.errors import StretchError, UsageError
 from stretch.planning.cost.accuracy import FEATURES, AccuracyPredictor, segment_features
-from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.cost.accuracy_file import load_accuracy, save_accuracy
+from stretch.planning.cost.features import FEATURES as CHANGES
+from stretch.planning.cost.features import changed_segments, features, way_features
+from stretch.planning.cost.sensitivity import HELPS, SEEN
+from stretch.planning.cost.sensitivity_fit import fit, loss, loss_of_design, spearman
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.search.exact import search_exact
+from stretch.planning.search.sampling import random_designs
+from tests.stretch.planning.cost.measured import GRAPH as MEASURED_GRAPH
+from tests.stretch.planning.cost.measured import ON, agreement, alone, made, merged_space
 from tests.stretch.planning.spaces import make_space, small_resnet
 
 GRAPH = small_resnet()
@@ -45,3 +61,178 @@ def test_loss_that_is_bounded_gives_back_the_accuracy():
     assert own.value(own.most_loss(0.7)) == pytest.approx(0.7)
     assert own.told(0.2).top1 == pytest.approx(own.base - 0.2)
     assert own.told(0.2).agreement is None
+
+
+def test_written_predictor_is_read_back_and_belongs_to_one_network(tmp_path):
+    path = tmp_path / "deep" / "accuracy.json"
+    save_accuracy(path, predictor())
+    assert load_accuracy(path, GRAPH.name) == predictor()
+    with pytest.raises(StretchError, match="is about"):
+        load_accuracy(path, "other")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "no accuracy predictor"),
+        ('{"model": "m"}', "no accuracy predictor"),
+        (
+            '{"model": "small", "base": 0.5, "weights": {"s1": [1]}, "designs": 1, "rank_correlation": 0, "p_value": 1, "rmse": 0}',
+            "no accuracy predictor",
+        ),
+    ],
+)
+def test_damaged_file_is_refused_with_its_name(tmp_path, text, message):
+    path = tmp_path / "accuracy.json"
+    path.write_text(text)
+    with pytest.raises(StretchError, match=message) as caught:
+        load_accuracy(path, GRAPH.name)
+    assert str(path) in caught.value.message
+
+
+def test_newer_schema_and_missing_file_are_refused(tmp_path):
+    path = tmp_path / "accuracy.json"
+    with pytest.raises(StretchError, match="cannot read"):
+        load_accuracy(path, GRAPH.name)
+    save_accuracy(path, predictor(schema=2))
+    with pytest.raises(StretchError, match="schema 2"):
+        load_accuracy(path, GRAPH.name)
+
+
+@cache
+def sensitivity_of():
+    return made(merged_space())
+
+
+def test_losses_of_options_add_up_to_that_of_the_design():
+    space, own = merged_space(), sensitivity_of()
+    found = search_exact(space, round(0.9 * MEASURED_GRAPH.macs), round(1.1 * MEASURED_GRAPH.macs), 2)
+    design = BranchDesign(MEASURED_GRAPH.name, "mi9", found.segments(space.costs))
+    total = sum(own.losses(options)[index] for options, index in found.picks)
+    assert total > 0
+    assert own.loss(MEASURED_GRAPH, design) == pytest.approx(total, rel=1e-9)
+
+
+def test_what_stays_whole_or_is_divided_exactly_loses_nothing_and_agrees_always():
+    own = sensitivity_of()
+    for options in (o for group in make_space(MEASURED_GRAPH).options for o in group if not o.branched):
+        assert not own.losses(options).any()
+    stage = make_space(MEASURED_GRAPH).segments[1]
+    bands = tuple(BranchScale(p, stage.depth, stage.width, rows=rows) for p, rows in (("cpu", (0, 40)), ("gpu", (40, 96))))
+    others = [SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in make_space(MEASURED_GRAPH).segments]
+    others[1] = SegmentDesign(stage.name, stage.start, stage.end, bands, "rows")
+    design = BranchDesign(MEASURED_GRAPH.name, "mi9", tuple(others))
+    found = own.answer(MEASURED_GRAPH, design)
+    assert (found.agreement, found.low, found.high, found.basis, found.source) == (1.0, 1.0, 1.0, "sensitivity", "predicted")
+
+
+@given(st.lists(st.floats(-3, 0), min_size=len(SEEN), max_size=len(SEEN)), st.integers(0, len(HELPS) - 1), st.floats(0.01, 1))
+def test_more_depth_width_or_macs_never_loses_more(row, which, more):
+    own, at = sensitivity_of(), SEEN.index(HELPS[which])
+    helped = list(row)
+    helped[at] += more
+    less, same = own.loss_of(("s1",), np.array([helped, row]))
+    assert 0 < less <= same
+
+
+def test_agreement_of_one_allows_no_loss():
+    own = sensitivity_of()
+    assert own.most_loss(1.0) == 0
+    assert own.value(0.0) == 1
+
+
+def test_interval_holds_the_prediction_and_widens_with_the_spread():
+    own = sensitivity_of()
+    narrow, wide = replace(own, spread=0.1).told(0.3), replace(own, spread=1.0).told(0.3)
+    assert wide.low < narrow.low < narrow.agreement < narrow.high < wide.high
+
+
+def test_segment_early_in_the_network_counts_less_than_a_late_one():
+    own = sensitivity_of()
+    names = [stage.name for stage in own.stages]
+    shares = [own.counts((name,)) for name in names]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+
+
+def test_other_join_and_other_meeting_points_are_refused():
+    own = sensitivity_of()
+    branched = next(o for group in make_space(MEASURED_GRAPH, join="sum").options for o in group if o.branched)
+    with pytest.raises(UsageError, match="says nothing of `sum`"):
+        own.losses(branched)
+    with pytest.raises(UsageError, match="begin and end where its stages do"):
+        replace(own, stages=own.stages[:1]).losses(next(o for group in make_space(MEASURED_GRAPH).options for o in group if o.branched))
+
+
+SPACE = merged_space()
+
+
+def test_agreement_that_is_predicted_is_that_of_the_curve():
+    own = made(SPACE)
+    for each in alone(SPACE):
+        alone_loss = float(own.loss_of(each.segments[0].stages, np.array([each.segments[0].features]))[0])
+        assert own.value(alone_loss) == pytest.approx(agreement(alone_loss), abs=0.08)
+    assert own.rank_correlation > 0.9
+
+
+def test_weights_of_what_helps_are_never_above_zero_however_noisy_the_measurements():
+    for seed in range(5):
+        own = made(SPACE, noise=2.0, seed=seed, each=2)
+        assert all(weight <= 0 for name, weight in zip(SEEN, own.weights, strict=True) if name in HELPS)
+        assert own.curve[1] > 0
+        assert own.spread > 0
+
+
+def test_one_measurement_is_enough_for_a_predictor():
+    own = fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE)[:1], [], ON)
+    assert 0 < own.value(0.3) < 1
+    assert own.rank_correlation is None
+
+
+def test_curve_follows_whole_designs_where_there_are_enough():
+    own = made(SPACE)
+    designs = random_designs(SPACE, MEASURED_GRAPH.name, "mi9", 6, (0.8, 1.2), 0)
+    assert len(designs) == 6
+    measured = []
+    for each in alone(SPACE)[:6]:
+        # designs that always agree more often than single segments let expect
+        lost = loss_of_design(own, each.segments)
+        measured.append(type(each)(segments=each.segments, error=each.error, agreement=0.5 + agreement(lost) / 2))
+    other = fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE), measured, ON)
+    for each in measured:
+        lost = loss_of_design(other, each.segments)
+        assert other.value(lost) == pytest.approx(each.agreement, abs=0.06)
+        assert other.value(lost) > own.value(lost)
+
+
+def test_loss_grows_with_the_error_and_has_an_end():
+    losses = [loss(error) for error in (0.0, 0.1, 0.5, 0.9, 1.0, 1e30)]
+    assert losses == sorted(losses)
+    assert 0 < losses[0] < losses[-1] < 10
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=20))
+def test_rank_correlation_is_that_of_scipy(pairs):
+    first, second = (np.array(side, float) for side in zip(*pairs, strict=True))
+    found = spearman(first, second)
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        assert found is None
+    else:
+        assert found == pytest.approx(spearmanr(first, second).statistic)
+
+
+def test_way_has_the_features_of_the_design_that_it_makes():
+    names = tuple(CHANGES)
+    space = make_space(GRAPH)
+    fastest = search_exact(space, round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs), 1)
+    design = BranchDesign(GRAPH.name, "mi9", fastest.segments(space.costs))
+    changed = {segment.name: row for segment, row in changed_segments(GRAPH, design, names)}
+    ways = {options.segment.name: way_features(options, names)[index] for options, index in fastest.picks if options.branched}
+    assert changed.keys() == ways.keys() != set()
+    for name, row in changed.items():
+        assert row == pytest.approx(ways[name], abs=1e-12)
+    row = dict(zip(names, features(np.array([[0.5], [1.0]]), np.array([[1.0], [0.25]]), np.array([0.9]), names)[0], strict=True))
+    assert row["log_deepest"] == row["log_widest"] == 0
+    assert row["log_mean_depth"] == pytest.approx(np.log(0.5) / 2)
+    assert row["log_largest"] == pytest.approx(np.log(0.5))
+    assert row["log_branches"] == pytest.approx(np.log(2))

@@ -1,18 +1,33 @@
-"""Costs of branches equal the prediction of the operators that are built."""
+"""Costs of branches, bands and their halos against the operators that are built for them."""
 
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.devices import load_device
+from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
+from stretch.planning.cost.bands import BandCosts, BandKey
 from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.makespan import TimedBand, halo_ms
+from stretch.planning.cost.handover import cuts_itself, handed
+from stretch.planning.cost.branch import Wholes
+from stretch.planning.design.bands import ENTRY_ROWS, band_graph, needed_rows
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import scale_branch
 from stretch.planning.design.widths import legal_widths
-from stretch.planning.network.segments import split_segments
-from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
+from stretch.planning.network.parts import clean_cuts, divide
+from stretch.planning.network.segments import cut_segment, split_segments
+from stretch.planning.network.units import feature_maps
+from tests.effort import examples
+from tests.predictors import networks
+from tests.predictors.networks import Net, efficientnet, efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
+from tests.stretch.planning.spaces import make_space
 
 MI9 = LatencyPredictor(specified("mi9"))
 COSTS = Costs(MI9, {"cpu": "int8", "gpu": "fp16", "dsp": "int8"})
@@ -25,7 +40,6 @@ def built(segment, processor, depth, width, entry, channels, join="concat", part
     return scale_branch(segment, SegmentDesign(segment.name, segment.start, segment.end, (scale, *others), join), 0, channels).graph
 
 
-@pytest.mark.slow
 @given(st.data(), st.sampled_from(STAGES), st.sampled_from(["cpu", "gpu", "dsp"]))
 def test_branch_costs_what_its_built_operators_cost(data, segment, processor):
     width = data.draw(st.sampled_from(legal_widths(segment, COSTS.align(processor))))
@@ -58,15 +72,6 @@ def test_join_convolution_costs_what_its_built_operator_costs(processor):
     assert branch.contended_ms + ms == pytest.approx(MI9.predict(graph, processor).contended_ms)
 
 
-def test_whole_segments_add_up_to_the_network():
-    graph = small_resnet()
-    for processor in ("cpu", "gpu", "dsp"):
-        wholes = [COSTS.whole(s, processor) for s in split_segments(graph)]
-        assert sum(c.macs for c in wholes) == graph.macs
-        assert sum(c.params for c in wholes) == graph.params
-        assert sum(c.ms for c in wholes) == pytest.approx(MI9.predict(graph, processor).ms)
-
-
 def test_concatenation_is_free_where_channels_are_the_slowest_axis_and_a_copy_elsewhere():
     host = Costs(LatencyPredictor(load_device("host")), {"cpu": "fp32", "gpu": "fp32"})
     segment = STAGES[0]
@@ -83,7 +88,204 @@ def test_transfer_is_costed_in_the_precision_of_the_processor_that_is_not_the_cp
     assert COSTS.transfer("dsp", "cpu", elements) == links.ms("dsp", "cpu", elements, "int8")
 
 
-def test_host_is_the_cpu_variant_that_is_planned_with():
-    assert COSTS.host == "cpu"
-    assert Costs(MI9, {"cpu[3med]": "int8", "gpu": "fp16"}).host == "cpu[3med]"
-    assert Costs(MI9, {"gpu": "fp16", "dsp": "int8"}).host == "cpu"
+def odd():
+    """Strides that do not divide, dilation, padding on one side, pooling, upsampling and a skip over several rows."""
+    net = Net(1, 3, 37, 21)
+    net.conv(8, 3, 2)
+    net.add("conv", out_channels=8, groups=1, bias=True, kernel=(5, 3), stride=(2, 1), padding=(1, 1, 3, 1), dilation=(2, 1))
+    start = net.conv(8, 1)
+    net.conv(8, 5)
+    net.add("add", net.conv(8, 3, act=None), start)
+    net.add("max_pool", kernel=(3, 3), stride=(2, 2), padding=(1, 1, 1, 1), ceil_mode=True)
+    net.add("upsample", scale=(2, 2), mode="nearest")
+    net.conv(16, 3)
+    net.head(5)
+    return net.graph("odd")
+
+
+def padded():
+    """Rows of padding alone at the end of a part, as pooling over an image that was padded by hand has them."""
+    net = Net(1, 3, 24, 24)
+    net.conv(8, 3, 2)
+    net.add("pad", padding=(2, 0, 1, 1))
+    net.add("max_pool", kernel=(2, 2), stride=(1, 1), padding=(0, 0, 0, 0))
+    net.conv(8, 3)
+    net.add("pad", padding=(0, 0, 2, 0))
+    net.conv(16, 3)
+    net.head(5)
+    return net.graph("padded")
+
+
+GRAPHS = {
+    "bottlenecks": small_resnet(),
+    "deep": resnet50(96),
+    "inverted": efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2), (4, 5, 2, 40, 2)], 16, 64, 48, se=False, act="relu6"),
+    "gated": efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2)], 16, 64, 32, se=True, act="silu"),
+    "odd": odd(),
+    "padded": padded(),
+}
+
+
+@cache
+def banded(name):
+    graph = GRAPHS[name]
+    clean = clean_cuts(graph, [MI9.kernels(graph, p) for p in ("cpu", "gpu", "dsp")])
+    stages = split_segments(graph)
+    return graph, BandCosts(COSTS, [part for stage in stages for part in divide(graph, stage, clean, every=name == "padded")])
+
+
+@given(st.data(), st.sampled_from(sorted(GRAPHS)), st.sampled_from(["cpu", "gpu", "dsp"]))
+def test_band_costs_what_its_built_operators_cost(data, name, processor):
+    graph, bands = banded(name)
+    tall = [i for i, part in enumerate(bands.parts) if len(part.graph.by_name[part.end].shape) == 4]
+    last = data.draw(st.sampled_from(tall))
+    first = data.draw(st.integers(max(0, last - 4), last))
+    start = data.draw(st.integers(0, bands.rows(last) - 1))
+    stop = data.draw(st.integers(start + 1, bands.rows(last)))
+    cost = bands.band(BandKey(first, last, processor, start, stop))
+    run = cut_segment(graph, "run", bands.parts[first].start, bands.parts[last].end)
+    try:
+        whole = band_graph(run.graph, "band", start, stop)
+    except StretchError:
+        assert cost is None
+        return
+    assert cost is not None
+    built = handed(whole)
+    estimate = MI9.predict(built, processor)
+    assert (cost.ms, cost.contended_ms) == (pytest.approx(estimate.computing_ms), pytest.approx(estimate.contended_ms))
+    cut = MI9.predict(whole, processor).contended_ms if cuts_itself(processor, processor, MI9) else cost.contended_ms
+    assert cost.contended_ms + cost.cut_ms == pytest.approx(cut)
+    assert cost.macs == built.macs
+    shape, rows = run.graph.input.shape, needed_rows(run.graph, start, stop)[run.start]
+    assert cost.reads == shape[0] * shape[1] * len(rows) * shape[3]
+    shape = whole.by_name[whole.output].shape
+    assert cost.writes == shape[0] * shape[1] * (stop - start) * shape[3]
+
+
+def test_blocks_that_are_built_alike_share_their_costs():
+    _, bands = banded("deep")
+    assert len({id(part) for part in bands._parts}) < len(bands.parts) - 5
+
+
+def test_every_combination_is_the_one_that_its_number_says():
+    space = make_space()
+    ways = next(each for each in space.options[1] if each.branched)
+    shape = [len(branch) for branch in ways.candidates]
+    assert len(ways.macs) == int(np.prod(shape))
+    seen = {tuple((b.depth, b.width) for b in ways.chosen(index)) for index in range(len(ways.macs))}
+    assert len(seen) == len(ways.macs)
+
+
+WHOLES_GRAPHS = {
+    "bottleneck": lambda: networks.small_resnet(32, blocks=(2, 3, 2), mids=(8, 16, 32)),
+    "inverted": lambda: networks.efficientnet([(1, 3, 1, 16, 2), (4, 3, 2, 24, 3), (4, 5, 2, 40, 3)], 16, 64, 32, se=True, act="silu"),
+}
+
+
+@cache
+def setting(name):
+    graph = WHOLES_GRAPHS[name]()
+    ends = [graph.input.name] + [block.end for stage in split_segments(graph) for block in stage.blocks if block.end in feature_maps(graph)]
+    predictor = LatencyPredictor(specified("mi9"))
+    return graph, ends, predictor, Wholes(predictor)
+
+
+def told(whole, *, named):
+    kernels = whole.kernels
+    return sorted((kernel.name if named else "", repr(kernel.cost), kernel.macs, kernel.elsewhere) for kernel in kernels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WHOLES_GRAPHS)
+@given(data=st.data())
+@settings(max_examples=examples(60), deadline=None)
+def test_branch_of_any_blocks_launches_the_kernels_of_the_one_in_one_piece(name, data):
+    graph, ends, predictor, wholes = setting(name)
+    first, last = sorted(data.draw(st.sets(st.integers(0, len(ends) - 1), min_size=2, max_size=2)))
+    segment = cut_segment(graph, "run", ends[first], ends[last])
+    processor = data.draw(st.sampled_from(("cpu", "gpu", "dsp")))
+    align = predictor.device.processor(processor).width_slice
+    width = data.draw(st.sampled_from(legal_widths(segment, align, 0.3)))
+    entry = data.draw(st.sampled_from(segment.entries(width)))
+    scale = BranchScale(processor, segment.depth, width, entry, 0, align)
+    names = data.draw(st.sampled_from([(), ("grouped_conv=parts",)]))
+    made, whole = wholes.of(segment, scale, segment.in_width, names), wholes._in_one(segment, scale, segment.in_width, names)
+    assert told(made, named=False) == told(whole, named=False)
+    assert sum(built.params for _, built in made.blocks) == sum(built.params for _, built in whole.blocks)
+    assert made.rewrites == whole.rewrites
+    by_block = [
+        {at: (len(b.kernels), sum(k.macs for k in b.kernels)) for at, b in each.blocks if b.kernels and at > 0} for each in (made, whole)
+    ]
+    assert by_block[0] == by_block[1]
+    readers = segment.graph.consumers[segment.start]
+    assert sorted(k.name for k in made.readers(readers)) == sorted(k.name for k in whole.readers(readers))
+
+
+PREDICTOR = LatencyPredictor(specified("mi9"))
+
+
+@cache
+def chain(kernels, skip=False):
+    """Convolutions of some sizes, one after the other, maybe with a skip over the last."""
+    net = Net(1, 8, 32, 16)
+    arrives = [net.conv(8, kernel) for kernel in kernels]
+    if skip:
+        net.add("add", arrives[-1], arrives[-2])
+    return net.graph("chain")
+
+
+def bands_of(graph, bounds, processors=("cpu", "gpu", "dsp"), contention=1.0):
+    graphs = [band_graph(graph, "band", start, stop) for start, stop in pairwise(bounds)]
+    return [TimedBand(g, PREDICTOR.predict(g, p), contention) for g, p in zip(graphs, processors, strict=False)]
+
+
+@given(
+    st.lists(st.sampled_from([1, 3, 5]), min_size=2, max_size=5),
+    st.booleans(),
+    st.lists(st.integers(1, 31), min_size=1, max_size=2, unique=True),
+)
+def test_time_is_that_of_rows_which_several_bands_need(kernels, skip, places):
+    """The rows of every operator, marked one by one: those beyond their union are computed twice."""
+    graph, bounds = chain(tuple(kernels), skip), [0, *sorted(places), 32]
+    bands = bands_of(graph, bounds)
+    needs = [needed_rows(graph, start, stop) for start, stop in pairwise(bounds)]
+    expected = 0.0
+    for band in bands:
+        for each in band.estimate.kernels:
+            main = next((name for name in each.kernel.ops if name in graph.by_name), None)
+            if main is None:
+                continue
+            marked = [set(range(need[main].start, need[main].stop)) for need in needs]
+            count, union = sum(map(len, marked)), len(set.union(*marked))
+            expected += each.time.ms * (count - union) / count
+    assert halo_ms(graph, bands) == pytest.approx(expected)
+
+
+SEGMENT = next(segment for segment in split_segments(small_resnet()) if segment.branchable)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 8), (8, 24), (24, 32)])
+def test_branch_that_is_handed_its_rows_has_no_cut_and_computes_the_same(start, stop):
+    band = band_graph(SEGMENT.graph, "band", start, stop)
+    given = handed(band)
+    rows = needed_rows(SEGMENT.graph, start, stop)[SEGMENT.start]
+    assert given.input.shape[2] == len(rows) < SEGMENT.graph.input.shape[2]
+    assert ENTRY_ROWS not in given.by_name
+    assert (given.macs, given.params) == (band.macs, band.params)
+    assert given.by_name[given.output].shape == band.by_name[band.output].shape
+    assert len(given.ops) == len(band.ops) - 1
+
+
+@pytest.mark.parametrize(
+    ("holder", "processor", "copies"),
+    [
+        ("cpu", "cpu", False),
+        ("cpu[1large]", "cpu", False),
+        ("gpu", "gpu", True),
+        ("dsp", "dsp", False),
+        ("cpu", "gpu", False),
+        ("gpu", "cpu", False),
+    ],
+)
+def test_rows_are_copied_only_where_nothing_crosses_and_they_are_not_together(holder, processor, copies):
+    assert cuts_itself(holder, processor, LatencyPredictor(specified("mi9"))) is copies

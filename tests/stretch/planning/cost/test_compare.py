@@ -1,17 +1,21 @@
-"""Which run is faster, and how likely that is, by what the numbers of the profile may be off."""
+"""Two runs under uncertain numbers: what is recommended, and what that hangs on."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from experiments.simulated_speedup.devices import with_speed
 from predictors.predictor import LatencyPredictor
-from stretch.planning.cost import uncertain
-from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, certainty, recommend, single_run
-from stretch.planning.cost.uncertain import Unknown
-from stretch.planning.plan import evaluate, plan
-from tests.predictors.networks import resnet50, small_resnet
+from stretch.planning.cost.ahead import _divided_ms, ahead
+from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, recommend
+from stretch.planning.cost.deciding import deciding
+from stretch.planning.cost.draws import ROBUST, kept_ms
+from stretch.planning.cost.uncertain import LINKS, Unknown, added, computing, drawn, interval, kernels, link, ms, slowest
+from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
-from tests.stretch.designs import identity_design
-
-MI9 = specified("mi9")
 
 CPU, GPU = Unknown("the cpu", 1 / 1.4, 1.4), Unknown("the gpu", 1 / 1.4, 1.4)
 
@@ -90,49 +94,138 @@ def test_number_to_measure_next_is_the_one_that_moves_the_ratio_most():
     assert only(run([{CPU: 5.0}]), run([{CPU: 9.0}])).measure is None
 
 
-def test_links_are_stated_at_half_and_twice_their_time():
-    moving = uncertain.link("gpu")
-    branched, single = run([{CPU: 5.0, moving: 2.0}]), run([{GPU: 9.0, moving: 1.0}])
-    sure = certainty(recommend(branched, {"single:gpu": single}), branched, single)
-    assert [row.factor for row in sure.links] == [0.5, 1.0, 2.0]
-    assert [row.makespan_ms for row in sure.links] == pytest.approx([6.0, 7.0, 9.0])
-    assert [row.speedup for row in sure.links] == pytest.approx([9.5 / 6.0, 10.0 / 7.0, 11.0 / 9.0])
-    assert sure.probability_faster.keys() == {"single", "all"}
-    assert sure.makespan_low_ms < 7.0 < sure.makespan_high_ms
+WHOLE_CPU, WHOLE_GPU = (Unknown(f"all on {name}", 1 / 1.2, 1.2, computing(name)) for name in ("cpu", "gpu"))
+LINK = link("gpu")
 
 
-@pytest.mark.slow
-def test_runs_of_a_plan_take_what_the_plan_says():
-    result = plan(resnet50(), MI9)
-    assert result._run.ms() == pytest.approx(result.run.makespan_ms)
-    expected = {
-        f"single:{result.best_single.processor}": result.best_single.ms,
-        f"whole_graph:{result.whole_graph.processor}": result.whole_graph.ms,
-        "sequential_same_macs": result.sequential.single.ms,
-    }
-    assert {rival.name: rival.ms for rival in result.recommendation.rivals} == pytest.approx(expected)
-    for rival in result.recommendation.rivals:
-        assert rival.ratio == pytest.approx(rival.ms / result.run.makespan_ms)
-    at_one = next(row for row in result.certainty.links if row.factor == 1.0)
-    assert (at_one.makespan_ms, at_one.speedup) == pytest.approx((result.run.makespan_ms, result.speedup))
+def test_each_group_of_numbers_is_changed_in_all_runs_alike():
+    branched, alone = run([{WHOLE_CPU: 5.0}, {WHOLE_GPU: 4.0, LINK: 2.0}]), run([{WHOLE_GPU: 9.0}])
+    found = deciding(branched, {"single:gpu": alone}, (), "single:gpu")
+    rows = {(row.numbers, row.factor): row for row in found.changes}
+    assert set(rows) == {(group, factor) for group in (LINKS, "times on cpu", "times on gpu") for factor in (0.5, 2.0)}
+    assert rows["times on gpu", 2.0].makespan_ms == pytest.approx(10.0)
+    assert rows["times on gpu", 2.0].speedup == pytest.approx(18 / 10)
+    assert rows["times on cpu", 2.0].makespan_ms == pytest.approx(10.0)
+    assert rows["times on cpu", 2.0].speedup == pytest.approx(0.9)
+    assert rows[LINKS, 0.5].makespan_ms == pytest.approx(5.0)
 
 
-def test_network_beside_itself_is_left_as_it_is():
-    result = evaluate(small_resnet(), MI9, identity_design(small_resnet()))
-    graph, predictor = small_resnet(), LatencyPredictor(MI9)
-    ms = predictor.predict(graph, "cpu", "fp32").computing_ms
-    one = single_run(graph, "cpu", "fp32", ms, predictor)
-    assert one.ms() == pytest.approx(ms)
-    assert recommend(one, {"again": one}).recommended == "again"
-    assert result.recommended != BRANCHED
-    assert not result.changes_network
+def test_what_would_be_recommended_is_what_is_recommended_of_runs_with_these_numbers():
+    branched, alone = run([{WHOLE_CPU: 6.0}, {WHOLE_GPU: 6.0}]), run([{WHOLE_GPU: 9.0}])
+    rows = {(row.numbers, row.factor): row.recommended for row in deciding(branched, {"single:gpu": alone}, (), None).changes}
+    assert (
+        rows["times on gpu", 0.5]
+        == recommend(run([{WHOLE_CPU: 6.0}, {WHOLE_GPU: 3.0}]), {"single:gpu": run([{WHOLE_GPU: 4.5}])}).recommended
+        == "single:gpu"
+    )
+    assert (
+        rows["times on gpu", 2.0]
+        == recommend(run([{WHOLE_CPU: 6.0}, {WHOLE_GPU: 12.0}]), {"single:gpu": run([{WHOLE_GPU: 18.0}])}).recommended
+        == BRANCHED
+    )
 
 
-def test_control_that_is_only_told_is_compared_and_neither_beaten_nor_recommended():
-    branched, controls = run([{CPU: 5.0}, {CPU: 5.0}]), {"single": run([{CPU: 6.0}]), "sequential_same_macs": run([{CPU: 4.0}])}
-    assert recommend(branched, controls).recommended == "sequential_same_macs"
-    found = recommend(branched, controls, told=["sequential_same_macs"])
-    assert found.recommended == BRANCHED
-    assert 0.999 < found.probability < 1
-    assert [rival.name for rival in found.rivals] == ["single", "sequential_same_macs"]
-    assert [rival.name for rival in found.beatable] == ["single"]
+def test_controls_that_are_only_told_decide_nothing():
+    branched = run([{WHOLE_CPU: 6.0}, {WHOLE_CPU: 6.0}])
+    found = deciding(branched, {"trained": run([{WHOLE_GPU: 1.0}])}, ("trained",), None)
+    assert {row.recommended for row in found.changes} == {BRANCHED}
+    assert {row.speedup for row in found.changes} == {None}
+    assert NO_CLEAR_WINNER not in {row.recommended for row in found.changes}
+
+
+@given(st.floats(1.0, 20.0), st.floats(1.0, 20.0), st.floats(1.0, 20.0))
+def test_crossover_is_where_the_branches_take_as_long_as_the_best_single_processor(cpu, gpu, alone):
+    branched, single = run([{WHOLE_CPU: cpu}, {WHOLE_GPU: gpu}]), run([{WHOLE_GPU: alone}])
+    found = deciding(branched, {"single:gpu": single}, (), "single:gpu").crossover
+    if max(cpu, gpu) <= alone or gpu > alone:
+        assert found is None
+    else:
+        assert branched.ms({WHOLE_CPU: 1 / found}) == pytest.approx(alone, rel=1e-4)
+
+
+def test_time_that_most_draws_keep_is_a_quantile():
+    assert kept_ms(np.arange(101.0)) == pytest.approx(100 * ROBUST)
+
+
+MI9 = specified("mi9")
+
+
+def test_kinds_of_kernels_without_a_fit_err_each_for_itself():
+    estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
+    found = kernels(estimate, MI9)
+    assert sum(found.values()) == pytest.approx(estimate.computing_ms)
+    assert {key.what for key in found} == {f"{kernel.kernel.cost.kind} kernels on dsp" for kernel in estimate.kernels}
+    off = 1 + MI9.processors["dsp"].uncertainty.value
+    assert all((key.low, key.high) == (1 / off, off) for key in found)
+
+
+def test_nine_in_ten_draws_lie_in_the_interval_of_a_number():
+    for key, factors in drawn([Unknown("a", 0.7, 1.4), Unknown("skewed", 0.9, 2.0), link("gpu")]).items():
+        inside = (key.low <= factors) & (factors <= key.high)
+        assert inside.mean() == pytest.approx(0.9, abs=0.03)
+        assert interval(factors) == pytest.approx((key.low, key.high), rel=0.1)
+
+
+def test_parts_add_up_number_by_number():
+    a, b = Unknown("a", 0.5, 2.0), Unknown("b", 0.5, 2.0)
+    total = added({a: 1.0, b: 2.0}, {b: 3.0}, {})
+    assert total == {a: 1.0, b: 5.0}
+    assert ms(total, {}) == 6.0
+    assert ms(total, {b: 2.0}) == 11.0
+
+
+def test_slowest_is_taken_draw_by_draw():
+    assert list(slowest([np.array([1.0, 5.0]), np.array([2.0, 3.0])])) == [2.0, 5.0]
+    assert slowest([3.0, 2.0]) == 3.0
+
+
+def test_what_takes_no_time_has_nothing_that_could_be_off():
+    estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
+    nothing = type(estimate)(
+        **{**vars(estimate), "origin": "fit", "ms": 0.0, "low_ms": 0.0, "high_ms": 0.0, "contended_ms": 0.0, "fixed_ms": 0.0}
+    )
+    assert kernels(nothing, MI9) == {}
+
+
+WORK = st.floats(0.1, 100)
+
+
+@given(st.lists(st.tuples(WORK, st.floats(0, 10)), min_size=1, max_size=4))
+def test_divided_time_is_when_shares_add_up_to_the_whole(processors):
+    times = {str(i): ms for i, (ms, _) in enumerate(processors)}
+    exchange = {str(i): ms for i, (_, ms) in enumerate(processors)}
+    found = _divided_ms(times, exchange)
+    done = sum(max(0.0, found - exchange[name]) / ms for name, ms in times.items())
+    assert done == pytest.approx(1.0)
+    assert found <= min(times[name] + exchange[name] for name in times) * (1 + 1e-9)
+
+
+def of(device, best, processors=("cpu", "gpu", "dsp")):
+    """How far a processor is ahead on a device, of a small network at large."""
+    precision = {name: device.processor(name).default_precision for name in processors}
+    return ahead(small_resnet(64), LatencyPredictor(device), precision, (best, precision[best]))
+
+
+def test_a_lead_that_the_intervals_could_undo_is_not_far():
+    device = with_speed(specified("mi9"), "dsp", 0.01)
+    found = of(device, "gpu", ("gpu", "dsp"))
+    assert found.margin == pytest.approx(1.4**2)  # both ends of 40 %
+    closer = of(with_speed(device, "dsp", found.crossover / 1.5), "gpu", ("gpu", "dsp"))
+    assert closer.crossover == pytest.approx(1.5)
+    assert closer.divided_ms > closer.alone_ms
+    assert not closer.far
+
+
+def test_where_others_help_already_there_is_no_crossover():
+    device = specified("mi9")
+    free = replace(device, links={name: _free(link) for name, link in device.links.items()})
+    found = of(free, "dsp")
+    assert not found.far
+    assert found.crossover is None
+    assert found.handover_ms == 0.0
+
+
+def _free(link):
+    from msgspec.structs import replace as changed
+
+    return changed(link, **{part: changed(getattr(link, part), value=0.0) for part in ("map_ms", "unmap_ms", "sync_ms")})

@@ -1,6 +1,7 @@
-"""How long an inference occupies each processor."""
+"""Many inferences in flight, and networks beside each other on one processor."""
 
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -14,6 +15,20 @@ from tests.predictors.networks import small_resnet
 from tests.predictors.specified import kept, specified
 from tests.stretch.planning.spaces import LOOSE
 
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from predictors.devices import load_device  # noqa: E402
+from stretch.capture.trace import capture_traced  # noqa: E402
+from stretch.planning.design.branch_design import DesignDraft, SideDraft  # noqa: E402
+from stretch.planning.design.resolve import resolve_design  # noqa: E402
+from stretch.planning.network.trunk import trunk_of  # noqa: E402
+from tests.effort import examples  # noqa: E402
+from tests.stretch.several import networks, shapes  # noqa: E402
+
 GRAPH, MI9 = small_resnet(96), specified("mi9")
 
 
@@ -23,7 +38,6 @@ def run():
     return timeline(GRAPH, result.design, Costs(LatencyPredictor(MI9), result.config.precision))
 
 
-@pytest.mark.slow
 def test_processors_are_occupied_by_branches_with_their_transfers_and_the_host_by_joins():
     found = occupied_ms(run().segments, "cpu")
     branches = [branch for row in run().segments for branch in row.branches]
@@ -64,3 +78,37 @@ def test_simulation_of_many_inferences_in_flight_takes_as_long_as_the_busiest_pr
     assert plan_of.objective.value == pytest.approx(1000 / busiest)
     assert found.elapsed_ms >= runs * busiest - 1e-6
     assert found.elapsed_ms <= runs * busiest + lanes * plan_of.run.makespan_ms
+
+
+COSTS = Costs(LatencyPredictor(load_device("mi9")), {"cpu": "fp32", "gpu": "fp16"})
+ALIGN = {"cpu": 4, "gpu": 4}
+
+
+def run_of(graph, places):
+    sides = [SideDraft(side.name, places[i % len(places)]) for i, side in enumerate(trunk_of(graph).sides)]
+    return timeline(graph, resolve_design(DesignDraft([], sides=sides), graph, "mi9", ALIGN, "cpu"), COSTS)
+
+
+@pytest.mark.slow
+@given(networks(), st.lists(st.sampled_from(["cpu", "gpu"]), min_size=1, max_size=4))
+@settings(max_examples=examples(40), deadline=None)
+def test_nothing_starts_before_what_it_reads_nor_beside_another_on_its_processor(module, places):
+    graph = capture_traced(module, shapes(module)).graph
+    run = run_of(graph, places)
+    written = {op.name: 0.0 for op in graph.inputs}
+    busy = []
+    for row in run.segments:
+        start = row.start_ms + row.branches[0].start_ms
+        written[row.design.end] = start + row.branches[0].total_ms
+        busy.append((row.branches[0].scale.processor, start, written[row.design.end]))
+    for side in run.sides:
+        written.update(dict.fromkeys(side.graph.outputs, side.end_ms))
+        busy.append((side.time.scale.processor, side.time.start_ms, side.end_ms))
+    for row in run.segments:
+        assert row.start_ms + row.branches[0].start_ms >= written[row.design.start] - 1e-9
+    for side in run.sides:
+        assert all(side.time.start_ms >= written[op.name] - 1e-9 for op in side.graph.inputs)
+    for processor in ("cpu", "gpu"):
+        spans = sorted((a, b) for place, a, b in busy if place == processor)
+        assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(spans))
+    assert run.makespan_ms == pytest.approx(max(b for _, _, b in busy) + (0 if run.sides or len(graph.outputs) > 1 else run.output_ms))

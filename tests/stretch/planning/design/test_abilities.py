@@ -3,11 +3,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from stretch.capture import capture  # noqa: E402 - torch may be missing
 from stretch.planning.design.abilities import abilities  # noqa: E402
-from stretch.planning.network.trunk import trunk_of  # noqa: E402
-from tests.stretch.capture.patterns import Recurrent  # noqa: E402
-from tests.stretch.capture.patterns import network as of_patterns  # noqa: E402
 from tests.stretch.capture.token_patterns import HEADS, Fused, Mlp, network  # noqa: E402
-from tests.stretch.several import form  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -22,25 +18,7 @@ def test_stage_of_tokens_is_scaled_in_all_ways_and_divided_by_heads_and_hidden_c
     assert (stage.heads, stage.opaque, stage.why) == (HEADS, 0, "")
 
 
-def test_stage_of_opaque_operators_says_which_one_holds_it():
-    stages = abilities(capture(of_patterns(Recurrent), SHAPE, "net").graph)
-    held = next(stage for stage in stages if stage.opaque)
-    assert "width" not in held.scaled
-    assert held.scaled or "only states its shape" in held.why or "stays whole" in held.why
-
-
 def test_stem_and_head_say_that_they_stay_whole():
     stages = {stage.name: stage for stage in abilities(capture(network(Mlp), SHAPE, "net").graph)}
     assert stages["head"].why == "the head stays whole"
     assert all(bool(stage.why) == (not stage.scaled) for stage in stages.values())
-
-
-@pytest.mark.parametrize("name", ["pyramid", "towers"])
-def test_parts_beside_the_trunk_are_told_and_stay_whole(name):
-    module, shapes = form(name)
-    graph = capture(module, shapes, "net").graph
-    found, trunk = abilities(graph), trunk_of(graph)
-    assert [stage.name for stage in found if stage.name.startswith("side")] == [side.name for side in trunk.sides]
-    assert found[: -len(trunk.sides)] == abilities(trunk.graph)
-    for stage in found[-len(trunk.sides) :]:
-        assert (stage.scaled, stage.exact, stage.why) == ([], [], "it lies beside the trunk and runs whole")

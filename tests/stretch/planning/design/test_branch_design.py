@@ -1,12 +1,14 @@
-import os
+"""Files of designs, and how a short design becomes a complete one."""
+
 import tomllib
+from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UnknownNameError
 from stretch.planning.design.branch_design import (
     BranchDesign,
     BranchScale,
@@ -14,8 +16,11 @@ from stretch.planning.design.branch_design import (
     SegmentDesign,
     design_to_toml,
     load_draft,
-    undivided,
 )
+from stretch.planning.design.resolve import resolve_design
+from stretch.planning.design.scale import scaled_graph
+from stretch.planning.network.segments import split_segments
+from tests.stretch.designs import whole
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12)
 numbers = st.integers(1, 4096)
@@ -34,13 +39,6 @@ parts = st.builds(
 designs = st.builds(BranchDesign, names, names, st.lists(parts, min_size=1, max_size=4).map(tuple))
 
 
-@pytest.mark.slow
-@given(designs)
-def test_design_written_as_toml_reads_back_the_same(design):
-    draft = msgspec.toml.decode(design_to_toml(design), type=DesignDraft)
-    assert msgspec.json.encode(draft, order="sorted") == msgspec.json.encode(design, order="sorted")
-
-
 @given(designs)
 def test_design_written_as_toml_is_what_tomllib_reads(design):
     read = tomllib.loads(design_to_toml(design))
@@ -55,36 +53,6 @@ def test_design_written_as_toml_is_what_tomllib_reads(design):
         del wanted["sides"]
     assert msgspec.json.encode(read, order="sorted") == msgspec.json.encode(wanted, order="sorted")
     assert next(iter(read)) == "version"
-
-
-#: As designs were written before, each branch on a line.
-WRITTEN_BEFORE = r"""version = 1
-model = "a \"model\"\u007f"
-device = "mi9"
-
-[[segments]]
-name = "s1"
-start = "input"
-end = "add_1"
-join = "concat"
-branches = [
-  { processor = "cpu", depth = 2, width = 8, entry = "slice", partition = 8, align = 8 },
-  { processor = "gpu", depth = 1, width = 24, entry = "project", partition = 24, align = 4 },
-]
-"""
-
-
-def test_design_of_an_earlier_installation_reads_and_is_kept(tmp_path):
-    branches = (BranchScale("cpu", 2, 8, "slice", 8, 8), BranchScale("gpu", 1, 24, "project", 24, 4))
-    design = BranchDesign('a "model"\x7f', "mi9", (SegmentDesign("s1", "input", "add_1", branches, "concat"),))
-    (tmp_path / "before.toml").write_text(WRITTEN_BEFORE)
-    (tmp_path / "now.toml").write_text(design_to_toml(design))
-    assert load_draft(tmp_path / "before.toml") == load_draft(tmp_path / "now.toml")
-
-
-@given(designs)
-def test_n_meet_counts_segments_with_at_least_two_branches(design):
-    assert design.n_meet == sum(len(s.branches) > 1 for s in design.segments)
 
 
 @pytest.mark.parametrize(
@@ -106,23 +74,128 @@ def test_file_that_is_no_design_is_refused_in_one_sentence(tmp_path, text, reaso
         load_draft(path)
 
 
-def test_missing_design_file_is_named(tmp_path):
-    with pytest.raises(StretchError, match=r"nowhere\.toml"):
-        load_draft(tmp_path / "nowhere.toml")
+ALIGN = {"cpu": 8, "gpu": 4, "dsp": 32}
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_what_is_no_file_is_refused_without_waiting(tmp_path, kind):
-    path = tmp_path / "endless.toml"
-    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
-    with pytest.raises(StretchError, match="it is a pipe, socket or device, not a file"):
-        load_draft(path)
+def resolve(text, graph):
+    return resolve_design(msgspec.toml.decode(text, type=DesignDraft), graph, "test", ALIGN, "cpu")
 
 
-def test_undivided_design_has_bands_in_one_piece_and_everything_else_as_it_was():
-    bands = (BranchScale("cpu", 2, 8, rows=(0, 3)), BranchScale("gpu", 2, 8, rows=(3, 9)))
-    stretched = SegmentDesign("s2", "a", "b", (BranchScale("cpu", 1, 8), BranchScale("gpu", 2, 8)), "sum")
-    design = BranchDesign("m", "d", (SegmentDesign("s1", "x", "a", bands, "rows"), stretched))
-    found = undivided(design)
-    assert found.segments == (SegmentDesign("s1", "x", "a", (BranchScale("cpu", 2, 8),), "none"), stretched)
-    assert undivided(found) == found
+@pytest.mark.torch
+def test_depth_and_width_per_processor_are_enough(captured):
+    graph = captured("resnet50").graph
+    design = resolve('[[segments]]\nname="s2"\nbranches=[{processor="cpu",depth=4,width=256},{processor="gpu",depth=2,width=384}]', graph)
+    part = next(s for s in design.segments if s.name == "s2")
+    assert part.join == "project"
+    assert sum(b.partition for b in part.branches) == 512
+    assert [b.align for b in part.branches] == [8, 4]
+    assert [s.name for s in design.segments] == [s.name for s in split_segments(graph)]
+
+
+@pytest.mark.torch
+def test_any_cut_points_may_bound_a_segment_and_the_stem_may_branch(captured):
+    graph = captured("resnet50").graph
+    design = resolve('[[segments]]\nend="layer2_1_relu_2"\nbranches=[{processor="cpu",width=256},{processor="gpu",width=256}]', graph)
+    assert [(s.name, s.start, s.end) for s in design.segments] == [
+        ("s1", "input", "layer2_1_relu_2"),
+        ("s2_rest", "layer2_1_relu_2", "layer2_3_relu_2"),
+        ("s3", "layer2_3_relu_2", "layer3_5_relu_2"),
+        ("s4", "layer3_5_relu_2", "avgpool"),
+        ("head", "avgpool", "fc"),
+    ]
+
+
+@pytest.mark.torch
+def test_narrow_branch_behind_an_identity_skip_gets_an_entry(captured):
+    graph = captured("resnet18").graph
+    design = resolve('[[segments]]\nname="s1"\nbranches=[{processor="cpu",width=32},{processor="gpu"}]', graph)
+    assert [b.entry for b in design.segments[1].branches] == ["project", "none"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("text", "error", "reason"),
+    [
+        ('[[segments]]\nname="s9"\nbranches=[{processor="cpu"}]', UnknownNameError, "unknown segment `s9`"),
+        ('[[segments]]\nend="layer1_0_conv1"\nbranches=[{processor="cpu"}]', UnknownNameError, "unknown cut point"),
+        ('[[segments]]\nname="s1"\nbranches=[{processor="npu"}]', UnknownNameError, "unknown processor `npu`"),
+        ('[[segments]]\nbranches=[{processor="cpu"}]', StretchError, "neither `name` nor `end`"),
+        ('[[segments]]\nname="s1"\nbranches=[]', StretchError, "has no branches"),
+        ('[[segments]]\nname="s1"\nbranches=[{processor="cpu",depth=0}]', StretchError, "depth 0"),
+        (
+            '[[segments]]\nname="s2"\nbranches=[{processor="cpu"}]\n[[segments]]\nname="s1"\nbranches=[{processor="cpu"}]',
+            StretchError,
+            "order the segments|before",
+        ),
+        (
+            '[[segments]]\nname="s1"\njoin="project"\nbranches=[{processor="cpu",partition=16},{processor="gpu"}]',
+            StretchError,
+            "branch `s1.gpu` of the design has no `partition`, others of its segment have",
+        ),
+        ('model="resnet50"\nsegments=[]', StretchError, "for the model `resnet50`"),
+    ],
+)
+def test_wrong_design_is_refused_in_one_sentence(captured, text, error, reason):
+    with pytest.raises(error, match=reason):
+        resolve(text, captured("resnet18").graph)
+
+
+def bands(*pairs, more=""):
+    branches = ",".join(f'{{processor="{name}"{rows}}}' for name, rows in pairs)
+    return f'[[segments]]\nname="s1"\n{more}\nbranches=[{branches}]'
+
+
+@pytest.mark.torch
+def test_rows_of_each_branch_are_enough_for_a_segment_in_bands(captured):
+    graph = captured("tiny_resnet").graph
+    rows = next(s for s in split_segments(graph) if s.name == "s1").graph
+    last = rows.by_name[rows.output].shape[2]
+    design = resolve(bands(("cpu", ",rows=[0,3]"), ("gpu", f",rows=[3,{last}]")), graph)
+    part = next(s for s in design.segments if s.name == "s1")
+    assert (part.join, [b.rows for b in part.branches]) == ("rows", [(0, 3), (3, last)])
+    scaled = scaled_graph(graph, design)
+    assert scaled.by_name["s1_join"].kind == "concat_rows"
+    assert resolve(design_to_toml(design), graph) == design
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (bands(("cpu", ",rows=[0,5]"), ("gpu", ",rows=[3,32]")), "rows 3 to 32 on gpu, where rows from 5 on are due"),
+        (bands(("cpu", ",rows=[0,5]"), ("gpu", ",rows=[7,32]")), "rows 7 to 32 on gpu, where rows from 5 on are due"),
+        (bands(("cpu", ",rows=[1,5]"), ("gpu", ",rows=[5,32]")), "rows 1 to 5 on cpu, where rows from 0 on are due"),
+        (bands(("cpu", ",rows=[0,32]"), ("gpu", ",rows=[32,32]")), "rows 32 to 32 on gpu"),
+        (bands(("cpu", ",rows=[0,5]"), ("gpu", ",rows=[5,31]")), "bands up to row 31, its output has 32 rows"),
+        (bands(("cpu", ",rows=[0,5]"), ("gpu", ",rows=[5,33]")), "bands up to row 33, its output has 32 rows"),
+        (bands(("cpu", ",rows=[0,5]"), ("gpu", "")), "its branch on gpu does not say which it computes"),
+        (bands(("cpu", ",rows=[0,32]")), "one branch, and rows are divided among two or more"),
+        (bands(("cpu", ",rows=[0,5]"), ("gpu", ",rows=[5,32]"), more='join="sum"'), "branches of some rows, which `sum` does not join"),
+        (bands(("cpu", ",rows=[0,5],depth=1"), ("gpu", ",rows=[5,32]")), "computes a band of rows, so it has all 3 blocks"),
+        (bands(("cpu", ",rows=[0,5],width=8"), ("gpu", ",rows=[5,32]")), "computes a band of rows"),
+    ],
+)
+def test_rows_that_do_not_divide_a_segment_are_refused_naming_it(captured, text, reason):
+    graph = captured("tiny_resnet").graph
+    with pytest.raises(StretchError, match=reason) as caught:
+        scaled_graph(graph, resolve(text, graph))
+    assert "s1" in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.torch
+def test_processors_without_a_row_are_refused(captured):
+    graph = captured("tiny_resnet").graph
+    high = {s.name: s.graph.by_name[s.end].shape[2:3] for s in split_segments(graph)}
+    name, (rows,) = min(((n, h) for n, h in high.items() if h), key=lambda each: each[1])
+    many = [BranchScale(f"cpu{i}", 1, 1, rows=(i, i + 1)) for i in range(rows + 1)]
+    parts = [replace(whole(s), branches=tuple(many), join="rows") if s.name == name else whole(s) for s in split_segments(graph)]
+    with pytest.raises(StretchError, match=f"segment `{name}` has {rows} rows for {rows + 1} processors"):
+        scaled_graph(graph, BranchDesign(graph.name, "test", tuple(parts)))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("rows", ["[0]", "[0, 2, 4]", "[-1, 4]", '["a", 4]'])
+def test_rows_that_are_no_pair_of_numbers_are_refused_where_the_file_is_read(rows):
+    with pytest.raises(msgspec.ValidationError, match=r"\$\.segments\[0\]\.branches\[0\]\.rows"):
+        msgspec.toml.decode(bands(("cpu", f",rows={rows}")), type=DesignDraft)

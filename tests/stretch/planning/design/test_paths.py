@@ -35,25 +35,6 @@ def test_paths_with_an_operator_in_common_are_one_with_what_lies_between():
     assert find_paths(joined(("a", "b", "c", "d"), "concat", *ops)) == ((0, 3), (3, 4))
 
 
-@pytest.mark.parametrize(("ends", "kind"), [(("a", "a"), "concat"), (("a", "b"), "mul")])
-def test_segment_without_paths_of_its_own_has_none(ends, kind):
-    assert find_paths(joined(ends, kind, conv("a", "x"), conv("b", "x"))) == ()
-
-
-def test_paths_that_meet_in_a_vector_are_none_since_branches_join_at_feature_maps():
-    vectors = [Op(name, "global_avg_pool", (source,), {"keepdims": False}) for name, source in (("c", "a"), ("d", "b"))]
-    assert find_paths(joined(("c", "d"), "add", conv("a", "x"), conv("b", "x"), *vectors)) == ()
-
-
-def test_identity_is_a_path_but_no_branch():
-    graph = joined(("x", "a", "b"), "concat", conv("a", "x"), conv("b", "x"))
-    assert len(find_paths(graph)) == 3
-    with pytest.raises(StretchError, match="hands on what arrives"):
-        path_graph(graph, "s.cpu", 0, 1)
-    assert [op.name for op in path_graph(graph, "s.cpu", 0, 2).ops] == ["x", "a", "end"]
-    assert path_graph(graph, "s.gpu", 2, 3).output == "b"
-
-
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=6), st.data())
 def test_any_division_of_paths_has_each_operator_once(depths, data):
     ops, ends = [], []

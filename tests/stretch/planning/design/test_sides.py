@@ -6,17 +6,9 @@ pytest.importorskip("torch")
 
 from predictors.errors import StretchError, UnknownNameError
 from stretch.capture.trace import capture_traced
-from stretch.planning.design.branch_design import (
-    BranchDraft,
-    DesignDraft,
-    SegmentDraft,
-    SideDraft,
-    design_to_toml,
-    load_draft,
-)
+from stretch.planning.design.branch_design import BranchDraft, DesignDraft, SegmentDraft, SideDraft, design_to_toml, load_draft
 from stretch.planning.design.resolve import resolve_design
 from stretch.planning.design.scale import scaled_graph
-from stretch.planning.network.trunk import trunk_of
 from tests.stretch.several import form
 
 pytestmark = pytest.mark.torch
@@ -33,28 +25,11 @@ def design_of(graph, **draft):
     return resolve_design(DesignDraft(**{"segments": [], **draft}), graph, "mi9", ALIGN, "cpu")
 
 
-def test_sides_that_a_design_does_not_mention_run_on_the_default_processor(graph):
-    design = design_of(graph, sides=[SideDraft("side2", "gpu")])
-    assert {side.name: side.processor for side in design.sides} == {
-        side.name: "gpu" if side.name == "side2" else "cpu" for side in trunk_of(graph).sides
-    }
-    assert "gpu" in design.processors
-
-
 def test_design_with_sides_is_read_as_it_was_written(graph, tmp_path):
     design = design_of(graph, sides=[SideDraft("side1", "gpu")])
     file = tmp_path / "design.toml"
     file.write_text(design_to_toml(design))
     assert resolve_design(load_draft(file), graph, "mi9", ALIGN, "gpu") == design
-
-
-def test_branched_graph_has_every_result_and_each_side_as_a_subgraph(graph):
-    design = design_of(graph)
-    scaled = scaled_graph(graph, design)
-    assert len(scaled.outputs) == len(graph.outputs)
-    assert scaled.macs == graph.macs
-    named = {op.tags["subgraph"] for op in scaled.ops if op.kind != "input"}
-    assert {f"{side.name}.cpu" for side in design.sides} <= named
 
 
 def test_design_without_its_sides_is_refused(graph):

@@ -1,8 +1,122 @@
+"""Blocks, meeting points, segments, parts and tasks of a network."""
+
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError
-from stretch.planning.network.segments import cut_segment, join_kinds, split_segments
-from tests.predictors.networks import Net
+from predictors.fusion import fuse
+from predictors.graph import Op, OpGraph
+from predictors.predictor import LatencyPredictor
+from stretch.planning.network.segments import find_meeting_points, find_stem_end
+from stretch.planning.network.parts import clean_cuts, divide
+from stretch.planning.network.segments import cut_segment, split_segments
+from stretch.planning.network.tasks import ARRIVING, find_tasks
+from stretch.planning.network.units import cut_points, feature_maps, find_blocks
+from tests.predictors.networks import Net, efficientnet_lite4, resnet50, small_resnet
+from tests.predictors.specified import specified
+from tests.stretch.planning.design.test_paths import conv, joined
+
+
+def diamond():
+    one = {"kernel": (1, 1), "stride": (1, 1), "padding": (0,) * 4, "dilation": (1, 1), "groups": 1, "bias": False, "out_channels": 4}
+    return OpGraph.build(
+        "diamond",
+        [
+            Op("input", "input", attrs={"shape": (1, 4, 4, 4)}),
+            Op("a", "conv", ("input",), one),
+            Op("b", "conv", ("a",), one),
+            Op("sum", "add", ("a", "b")),
+            Op("relu", "relu", ("sum",)),
+        ],
+        "relu",
+    )
+
+
+def test_cut_points_are_exactly_the_operators_whose_removal_separates_output_from_input():
+    graph = diamond()
+    readers = {op.name: [o.name for o in graph.ops if op.name in o.inputs] for op in graph.ops}
+
+    def reaches(start, without):
+        seen, todo = set(), [start]
+        while todo:
+            name = todo.pop()
+            if name not in seen and name != without:
+                seen.add(name)
+                todo += readers[name]
+        return graph.output in seen
+
+    separating = [op.name for op in graph.ops if op.name in (graph.input.name, graph.output) or not reaches(graph.input.name, op.name)]
+    assert cut_points(graph) == separating
+
+
+@pytest.mark.torch
+def test_first_block_stays_where_the_stage_starts_with_an_identity_skip(captured):
+    segment = next(s for s in split_segments(captured("resnet18").graph) if s.name == "s1")
+    assert [b.removable for b in find_blocks(segment.graph)] == [False, True]
+
+
+@pytest.mark.torch
+def test_convolution_chains_are_units_where_there_are_no_skips(captured):
+    segment = next(s for s in split_segments(captured("tiny_vgg").graph) if s.branchable)
+    blocks = find_blocks(segment.graph)
+    assert all(segment.graph.by_name[b.start].shape == segment.graph.by_name[b.end].shape for b in blocks if b.removable)
+    assert any(b.removable for s in split_segments(captured("tiny_vgg").graph) for b in find_blocks(s.graph))
+
+
+STATED = {"kernel": "copy", "variant": "permute", "in_channels": 1, "out_channels": 1, "groups": 1, "taps": 1, "pixels": 1, "weights": 0}
+
+
+def test_tensor_whose_axes_may_mean_anything_is_no_feature_map():
+    graph = diamond()
+    one = graph.by_name["a"].attrs
+    ops = [
+        *graph.ops,
+        Op("last", "opaque", ("relu",), {**STATED, "shape": (1, 4, 4, 4)}),
+        Op("act", "silu", ("last",)),
+        Op("both", "add", ("relu", "act")),
+        Op("seen", "view", ("act",), {"shape": (1, 4, 2, 8)}),
+        Op("conv", "conv", ("seen",), one),
+        Op("tokens", "view", ("conv",), {"shape": (1, 4, 16)}),
+    ]
+    graph = OpGraph.build("mixed", ops, "tokens")
+    assert feature_maps(graph) == {"input", "a", "b", "sum", "relu", "both", "conv"}
+
+
+def stages(graph):
+    return [(s.depth, s.width) for s in split_segments(graph) if s.name not in ("stem", "head")]
+
+
+@pytest.mark.torch
+def test_boundary_is_pushed_past_activation_and_pooling(captured):
+    assert find_meeting_points(captured("resnet18").graph) == ["layer1_1_relu_1", "layer2_1_relu_1", "layer3_1_relu_1", "avgpool"]
+
+
+@pytest.mark.torch
+def test_stem_of_a_resnet_ends_behind_its_pooling(captured):
+    assert find_stem_end(captured("resnet18").graph) == "maxpool"
+
+
+@pytest.mark.torch
+def test_resolution_without_a_run_takes_its_last_narrowest_cut(captured):
+    assert find_meeting_points(captured("efficientnet_b0").graph)[0] == "features_1_0_block_2_1"
+
+
+def isotropic(blocks):
+    conv = {"out_channels": 8, "kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "groups": 1, "bias": False}
+    ops = [Op("input", "input", attrs={"shape": (1, 3, 8, 8)}), Op("stem", "conv", ("input",), conv)]
+    last = "stem"
+    for i in range(blocks):
+        ops += [Op(f"c{i}", "conv", (last,), conv), Op(f"a{i}", "add", (last, f"c{i}"))]
+        last = f"a{i}"
+    return OpGraph.build("isotropic", ops, last)
+
+
+def test_net_of_one_long_run_is_divided_into_parts_of_equal_cost():
+    assert [s.depth for s in split_segments(isotropic(12)) if s.branchable] == [3, 3, 3, 3]
+
+
+def test_net_without_weights_has_no_meeting_point():
+    graph = OpGraph.build("none", [Op("input", "input", attrs={"shape": (1, 3, 8, 8)}), Op("r", "relu", ("input",))], "r")
+    assert find_meeting_points(graph) == []
 
 
 @pytest.mark.torch
@@ -17,14 +131,14 @@ def test_segments_cover_every_operator_once(captured, name):
 
 @pytest.mark.torch
 def test_own_meeting_points_bound_the_segments(captured):
-    graph = captured("resnet18").graph
-    segments = split_segments(graph, ["layer2_1_relu_1", "avgpool"])
-    assert [(s.name, s.start, s.end) for s in segments] == [
+    segments = split_segments(captured("resnet18").graph, ["layer2_1_relu_1", "avgpool"])
+    ends = [
         ("stem", "input", "maxpool"),
         ("s1", "maxpool", "layer2_1_relu_1"),
         ("s2", "layer2_1_relu_1", "avgpool"),
         ("head", "avgpool", "fc"),
     ]
+    assert [(s.name, s.start, s.end) for s in segments] == ends
 
 
 @pytest.mark.torch
@@ -44,15 +158,6 @@ def test_meeting_points_out_of_order_are_refused(captured):
 def test_segment_that_ends_before_it_starts_is_refused(captured):
     with pytest.raises(StretchError, match="not after its start"):
         cut_segment(captured("resnet18").graph, "s", "avgpool", "maxpool")
-
-
-@pytest.mark.torch
-def test_concat_is_offered_only_where_dense_convolutions_read_the_trunk(captured):
-    segments = {s.name: s for s in split_segments(captured("mobilenet_v3_large").graph)}
-    # s1 starts with a depthwise convolution and an identity skip over its input.
-    assert not segments["s1"].dense_input
-    assert "concat" in join_kinds(segments["s1"], segments["s2"])
-    assert "concat" not in join_kinds(segments["stem"], segments["s1"])
 
 
 @pytest.mark.torch
@@ -77,3 +182,67 @@ def test_branch_behind_a_grouped_convolution_that_multiplies_channels_needs_as_m
     assert segment.arriving(16) == 8
     assert segment.arriving(8) == 4
     assert segment.entries(16) == ("none",)
+
+
+MI9 = LatencyPredictor(specified("mi9"))
+
+
+def test_parts_are_blocks_and_what_is_behind_the_last_tensor_with_rows():
+    graph = resnet50()
+    stages = {stage.name: stage for stage in split_segments(graph)}
+    clean = set(cut_points(graph))
+    assert [part.name for part in divide(graph, stages["s2"], clean)] == ["s2_1", "s2_2", "s2_3", "s2_4"]
+    assert len({part.name for stage in stages.values() for part in divide(graph, stage, clean)}) == 19
+    graph = efficientnet_lite4()
+    head = divide(graph, split_segments(graph)[-1], set(cut_points(graph)))
+    assert [part.graph.by_name[part.end].shape[2:] for part in head] == [(7, 7), ()]
+
+
+def test_cut_point_that_a_kernel_spans_is_not_clean():
+    graph = small_resnet()
+    clean = clean_cuts(graph, [MI9.kernels(graph, "cpu")])
+    convolution = next(op.name for op in graph.ops if op.kind == "conv")
+    assert convolution in cut_points(graph)
+    assert convolution not in clean
+    assert graph.output in clean
+
+
+BACKENDS = ("tflite_cpu", "tflite_gpu", "onnxruntime")
+
+
+def tasks_of(graph, backends=BACKENDS):
+    return find_tasks(graph, [fuse(graph, backend) for backend in backends])
+
+
+def test_skips_do_not_part_a_chain_of_residual_blocks():
+    assert not tasks_of(small_resnet()).parallel
+    for graph in (small_resnet(), resnet50()):
+        tasks = tasks_of(graph)
+        assert len(tasks) < sum(op.kind == "add" for op in graph.ops) * 4
+
+
+def test_parallel_chains_are_a_task_each_and_their_end_another():
+    graph = joined(("b", "d"), "concat", conv("a", "x"), conv("b", "a"), conv("c", "x"), conv("d", "c"))
+    tasks = tasks_of(graph)
+    assert tasks.ops == (("a", "b"), ("c", "d"), ("end",))
+    assert tasks.reads == (((ARRIVING, "x"),), ((ARRIVING, "x"),), ((0, "b"), (1, "d")))
+    assert (tasks.sources, tasks.readers) == (((), (), (0, 1)), ((2,), (2,), ()))
+    assert tasks.parallel
+
+
+def test_operators_that_any_backend_fuses_are_in_one_task():
+    graph = joined(("s", "r"), "concat", conv("a", "x"), conv("b", "x"), Op("s", "add", ("a", "b")), Op("r", "relu", ("x",)))
+    (task,) = [ops for ops in tasks_of(graph, ("tflite_gpu",)).ops if "s" in ops]
+    assert task == ("a", "b", "s")  # of which the second and the sum are one kernel, which waits for the first
+    assert ("b",) in tasks_of(graph, ("tflite_cpu",)).ops
+
+
+@pytest.mark.parametrize("processor", ["cpu", "gpu", "dsp"])
+def test_kernels_of_the_parts_are_those_of_the_whole(processor):
+    graph = efficientnet_lite4()
+    kernels = MI9.kernels(graph, processor)
+    parts = [part for stage in split_segments(graph) for part in divide(graph, stage, clean_cuts(graph, [kernels]))]
+    assert [part.start for part in parts] == [graph.input.name, *(part.end for part in parts[:-1])]
+    assert parts[-1].end == graph.output
+    launched = [kernel.cost for part in parts for kernel in MI9.kernels(part.graph, processor)]
+    assert launched == [kernel.cost for kernel in kernels]

@@ -6,16 +6,10 @@ from hypothesis import given
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from stretch.capture.trace import capture_traced
-from stretch.planning.network.segments import split_segments
-from stretch.planning.network.trunk import MOST_SIDES, is_tap, trunk_of
-from stretch.planning.network.units import cut_points
-from tests.stretch.several import form, networks, shapes
+from stretch.planning.network.trunk import MOST_SIDES, trunk_of
+from tests.stretch.several import networks, shapes
 
 pytestmark = pytest.mark.torch
-
-
-def graph_of(name):
-    return capture_traced(*form(name), name).graph
 
 
 @pytest.mark.slow
@@ -33,45 +27,6 @@ def test_every_operator_is_in_the_trunk_or_one_side_and_each_can_run_when_it_is_
     assert there == set(graph.by_name)
     assert sum(part.macs for part in parts) == graph.macs
     assert len(trunk.graph.inputs) == len(trunk.graph.outputs) == 1
-
-
-@pytest.mark.slow
-@given(networks())
-def test_what_is_read_beside_the_trunk_or_returned_is_a_tap_at_the_end_of_a_segment(module):
-    graph = capture_traced(module, shapes(module)).graph
-    trunk = trunk_of(graph)
-    read = {op.name for side in trunk.sides for op in side.inputs} | set(graph.outputs)
-    inside = {op.name for op in trunk.graph.ops}
-    if len(graph.inputs) + len(graph.outputs) > 2:
-        assert trunk.taps == read & inside
-    assert trunk.taps <= set(cut_points(trunk.graph))
-    segments = split_segments(graph)
-    assert trunk.taps <= {segment.start for segment in segments} | {segment.end for segment in segments}
-    assert [segment.end for segment in segments[:-1]] == [segment.start for segment in segments[1:]]
-
-
-def test_network_of_one_input_and_output_is_its_own_trunk():
-    graph = OpGraph.build("net", [Op("input", "input", attrs={"shape": (1, 4)}), Op("a", "relu", ("input",))], "a")
-    assert trunk_of(graph).graph is graph
-    assert not trunk_of(graph).sides
-
-
-def test_backbone_of_a_pyramid_is_trunk_up_to_its_last_stage():
-    graph = graph_of("pyramid")
-    trunk = trunk_of(graph)
-    assert {"stages_0_2_2", "stages_1_2_2", "stages_2_2_2"} <= {op.name for op in trunk.graph.ops}
-    assert {op.name for op in trunk.graph.ops if is_tap(op)} == trunk.taps
-    assert {"stages_0_2_2", "stages_1_2_2"} <= trunk.taps
-    lateral = next(side for side in trunk.sides if "lateral_0" in side.by_name)
-    # it needs not wait for the stages behind what it reads
-    assert [op.name for op in lateral.inputs] == ["stages_0_2_2"]
-
-
-def test_smaller_tower_is_a_side_that_waits_for_nothing():
-    trunk = trunk_of(graph_of("towers"))
-    assert trunk.graph.input.name == "image"
-    assert [op.name for op in trunk.sides[0].inputs] == ["mask"]
-    assert len(trunk.sides[0].ops) > 3
 
 
 def test_sides_are_joined_where_there_are_too_many():

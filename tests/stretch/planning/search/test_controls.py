@@ -2,18 +2,15 @@
 
 from itertools import product
 
-import pytest
-
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import single_ms, timeline
-from stretch.planning.design.scale import scaled_graph
+from stretch.planning.cost.makespan import single_ms
 from stretch.planning.design.widths import legal_widths
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.controls import best_single, ranked_singles, sequential_same_macs, variants
 from stretch.planning.search.rules import Rules
-from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
+from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 
 
@@ -41,44 +38,6 @@ def test_best_single_is_the_fastest_of_all_variants():
     assert best.ms == min(single_ms(graph, v, p, costs) for v, p in variants(costs, config.processors))
 
 
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize(("make", "device"), [(small_resnet, "mi9"), (resnet50, "pixel6"), (efficientnet_b5, "mi9"), (resnet50, "host")])
-def test_sequential_control_is_built_as_predicted_and_not_slower_than_the_original(make, device):
-    graph = make()
-    config, costs = setup(device)
-    segments = split_segments(graph)
-    low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
-    found = sequential_same_macs(graph, segments, costs, ranked_singles(graph, costs, config.processors), Rules.of(config), (low, high))
-    built = scaled_graph(graph, found.design)
-    assert built.macs == found.macs
-    assert low <= found.macs <= high
-    assert all(part.whole for part in found.design.segments)
-    # Predicted kernel by kernel from the operators that are built.
-    known = Costs(costs.predictor, {**costs.precision, found.single.processor: found.single.precision})
-    assert found.single.ms == pytest.approx(timeline(graph, found.design, known).makespan_ms)
-    assert found.single.ms <= best_single(graph, costs, config.processors).ms + 1e-9
-    assert found.optimal
-
-
-@pytest.mark.slow
-def test_sequential_control_keeps_the_floors():
-    graph = resnet50()
-    config, costs = setup("pixel6", min_depth=0.7, min_width=0.9)
-    segments = split_segments(graph)
-    found = sequential_same_macs(
-        graph,
-        segments,
-        costs,
-        ranked_singles(graph, costs, config.processors),
-        Rules.of(config),
-        (round(0.97 * graph.macs), round(1.03 * graph.macs)),
-    )
-    for segment, part in zip(segments, found.design.segments, strict=True):
-        assert part.branches[0].depth >= 0.7 * segment.depth
-        assert part.branches[0].width >= 0.9 * segment.width
-
-
-@pytest.mark.slow
 def test_sequential_control_equals_brute_force_on_a_tiny_network():
     graph = small_resnet(blocks=(2, 2))
     config, costs = setup("pixel6", min_width=0.9)

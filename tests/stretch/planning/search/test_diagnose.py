@@ -1,12 +1,14 @@
-"""A refusal names the tightest rule and a value that does have a design, and no tighter one."""
+"""A request without designs is told which rule gives way."""
 
 import re
 
 import pytest
 
-from predictors.errors import InfeasibleError
+from predictors.errors import InfeasibleError, TightRule
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
+from stretch.planning.search.refusal import tightest
+from stretch.planning.sentences import as_flag, as_key, error_spelled
 from tests.predictors.networks import Net, resnet50, small_resnet
 from tests.predictors.specified import specified
 
@@ -44,13 +46,6 @@ def test_named_value_is_feasible_when_used(request_, rule):
     assert result.design.n_meet >= 1
 
 
-@pytest.mark.slow
-def test_named_alpha_is_the_tightest_that_works():
-    graph = resnet50()
-    (tight,) = refusal(graph, alpha=0.02).rules
-    refusal(graph, alpha=tight.nearest * 0.995)
-
-
 def test_network_without_stages_to_branch_is_refused():
     net = Net(1, 3, 8, 8)
     net.conv(8, 3)
@@ -59,18 +54,25 @@ def test_network_without_stages_to_branch_is_refused():
     assert "no segment that can branch" in error.message
 
 
-@pytest.mark.slow
 def test_segments_too_short_for_their_communication_name_alpha():
     error = refusal(small_resnet(), kinds=("stretch",))
     assert "alpha=0.2" in error.message
 
 
-@pytest.mark.slow
-def test_two_rules_that_must_both_give_way_are_named_with_values_that_work_together():
-    request = {"alpha": 0.01, "beta": 0.1}
-    graph = resnet50()
-    error = refusal(graph, **request)
-    assert "the tightest are" in error.message
-    assert {each.rule: each.value for each in error.rules} == request
-    nearest = {each.rule: each.nearest for each in error.rules}
-    assert plan(graph, PIXEL6, PlanConfig(**nearest)).design.n_meet >= 1
+ALPHA, MACS = TightRule("alpha", 0.2, 0.676), TightRule("macs", (3.0, 4.0), (1.503, 4.0))
+
+
+@pytest.mark.parametrize(
+    ("spelling", "message", "hint"),
+    [
+        (as_flag, "the tightest is --macs 3:4", "the nearest value with a design is --macs 1.503:4"),
+        (as_key, "the tightest is `plan.macs = [3, 4]`", "the nearest value with a design is `plan.macs = [1.503, 4]`"),
+    ],
+)
+def test_one_rule_is_named_as_each_edge_writes_it(spelling, message, hint):
+    error = tightest("net", [MACS])
+    found = error_spelled(error, spelling)
+    assert found.message == f"no design of `net` meets the constraints; {message}"
+    assert found.hint == hint
+    assert (found.rules, found.exit_code) == ((MACS,), 4)
+    assert error.message.endswith("the tightest is `macs=(3, 4)`")

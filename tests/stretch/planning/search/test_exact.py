@@ -1,17 +1,35 @@
-"""Exact search over real design spaces."""
+"""The exact search against brute force, over stages that are merged or cut and with concatenated joins."""
 
 from copy import copy
+from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from predictors.errors import InfeasibleError, UsageError
+from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
+from stretch.planning.design.branch_design import BranchScale, SegmentDesign
+from stretch.planning.network.segments import split_segments
+from stretch.planning.plan import plan
+from stretch.planning.search.banded import BandedSpace
+from stretch.planning.search.concat import search_concat
+from stretch.planning.search.cutting import cut_blocks, with_cuts
 from stretch.planning.search.exact import Within, search_exact, search_least_loss
+from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.measures import told_by
-from stretch.planning.strategies.grid import search as search_grid
-from tests.predictors.networks import small_resnet
-from tests.stretch.planning.spaces import as_design, make_space
+from stretch.planning.search.merging import merge_stages
+from stretch.planning.search.rules import Rules
+from stretch.planning.search.seams import without_seams
+from stretch.planning.search.space import DesignSpace
+from tests.predictors.networks import efficientnet, efficientnet_b5, resnet50, small_resnet
+from tests.predictors.specified import specified
+from tests.stretch.planning.combinations import ways
+from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space
 
 GRAPH = small_resnet(blocks=(2, 2))
 
@@ -61,33 +79,6 @@ def test_predicted_makespan_is_that_of_the_built_design(processors):
     assert run.params == found.params
 
 
-@pytest.mark.representatives(5)
-@pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
-@pytest.mark.parametrize("macs", [(0.9, 1.1), (1.0, 1.2)])
-def test_exact_search_is_never_slower_than_the_grid(device, macs):
-    graph = small_resnet()
-    space = make_space(graph, device)
-    low, high = round(macs[0] * graph.macs), round(macs[1] * graph.macs)
-    exact, grid = search_exact(space, low, high, 1), search_grid(space, low, high, 1)
-    assert grid is not None
-    assert exact.ms <= grid.ms + 1e-9
-
-
-def test_price_on_parameters_buys_fewer_of_them():
-    graph = small_resnet()
-    space = make_space(graph)
-    low, high = round(0.9 * graph.macs), round(1.1 * graph.macs)
-    free = search_exact(space, low, high, 1)
-    priced = search_exact(space, low, high, 1, toll=lambda options: 1.0 * options.params)
-    assert priced.params < free.params
-    assert priced.ms >= free.ms
-
-
-def test_more_meeting_points_than_segments_have_no_design():
-    space = make_space(GRAPH)
-    assert search_exact(space, 0, 10 * GRAPH.macs, 3) is None
-
-
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_design_that_has_to_use_a_processor_is_the_fastest_of_those_that_do(processors):
     space = make_space(GRAPH, processors=processors, min_width=0.85)
@@ -127,7 +118,6 @@ def every_design(space, low, high):
     return np.array(found)
 
 
-@pytest.mark.slow
 def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
     space = make_space(GRAPH, min_width=0.85)
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
@@ -144,3 +134,249 @@ def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
     assert sum(float(losses(o)[i]) for o, i in free.picks) == pytest.approx(every[:, 1].min())
     assert search_least_loss(space, low, high, 1, losses, float(every[:, 0].min()) * 0.99) is None
     assert search_exact(space, low, high, 1, within=Within(told_by(losses), float(every[:, 1].min()) - 1e-3)) is None
+
+
+MERGING_GRAPH = small_resnet(16, blocks=(2, 2, 2), mids=(8, 16, 32))
+#: Inverted bottlenecks with gates, the blocks of the networks whose stages are short.
+INVERTED = efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2), (4, 5, 2, 40, 2)], 16, 64, 32, se=True, act="silu")
+
+
+@cache
+def spaces(name, processors=("cpu", "gpu"), **changes):
+    graph = {"bottleneck": MERGING_GRAPH, "inverted": INVERTED}[name]
+    space = make_space(graph, processors=processors, **changes)
+    return graph, space, merge_stages(graph, space)
+
+
+@pytest.mark.parametrize("n_meet", [0, 1, 2])
+@pytest.mark.parametrize("device", ["mi9", "pixel6"])
+def test_exact_search_over_merged_stages_equals_brute_force(device, n_meet):
+    graph = small_resnet(blocks=(2, 2))
+    space = merge_stages(graph, make_space(graph, device, min_width=0.85))
+    low, high = round(0.9 * graph.macs), round(1.6 * graph.macs)
+    found = search_exact(space, low, high, n_meet)
+    best, count = fastest_by_brute_force(space, low, high, n_meet)
+    assert found.ms == pytest.approx(best)
+    assert found.optimal
+    assert found.n_meet >= n_meet
+    assert 100 < count <= round(10**space.size_log10)
+
+
+@pytest.mark.parametrize("processors", [("cpu", "dsp"), ("cpu", "gpu", "dsp")])
+def test_predicted_makespan_of_merged_stages_is_that_of_the_design(processors):
+    graph, _, merged = spaces("bottleneck", processors, min_width=0.25)
+    found = search_exact(merged, round(0.97 * graph.macs), round(1.03 * graph.macs), 1)
+    run = timeline(graph, as_design(graph, found.segments(merged.costs)), merged.costs)
+    assert run.makespan_ms == pytest.approx(found.ms)
+    assert (run.macs, run.params) == (found.macs, found.params)
+    assert any(options.span > 1 for options, _ in found.picks), "an exchange costs more than these stages: one of them must go"
+
+
+def test_blocks_of_merged_stages_are_dropped_evenly():
+    _, _, merged = spaces("bottleneck")
+    options = next(o for o in merged.options[1] if o.segment.name == "s1_to_s3")
+    assert options.segment.depth == 6
+    assert sorted({b.depth for b in options.candidates[0]}) == [3, 4, 5, 6]
+    widths = [b.width for b in options.candidates[0]]
+    assert min(widths) >= 0.5 * options.segment.width
+    assert max(widths) == options.segment.width
+
+
+def most_branched(space, at=0):
+    """Most branched segments in any division of the stages from `at` on, by trying every one."""
+    if at == len(space.segments):
+        return 0
+    return max((len(o.candidates) > 1 and bool(o.allowed.any())) + most_branched(space, at + o.span) for o in space.options[at])
+
+
+@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
+def test_most_meetings_counts_segments_that_can_branch_in_one_design(processors):
+    _, space, merged = spaces("bottleneck", processors, min_width=0.25)
+    assert space.most_meetings == most_branched(space)
+    assert merged.most_meetings == most_branched(merged) >= space.most_meetings
+    nothing = merged.under(Rules({"alpha": 1e-6}))
+    assert nothing.most_meetings == 0
+
+
+CUTTING_GRAPH = small_resnet(16, blocks=(2, 3), mids=(8, 16))
+#: Lets segments branch for which an exchange takes far longer than they do.
+FREE = {"alpha": 1e6, "beta": 1e6}
+#: So small that every design can be tried.
+SMALL = small_resnet(blocks=(1, 2), mids=(4, 8))
+
+
+@cache
+def cut_spaces(processors=("cpu", "gpu"), merged=False, kinds=(), **changes):
+    space = make_space(CUTTING_GRAPH, processors=processors, **(FREE | changes))
+    space = merge_stages(CUTTING_GRAPH, space) if merged else space
+    return space, cut_blocks(CUTTING_GRAPH, PlanConfig(merge="always" if merged else "never"), space, kinds, merged=merged)
+
+
+def names(space):
+    return {offer.segment.name for offers in space.offers for offer in offers}
+
+
+def test_segments_begin_and_end_at_every_block_of_their_stage():
+    _, cut = cut_spaces()
+    assert [part.name for part in cut.segments] == ["stem", "s1_1", "s1_2", "s2_1", "s2_2", "s2_3", "head"]
+    inner = {"s1_1", "s1_2", "s2_1", "s2_2", "s2_3", "s2_1_to_s2_2", "s2_2_to_s2_3"}
+    assert names(cut) == {"stem", "s1", "s2", *inner}
+
+
+def test_stages_that_are_kept_are_in_no_stretched_segment():
+    space = make_space(CUTTING_GRAPH, **FREE)
+    space.kept = frozenset({"s1"})
+    banded = BandedSpace(CUTTING_GRAPH, space)
+    cut = with_cuts(CUTTING_GRAPH, banded, banded.mixed(()), merged=True)
+    assert not any("s1" in name for name in names(cut) if name != "s1")
+    assert "stem" in names(cut)
+
+
+@pytest.mark.parametrize("n_meet", [0, 1, 2])
+@pytest.mark.parametrize("device", ["mi9", "pixel6"])
+def test_exact_search_over_cut_segments_equals_brute_force(device, n_meet):
+    space = merge_stages(SMALL, make_space(SMALL, device, min_width=0.9, min_depth=0.9, **FREE))
+    cut = cut_blocks(SMALL, PlanConfig(merge="always"), space, merged=True)
+    low, high = round(0.9 * SMALL.macs), round(2.0 * SMALL.macs)
+    best, count = fastest_by_brute_force(cut, low, high, n_meet)
+    found = search_best(cut, low, high, n_meet, Goal())
+    assert count > 100
+    assert found.optimal
+    assert found.ms == pytest.approx(best)
+    assert found.n_meet >= n_meet
+
+
+def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
+    space, cut = cut_spaces(("cpu", "gpu", "dsp"), True, min_width=0.5)
+    macs = round(0.97 * CUTTING_GRAPH.macs), round(1.03 * CUTTING_GRAPH.macs)
+    found = search_best(cut, *macs, 2, Goal())
+    parts = without_seams(CUTTING_GRAPH, space.segments, found.segments(cut.costs))
+    run = timeline(CUTTING_GRAPH, as_design(CUTTING_GRAPH, parts), cut.costs)
+    assert run.makespan_ms == pytest.approx(found.ms)
+    assert (run.macs, run.params) == (found.macs, found.params)
+
+
+def builder(space):
+    return lambda arriving: DesignSpace(space.segments, space.processors, space.costs, space.rules, "concat", arriving)
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("device", ["mi9", "pixel6"])
+def test_found_design_costs_at_its_own_widths_what_the_timeline_says(device):
+    graph = small_resnet()
+    space = make_space(graph, device)
+    low, high = round(0.95 * graph.macs), round(1.05 * graph.macs)
+    found = search_concat(builder(space), low, high, 1)
+    run = timeline(graph, as_design(graph, found.segments(space.costs)), space.costs)
+    assert run.makespan_ms == pytest.approx(found.ms)
+    assert low <= run.macs == found.macs <= high
+    assert run.params == found.params
+    assert any(len(p.branches) > 1 and p.join == "concat" for p in run.design.segments)
+    assert not found.optimal
+
+
+def test_concat_joins_refuse_what_they_are_not_planned_with():
+    with pytest.raises(UsageError, match="without `strategy` and `params`"):
+        plan(resnet50(), specified("pixel6"), PlanConfig(join="concat", strategy="grid"))
+
+
+def test_range_that_concat_misses_points_to_project():
+    with pytest.raises(InfeasibleError) as caught:
+        plan(resnet50(), specified("pixel6"), PlanConfig(join="concat", macs=(0.99999, 1.00001)))
+    assert caught.value.hint == 'use `join="project"`'
+
+
+SPACE_GRAPH = small_resnet()
+SPACES = {join: make_space(SPACE_GRAPH, processors=("cpu", "gpu", "dsp"), join=join) for join in ("project", "sum")}
+
+
+def whole(segment):
+    return SegmentDesign(segment.name, segment.start, segment.end, (BranchScale("cpu", segment.depth, segment.width),))
+
+
+@given(st.data(), st.sampled_from(["project", "sum"]))
+def test_option_costs_what_the_timeline_of_its_design_says(data, join):
+    space = SPACES[join]
+    at = data.draw(st.sampled_from([1, 2]))
+    options = data.draw(st.sampled_from(space.options[at]))
+    index = data.draw(st.integers(0, len(options.macs) - 1))
+    parts = [whole(s) for s in space.segments]
+    parts[at] = options.design(index, space.costs)
+    run = timeline(SPACE_GRAPH, as_design(SPACE_GRAPH, parts), space.costs)
+    row = run.segments[at]
+    assert sum(b.macs for b in row.branches) == options.macs[index]
+    assert sum(b.params for b in row.branches) == options.params[index]
+    assert row.ms == pytest.approx(options.ms[space.holders.index("cpu"), index])
+    if len(row.branches) > 1:
+        assert row.design.join == join
+        assert max(b.ms + b.contention_ms for b in row.branches) == pytest.approx(options.slowest_ms[index])
+        assert row.communication_ms <= options.exchange_ms[0, index] + 1e-9
+
+
+def test_output_that_the_host_does_not_hold_has_to_go_there():
+    space = make_space(SPACE_GRAPH, processors=("gpu", "dsp"))
+    assert space.leaving_ms("cpu") == 0
+    for holder in ("gpu", "dsp"):
+        *before, last = [whole(segment) for segment in space.segments]
+        design = as_design(SPACE_GRAPH, [*before, replace(last, branches=(replace(last.branches[0], processor=holder),))])
+        assert 0 < space.leaving_ms(holder) == pytest.approx(timeline(SPACE_GRAPH, design, space.costs).output_ms)
+
+
+def test_allowed_options_are_exactly_those_that_meet_every_rule():
+    space = make_space(SPACE_GRAPH, "pixel6", alpha=0.6, beta=1.1, balance=0.5)
+    checked = 0
+    for options in space.options[1]:
+        if len(options.candidates) == 1:
+            assert options.allowed.all()
+            continue
+        limit = space.alone_ms(options)
+        for index in range(len(options.macs)):
+            meets = (
+                options.slowest_ms[index] <= 1.1 * limit
+                and options.fastest_ms[index] >= 0.5 * options.slowest_ms[index]
+                and options.macs[index] >= 0.9 * options.segment.graph.macs
+            )
+            for holder in range(len(space.holders)):
+                assert options.allowed[holder, index] == (meets and options.exchange_ms[holder, index] <= 0.6 * limit)
+                checked += 1
+    assert checked > 100
+
+
+def test_partitions_of_a_project_join_fill_the_trunk():
+    space = SPACES["project"]
+    options = space.options[1][-1]
+    for index in (0, len(options.macs) // 2, len(options.macs) - 1):
+        design = options.design(index, space.costs)
+        assert sum(b.partition for b in design.branches) == options.segment.width
+
+
+RULES = Rules.of(PlanConfig().checked(specified("pixel6")))
+S4 = next(s for s in split_segments(resnet50()) if s.name == "s4")
+B5 = next(s for s in split_segments(efficientnet_b5()) if s.name == "s5")
+
+
+def test_few_widths_are_all_offered():
+    assert RULES.widths(B5, [64, 88, 120, 176]) == [88, 120, 176]
+
+
+def test_many_widths_are_thinned_to_even_ratios_with_floor_and_original_kept():
+    legal = list(range(8, 2049, 8))
+    offered = RULES.widths(S4, legal)
+    assert set(offered) <= set(legal)
+    assert (offered[0], offered[-1]) == (1024, 2048)
+    assert len(offered) == 17
+    assert max(np.diff(offered)) <= 2048 / 32 + 8
+
+
+def test_combination_is_allowed_where_every_rule_allows_it():
+    found = ways(exchange_ms=[0.1, 0.3, 0.1, 0.1], slowest_ms=[1.0, 1.0, 1.2, 1.0], fastest_ms=[1.0, 1.0, 1.2, 0.4])
+    assert Rules({"alpha": 0.2, "beta": 1.1, "balance": 0.5}).allowed(found, 1.0).tolist() == [[True, False, False, False]]
+
+
+def test_floors_alone_decide_what_is_offered():
+    assert RULES.floors == {"min_depth": 0.5, "min_width": 0.5}
+
+
+def test_size_counts_every_combination():
+    space = make_space(SPACE_GRAPH)
+    assert space.size_log10 == pytest.approx(np.log10(np.prod([float(sum(len(o.macs) for o in options)) for options in space.options])))

@@ -1,30 +1,48 @@
-"""The best design in what adds up equals brute force, and its value is what the timeline of the design says."""
+"""What is searched for: latency, energy, accuracy and bounds on them."""
 
+import dataclasses
 from functools import cache
 from types import SimpleNamespace
 
+import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.energy import EnergyModel
+from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
+from stretch.planning.cost.draws import kept_ms, uncertain_run
 from stretch.planning.cost.makespan import timeline
+from stretch.planning.cost.rates import busiest_ms
+from stretch.planning.cost.uncertain import drawn
+from stretch.planning.design.scale import scaled_graph
 from stretch.planning.objective import read_objective
 from stretch.planning.search.banded import with_exact_kinds, without_stretched
+from stretch.planning.search.bounds import Bounds, loss_of
+from stretch.planning.search.criteria import undominated
 from stretch.planning.search.evolve import evolve
-from stretch.planning.search.exact import Within
+from stretch.planning.search.exact import search_exact, search_least
 from stretch.planning.search.goal import Goal, search_best
-from stretch.planning.search.measures import LATENCY
+from stretch.planning.search.measures import LATENCY, Power, on_only, told_by, weighed
+from stretch.planning.search.measures import MACS as MEASURES_MACS
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.result import SearchResult
-from stretch.planning.search.score import Added
+from stretch.planning.search.sampling import NEAR, random_designs, trials
+from stretch.planning.search.score import Added, score_of
 from stretch.planning.strategies.grid import search as search_grid
 from tests.effort import examples
 from tests.predictors.networks import small_resnet
-from tests.stretch.planning.search.test_channelled import small_network
-from tests.stretch.planning.search.test_placed import cells
+from tests.predictors.specified import specified
+from tests.stretch.planning.cost.measured import GRAPH as MEASURED
+from tests.stretch.planning.cost.measured import GRAPH as MEASURED_GRAPH
+from tests.stretch.planning.cost.measured import made, merged_space
+from tests.stretch.planning.cost.test_accuracy import predictor
+from tests.stretch.planning.search.test_exact_kinds import small_network
+from tests.stretch.planning.search.test_placing import cells
 from tests.stretch.planning.spaces import as_design, every_design, make_space, waiting
+from tests.stretch.planning.test_pareto import small_criteria, weigh
 
 TINY = small_resnet(96, blocks=(1, 1), mids=(64, 64))
 GRAPHS = {"resnet": TINY, "paths": small_network(), "cells": cells(2)}
@@ -57,7 +75,7 @@ def value(text, space, ms, busy):
     return objective.latency * ms + (objective.energy * energy_of(space, busy, ms) if objective.energy else 0.0)
 
 
-@pytest.mark.representatives(12)
+@pytest.mark.representatives(8)
 @pytest.mark.parametrize("text", OBJECTIVES)
 @pytest.mark.parametrize(
     ("name", "kinds", "processors", "merged"),
@@ -123,18 +141,6 @@ def test_no_other_search_finds_a_better_design(text):
     assert best.value <= tried.value + 1e-9
 
 
-@pytest.mark.slow
-def test_bound_on_latency_is_kept_by_the_design_of_least_energy():
-    space = spaced("resnet", ("stretch",), ("cpu", "gpu", "dsp"))
-    low, high, goal = round(0.9 * TINY.macs), round(1.9 * TINY.macs), goal_of("energy", space)
-    every = [(ms, energy_of(space, busy, ms)) for _, ms, busy in every_design(space, low, high, 0)]
-    times = sorted(ms for ms, _ in every)
-    for budget in (times[0], times[len(times) // 50], times[len(times) // 3]):
-        found = search_best(space, low, high, 0, goal, Within(LATENCY, budget))
-        assert found.ms <= budget + 1e-9
-        assert found.value == pytest.approx(min(mj for ms, mj in every if ms <= budget + 1e-9))
-
-
 def test_processor_that_only_waits_takes_no_power_where_it_has_no_work():
     space = spaced("resnet", ("stretch",), ("cpu", "gpu", "dsp"))
     goal = goal_of("energy", space)
@@ -147,3 +153,209 @@ def test_processor_that_only_waits_takes_no_power_where_it_has_no_work():
 
 def test_objective_that_does_not_add_up_is_searched_from_latency():
     assert Goal.of(read_objective("throughput"), SimpleNamespace(), ("cpu", "gpu")) == Goal()
+
+
+GRAPH = small_resnet()
+
+
+def accuracy_of(found, own):
+    return own.value(loss_of(found, own))
+
+
+MACS = (round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs))
+
+
+def bounds(**request):
+    space = make_space(GRAPH)
+    return Bounds(GRAPH, space, PlanConfig(**request), MACS, 1), search_exact(space, *MACS, 1)
+
+
+def test_floor_that_the_fastest_design_meets_changes_nothing():
+    made, fastest = bounds(min_accuracy=0.01)
+    assert made.accurate_enough(fastest, predictor()) is fastest
+
+
+@pytest.mark.slow
+def test_floor_beyond_reach_names_the_highest_accuracy_that_is_not():
+    made, fastest = bounds(min_accuracy=0.9999)
+    with pytest.raises(InfeasibleError, match=r"0\.9999 top-1") as caught:
+        made.accurate_enough(fastest, predictor(base=0.5))
+    reachable = caught.value.rules[0].nearest
+    made, fastest = bounds(min_accuracy=reachable)
+    assert accuracy_of(made.accurate_enough(fastest, predictor(base=0.5)), predictor(base=0.5)) >= reachable
+
+
+def test_more_budget_never_gives_less_accuracy():
+    own = predictor()
+    _, fastest = bounds()
+    accuracies = []
+    for slack in (1.0, 1.05, 1.3, 2.0):
+        made, fastest = bounds(objective="accuracy", accuracy="x", latency_budget=fastest.ms * slack)
+        accuracies.append(accuracy_of(made.most_accurate(fastest, own), own))
+    assert accuracies == sorted(accuracies)
+
+
+def test_agreement_beyond_reach_names_the_highest_there_is_and_that_exact_segments_lose_nothing():
+    own = made()
+    space = merged_space()
+    low, high = round(0.9 * space.segments[0].graph.macs), round(1.1 * sum(s.graph.macs for s in space.segments))
+    fastest = search_exact(space, low, high, 1)
+    bounds = Bounds(MEASURED, space, PlanConfig(min_agreement=0.9999), (low, high), 1)
+    with pytest.raises(InfeasibleError, match="to see the original's class in 100") as caught:
+        bounds.accurate_enough(fastest, own)
+    nearest = caught.value.rules[0].nearest
+    assert (caught.value.rules[0].rule, "kinds" in caught.value.hint) == ("min_agreement", True)
+    found = Bounds(MEASURED, space, PlanConfig(min_agreement=nearest), (low, high), 1).accurate_enough(fastest, own)
+    assert own.value(loss_of(found, own)) >= nearest
+
+
+MEASURES_GRAPH = small_resnet(blocks=(1, 1))
+LOW, HIGH = round(0.9 * MEASURES_GRAPH.macs), round(1.6 * MEASURES_GRAPH.macs)
+
+
+def test_total_of_a_design_is_what_the_search_says_of_it():
+    space = make_space(MEASURES_GRAPH, min_width=0.85)
+    found = search_exact(space, LOW, HIGH, 1)
+    assert LATENCY.total(space, found.picks) == pytest.approx(found.ms)
+    assert MEASURES_MACS.total(space, found.picks) == found.macs
+    both = weighed((2.0, LATENCY), (1e-6, MEASURES_MACS), (0.0, told_by(lambda ways: np.full(len(ways.macs), np.inf))))
+    assert both.total(space, found.picks) == pytest.approx(2 * found.ms + 1e-6 * found.macs)
+
+
+@pytest.mark.parametrize("measure", [MEASURES_MACS, weighed((1.0, LATENCY), (1e-8, MEASURES_MACS))])
+def test_design_of_least_of_a_measure_equals_brute_force(measure):
+    space = make_space(MEASURES_GRAPH, min_width=0.85)
+    found = search_least(space, LOW, HIGH, 1, measure)
+    assert found.value == pytest.approx(min(measure.total(space, picks) for picks, _, _ in every_design(space, LOW, HIGH, 1)))
+
+
+def test_space_kept_to_some_processors_gives_work_to_no_other():
+    space = make_space(MEASURES_GRAPH, processors=("cpu", "gpu", "dsp"))
+    part = on_only(space, ("gpu", "dsp"))
+    assert on_only(space, space.processors) is space
+    assert {name for options in part.options for each in options for name in each.processors} == {"gpu", "dsp"}
+
+
+def test_profile_without_the_power_of_a_processor_is_refused_by_its_name():
+    device = specified("mi9")
+    gpu = device.processors["gpu"]
+    bare = dataclasses.replace(device, processors={**device.processors, "gpu": without_power(gpu)})
+    with pytest.raises(UsageError, match="states no power of the gpu"):
+        Power.of(bare, ("cpu", "gpu"))
+    assert set(Power.of(bare, ("cpu", "dsp")).computing) == {"cpu", "dsp"}
+
+
+def without_power(processor):
+    cores = {name: msgspec.structs.replace(each, power_w=None) for name, each in processor.core_sets.items()}
+    return msgspec.structs.replace(processor, core_sets=cores)
+
+
+NAMES = ("latency", "energy", "macs", "memory", "loss")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_design_of_least_of_one_thing_equals_brute_force(name):
+    criteria, every = small_criteria()
+    assert criteria.value(name, criteria.least(name, {})) == pytest.approx(min(criteria.value(name, each) for each in every))
+
+
+@pytest.mark.parametrize("bounded", [("macs", "memory"), ("memory", "energy"), ("macs", "loss"), ("macs", "memory", "energy")])
+def test_several_bounds_are_kept_at_once(bounded):
+    criteria, every = small_criteria()
+    ends = {name: sorted(criteria.value(name, each) for each in every) for name in bounded}
+    bounds = {name: values[len(values) // 2] for name, values in ends.items()}
+    able = [each for each in every if all(criteria.value(name, each) <= most for name, most in bounds.items())]
+    found = criteria.least("latency", bounds)
+    assert all(criteria.value(name, found) <= most + 1e-6 for name, most in bounds.items())
+    assert found.ms == pytest.approx(min(each.ms for each in able))
+    assert criteria.least("latency", {name: values[0] * 0.5 - 1 for name, values in ends.items()}) is None
+
+
+def test_two_bounds_on_what_adds_up_are_refused():
+    criteria, _ = small_criteria()
+    with pytest.raises(ValueError, match="energy and loss cannot be bounded at once"):
+        criteria.least("latency", {"energy": 1.0, "loss": 1.0})
+
+
+def test_designs_that_another_beats_and_copies_of_one_are_left_out():
+    criteria, every = small_criteria()
+    some = [*every[:200], every[0]]
+    values = [weigh(criteria, ("latency", "macs"), each) for each in some]
+    kept = undominated(some, values)
+    for number in range(len(some)):
+        beaten = any(all(b <= a + 1e-9 for a, b in zip(values[number], values[k], strict=True)) for k in kept)
+        assert beaten
+    assert len({values[k] for k in kept}) == len(kept)
+
+
+KINDS = [("resnet", ("stretch", "rows")), ("paths", ("stretch", "channels", "graph")), ("cells", ("graph",))]
+
+
+@cache
+def searched(name, kinds):
+    graph, space = GRAPHS[name], spaced(name, kinds, ("cpu", "gpu", "dsp"))
+    found = search_exact(space, round(0.9 * graph.macs), round(1.2 * graph.macs), 1)
+    return space, found, timeline(graph, as_design(graph, found.segments(space.costs)), space.costs)
+
+
+@pytest.mark.parametrize(("name", "kinds"), KINDS)
+def test_score_is_that_of_the_timeline(name, kinds):
+    space, found, run = searched(name, kinds)
+    robust = uncertain_run(run.segments, space.costs.predictor.device, run.output)
+    expected = {
+        "latency": run.makespan_ms,
+        "throughput": busiest_ms(run, space.costs.host),
+        "robust": kept_ms(robust.drawn_ms(drawn(robust.unknowns))),
+    }
+    for text, value in expected.items():
+        score = score_of(read_objective(text), Goal(), space)
+        assert score(found.picks) == pytest.approx(value)
+        assert score(found.picks) == score(found.picks)
+
+
+def test_nine_in_ten_draws_keep_the_robust_time():
+    space, _, run = searched(*KINDS[0])
+    robust = uncertain_run(run.segments, space.costs.predictor.device, run.output)
+    draws = robust.drawn_ms(drawn(robust.unknowns))
+    assert np.mean(draws <= kept_ms(draws)) == pytest.approx(0.9, abs=0.01)
+
+
+SPACE = merged_space()
+
+
+def test_trials_keep_to_the_rules_and_compute_about_as_much_as_their_segment():
+    for trial in trials(SPACE, 3):
+        assert trial.ways.allowed[:, trial.index].any()
+        assert NEAR[0] <= trial.ways.macs[trial.index] / trial.ways.segment.graph.macs <= NEAR[1]
+        assert trial.ways.segment.start == SPACE.segments[trial.first].start
+        assert trial.stages(SPACE)[0] == SPACE.segments[trial.first].name
+        assert len(trial.stages(SPACE)) == trial.ways.span
+
+
+def test_first_way_of_a_segment_is_its_fastest():
+    found = trials(SPACE, 1)
+    for trial in found:
+        every = [w for w in SPACE.options[trial.first] if w.span == trial.ways.span and w.branched]
+        fastest = min(
+            float(
+                np.where(w.allowed, w.ms, np.inf)[
+                    :, (w.macs / w.segment.graph.macs >= NEAR[0]) & (w.macs / w.segment.graph.macs <= NEAR[1])
+                ].min()
+            )
+            for w in every
+        )
+        assert float(trial.ways.ms[:, trial.index].min()) <= fastest + 1e-9
+
+
+def test_random_designs_branch_fit_the_network_differ_and_are_the_same_for_a_seed():
+    found = random_designs(SPACE, MEASURED_GRAPH.name, "mi9", 12, (0.9, 1.1), 3)
+    assert found == random_designs(SPACE, MEASURED_GRAPH.name, "mi9", 12, (0.9, 1.1), 3)
+    assert len(set(found)) == len(found) == 12
+    for design in found:
+        assert design.n_meet >= 1
+        assert 0.9 <= scaled_graph(MEASURED_GRAPH, design).macs / MEASURED_GRAPH.macs <= 1.1
+    assert len({tuple(part.name for part in design.segments if not part.whole) for design in found}) == 4
+
+
+def test_space_without_designs_in_the_range_gives_fewer():
+    assert random_designs(SPACE, MEASURED_GRAPH.name, "mi9", 2, (0.01, 0.02), 0) == []

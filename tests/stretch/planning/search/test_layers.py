@@ -1,5 +1,7 @@
-"""The exact search equals brute force."""
+"""The shortest path through options, bounded or sieved, against brute force."""
 
+from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -7,8 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stretch.planning.search.sieve as sieve
+import stretch.planning.search.space as design_space
+from stretch.planning.search import bounded
 from stretch.planning.search import layers as search
+from stretch.planning.search.bounded import bounded_path, undominated_with_loss
+from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import Layer, shortest_path, undominated
+from stretch.planning.search.merging import merge_stages
+from stretch.planning.search.sieve import search_sieved, search_some
+from tests.predictors.networks import efficientnet, small_resnet
+from tests.stretch.planning.spaces import fastest_by_brute_force, make_space
 
 
 @st.composite
@@ -104,3 +115,157 @@ def test_undominated_keeps_the_fastest_of_equal_states_and_macs():
         np.array([0, 0, 0, 1]), np.array([0, 0, 1, 0]), np.array([5, 5, 5, 5]), np.array([2.0, 1.0, 3.0, 4.0]), np.array([10, 11, 12, 13])
     )
     assert sorted(undominated(layer).option.tolist()) == [11, 12, 13]
+
+
+@st.composite
+def bounded_problems(draw):
+    states = draw(st.integers(1, 3))
+    state = st.integers(0, states - 1)
+    largest = draw(st.sampled_from([3, 50, 10**6]))
+    built = []
+    for _ in range(draw(st.integers(1, 4))):
+        row = st.tuples(state, state, st.integers(0, largest), st.integers(0, 60), st.integers(-2, 12))
+        source, target, macs, ms, loss = (np.array(column) for column in zip(*draw(st.lists(row, min_size=1, max_size=8)), strict=True))
+        built.append(Layer(source, target, macs, ms / 7, np.arange(len(ms)), loss / 5))
+    final = np.array([draw(st.sampled_from([0.0, 1.5, np.inf])) for _ in range(states)])
+    low = draw(st.integers(0, 2 * largest))
+    return built, states, final, low, low + draw(st.integers(0, largest)), draw(st.integers(-3, 30)) / 5
+
+
+def bounded_brute_force(layers, final, low, high, most):
+    best = None
+    for choice in product(*(range(len(layer.ms)) for layer in layers)):
+        state, macs, ms, loss = 0, 0, 0.0, 0.0
+        for layer, i in zip(layers, choice, strict=True):
+            if layer.source[i] != state:
+                break
+            state, macs, ms, loss = layer.target[i], macs + layer.macs[i], ms + layer.ms[i], loss + layer.loss[i]
+        else:
+            ms += final[state]
+            if low <= macs <= high and loss <= most + 1e-9 and np.isfinite(ms) and (best is None or ms < best):
+                best = ms
+    return best
+
+
+@given(bounded_problems())
+def test_bounded_path_equals_brute_force(problem):
+    layers, states, final, low, high, most = problem
+    found = bounded_path(layers, states, 0, final, low, high, most)
+    best = bounded_brute_force(layers, final, low, high, most)
+    assert (found is None) == (best is None)
+    if found is not None:
+        assert found.ms == pytest.approx(best)
+        assert found.optimal
+        assert low <= found.macs <= high
+        assert sum(layer.loss[i] for layer, i in zip(layers, found.options, strict=True)) <= most + 1e-9
+
+
+@given(bounded_problems())
+def test_bound_that_nothing_reaches_changes_nothing(problem):
+    layers, states, final, low, high, _ = problem
+    found, free = bounded_path(layers, states, 0, final, low, high, 1e3), shortest_path(layers, states, 0, final, low, high)
+    assert (found is None) == (free is None)
+    if found is not None:
+        assert found.ms == pytest.approx(free.ms)
+
+
+def bounded_layers(seed, count, options):
+    rng = np.random.default_rng(seed)
+    built = []
+    for _ in range(count):
+        macs = rng.integers(10**6, 10**7, options)
+        ms, zeros = macs / 1e6 * rng.uniform(0.5, 1.5, options), np.zeros(options, np.int64)
+        # what is slow loses little
+        built.append(Layer(zeros, zeros, macs, ms, np.arange(options), np.exp(-ms / 4) * rng.uniform(0.5, 1.5, options)))
+    return built
+
+
+def test_search_within_a_bound_that_is_cut_off_states_a_gap_that_holds(monkeypatch):
+    layers = bounded_layers(3, 4, 18)
+    low, high, most = 20 * 10**6, 24 * 10**6, 0.8
+    exact = bounded_path(layers, 1, 0, np.zeros(1), low, high, most)
+    monkeypatch.setattr(bounded, "MAX_LABELS", 0)
+    monkeypatch.setattr(bounded, "BEAM", 2)
+    cut = bounded_path(layers, 1, 0, np.zeros(1), low, high, most)
+    assert cut.ms >= exact.ms
+    assert cut.bound <= exact.ms + 1e-9
+    assert cut.optimal or cut.gap == pytest.approx(cut.ms / cut.bound - 1)
+
+
+def test_undominated_keeps_what_is_faster_or_loses_less():
+    same = np.zeros(5, int)
+    layer = Layer(
+        same, same, np.array([5, 5, 5, 5, 6]), np.array([1.0, 2.0, 3.0, 2.0, 9.0]), np.arange(5), np.array([3.0, 1.0, 2.0, 1.0, 9.0])
+    )
+    assert sorted(undominated_with_loss(layer).option.tolist()) == [0, 1, 4]
+
+
+GRAPH = small_resnet(16, blocks=(2, 2, 2), mids=(8, 16, 32))
+INVERTED = efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2), (4, 5, 2, 40, 2)], 16, 64, 32, se=True, act="silu")
+
+
+@cache
+def spaces(name, device, processors, alpha):
+    """A space whose merged stages have all their scales, and the same with all options worked out."""
+    graph = {"bottleneck": GRAPH, "inverted": INVERTED}[name]
+    space = merge_stages(graph, make_space(graph, device, processors, min_width=0.5, **({} if alpha is None else {"alpha": alpha})))
+    every = merge_stages(graph, make_space(graph, device, processors, min_width=0.5, **({} if alpha is None else {"alpha": alpha})))
+    every.offers = [[offer.full for offer in offers] for offers in every.offers]
+    return graph, space, every
+
+
+@pytest.fixture(autouse=True)
+def always_sieve(monkeypatch):
+    """Small spaces are sieved, too."""
+    monkeypatch.setattr(sieve, "FEW", 0)
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("n_meet", [0, 1, 2])
+@pytest.mark.parametrize("device", ["mi9", "pixel6"])
+def test_what_is_found_equals_brute_force(device, n_meet):
+    graph = small_resnet(blocks=(2, 2))
+    space = merge_stages(graph, make_space(graph, device, min_width=0.85))
+    low, high = round(0.9 * graph.macs), round(1.6 * graph.macs)
+    found = search_sieved(space, low, high, n_meet)
+    assert found.optimal
+    assert found.ms == pytest.approx(fastest_by_brute_force(space, low, high, n_meet)[0])
+
+
+def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch):
+    graph, _, every = spaces("bottleneck", "mi9", ("cpu", "gpu", "dsp"), None)
+    monkeypatch.setattr(design_space, "MOST_COMBINATIONS", 0)
+    space = merge_stages(graph, make_space(graph, "mi9", ("cpu", "gpu", "dsp"), min_width=0.5))
+    low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
+    best = search_exact(every, low, high, 1)
+    monkeypatch.setattr(sieve, "MOST", 0)
+    found = search_sieved(space, low, high, 1)
+    assert not found.optimal
+    assert found.ms / (1 + found.gap) <= best.ms + 1e-9
+    assert found.ms >= best.ms - 1e-9
+
+
+def test_links_that_take_endless_time_are_not_used():
+    graph, space, _ = spaces("bottleneck", "mi9", ("cpu", "gpu"), None)
+    device = space.costs.predictor.device
+    slow = {name: replace_link(link) for name, link in device.links.items()}
+    far = make_space(graph, replace(device, links=slow), min_width=0.5)
+    low, high = round(0.9 * graph.macs), round(1.1 * graph.macs)
+    assert search_sieved(far, low, high, 0).ms == pytest.approx(search_exact(far, low, high, 0).ms)
+
+
+def replace_link(link):
+    """A link on which nothing arrives in any time that matters."""
+    import msgspec
+
+    return msgspec.structs.replace(link, map_ms=msgspec.structs.replace(link.map_ms, value=1e9))
+
+
+@pytest.mark.parametrize("macs", [(0.97, 1.03), (2.0, 2.1), (9.0, 9.1)])
+def test_some_design_is_found_where_there_is_one(macs):
+    graph, space, every = spaces("bottleneck", "mi9", ("cpu", "gpu"), None)
+    low, high = round(macs[0] * graph.macs), round(macs[1] * graph.macs)
+    some, best = search_some(space, low, high, 1), search_exact(every, low, high, 1)
+    assert (some is None) == (best is None)
+    if some is not None:
+        assert some.ms >= best.ms - 1e-9

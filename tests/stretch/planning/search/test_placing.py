@@ -1,4 +1,4 @@
-"""Tasks on processors: exact where they are few, never below the bound, never slower than everything on one processor."""
+"""Tasks of a network placed on processors, against all placements and bounds."""
 
 from itertools import permutations, product
 
@@ -6,13 +6,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linprog
 
+from predictors.errors import InfeasibleError
+from predictors.graph import Op, OpGraph
+from predictors.predictor import LatencyPredictor
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.schedule import Job, schedule
+from stretch.planning.network.segments import cut_segment
 from stretch.planning.network.tasks import ARRIVING, TaskGraph
-from stretch.planning.search import placing
-from stretch.planning.search.placing import Problem, divided_ms, place, ranks
+from stretch.planning.plan import plan
+from stretch.planning.search.banded import placed_ways
+from stretch.planning.search.placing import Problem, place, ranks
+from stretch.planning.search.rules import Rules
+from stretch.planning.search.space import DesignSpace
 from tests.effort import examples
+from tests.predictors.specified import specified
+from tests.stretch.planning.design.test_paths import conv
 
 times = st.integers(1, 1000).map(lambda n: n / 13)
 
@@ -73,7 +83,6 @@ def simulated(problem, processors, order):
     return max(ends.values())
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(problems())
 def test_few_tasks_are_placed_as_fast_as_any_way_to_place_them(problem):
@@ -84,18 +93,6 @@ def test_few_tasks_are_placed_as_fast_as_any_way_to_place_them(problem):
     assert problem.time(found.processors, found.order) == pytest.approx(found.ms)
 
 
-@pytest.mark.slow
-@settings(max_examples=examples(40))
-@given(problems(most=12, processors=3))
-def test_many_tasks_are_never_slower_than_on_one_processor_nor_faster_than_the_bound(problem):
-    found = placing._improved(problem)
-    assert found.ms == pytest.approx(problem.time(found.processors, found.order))
-    assert problem.bound_ms() <= found.ms + 1e-9
-    for processor in range(problem.count):
-        alone = (*[processor] * (len(problem.tasks) - 1), problem.end)
-        assert found.ms <= problem.time(alone, found.order) + 1e-9
-
-
 @given(problems(most=8))
 def test_bound_holds_for_every_placement(problem):
     rng = np.random.default_rng(0)
@@ -104,7 +101,6 @@ def test_bound_holds_for_every_placement(problem):
         assert problem.bound_ms() <= problem.time([int(p) for p in processors], range(len(problem.tasks))) + 1e-9
 
 
-@pytest.mark.slow
 @given(problems(most=8))
 def test_rank_of_a_task_is_above_that_of_what_reads_it(problem):
     rank = ranks(problem)
@@ -119,24 +115,45 @@ def test_list_scheduling_balances_tasks_that_share_nothing():
     assert place(problem).optimal
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processors", [2, 3])
-@given(data=st.data())
-def test_work_divided_at_will_takes_what_the_linear_program_says(processors, data):
-    ms = np.array(data.draw(st.lists(st.lists(times, min_size=processors, max_size=processors), min_size=1, max_size=8)))
-    count = len(ms)
-    loads = np.zeros((processors, processors * count + 1))
-    for p in range(processors):
-        loads[p, p * count : (p + 1) * count] = ms[:, p]
-        loads[p, -1] = -1.0
-    whole = np.hstack([np.tile(np.eye(count), processors), np.zeros((count, 1))])
-    cost = np.append(np.zeros(processors * count), 1.0)
-    exact = linprog(cost, A_ub=loads, b_ub=np.zeros(processors), A_eq=whole, b_eq=np.ones(count)).fun
-    assert exact * 0.99 <= divided_ms(ms) <= exact + 1e-9
-
-
 def test_tensor_that_several_of_a_group_read_crosses_once():
     tasks = TaskGraph((("a",), ("b",), ("c",)), (((ARRIVING, "x"),), ((0, "a"),), ((0, "a"), (1, "b"))))
     problem = Problem(tasks, np.ones((3, 2)), lambda tensor, a, b: 0.0 if a == b else 10.0, 0, 1)
     assert problem.jobs([(0,), (1, 2)], (0, 1, 1)) == [Job("0", 1.0, ()), Job("1", 12.0, (0,))]
     assert schedule(problem.jobs([(0,), (1,), (2,)], (0, 1, 1))).ms == pytest.approx(1 + 11 + 11)
+
+
+MI9 = specified("mi9")
+
+
+def space_of(segment, processors):
+    config = PlanConfig(processors=processors).checked(MI9)
+    return DesignSpace([segment], processors, Costs(LatencyPredictor(MI9), config.precision), Rules.of(config))
+
+
+def cells(count=3, channels=128, size=28):
+    """Modules of two chains each, the second of which also reads what skips over the module before."""
+    ops = [Op("x", "input", attrs={"shape": (1, channels, size, size)})]
+    skipped, last = "x", "x"
+    for i in range(count):
+        a, b, c = (conv(f"{name}{i}", source, channels) for name, source in (("a", last), ("b", skipped), ("c", f"b{i}")))
+        ops += [a, b, c, Op(f"sum{i}", "add", (f"a{i}", f"c{i}"))]
+        skipped, last = last, f"sum{i}"
+    return OpGraph.build("cells", ops, last)
+
+
+def ways_of(graph, processors):
+    segment = cut_segment(graph, "s1", graph.input.name, graph.output)
+    space = space_of(segment, processors)
+    return space, segment, placed_ways(space, segment, [space.costs.whole(segment, p).ms for p in processors])
+
+
+def test_chain_is_not_placed():
+    ops = [Op("x", "input", attrs={"shape": (1, 64, 28, 28)}), conv("a", "x", 64), conv("b", "a", 64), Op("end", "add", ("x", "b"))]
+    graph = OpGraph.build("chain", ops, "end")
+    assert ways_of(graph, ("cpu", "gpu"))[2] == []
+    with pytest.raises(InfeasibleError, match="no segment with parallel paths"):
+        plan(graph, MI9, PlanConfig(processors=("cpu", "gpu"), kinds=("graph",)))
+
+
+def test_small_work_is_left_on_one_processor():
+    assert ways_of(cells(2, 4, 4), ("cpu", "gpu"))[2] == []

@@ -1,22 +1,32 @@
+"""Which channels and blocks a branch keeps."""
+
+from itertools import combinations
+
 import pytest
 
 from tests.effort import examples
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
-from torch import nn  # noqa: E402 - torch may be missing
+from hypothesis import given as drawn  # noqa: E402
+from hypothesis import settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
 
 from predictors.joins import join_of  # noqa: E402
 from stretch.capture import capture  # noqa: E402
+from stretch.models.small_resnet import BasicBlock, SmallResNet  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.network.segments import cut_segment  # noqa: E402
+from stretch.planning.design.depth import drop_units  # noqa: E402
+from stretch.planning.network.segments import cut_segment, split_segments  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import heritages  # noqa: E402
 from stretch.transform.calibrate import Choices, calibrate, whole_design  # noqa: E402
+from stretch.transform.calibrate.segment import choose_blocks, output_without  # noqa: E402
 from stretch.transform.calibrate.channels import ChannelChoice, find_covariances  # noqa: E402
-from tests.stretch.designs import random_designs  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from stretch.transform.calibrate.channels import Elimination, conditional_covariance, keep_units  # noqa: E402
+from tests.stretch.designs import identity_design, random_designs  # noqa: E402
 
 #: Hidden channels that are copies of others, and those others.
 COPIES, COPIED = (8, 9, 10, 11), (0, 1, 2, 3)
@@ -150,3 +160,164 @@ def test_chosen_channels_fit_together_whatever_the_design(captured, name):
                 assert shapes == {key: {k: v.shape for k, v in own.items()} for key, own in built.weights(found).items()}
 
     check()
+
+
+#: Blocks of a stage; of each, by how much the last batch norm is scaled: those with little add little.
+BLOCKS = 5
+
+
+def network(scales):
+    """A network whose second stage's blocks add more or less."""
+    torch.manual_seed(0)
+    net = SmallResNet(BasicBlock, (8, 16, 16), BLOCKS).eval()
+    found = capture(net, (1, 3, 32, 32), "net")
+    segment = next(s for s in split_segments(found.graph) if s.name == "s2")
+    with torch.no_grad():
+        for block, scale in zip(segment.blocks, scales, strict=True):
+            last = [name for name in block.ops if segment.graph.by_name[name].kind == "batch_norm"][-1]
+            found.weights[last]["weight"].mul_(scale)
+    return found, segment
+
+
+def module_of(found, segment):
+    return build(found, identity_design(found.graph)).branch(segment.name, "cpu")
+
+
+def arriving(segment):
+    return torch.randn(20, *segment.graph.input.shape[1:], generator=torch.Generator().manual_seed(1))
+
+
+def design_of(segment, depths, join):
+    processors = ("cpu", "gpu")[: len(depths)]
+    partition = segment.width // 2 if join_of(join).divides else 0
+    branches = tuple(BranchScale(p, depth, segment.width, partition=partition) for p, depth in zip(processors, depths, strict=True))
+    return SegmentDesign(segment.name, segment.start, segment.end, branches, join)
+
+
+def chosen(found, segment, depths, join):
+    sources = [drop_units(segment, depth) for depth in depths]
+    with torch.no_grad():
+        return choose_blocks(
+            design_of(segment, depths, join), segment, sources, module_of(found, segment), arriving(segment).split(7), 1e-4
+        )
+
+
+def reproduced(segment, matches, depth):
+    """Numbers of the blocks that a branch reproduces."""
+    own = [i for i, block in enumerate(segment.blocks) if block.ops[0] in drop_units(segment, depth).by_name]
+    at = {block.ops[0]: i for i, block in enumerate(segment.blocks)}
+    return [at[matches.get(segment.blocks[i].ops[0], segment.blocks[i].ops[0])] for i in own]
+
+
+def test_blocks_that_add_little_are_left_out_and_the_entry_block_stays():
+    found, segment = network([1e-3, 1, 1e-3, 1e-3, 1])
+    assert not segment.blocks[0].removable
+    (matches,) = chosen(found, segment, [3], "none")
+    assert reproduced(segment, matches, 3) == [0, 1, 4]
+
+
+@pytest.mark.parametrize("join", ["sum", "project"])
+def test_branches_that_are_added_up_complement_each_other(join):
+    """Each may keep one block; the first takes the one that matters most, the second another where both are read together."""
+    found, segment = network([1, 1e-3, 2, 1e-3, 1.5])
+    first, second = (reproduced(segment, m, 2) for m in chosen(found, segment, [2, 2], join))
+    assert first[0] == second[0] == 0
+    assert {first[1], second[1]} <= {2, 4}
+    if join == "sum":
+        assert first != second
+
+
+@pytest.mark.representatives(3)
+@pytest.mark.parametrize("gone", [[], [1], [4], [1, 2, 4], [1, 2, 3, 4]])
+def test_output_without_blocks_is_that_of_a_network_built_without_them(gone):
+    found, segment = network([1] * BLOCKS)
+    module, x = module_of(found, segment), arriving(segment)
+    with torch.no_grad():
+        got = output_without(module, [segment.blocks[i] for i in gone], x)
+        value = x
+        for i, block in enumerate(segment.blocks):
+            if i in gone:
+                continue
+            values = {block.start if i == 0 else "in": value}
+            for name, reads, _ in module.steps:
+                if name in block.ops:
+                    values[name] = module.get_submodule(name)(*(values.get(r, value) for r in reads))
+            value = values[block.ops[-1]]
+    torch.testing.assert_close(got, value)
+
+
+def rows(inputs, seed, count=200):
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(inputs, inputs, generator=generator, dtype=torch.float64)
+    x = torch.randn(count, inputs, generator=generator, dtype=torch.float64) @ mixing
+    return x - x.mean(0)
+
+
+def covariance(x):
+    return x.T @ x / len(x)
+
+
+def left(x, y, kept):
+    """Squared error of least squares on some inputs, in the mean of rows: numpy's way."""
+    fitted = torch.linalg.lstsq(x[:, kept], y).solution
+    return float((x[:, kept] @ fitted - y).square().sum() / len(x))
+
+
+@settings(max_examples=examples(15))
+@drawn(units=st.integers(2, 5), per=st.integers(1, 3), outputs=st.integers(1, 4), seed=st.integers(0, 999))
+def test_cost_of_a_unit_is_the_error_that_least_squares_on_the_others_leaves(units, per, outputs, seed):
+    x = rows(units * per, seed)
+    weight = torch.randn(outputs, units * per, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    y = x @ weight.T
+    layer = Elimination(covariance(x), weight, 1e-12)
+    places = torch.arange(units * per).reshape(units, per)
+    alive = list(range(units))
+    while len(alive) > 1:
+        costs = layer.costs(places[alive])
+        kept = [places[[other for other in alive if other != one]].flatten() for one in alive]
+        expected = [left(x, y, others) for others in kept]
+        assert float(costs.min()) >= -1e-9
+        # each cost is what its removal adds to the error so far
+        so_far = left(x, y, places[alive].flatten())
+        size = float(y.square().sum() / len(x))
+        assert (costs * size).tolist() == pytest.approx([each - so_far for each in expected], rel=1e-3, abs=1e-6 * size)
+        gone = alive.pop(int(costs.argmin()))
+        layer.remove(places[gone])
+
+
+def test_units_that_the_others_can_stand_in_for_go_first():
+    x = rows(6, 3)
+    x[:, 4] = x[:, 0] - 2 * x[:, 1]
+    x[:, 5] = 3 * x[:, 2]
+    weight = torch.ones(1, 6, dtype=torch.float64)
+    kept = keep_units(6, 4, [(Elimination(covariance(x), weight, 1e-9), torch.arange(6)[:, None])])
+    assert left(x, x @ weight.T, kept) < 1e-6
+    assert kept.tolist() == sorted(kept.tolist())
+
+
+@settings(max_examples=examples(10))
+@drawn(seed=st.integers(0, 999))
+def test_choice_is_close_to_the_best_of_all_subsets_for_two_readers(seed):
+    x = rows(6, seed)
+    weights = [torch.randn(3, 6, generator=torch.Generator().manual_seed(seed + i), dtype=torch.float64) for i in range(2)]
+    readers = [(Elimination(covariance(x), weight, 1e-9), torch.arange(6)[:, None]) for weight in weights]
+    kept = keep_units(6, 3, readers)
+
+    def cost(some):
+        return sum(left(x, x @ w.T, list(some)) / float((x @ w.T).square().sum() / len(x)) for w in weights)
+
+    every = sorted(cost(some) for some in combinations(range(6), 3))
+    # greedy need not be the best, but among the better half
+    assert cost(kept.tolist()) <= every[len(every) // 2] + 1e-9
+
+
+def test_what_is_known_explains_itself_and_what_depends_on_it():
+    x = rows(5, 1)
+    x[:, 3] = x[:, 0] + x[:, 1]
+    rest = conditional_covariance(covariance(x), torch.tensor([0, 1]), 1e-9)
+    size = covariance(x).diagonal()
+    assert (rest.diagonal()[[0, 1, 3]] < 1e-6 * size[[0, 1, 3]]).all()
+    fitted = torch.linalg.lstsq(x[:, [0, 1]], x[:, [2, 4]]).solution
+    expected = (x[:, [2, 4]] - x[:, [0, 1]] @ fitted).square().mean(0)
+    torch.testing.assert_close(rest.diagonal()[[2, 4]], expected, rtol=1e-3, atol=1e-6)
+    assert torch.equal(conditional_covariance(covariance(x), torch.tensor([], dtype=torch.int64), 1e-9), covariance(x))

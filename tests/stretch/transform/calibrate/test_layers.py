@@ -1,19 +1,30 @@
+"""Layers and joins fitted by least squares to the original."""
+
+import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.effort import examples
 
-from torch import nn  # noqa: E402 - torch may be missing
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
 
 from stretch.capture import capture  # noqa: E402
+from stretch.operators.convolution import PaddedConv2d  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.network.segments import cut_segment  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import heritages  # noqa: E402
+from stretch.transform.calibrate.segment import fit_join, readout  # noqa: E402
 from stretch.transform.calibrate.layers import BranchFit, look, tail_of  # noqa: E402
+from stretch.transform.calibrate.pixels import PIXELS, patches, pixels_for, rows_of  # noqa: E402
+from stretch.transform.calibrate.regression import Products, Regression  # noqa: E402
 from stretch.transform.calibrate.run import whole_design  # noqa: E402
-from tests.stretch.designs import identity_design  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from stretch.transform.calibrate.walk import trunk_of  # noqa: E402
+from tests.stretch.designs import cpu_and  # noqa: E402
 
 
 class Residual(nn.Module):
@@ -92,20 +103,6 @@ def test_tail_ends_at_what_is_not_affine_and_knows_the_addition():
     assert (second.end, second.norm, second.add, second.skip) == (convs[1], None, ops["add"], ops["batch_norm"])
 
 
-def test_identity_design_is_reproduced_whatever_the_ridge(captured):
-    found = captured("tiny_mobilenet")
-    design = identity_design(found.graph)
-    model, whole = build(found, design), build(found, design)
-    x = [images(16, *found.graph.input.shape[1:])]
-    part = design.segments[0]
-    branch, own = model.branch(part.name, "cpu"), whole.branch(part.name, "cpu")
-    with torch.no_grad():
-        fit = BranchFit(heritages(found, design)[0][0], branch, {}, 16)
-        _, told = look(own, x, 1, fit.looks)
-        outputs = fit.run(x, 1, told, 1e-2)
-        torch.testing.assert_close(outputs[0], own(x[0]), rtol=1e-3, atol=1e-4)
-
-
 def test_layer_with_more_inputs_than_rows_stays_as_it_was():
     torch.manual_seed(0)
     x = [images(20, 3, 1, 1)]
@@ -134,3 +131,135 @@ def test_batches_that_are_held_back_are_computed_but_do_not_change_the_fit():
             outputs.append(fit.run(arriving, 1, told, 1e-9))
             assert torch.equal(branch(arriving[1]), outputs[-1][1])
     assert torch.equal(outputs[0][0], outputs[1][0])
+
+
+@pytest.mark.parametrize("join", ["project", "sum"])
+def test_join_is_least_squares_of_the_target_on_the_trunks(captured, join):
+    found = captured("tiny_resnet")
+    design = cpu_and("gpu", found.graph, join)
+    model = build(found, design)
+    part = next(s for s in design.segments if not s.whole)
+    segment = model.get_submodule(part.name)
+    shape = found.graph.by_name[part.start].shape[1:]
+    x = [images(4, *shape), images(3, *shape, seed=1)]
+    with torch.no_grad():
+        trunks = [[trunk_of(model.branch(part.name, b.processor), batch) for batch in x] for b in part.branches]
+        target = [images(*segment(batch).shape, seed=2) for batch in x]
+        together = [torch.cat([rows_of(x, 10**6) for x in own]) for own in (*trunks, target)]
+        fit_join(part, segment, together[:-1], together[-1], 1e-9)
+        got = torch.cat([segment(batch) for batch in x])
+        flat = lambda t: t.movedim(1, -1).flatten(0, -2).double()  # noqa: E731 - said once
+        columns, at = [], 0
+        whole = [flat(torch.cat(trunk)) for trunk in trunks]
+        shares = [b.partition for b in part.branches] if join == "project" else [got.shape[1]]
+        for share, rows in zip(shares, whole if join == "project" else [torch.cat(whole, 1)], strict=True):
+            rows = torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], 1)
+            columns.append(rows @ torch.linalg.lstsq(rows, flat(torch.cat(target))[:, at : at + share]).solution)
+            at += share
+    wanted, expected = flat(torch.cat(target)), torch.cat(columns, 1)
+    least, reached = (expected - wanted).square().mean(), (flat(got) - wanted).square().mean()
+    assert least * (1 - 1e-6) <= reached < 1.001 * least
+
+
+def test_readout_finds_a_linear_map_and_its_intercept():
+    x, true = images(400, 6), images(3, 6, seed=2)
+    weight, bias = readout(x, x @ true.T + 4, 1e-9)
+    torch.testing.assert_close(weight, true, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(bias, torch.full((3,), 4.0), rtol=1e-2, atol=1e-2)
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@settings(max_examples=examples(10))
+@given(groups=st.integers(1, 4), inputs=st.integers(1, 6), outputs=st.integers(1, 4), cut=st.integers(1, 79), seed=st.integers(0, 99))
+def test_each_group_is_the_least_squares_solution_with_intercept(groups, inputs, outputs, cut, seed):
+    x, y = numbers(80, groups * inputs, seed=seed), numbers(80, groups * outputs, seed=seed + 1)
+    sums = Regression(groups, inputs, outputs, torch.device("cpu"))
+    sums.add(x[:cut], y[:cut])
+    sums.add(x[cut:], y[cut:])
+    weight, bias = sums.solve(0.0, torch.zeros(groups * outputs, inputs))
+    for g in range(groups):
+        own = slice(g * outputs, (g + 1) * outputs)
+        rows = torch.cat([x[:, g * inputs : (g + 1) * inputs], torch.ones(80, 1)], 1).double()
+        expected = torch.linalg.lstsq(rows, y[:, own].double()).solution
+        torch.testing.assert_close(torch.cat([weight[own].T, bias[None, own]]).double(), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_products_of_more_inputs_than_one_block_are_those_of_numpy():
+    x, y = numbers(900, 2 * 200), numbers(900, 2 * 3, seed=1)
+    sums = Products(2, 200, torch.device("cpu"), 3)
+    sums.add(x[:500], y[:500])
+    sums.add(x[500:], y[500:])
+    for group, found in enumerate(sums.covariance()):
+        rows = np.concatenate([x[:, group * 200 : (group + 1) * 200], y[:, group * 3 : (group + 1) * 3]], 1)
+        np.testing.assert_allclose(found.numpy(), np.cov(rows.T, bias=True)[:200], atol=1e-5)
+
+
+def test_without_intercept_the_line_passes_through_zero():
+    x, y = numbers(50, 3), numbers(50, 2, seed=1) + 5
+    sums = Regression(1, 3, 2, torch.device("cpu"))
+    sums.add(x, y)
+    weight, bias = sums.solve(0.0, torch.zeros(2, 3), intercept=False)
+    assert torch.equal(bias, torch.zeros(2))
+    torch.testing.assert_close(weight.T, torch.linalg.lstsq(x, y).solution, rtol=1e-3, atol=1e-4)
+
+
+def test_prior_that_fits_already_is_the_solution_at_any_ridge():
+    x, prior = numbers(40, 5), numbers(3, 5, seed=1)
+    sums = Regression(1, 5, 3, torch.device("cpu"))
+    sums.add(x, x @ prior.T + 2)
+    weight, bias = sums.solve(10.0, prior)
+    torch.testing.assert_close(weight, prior, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(bias, torch.full((3,), 2.0), rtol=1e-5, atol=1e-5)
+
+
+def test_fewer_rows_than_inputs_leave_the_prior_where_rows_say_nothing():
+    prior = numbers(1, 30, seed=2)
+    x = torch.zeros(6, 30)
+    x[:, :2] = numbers(6, 2)
+    sums = Regression(1, 30, 1, torch.device("cpu"))
+    sums.add(x, numbers(6, 1, seed=3))
+    weight, _ = sums.solve(1e-4, prior)
+    torch.testing.assert_close(weight[:, 2:], prior[:, 2:])
+    assert not torch.allclose(weight[:, :2], prior[:, :2])
+
+
+@given(
+    groups=st.sampled_from((1, 2, 4)),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    stride=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    dilation=st.integers(1, 2),
+    pads=st.tuples(*[st.integers(0, 2)] * 4),
+    count=st.sampled_from((5, 1000)),
+)
+def test_patches_times_weights_are_the_convolution_at_the_chosen_pixels(groups, kernel, stride, dilation, pads, count):
+    conv = PaddedConv2d(4, 8, kernel, stride, dilation=dilation, groups=groups, bias=False, pads=pads)
+    x = torch.randn(3, 4, 9, 8, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        output = conv(x)
+        rows = patches(conv, x, tuple(output.shape), count).reshape(-1, groups, conv.weight[0].numel())
+        weight = conv.weight.reshape(groups, 8 // groups, -1)
+        got = torch.einsum("rgi,goi->rgo", rows, weight).flatten(1)
+    torch.testing.assert_close(got, rows_of(output, count), rtol=1e-4, atol=1e-5)
+
+
+def test_vector_is_one_pixel():
+    x = torch.randn(4, 7)
+    assert rows_of(x, 3) is x
+    assert patches(torch.nn.Linear(7, 2), x, (4, 2), 3) is x
+
+
+def test_few_images_are_looked_at_in_no_more_pixels_than_say_something_new():
+    assert pixels_for(30, 64) == pixels_for(30, 576) == PIXELS
+    assert pixels_for(30, 4608) * 30 >= 4 * 4608
+
+
+def test_wide_layers_get_fewer_rows_but_some_for_every_input():
+    assert pixels_for(512, 576) * 512 > 50_000
+    assert pixels_for(256, 2304) == 4 * 2304 // 256
+    for inputs, groups in ((9, 960), (64, 1), (576, 4), (4608, 1)):
+        rows = 100 * pixels_for(100, inputs, groups)
+        assert 4 * inputs <= rows < 2**16 + 100
+        assert rows * inputs * groups <= 2**27 or rows < 4 * inputs + 100

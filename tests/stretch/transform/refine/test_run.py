@@ -1,19 +1,27 @@
+"""Refinement of a network towards its original: errors, views, checkpoints."""
+
+import json
 import math
 
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
-import stretch  # noqa: E402 - torch may be missing
+from safetensors import safe_open  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+import stretch  # noqa: E402
 from predictors.errors import StretchError  # noqa: E402
 from stretch.evaluation.agreement import compare  # noqa: E402
 from stretch.transform import build  # noqa: E402
-from stretch.transform.calibrate import calibrate  # noqa: E402
 from stretch.transform.refine import Checkpoint, Refinement, refine, run  # noqa: E402
+from stretch.transform.refine import run as module  # noqa: E402
+from stretch.transform.refine.checkpoint import FILE, VERSION, Done  # noqa: E402
+from stretch.transform.refine.run import Errors, Pair, relative_error  # noqa: E402
+from stretch.transform.refine.run import Views  # noqa: E402
 from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
 from tests.stretch.several import form  # noqa: E402
-
-pytestmark = pytest.mark.torch
 
 
 def images(found, count=64, seed=0):
@@ -59,19 +67,6 @@ def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured
 
 
 @pytest.mark.slow
-def test_steps_that_lead_away_leave_the_network_as_it_was(captured):
-    found = captured("tiny_resnet")
-    model = build(found, cpu_and("gpu", found.graph, "sum"))
-    x = images(found)
-    with torch.no_grad():
-        calibrate(model, found, [x])
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    refined = refine(model, found, [x], Refinement(steps=4, batch=8, rate=10.0, looks=4))
-    assert refined.after == refined.before
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-
-
-@pytest.mark.slow
 def test_identity_design_stays_the_original_bit_for_bit(captured):
     found = captured("tiny_resnet")
     model = build(found, identity_design(found.graph))
@@ -80,30 +75,6 @@ def test_identity_design_stays_the_original_bit_for_bit(captured):
     assert (refined.before, refined.after, refined.steps) == (0, 0, 0)
     with torch.inference_mode():
         assert torch.equal(model(x), found.module(x))
-
-
-@pytest.mark.slow
-def test_few_images_are_judged_by_views_of_those_held_back(captured):
-    found = captured("tiny_resnet")
-    model = build(found, cpu_and("gpu", found.graph, "sum"))
-    x = images(found, 16)
-    with torch.no_grad():
-        calibrate(model, found, [x])
-    refined = refine(model, found, [x], Refinement(steps=2, batch=8, looks=1))
-    assert refined.images == 4
-    # calibration has learnt the images themselves by heart
-    assert refined.before > 2 * off(model, found, x)
-
-
-@pytest.mark.slow
-def test_time_ends_it_and_whoever_waits_is_told(captured):
-    found = captured("tiny_resnet")
-    model = build(found, cpu_and("gpu", found.graph, "sum"))
-    told = []
-    refined = refine(model, found, [images(found)], Refinement(minutes=0.01, batch=8, looks=2), told.append)
-    assert refined.seconds < 30
-    assert told
-    assert all("refine" in line for line in told)
 
 
 def test_too_few_images_or_no_end_are_refused(captured):
@@ -179,3 +150,211 @@ def test_network_of_several_outputs_comes_closer_in_all_of_them(name):
     after = compare(model, captured, images).agreement.error
     assert found.after < found.before
     assert after < before
+
+
+def image(found, count=4):
+    return torch.randn(count, *found.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+def test_errors_are_those_of_every_meeting_point_and_of_what_the_classifier_reads(captured):
+    """Looked at from outside, by running both networks segment by segment."""
+    found = captured("tiny_resnet")
+    design = cpu_and("gpu", found.graph, "sum")
+    model, original = build(found, design), build(found, identity_design(found.graph))
+    x = image(found)
+    with torch.no_grad():
+        errors = Pair(model, found).errors(x, False, generator())
+        here, there, expected, read = x, x, [], []
+        for part in design.segments:
+            for net in (model, original):
+                for layer in net.get_submodule(part.name).modules():
+                    if isinstance(layer, torch.nn.Linear):
+                        layer.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+            here, there = (net.get_submodule(part.name)(value) for net, value in ((model, here), (original, there)))
+            expected.append(float((here - there).square().sum() / there.square().sum()))
+    assert expected[0] == 0
+    assert [float(error) for error in errors.meeting] == pytest.approx(expected[1:], rel=1e-4)
+    assert float(errors.features) == pytest.approx(float((read[0] - read[1]).square().sum() / read[1].square().sum()), rel=1e-4)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_apart_no_error_reaches_the_segments_before(captured, apart):
+    found = captured("tiny_resnet")
+    model = build(found, cpu_and("gpu", found.graph, "sum"))
+    *_, output = Pair(model, found).errors(image(found), apart, generator()).meeting
+    output.backward()
+    reached = {name.split(".")[0] for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert reached == ({"head"} if apart else {"s1", "s2", "s3", "head"})
+
+
+def test_apart_concatenated_trunks_answer_with_the_next_segment_that_can_be_compared(captured):
+    found = captured("tiny_resnet")
+    model = build(found, cpu_and("gpu", found.graph, "concat"))
+    errors = Pair(model, found).errors(image(found), True, generator())
+    (output,) = errors.meeting
+    assert errors.features is None
+    output.backward()
+    assert {name.split(".")[0] for name, parameter in model.named_parameters() if parameter.grad is not None} == {"s1", "s2", "s3", "head"}
+
+
+def test_identity_has_nothing_to_refine_and_no_error(captured):
+    found = captured("tiny_mobilenet")
+    pair = Pair(build(found, identity_design(found.graph)), found)
+    assert pair.parameters == []
+    x = image(found)
+    (output,) = pair.outputs(x, 3, original=False)
+    torch.testing.assert_close(output, found.module(x).detach())
+
+
+def test_loss_counts_ends_whole_and_meeting_points_in_the_mean_unless_each_is_judged_by_itself():
+    errors = Errors([torch.tensor(value) for value in (0.1, 0.3, 0.5)], torch.tensor(0.7))
+    assert float(errors.loss(False)) == pytest.approx(0.2 + 0.5 + 0.7)
+    assert float(errors.loss(True)) == pytest.approx(0.4 + 0.5 + 0.7)
+    assert float(Errors([torch.tensor(0.5)]).loss(False)) == 0.5
+
+
+def test_relative_error_is_zero_for_equals_and_one_for_nothing():
+    x = torch.randn(3, 4)
+    assert float(relative_error(x, x)) == 0
+    assert float(relative_error(torch.zeros_like(x), x)) == pytest.approx(1)
+
+
+def ramp(count=4, size=32):
+    """Images whose two colours say where a pixel is; each image has another third one."""
+    at = torch.linspace(-1, 1, size)
+    where = torch.stack([at[None, :].expand(size, size), at[:, None].expand(size, size), torch.zeros(size, size)])
+    return torch.stack([where + torch.tensor([0, 0, float(i)])[:, None, None] for i in range(count)])
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Crops and mirrors alone."""
+    for name in ("BLENDED", "PASTED", "LIGHT"):
+        monkeypatch.setattr(module, name, 0.0)
+
+
+def test_views_are_windows_of_one_image_each_of_the_area_allowed(plain):
+    drawn = Views(ramp()).draw(200)
+    assert drawn.shape == (200, 3, 32, 32)
+    across, down = (drawn[:, i].flatten(1) for i in (0, 1))
+    area = (across.amax(1) - across.amin(1)) * (down.amax(1) - down.amin(1)) / 4
+    assert area.min() > module.LEAST_AREA * 0.8
+    assert area.max() <= 1
+    assert area.std() > 0.1
+    # one image each, of which every one comes up
+    spread = drawn[:, 2].flatten(1)
+    torch.testing.assert_close(spread.amax(1), spread.amin(1))
+    assert set(spread[:, 0].round().tolist()) == {0, 1, 2, 3}
+    # about half of them mirrored, none upside down
+    mirrored = drawn[:, 0, 16, -1] < drawn[:, 0, 16, 0]
+    assert 0.3 < mirrored.float().mean() < 0.7
+    assert (drawn[:, 1, -1, 16] > drawn[:, 1, 0, 16]).all()
+
+
+def test_some_views_have_a_rectangle_of_another(plain, monkeypatch):
+    monkeypatch.setattr(module, "PASTED", 0.5)
+    third = Views(ramp()).draw(200)[:, 2]
+    own = torch.stack([each.flatten().round().mode().values for each in third])
+    other = (third - own[:, None, None]).abs() > 1e-3
+    # of views of the same image none shows
+    some = other.flatten(1).any(1)
+    assert 0.15 < some.float().mean() < 0.55
+    # most of a view may be the other's: then the rectangle is what is left out
+    for mask in other[some]:
+        assert any(torch.equal(each, each.any(1)[:, None] & each.any(0)) for each in (mask, ~mask))
+
+
+def test_light_changes_by_the_deviation_of_the_images(plain, monkeypatch):
+    monkeypatch.setattr(module, "LIGHT", 0.2)
+    images = ramp() * 100
+    lit = Views(images).draw(300)[:, 2, 16, 16]
+    assert float((lit[:, None] - 100 * torch.arange(4)).abs().amin(1).std()) > 0.02 * float(images.std())
+
+
+def test_same_seed_draws_the_same_views_and_leaves_the_global_generator_alone():
+    state = torch.random.get_rng_state()
+    first, second, other = (Views(ramp(), seed).draw(8) for seed in (1, 1, 2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+DONE = Done(version=VERSION, identity={"images": "a", "settings": "b"}, phase=1, steps=3, seconds=0.5, looks=2, least=0.25)
+TENSORS = {"model.w": torch.arange(3.0)}
+
+
+def images_of_checkpoint(found, count=32, seed=0):
+    return torch.randn(count, *found.graph.input.shape[1:], generator=torch.Generator().manual_seed(seed))
+
+
+def test_what_is_read_is_what_was_written_last(tmp_path):
+    checkpoint = Checkpoint(tmp_path / "new" / "folder")
+    assert checkpoint.read({}) is None
+    for steps in (1, 2):
+        checkpoint.write(Done(**{key: getattr(DONE, key) for key in DONE.__struct_fields__} | {"steps": steps}), TENSORS)
+    done, tensors = checkpoint.read({"images": "a"})
+    assert done.steps == 2
+    assert torch.equal(tensors["model.w"], TENSORS["model.w"])
+    assert [path.name for path in checkpoint.file.parent.iterdir()] == [FILE]
+    checkpoint.remove()
+    assert not checkpoint.file.parent.exists()
+
+
+def test_folder_with_files_of_others_stays(tmp_path):
+    (tmp_path / "note.txt").write_text("mine")
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.write(DONE, TENSORS)
+    checkpoint.remove()
+    checkpoint.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 100, b"\xff" * 16])
+def test_damaged_file_is_named(tmp_path, damage):
+    (tmp_path / FILE).write_bytes(damage)
+    with pytest.raises(StretchError, match=rf"{FILE} is no whole checkpoint") as error:
+        Checkpoint(tmp_path).read({})
+    assert "remove" in error.value.hint
+
+
+@pytest.mark.parametrize(("key", "value"), [("steps", -1), ("least", None), ("phase", "one"), ("more", 1), ("seconds", -0.5)])
+def test_header_that_states_nonsense_is_refused(tmp_path, key, value):
+    Checkpoint(tmp_path).write(DONE, TENSORS)
+    with safe_open(tmp_path / FILE, framework="pt") as file:
+        state = json.loads(file.metadata()["state"])
+    save_file(TENSORS, tmp_path / FILE, {"state": json.dumps(state | {key: value})})
+    with pytest.raises(StretchError, match="no whole checkpoint"):
+        Checkpoint(tmp_path).read({})
+
+
+def test_other_version_is_refused(tmp_path):
+    Checkpoint(tmp_path).write(Done(**{key: getattr(DONE, key) for key in DONE.__struct_fields__} | {"version": VERSION + 1}), TENSORS)
+    with pytest.raises(StretchError, match=f"version {VERSION + 1}"):
+        Checkpoint(tmp_path).read({})
+
+
+def test_checkpoint_of_another_refinement_is_refused_by_what_differs(tmp_path):
+    Checkpoint(tmp_path).write(DONE, TENSORS)
+    for what in DONE.identity:
+        with pytest.raises(StretchError, match=f"a refinement with other {what}"):
+            Checkpoint(tmp_path).read(DONE.identity | {what: "else"})
+
+
+def test_tensors_that_do_not_fit_the_network_are_told_as_a_damaged_checkpoint(captured, tmp_path):
+    found = captured("tiny_resnet")
+    how = Refinement(steps=1, batch=8, looks=1)
+    refine(build(found, cpu_and("gpu", found.graph, "sum")), found, [images_of_checkpoint(found)], how, checkpoint=Checkpoint(tmp_path))
+    with safe_open(tmp_path / FILE, framework="pt") as file:
+        header = file.metadata()
+    tensors = load_file(tmp_path / FILE)
+    name = next(name for name in tensors if name.startswith("best.") and tensors[name].dim() == 4)
+    for damaged in (tensors | {name: torch.zeros(1)}, {key: value for key, value in tensors.items() if key != "random.views"}):
+        save_file(damaged, tmp_path / FILE, header)
+        with pytest.raises(StretchError, match="no whole checkpoint"):
+            refine(
+                build(found, cpu_and("gpu", found.graph, "sum")), found, [images_of_checkpoint(found)], how, checkpoint=Checkpoint(tmp_path)
+            )

@@ -1,0 +1,240 @@
+"""Each operator in files of ONNX and TFLite computes what torch does."""
+
+import math
+
+import numpy as np
+import pytest
+
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from scheduler.delegates.reference import ReferenceDelegate
+from stretch.export.onnx import save_onnx, to_onnx
+from stretch.export.tflite.source import read_source
+from stretch.formats.tflite.source import Source
+from stretch.operators.settings import Refusal, pooling_window
+from tests.scheduler.delegates import graphs
+from tests.stretch.export.tflite.rounded import codes, quant_of, run
+
+pytest.importorskip("ai_edge_litert")
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from torch import nn  # noqa: E402
+
+from stretch.capture.trace import capture_traced as capture  # noqa: E402
+from stretch.operators.activation import MISH_TOP  # noqa: E402
+from stretch.operators.lowerings import lowerings  # noqa: E402
+from stretch.operators.passing import StochasticDepth  # noqa: E402
+from stretch.operators.pooling import adaptive_pool  # noqa: E402
+
+POOL = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": False}
+
+
+def graph_of(*ops, shape=(1, 4, 6, 6)):
+    return OpGraph.build("case", [Op("x", "input", attrs={"shape": shape}), *ops], ops[-1].name)
+
+
+def reals(graph, folder, x):
+    save_onnx(to_onnx(graph, {}), folder / "op.onnx")
+    return ReferenceDelegate().compile(folder / "op.onnx").evaluate([x])
+
+
+def source_in_int8(graph, values):
+    return Source(graph, {}, {op.name: quant_of(values[op.name]) for op in graph.ops})
+
+
+def test_padding_of_a_maximum_never_wins(tmp_path):
+    x = -1 - np.random.default_rng(0).random((1, 4, 6, 6), np.float32)
+    graph = graph_of(Op("y", "max_pool", ("x",), POOL | {"dilation": (1, 1)}))
+    values = reals(graph, tmp_path, x)
+    assert (values["y"] < 0).all()
+    assert np.array_equal(run(Source(graph, {}), tmp_path, x), values["y"])
+    rounded = source_in_int8(graph, values)
+    assert [code for code, _ in codes(rounded)][:3] == ["QUANTIZE", "PADV2", "MAX_POOL_2D"]
+    assert np.abs(run(rounded, tmp_path, x) - values["y"]).max() <= 2 * rounded.scales["y"].scale
+
+
+def test_dilated_maximum_is_refused_by_name():
+    graph = graph_of(Op("y", "max_pool", ("x",), POOL | {"dilation": (2, 2)}), shape=(1, 4, 9, 9))
+    with pytest.raises(StretchError, match=r"operator `y` \(max_pool\) is dilated"):
+        codes(Source(graph, {}))
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_mean_whose_windows_overhang_is_divided_by_what_counts(tmp_path, counts):
+    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
+    graph = graph_of(Op("y", "avg_pool", ("x",), POOL | {"ceil_mode": True, "count_include_pad": counts}))
+    assert np.allclose(run(Source(graph, {}), tmp_path, x), reals(graph, tmp_path, x)["y"], atol=1e-6)
+
+
+def test_adaptive_pooling_to_equal_windows_is_plain_pooling():
+    assert adaptive_pool("avg", (1, 4, 8, 6), (4, 3)) == (
+        "avg_pool",
+        {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0, 0, 0), "ceil_mode": False, "count_include_pad": True},
+    )
+    assert adaptive_pool("max", (1, 4, 8, 6), (None, 6)) == ("identity", {})
+
+
+@pytest.mark.parametrize(
+    ("module", "problem"), [(nn.MaxPool2d(2, return_indices=True), "indices"), (nn.AvgPool2d(2, divisor_override=5), "own divisor")]
+)
+def test_pooling_that_is_not_supported_is_refused(module, problem):
+    with pytest.raises(StretchError, match=problem):
+        capture(nn.Sequential(module), (1, 4, 8, 8))
+
+
+ACTIVATIONS = ("relu", "relu6", "hard_swish", "hard_sigmoid", "silu", "sigmoid", "tanh", "gelu", "elu", "leaky_relu", "mish", "clamp")
+
+#: Numbers where an activation could go wrong: far out, around zero, at its bends.
+HARD = np.array([-1e4, -100, -88, -20, -6, -3, -1, -1e-3, 0, 1e-3, 1, 3, 6, 20, 88, 89, 100, 1e4], np.float32)
+
+EXACT = {
+    "relu": lambda x: max(x, 0),
+    "relu6": lambda x: min(max(x, 0), 6),
+    "hard_swish": lambda x: x * min(max(x + 3, 0), 6) / 6,
+    "hard_sigmoid": lambda x: min(max(x + 3, 0), 6) / 6,
+    "silu": lambda x: x / (1 + math.exp(-x)) if x > -700 else 0.0,
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)) if x > -700 else 0.0,
+    "tanh": math.tanh,
+    "gelu": lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    "elu": lambda x: x if x > 0 else 0.7 * math.expm1(x),
+    "leaky_relu": lambda x: x if x > 0 else 0.2 * x,
+    "clamp": lambda x: min(max(x, -1.0), 3.0),
+    "mish": lambda x: x * math.tanh(x if x > 30 else math.log1p(math.exp(x))),
+}
+ATTRS = {"gelu": {"approximate": "none"}, "elu": {"alpha": 0.7}, "leaky_relu": {"slope": 0.2}, "clamp": {"low": -1.0, "high": 3.0}}
+
+
+def small_graph(kind, size):
+    ops = [Op("x", "input", attrs={"shape": (1, size, 1, 1)}), Op("y", kind, ("x",), ATTRS.get(kind, {}))]
+    return OpGraph.build(kind, ops, "y")
+
+
+@pytest.mark.representatives(6)
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_activation_is_right_far_out_and_at_its_bends(tmp_path, kind):
+    got = run(Source(small_graph(kind, len(HARD)), {}), tmp_path, HARD.reshape(1, -1, 1, 1)).ravel()
+    expected = np.array([EXACT[kind](float(x)) for x in HARD])
+    assert np.allclose(got, expected, rtol=1e-5, atol=2e-6)
+
+
+def test_mish_is_its_input_beyond_its_clip():
+    assert math.tanh(math.log1p(math.exp(MISH_TOP))) > 1 - np.finfo(np.float32).eps / 2
+
+
+def captured(module):
+    from stretch.capture.trace import capture_traced
+
+    return [(op.kind, dict(op.attrs)) for op in capture_traced(module, (1, 2, 3, 3)).graph.ops[1:]]
+
+
+class Apply(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Apply(lambda x: x.clamp(2, 1)), "bounds must be in order"),
+        (Apply(lambda x: x.clamp(0, math.nan)), "bounds must be in order"),
+        (Apply(lambda x: x.clamp(torch.tensor(0.0), torch.tensor(1.0))), "to tensors, not to numbers"),
+    ],
+)
+def test_clamping_that_is_not_supported_is_refused(module, reason):
+    with pytest.raises(StretchError, match=reason):
+        captured(module)
+
+
+def cut_and_joined():
+    """The lower rows above the upper ones."""
+    ops = (
+        Op("upper", "slice_rows", ("x",), {"start": 0, "stop": 2}),
+        Op("lower", "slice_rows", ("x",), {"start": 2, "stop": 6}),
+        Op("y", "concat_rows", ("lower", "upper")),
+    )
+    return graph_of(*ops)
+
+
+def test_bands_of_one_scale_are_joined_without_rounding_them_again(tmp_path):
+    graph, x = cut_and_joined(), np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
+    source = source_in_int8(graph, dict.fromkeys(("x", "upper", "lower", "y"), x))
+    assert [code for code, _ in codes(source)] == ["QUANTIZE", "SLICE", "SLICE", "CONCATENATION", "DEQUANTIZE"]
+    step = source.scales["y"].scale
+    assert np.abs(run(source, tmp_path, x) - np.concatenate([x[:, :, 2:], x[:, :, :2]], 2)).max() <= step
+
+
+def case(*ops, shape=(1, 6, 5, 4), seed=0):
+    graph = OpGraph.build("case", [Op("x", "input", attrs={"shape": shape}), *ops], ops[-1].name)
+    random = np.random.default_rng(seed)
+    return graph, graphs.weights_of(graph, random), random.normal(size=shape).astype(np.float32)
+
+
+def agrees(folder, graph, weights, x):
+    save_onnx(to_onnx(graph, weights), folder / "op.onnx")
+    expected = graphs.run(ReferenceDelegate(), folder / "op.onnx", graph, x)
+    source = read_source(folder / "op.onnx")
+    assert np.allclose(run(source, folder, x), expected, rtol=1e-4, atol=1e-4)
+    return [code for code, _ in codes(source)]
+
+
+def test_flattened_image_that_leaves_the_subgraph_is_in_the_order_of_nchw(tmp_path):
+    assert agrees(tmp_path, *case(Op("y", "flatten", ("x",)))) == ["TRANSPOSE", "RESHAPE"]
+
+
+def test_matrix_over_the_rows_of_an_image_is_refused():
+    graph, weights, _ = case(Op("y", "linear", ("x",), {"out_features": 7, "bias": True}))
+    from stretch.formats.tflite.builder import Builder
+    from stretch.formats.tflite.source import Source
+    from stretch.formats.tflite.writer import Piece, Writer
+
+    b = Builder(Piece(Writer("m"), "s"), {})
+    with pytest.raises(StretchError, match=r"operator `y` \(linear\) reads 4 axes"):
+        lowerings.get("linear").tflite(b, Source(graph, weights), graph.by_name["y"], [b.input("x", (1, 5, 4, 6))])
+
+
+@pytest.mark.parametrize("padding", [(1, 0, 2, 3), (-1, -1, 1, 1), (-2, 1, 0, -3), (-1, -2, -1, 0)])
+def test_padding_adds_zeros_and_cuts_off_where_it_is_negative(tmp_path, padding):
+    torch = pytest.importorskip("torch")
+    graph, x = (
+        graph_of(Op("y", "pad", ("x",), {"padding": padding})),
+        np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32),
+    )
+    top, left, bottom, right = padding
+    want = torch.nn.functional.pad(torch.from_numpy(x), (left, right, top, bottom)).numpy()
+    assert np.array_equal(reals(graph, tmp_path, x)["y"], want)
+    assert np.array_equal(run(Source(graph, {}), tmp_path, x), want)
+
+
+def test_batch_norm_that_nothing_takes_up_is_a_factor_and_an_offset(tmp_path):
+    norm = Op("y", "batch_norm", ("x",), {"eps": 1e-3, "momentum": 0.1, "affine": False})
+    graph, weights, x = case(norm)
+    from stretch.formats.tflite.source import Source
+
+    source = Source(graph, weights)
+    own = {key: value.reshape(1, -1, 1, 1) for key, value in weights["y"].items()}
+    expected = (x - own["running_mean"]) / np.sqrt(own["running_var"] + 1e-3)
+    assert np.allclose(run(source, tmp_path, x), expected, atol=1e-5)
+    assert [code for code, _ in codes(source)] == ["MUL", "ADD"]
+
+
+@pytest.mark.parametrize("mode", ["row", "batch"])
+def test_stochastic_depth_drops_whole_samples_and_keeps_the_expectation(mode):
+    torch.manual_seed(0)
+    module = StochasticDepth(0.25, mode).train()
+    x = torch.ones(4000, 2)
+    out = torch.cat([module(x[i : i + 4]) for i in range(0, 4000, 4)])
+    assert sorted(out.unique().tolist()) == pytest.approx([0, 4 / 3])
+    assert out.mean().item() == pytest.approx(1.0, abs=0.06)
+    assert torch.equal(module.eval()(x), x)
+
+
+def test_pooling_window_larger_than_its_padded_input_has_the_size_of_what_it_covers():
+    assert pooling_window((1, 4, 2, 9), 5, 2, 1, True)["kernel"] == (4, 5)
+    assert pooling_window((1, 4, 3, 9), 3, 2, 0, True, 2)["kernel"] == (2, 3)
+    with pytest.raises(Refusal, match="dilated pooling window"):
+        pooling_window((1, 4, 4, 9), 3, 2, 0, True, 2)

@@ -1,0 +1,252 @@
+"""Bands, channels and portions divide a segment exactly."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.errors import StretchError, UnknownNameError
+from predictors.graph import Op, OpGraph
+from predictors.rows import Rows
+from predictors.slices import Channels
+from stretch.planning.design.bands import ENTRY_ROWS, band_graph, needed_rows
+from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, SegmentDesign, SegmentDraft
+from stretch.planning.design.channels import ENTRY_CHANNELS, Taken, channel_part, check_channels
+from stretch.planning.design.portions import portion_ends, portion_graphs
+from stretch.planning.design.resolve import resolve_design
+from stretch.planning.design.scale import scaled_graph
+from stretch.planning.network.segments import cut_segment
+from tests.predictors.networks import Net
+from tests.stretch.planning.design.test_paths import conv
+from tests.stretch.planning.network.test_channels import inverted
+
+CONV = {"out_channels": 4, "kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1, "bias": True}
+
+
+def chain(*ops, shape=(1, 4, 12, 6)):
+    return OpGraph.build("net", [Op("x", "input", attrs={"shape": shape}), *ops], ops[-1].name)
+
+
+def two_convolutions():
+    return chain(Op("a", "conv", ("x",), CONV), Op("b", "conv", ("a",), CONV))
+
+
+def test_halo_grows_by_a_row_with_each_convolution_of_three_rows():
+    assert needed_rows(two_convolutions(), 4, 8) == {"b": Rows(4, 8), "a": Rows(3, 9), "x": Rows(2, 10)}
+
+
+def test_band_pads_where_the_image_ends_and_reads_its_halo_elsewhere():
+    top = band_graph(two_convolutions(), "top", 0, 5)
+    assert [(op.name, op.kind) for op in top.ops] == [("x", "input"), (ENTRY_ROWS, "slice_rows"), ("a", "conv"), ("b", "conv")]
+    assert dict(top.by_name[ENTRY_ROWS].attrs) == {"start": 0, "stop": 7}
+    assert [top.by_name[name].attrs["padding"] for name in "ab"] == [(1, 1, 0, 1)] * 2
+    assert top.by_name[top.output].shape == (1, 4, 5, 6)
+
+
+def test_skip_reads_fewer_rows_than_the_convolution_beside_it():
+    graph = chain(Op("a", "conv", ("x",), CONV), Op("b", "conv", ("a",), CONV), Op("y", "add", ("b", "a")))
+    band = band_graph(graph, "band", 4, 8)
+    assert band.by_name["y"].inputs == ("b", "y_rows1")
+    assert dict(band.by_name["y_rows1"].attrs) == {"start": 1, "stop": 5}
+
+
+def test_copies_that_nobody_needs_are_cut_off():
+    graph = chain(Op("up", "upsample", ("x",), {"scale": (3, 1)}), Op("y", "relu", ("up",)))
+    band = band_graph(graph, "band", 4, 8)
+    assert dict(band.by_name[ENTRY_ROWS].attrs) == {"start": 1, "stop": 3}
+    assert dict(band.by_name["up_band"].attrs) == {"start": 1, "stop": 5}
+
+
+def test_pooled_vector_needs_every_row_and_stays_as_it_is():
+    graph = chain(Op("a", "conv", ("x",), CONV), Op("mean", "global_avg_pool", ("a",), {"keepdims": True}), Op("y", "mul", ("a", "mean")))
+    assert needed_rows(graph, 4, 8)["a"] == Rows(0, 12)
+    band = band_graph(graph, "band", 4, 8)
+    assert dict(band.by_name["y_rows0"].attrs) == {"start": 4, "stop": 8}
+    assert band.by_name["y"].inputs == ("y_rows0", "mean")
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 13), (5, 5), (-1, 3)])
+def test_rows_that_are_not_there_are_refused(start, stop):
+    with pytest.raises(StretchError, match="operator `b` has 12 rows"):
+        needed_rows(two_convolutions(), start, stop)
+
+
+def test_band_within_the_padding_is_refused_naming_the_operator():
+    graph = chain(Op("y", "conv", ("x",), CONV | {"padding": (4, 1, 0, 1)}))
+    with pytest.raises(StretchError, match=r"rows 0 to 1 of `y` need rows of `y` that lie in its padding alone") as caught:
+        needed_rows(graph, 0, 1)
+    assert caught.value.hint == "choose higher bands"
+
+
+def test_branch_of_hidden_channels_has_their_filters_and_columns():
+    graph = inverted()
+    expand, middle, project = (op.name for op in graph.ops if op.kind == "conv")
+    first, second = (channel_part(graph, "part", Channels(*part), hidden=True) for part in ((0, 8), (8, 24)))
+    assert [first.graph.by_name[name].shape[1] for name in (expand, middle, project)] == [8, 8, 8]
+    assert [second.graph.by_name[name].shape[1] for name in (expand, middle, project)] == [16, 16, 8]
+    assert second.taken[expand] == Taken(Channels(8, 24), 24)
+    assert second.taken[project] == Taken(Channels(0, 8), 8, Channels(8, 24))
+    assert first.graph.macs + second.graph.macs == graph.macs
+
+
+def test_skip_bias_and_shift_belong_to_the_first_branch_alone():
+    net = Net(1, 8, 10, 10)
+    net.conv(24)
+    project = net.add("conv", kernel=(1, 1), stride=(1, 1), padding=(0,) * 4, dilation=(1, 1), groups=1, out_channels=8, bias=True)
+    norm = net.add("batch_norm", affine=True, eps=1e-5)
+    shift = net.add("shift")
+    factor = net.add("scale")
+    skip = net.add("add", "input", factor)
+    graph = net.graph("block")
+    first, second = (channel_part(graph, "part", Channels(*part), hidden=True) for part in ((0, 8), (8, 24)))
+    assert {project, norm, shift, factor, skip} <= {op.name for op in first.graph.ops}
+    assert not {shift, skip} & {op.name for op in second.graph.ops}
+    assert [part.graph.by_name[project].attrs["bias"] for part in (first, second)] == [True, False]
+    assert [part.taken[norm].zeros for part in (first, second)] == [(), ("bias", "running_mean")]
+    assert second.graph.output == factor
+
+
+def test_branch_of_output_channels_computes_all_that_its_filters_read():
+    graph = inverted()
+    part = channel_part(graph, "part", Channels(2, 5), hidden=False).graph
+    assert part.by_name[part.output].shape == (1, 3, 10, 10)
+    hidden = [op for op in graph.ops if op.kind == "conv"][:2]
+    assert all(part.by_name[op.name].shape == op.shape for op in hidden)
+    skip = next(op for op in part.ops if op.kind == "slice")
+    assert (skip.inputs, dict(skip.attrs)) == ((ENTRY_CHANNELS,) if ENTRY_CHANNELS in part.by_name else ("input",), {"start": 2, "stop": 5})
+
+
+def test_branch_that_computes_nothing_is_refused():
+    net = Net(1, 8, 10, 10)
+    net.add("concat", "input", net.conv(4))
+    with pytest.raises(StretchError, match="would compute nothing"):
+        channel_part(net.graph("dense"), "part", Channels(0, 8), hidden=False)
+
+
+@pytest.mark.parametrize(("part", "hidden"), [((0, 9), False), ((3, 3), False), ((20, 25), True)])
+def test_channels_that_are_not_there_are_refused(part, hidden):
+    with pytest.raises(StretchError, match=f"not channels {part[0]} to {part[1]}"):
+        channel_part(inverted(), "part", Channels(*part), hidden=hidden)
+
+
+def branches(*parts, align=1):
+    return tuple(BranchScale(name, 1, 8, align=align, channels=part) for name, part in zip(("cpu", "gpu", "dsp"), parts, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("made", "join", "reason"),
+    [
+        (branches((0, 12), (6, 24)), "partial_sums", "hidden channels 6 to 24 on gpu, where those from 12 on are due"),
+        (branches((0, 6), (12, 24)), "partial_sums", "hidden channels 12 to 24 on gpu, where those from 6 on are due"),
+        (branches((6, 12), (12, 24)), "partial_sums", "hidden channels 6 to 12 on cpu, where those from 0 on are due"),
+        (branches((0, 24), (24, 24)), "partial_sums", "hidden channels 24 to 24 on gpu"),
+        (branches((0, 6), (6, 18)), "partial_sums", "branches up to channel 18, `relu_6` has 24 channels"),
+        (branches((0, 6), (6, 30)), "partial_sums", "branches up to channel 30, `relu_6` has 24 channels"),
+        (branches((0, 4), (4, 24)), "partial_sums", "hidden channels 0 to 4 on cpu, which divide a group"),
+        (branches((0, 6), (6, 24), align=4), "partial_sums", "6 hidden channels on cpu, which computes 4 at a time"),
+        (branches((0, 6), None), "partial_sums", "its branch on gpu does not say which hidden channels it computes"),
+        (branches((0, 3), (3, 9)), "channels", "branches up to channel 9, `add_9` has 8 channels"),
+        (branches((0, 3), (3, 8)), "sum", "branches of some channels, which `sum` does not join"),
+    ],
+)
+def test_channels_that_do_not_divide_a_segment_are_refused_with_what_would_be_right(made, join, reason):
+    segment = cut_segment(inverted(groups=4), "s1", "input", "add_9")
+    with pytest.raises(StretchError, match=reason) as caught:
+        check_channels(segment, SegmentDesign("s1", segment.start, segment.end, made, join))
+    assert "s1" in caught.value.message
+    assert caught.value.hint
+
+
+def test_last_branch_takes_what_is_left_of_an_aligned_division():
+    segment = cut_segment(inverted(), "s1", "input", "add_9")
+    check_channels(segment, SegmentDesign("s1", segment.start, segment.end, branches((0, 16), (16, 24), align=16), "partial_sums"))
+
+
+def skipping():
+    """Two modules whose tensors skip over the end of the first."""
+    ops = [conv("a", "x"), conv("b", "x"), Op("ab", "add", ("a", "b")), conv("c", "ab"), conv("d", "b"), Op("cd", "concat", ("c", "d"))]
+    return OpGraph.build("net", [Op("x", "input", attrs={"shape": (1, 4, 6, 6)}), *ops, conv("end", "cd")], "end")
+
+
+def portions(ends):
+    return portion_graphs(skipping(), [f"s1.p{i}" for i in range(len(ends))], ends)
+
+
+def test_portion_computes_what_its_ends_need_and_nothing_before_it_does():
+    first, second, third = portions([("b",), ("ab", "d"), ("end",)])
+    assert [op.name for op in first.ops] == ["x", "b"]
+    assert [op.name for op in second.ops] == ["x", "b", "a", "ab", "d"]
+    assert [op.name for op in second.inputs] == ["x", "b"]
+    assert second.outputs == ("ab", "d")
+    assert [op.name for op in third.ops] == ["ab", "d", "c", "cd", "end"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        ([(), ("end",)], "`s1.p0` hands on no tensor, so it computes nothing"),
+        ([("x",), ("end",)], "`s1.p0` hands on `x`, which arrives at the segment"),
+        ([("b",), ("b", "end")], "`s1.p1` hands on `b`, which `s1.p0` computes before it"),
+        ([("b", "b"), ("end",)], "`s1.p0` hands on `b` twice"),
+        ([("end",), ("c",)], "`s1.p1` hands on `c`, which `s1.p0` computes before it"),
+        ([("b",), ("ab",)], "the segment's end `end` is computed by none"),
+        ([("ab",), ("end",)], "`s1.p1` reads `b`, which `s1.p0` computes and does not hand on"),
+        ([("a", "ab", "b"), ("end",)], "`s1.p0` hands on `a`, which no later branch reads"),
+    ],
+)
+def test_ends_that_divide_nothing_properly_are_refused_by_name(ends, message):
+    with pytest.raises(StretchError, match=re.escape(message)):
+        portions(ends)
+
+
+def test_end_that_the_segment_does_not_have_is_refused_with_the_closest():
+    with pytest.raises(UnknownNameError, match="`abb`"):
+        portions([("abb",), ("end",)])
+
+
+def placed(*branches, join="placed"):
+    segment = cut_segment(skipping(), "s1", "x", "end")
+    scales = tuple(BranchScale(p, segment.depth, segment.width, **more) for p, more in branches)
+    return BranchDesign("net", "test", (SegmentDesign("s1", "x", "end", scales, join),))
+
+
+@pytest.mark.parametrize(
+    ("design", "message"),
+    [
+        (placed(("cpu", {"ends": ("end",)})), "has one branch, and a segment divided along its graph has two or more"),
+        (placed(("cpu", {"ends": ("b",)}), ("gpu", {})), "`s1.gpu` does not say which tensors it hands on"),
+        (placed(("cpu", {"ends": ("b",)}), ("gpu", {"ends": ("end",)}), join="rows"), "which `rows` does not join"),
+        (placed(("cpu", {"ends": ("b",), "rows": (0, 3)}), ("gpu", {"ends": ("end",)})), "no entry, rows or paths"),
+        (placed(("cpu", {"ends": ("b",), "entry": "project"}), ("gpu", {"ends": ("end",)})), "no entry, rows or paths"),
+        (
+            placed(("cpu", {"ends": ("b",)}), ("cpu", {"ends": ("ab", "d")}), ("cpu[2]", {"ends": ("end",)})),
+            "has processors whose names cannot be told apart: cpu, cpu_2, cpu[2]",
+        ),
+    ],
+)
+def test_segment_whose_branches_are_not_all_portions_is_refused(design, message):
+    with pytest.raises(StretchError, match=re.escape(message)):
+        scaled_graph(skipping(), design)
+
+
+def test_design_file_names_processors_and_ends_alone():
+    branches = [BranchDraft("cpu", ends=("b",)), BranchDraft("gpu", ends=("end",))]
+    made = resolve_design(DesignDraft([SegmentDraft(branches, "s1", "x", "end")]), skipping(), "test", {"cpu": 8, "gpu": 4}, "cpu")
+    assert made.segments[0].join == "placed"
+    assert [branch.ends for branch in made.segments[0].branches] == [("b",), ("end",)]
+
+
+@given(st.lists(st.integers(0, 3), min_size=7, max_size=7))
+def test_any_division_that_hands_on_what_others_read_has_each_operator_once(numbers):
+    graph = skipping()
+    names = [op.name for op in graph.ops if op.kind != "input"]
+    # an operator is in no earlier portion than what it reads
+    of: dict[str, int] = {}
+    for name, number in zip(names, numbers, strict=True):
+        of[name] = max([number, *(of[i] for i in graph.by_name[name].inputs if i != "x")])
+    inside = [{name for name in names if of[name] == number} for number in sorted(set(of.values()))]
+    made = portion_graphs(graph, [f"p{i}" for i in range(len(inside))], portion_ends(graph, inside))
+    assert [{op.name for op in portion.ops if op.kind != "input"} for portion in made] == inside
+    assert sum(portion.macs for portion in made) == graph.macs
+    assert sum(portion.params for portion in made) == graph.params

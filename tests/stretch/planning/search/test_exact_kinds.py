@@ -1,0 +1,373 @@
+"""Bands, channels and paths in the search: every option costs what its timeline says, and brute force finds no better."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.errors import InfeasibleError
+from predictors.joins import join_of
+from predictors.predictor import LatencyPredictor
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.makespan import ideal_split_ms, single_ms, timeline
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.network.parts import clean_cuts, divide
+from stretch.planning.network.segments import cut_segment, split_segments
+from stretch.planning.search.banded import MAX_HALO, BandedSpace, with_exact_kinds, without_stretched
+from stretch.planning.search.channelled import ChannelWays
+from stretch.planning.search.exact import search_exact
+from stretch.planning.search.operator_split import operator_split
+from stretch.planning.search.pathed import path_ways
+from stretch.planning.search.rules import Rules
+from stretch.planning.search.seams import without_seams
+from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.splits import bands, coarse, finer, orders
+from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet
+from tests.predictors.specified import specified
+from tests.stretch.planning.design.test_paths import conv, joined
+from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space
+
+TINY = small_resnet(96, blocks=(1, 1), mids=(64, 64))
+GRAPH = small_resnet(64, blocks=(2, 2), mids=(32, 64))
+GATED = efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2)], 16, 64, 32, se=True, act="silu")
+
+
+@cache
+def mixed(name, device="mi9", processors=("cpu", "gpu"), stretched=True, **changes):
+    graph = {"tiny": TINY, "graph": GRAPH, "gated": GATED}[name]
+    space = make_space(graph, device, processors, **changes)
+    return graph, with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows")), space if stretched else without_stretched(space))
+
+
+def kinds(found):
+    return {"rows" if o.banded else "stretch" if o.branched else "whole" for o, _ in found.picks}
+
+
+@pytest.mark.representatives(7)
+@pytest.mark.parametrize("n_meet", [0, 1, 2])
+@pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
+def test_exact_search_over_all_kinds_equals_brute_force(device, n_meet):
+    graph, space = mixed("tiny", device, min_width=0.9, min_depth=1.0)
+    low, high = round(0.9 * graph.macs), round(1.9 * graph.macs)
+    expected, count = fastest_by_brute_force(space, low, high, n_meet)
+    assert count > 1000
+    found = search_exact(space, low, high, n_meet)
+    assert found.ms == pytest.approx(expected)
+    assert found.optimal
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
+def test_every_banded_option_is_one_that_the_timeline_knows(processors):
+    """Each option of a run, alone in a design of whole parts, costs the same on the timeline."""
+    graph, space = mixed("tiny", processors=processors, stretched=False)
+    host = space.holders.index(space.costs.host)
+    wholes = [options[0] for options in space.options]
+    seen = 0
+    for at, options in enumerate(space.options):
+        for ways in (o for o in options if o.banded):
+            for index in range(0, len(ways.macs), 5):
+                parts = [o.design(0, space.costs) for o in wholes[:at]]
+                parts += [ways.design(index, space.costs), *(o.design(0, space.costs) for o in wholes[at + ways.span :])]
+                row = timeline(graph, as_design(graph, parts), space.costs).segments[at]
+                assert row.ms == pytest.approx(ways.ms[host, index])
+                assert row.communication_ms <= ways.exchange_ms[host, index] + 1e-9
+                assert 0 <= row.halo_macs <= 2 * len(row.branches) * MAX_HALO * row.segment.graph.macs
+                seen += 1
+    assert seen >= 9
+
+
+def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_are_not_together():
+    graph, space = mixed("graph", stretched=False)
+    gpu = space.holders.index("gpu")
+    at, ways = next((i, o) for i, options in enumerate(space.options) for o in options if o.banded and i > 0)
+    wholes = [next(o for o in options if o.processors == ("gpu",)) for options in space.options]
+    parts = [o.design(0, space.costs) for o in wholes[:at]]
+    parts += [ways.design(0, space.costs), *(o.design(0, space.costs) for o in wholes[at + ways.span :])]
+    assert timeline(graph, as_design(graph, parts), space.costs).segments[at].ms == pytest.approx(ways.ms[gpu, 0])
+    assert ways.candidates[1][0].cut_ms > 0
+
+
+@pytest.mark.parametrize(("divided", "merged"), [(False, False), (False, True), (True, False)])
+def test_bands_meet_only_where_they_may(divided, merged):
+    space = make_space(GRAPH)
+    banded = BandedSpace(GRAPH, space, divided=divided, merged=merged)
+    ends = {stage.end for stage in space.segments}
+    runs = [banded.parts[a : b + 1] for a, b in banded.runs]
+    assert divided or all(part.end in ends for run in runs for part in run)
+    assert merged or all(sum(part.end in ends for part in run) <= 1 for run in runs)
+
+
+def test_network_with_nothing_to_split_is_refused_with_the_operator_that_mixes_rows():
+    net = Net(1, 3, 16, 16)
+    net.add("global_avg_pool", keepdims=False)
+    net.add("linear", out_features=10, bias=True)
+    graph = net.graph("pooled")
+    with pytest.raises(InfeasibleError, match="`pooled` has no segment that can be split by rows: `global_avg_pool_1`"):
+        with_exact_kinds(graph, PlanConfig(kinds=("rows",)), make_space(graph))
+
+
+def inception():
+    """Two blocks of parallel paths that meet side by side, and one whose paths are added."""
+    net = Net(1, 3, 96, 96)
+    net.conv(32, 3, 2)
+    for _ in range(2):
+        start = net.last
+        ends = [net.conv(64, 3, source=net.conv(48, 1, source=start)), net.conv(64, 5, source=net.conv(32, 1, source=start))]
+        net.add("concat", *ends, net.conv(32, 1, source=start))
+    start = net.last
+    net.add("add", net.conv(64, 3, source=start), net.conv(64, 5, source=start))
+    net.conv(64, 3, 2)
+    net.head(10)
+    return net.graph("inception")
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
+def test_own_paths_are_searched_beside_bands_and_copies(processors):
+    graph = inception()
+    space = make_space(graph, processors=processors, min_width=0.9)
+    every = with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows", "graph")), space)
+    alone = with_exact_kinds(graph, PlanConfig(kinds=("graph",)), without_stretched(space))
+    assert any(o.join == "paths" for options in alone.options for o in options)
+    assert not any(o.banded for options in alone.options for o in options)
+    low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
+    times = []
+    for some in (every, alone):
+        found = search_exact(some, low, high, 1)
+        run = timeline(graph, as_design(graph, found.segments(some.costs)), some.costs)
+        assert run.makespan_ms == pytest.approx(found.ms)
+        assert run.macs - run.repeated_macs == found.macs
+        assert run.params == found.params
+        times.append(found.ms)
+    assert times[0] <= times[1] + 1e-9
+
+
+EVERY = ("stretch", "rows", "channels", "graph")
+
+
+def small_network():
+    """One of each: an inverted residual, paths, and linear layers."""
+    net = Net(1, 16, 8, 8)
+    net.conv(512, act="relu6")
+    net.conv(512, 3, groups=512, act="relu6")
+    net.add("add", "input", net.conv(16, act=None))
+    start = net.last
+    net.add("concat", net.conv(128, 3, source=start), net.conv(128, 3, source=start))
+    net.add("flatten")
+    net.add("linear", out_features=256, bias=True)
+    net.add("relu")
+    net.add("linear", out_features=10, bias=True)
+    return net.graph("small")
+
+
+def space_of(graph, device="mi9", processors=("cpu", "gpu"), kinds=EVERY):
+    space = make_space(graph, device, processors, min_width=0.9, min_depth=1.0)
+    return with_exact_kinds(graph, PlanConfig(kinds=kinds), space if "stretch" in kinds else without_stretched(space))
+
+
+def channelled(options):
+    return [o for o in options if join_of(o.join).channels]
+
+
+@pytest.mark.parametrize(("device", "n_meet"), [("mi9", 0), ("mi9", 2), ("host", 1)])
+def test_exact_search_over_channels_and_all_kinds_equals_brute_force(device, n_meet):
+    graph = small_network()
+    space = space_of(graph, device)
+    found = {o.join for options in space.options for o in options}
+    assert {"channels", "partial_sums", "rows", "paths", "project"} <= found
+    # few enough to follow all of their sequences
+    space.options = [[thinned(o) for o in options] for options in space.options]
+    low, high = round(0.9 * graph.macs), round(1.9 * graph.macs)
+    expected, count = fastest_by_brute_force(space, low, high, n_meet)
+    assert count > 500
+    answer = search_exact(space, low, high, n_meet)
+    assert answer.ms == pytest.approx(expected)
+    assert answer.optimal
+
+
+def thinned(ways):
+    """Of the ways with one sequence of processors, the fastest from the first holder and the slowest."""
+    allowed = ways.allowed.copy()
+    order = ways.ms[0].argsort(kind="stable")
+    allowed[:, order[1:-1]] = False
+    return replace(ways, allowed=allowed)
+
+
+def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
+    """A residual block ends with a ReLU, which needs the whole sum."""
+    net = Net(1, 64, 14, 14)
+    for _ in range(2):
+        start = net.last
+        net.conv(512, 3)
+        net.add("add", start, net.conv(64, 3, act=None))
+        net.add("relu")
+    net.head(10)
+    graph = net.graph("basic")
+    space = space_of(graph, kinds=("channels",))
+    sums = [ways for options in space.options for ways in channelled(options) if ways.join == "partial_sums" and ways.tail]
+    assert sums
+    for ways in sums:
+        assert graph.by_name[ways.segment.end].kind == "add"
+        assert [op.kind for op in ways.tail.graph.ops] == ["input", "relu"]
+    found = search_exact(space, graph.macs, graph.macs, 1)
+    segments = found.segments(space.costs)
+    assert len(segments) > len(found.picks)
+    run = timeline(graph, as_design(graph, segments), space.costs)
+    assert run.makespan_ms == pytest.approx(found.ms)
+    assert run.macs - run.repeated_macs == graph.macs
+    gone = space_of(graph, processors=("gpu", "dsp"), kinds=("graph", "rows", "channels"))
+    assert not any(ways.tail for options in gone.options for ways in options)
+
+
+def test_squeeze_and_excitation_keeps_a_block_in_one_piece():
+    space = make_space(GATED)
+    ways = ChannelWays(GATED, space)
+    parts = BandedSpace(GATED, space).parts
+    gated = [part for part in parts if any(op.kind == "sigmoid" and op.shape[2:] == (1, 1) for op in part.graph.ops)]
+    assert gated
+    assert not any(each.join == "partial_sums" for part in gated for each in ways.of(part, [100.0, 100.0]))
+
+
+def test_network_with_nothing_to_divide_is_refused():
+    net = Net(1, 3, 16, 16)
+    net.add("max_pool", kernel=(2, 2), stride=(2, 2), padding=(0, 0, 0, 0), ceil_mode=False)
+    net.add("softmax")
+    graph = net.graph("pooled")
+    with pytest.raises(InfeasibleError, match="`pooled` has no segment whose division by channels might pay"):
+        with_exact_kinds(graph, PlanConfig(kinds=("channels",)), make_space(graph))
+
+
+def setup(device, processors=()):
+    profile = specified(device)
+    config = PlanConfig(processors=processors).checked(profile)
+    return config.processors, Costs(LatencyPredictor(profile), config.precision)
+
+
+def split(graph, device, processors=()):
+    processors, costs = setup(device, processors)
+    return operator_split(graph, split_segments(graph), costs, processors), processors, costs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["host", "mi9", "pixel6"])
+def test_time_lies_between_the_ideal_and_never_splitting(device):
+    graph = resnet50()
+    found, processors, costs = split(graph, device)
+    assert ideal_split_ms(graph, processors, costs.predictor, costs.precision) < found.ms
+    assert found.ms <= min(single_ms(graph, p, costs.precision[p], costs) for p in processors) + 1e-9
+
+
+@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
+def test_design_is_exact_and_takes_the_time_that_is_stated(processors):
+    graph = small_resnet(64)
+    found, _, costs = split(graph, "mi9", processors)
+    run = timeline(graph, found.design, costs)
+    assert run.makespan_ms == pytest.approx(found.ms)
+    assert run.macs - run.halo_macs == graph.macs
+    assert run.params == graph.params
+    assert {part.join for part in found.design.segments} <= {"none", "rows"}
+
+
+@given(st.integers(2, 120), st.integers(2, 4))
+def test_places_divide_the_rows_into_bands_that_follow_each_other(rows, count):
+    for split in coarse(rows, count) if rows >= count else []:
+        found = bands(rows, split)
+        assert (found[0][0], found[-1][1]) == (0, rows)
+        assert all(a < b for a, b in found)
+        assert [b for _, b in found[:-1]] == [a for a, _ in found[1:]]
+
+
+@given(st.integers(18, 120), st.lists(st.tuples(st.floats(0, 2), st.floats(0.05, 1)), min_size=2, max_size=3))
+def test_best_place_is_found_where_times_are_straight_lines(rows, lines):
+    """Each band takes a fixed time and so much for each row."""
+    count = len(lines)
+
+    def slowest(split):
+        return max(fixed + slope * (b - a) for (fixed, slope), (a, b) in zip(lines, bands(rows, split), strict=True))
+
+    tried = coarse(rows, count)
+    times = np.array(
+        [[fixed + slope * (b - a) for (a, b) in [bands(rows, split)[i]]] for i, (fixed, slope) in enumerate(lines) for split in tried]
+    )
+    more = finer(rows, count, tried, [times.reshape(count, len(tried))])
+    assert not set(more) & set(tried)
+    least = min(b - a for split in tried for a, b in bands(rows, split))
+    first, last = min(split[0] for split in tried), max(split[-1] for split in tried)
+    every = combinations(range(first, last + 1), count - 1)
+    best = min(slowest(split) for split in every if min(b - a for a, b in bands(rows, split)) >= least)
+    assert min(map(slowest, [*tried, *more])) <= best + 1e-9
+
+
+def test_each_of_three_processors_may_lie_in_the_middle():
+    assert orders(("cpu", "gpu")) == [("cpu", "gpu")]
+    three = orders(("cpu", "gpu", "dsp"))
+    assert {order[1] for order in three} == {"cpu", "gpu", "dsp"}
+    assert len(three) == 3
+
+
+SEAMS_GRAPH = small_resnet()
+COSTS = make_space(SEAMS_GRAPH).costs
+STAGES = split_segments(SEAMS_GRAPH)
+CLEAN = clean_cuts(SEAMS_GRAPH, [COSTS.predictor.kernels(SEAMS_GRAPH, p) for p in ("cpu", "gpu")])
+PARTS = [part for stage in STAGES for part in divide(SEAMS_GRAPH, stage, CLEAN)]
+
+
+def on(processors):
+    return [
+        SegmentDesign(part.name, part.start, part.end, (BranchScale(p, part.depth, part.width, align=8),))
+        for part, p in zip(PARTS, processors, strict=True)
+    ]
+
+
+def test_parts_of_a_stage_on_one_processor_are_the_stage_again():
+    joined = without_seams(SEAMS_GRAPH, STAGES, on(["gpu"] * len(PARTS)))
+    assert [(each.name, each.start, each.end) for each in joined] == [(stage.name, stage.start, stage.end) for stage in STAGES]
+    assert [each.branches[0].depth for each in joined] == [stage.depth for stage in STAGES]
+
+
+@pytest.mark.parametrize("where", range(1, len(PARTS)))
+def test_processors_change_where_they_did_and_the_time_is_the_same(where):
+    parts = on(["cpu"] * where + ["gpu"] * (len(PARTS) - where))
+    joined = without_seams(SEAMS_GRAPH, STAGES, parts)
+    assert len(joined) <= len(STAGES) + 1
+    assert len({each.name for each in joined}) == len(joined)
+    changed = next(each.start for each in joined if each.branches[0].processor == "gpu")
+    assert changed == PARTS[where].start
+    before, after = (timeline(SEAMS_GRAPH, as_design(SEAMS_GRAPH, some), COSTS) for some in (parts, joined))
+    assert after.makespan_ms == pytest.approx(before.makespan_ms)
+
+
+def test_bands_keep_their_seams():
+    parts = on(["cpu"] * len(PARTS))
+    s1 = next(i for i, part in enumerate(PARTS) if part.name == "s1_2")
+    branches = (BranchScale("cpu", 1, 128, align=8, rows=(0, 16)), BranchScale("gpu", 1, 128, align=4, rows=(16, 32)))
+    parts[s1] = SegmentDesign("s1_2", PARTS[s1].start, PARTS[s1].end, branches, "rows")
+    names = [each.name for each in without_seams(SEAMS_GRAPH, STAGES, parts)]
+    assert names == ["stem", "s1_1", "s1_2", "s1_3", "s2", "head"]
+
+
+@pytest.mark.parametrize(("kind", "count"), [("concat", 4), ("add", 3)])
+def test_every_way_along_paths_takes_what_the_timeline_says(kind, count):
+    processors, device = ("cpu", "gpu", "dsp"), specified("mi9")
+    ops = [conv(f"p{i}_{j}", f"p{i}_{j - 1}" if j else "x", 16) for i in range(count) for j in range(i + 1)]
+    graph = joined([f"p{i}_{i}" for i in range(count)], kind, *ops)
+    segment = cut_segment(graph, "s1", "x", "end")
+    config = PlanConfig(processors=processors).checked(device)
+    space = DesignSpace([segment], processors, Costs(LatencyPredictor(device), config.precision), Rules.of(config))
+    every_way = path_ways(space, segment)
+    assert {ways.processors for ways in every_way} == {order for n in (2, 3) for order in permutations(processors, n)}
+    for ways in every_way:
+        pairs = count - 1 if len(ways.processors) == 2 else (count - 1) * (count - 2) // 2
+        assert len(ways.macs) == pairs
+        for index in range(pairs):
+            run = timeline(graph, BranchDesign("net", "mi9", (ways.design(index, space.costs),)), space.costs)
+            # the input is on the host
+            assert run.segments[0].ms == pytest.approx(ways.ms[space.holders.index(space.costs.host)][index])
+            assert (run.macs, run.params) == (graph.macs, graph.params)
+            assert ways.slowest_ms[index] == pytest.approx(max(b.ms + b.contention_ms for b in run.segments[0].branches))

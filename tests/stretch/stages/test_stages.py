@@ -1,0 +1,148 @@
+"""What each stage says, asks for and refuses: designs, networks, code, explanations, predictions, refinement."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from predictors.devices import load_device
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from scheduler.bundle.load import load_bundle
+from stretch.stages.design import decide_design
+from stretch.stages.explain import explain_on
+from stretch.stages.predict import predict_latency
+from tests.predictors.networks import small_resnet
+from tests.predictors.specified import specified
+from tests.scheduler.bundles import two_branches
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from msgspec.structs import replace as replace_struct  # noqa: E402
+from torch import nn  # noqa: E402
+
+from scheduler.bundle.agreement import Agreement  # noqa: E402
+from stretch.planning.config import PlanConfig  # noqa: E402
+from stretch.stages import refine as module  # noqa: E402
+from stretch.stages.emit import emit  # noqa: E402
+from stretch.stages.network import check_numbers, read_graph  # noqa: E402
+from stretch.stages.together import pair_of  # noqa: E402
+
+MI9, GRAPH = specified("mi9"), small_resnet()
+
+
+def test_file_that_is_no_design_is_refused(tmp_path):
+    (tmp_path / "no.toml").write_text("x = [")
+    with pytest.raises(StretchError, match=r"no\.toml"):
+        decide_design(GRAPH, MI9, design=tmp_path / "no.toml")
+
+
+def test_model_becomes_a_package_of_one_class(tmp_path):
+    answer = emit("tiny_mobilenet", tmp_path / "net", (1, 3, 64, 64), weights="none")
+    assert not answer.branched
+    assert "torch.randn(1, 3, 64, 64)" in (tmp_path / "net" / "example.py").read_text()
+
+
+def test_options_of_a_model_are_none_of_a_bundle(tiny_bundle, tmp_path):
+    with pytest.raises(UsageError, match="has its own input and weights"):
+        emit(str(tiny_bundle), tmp_path / "net", (1, 3, 64, 64))
+
+
+PIXEL6 = load_device("pixel6")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return load_bundle(two_branches(tmp_path_factory.mktemp("explain") / "b"))
+
+
+def silent(name):
+    """A step that nobody watches."""
+
+
+def with_precision(bundle, **changes):
+    """The bundle, which states other things of its subgraphs on the gpu."""
+    entries = [msgspec.structs.replace(e, **changes) if e.processor == "gpu" else e for e in bundle.manifest.subgraphs]
+    return replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, subgraphs=entries))
+
+
+def test_subgraph_with_another_reason_than_its_processors_first_adds_it(bundle):
+    mixed = list(with_precision(bundle, planned_precision="fp16").manifest.subgraphs)
+    first, *_, last = (i for i, entry in enumerate(mixed) if entry.processor == "gpu")
+    mixed[first] = msgspec.structs.replace(mixed[first], planned_precision="fp32")
+    one = replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, subgraphs=mixed))
+    reason = explain_on(one, PIXEL6, silent, []).processors["gpu"].reason
+    assert reason.count(f"; {mixed[last].name}: ") == 1
+    assert reason.count("planned was fp16") == 1
+
+
+def test_network_that_cannot_be_traced_is_read_for_a_prediction_with_the_reason(tmp_path):
+    (tmp_path / "tokens.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    input_shape = (1, 3, 8, 8)\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.patch, self.norm = torch.nn.Conv2d(3, 6, 2, 2), torch.nn.LayerNorm(6)\n"
+        "    def forward(self, x):\n"
+        "        return self.norm(self.patch(x).flatten(2).transpose(1, 2)).mean(1)\n"
+    )
+    read = read_graph(f"{tmp_path}/tokens.py:Net", trust_code=True)
+    assert "cannot capture node" in read.refusal
+    assert read.graph.macs == 16 * 6 * 12
+    assert read_graph("tiny_resnet").refusal is None
+
+
+def test_ncnn_network_is_read_for_a_prediction(tmp_path):
+    path = tmp_path / "net.param"
+    path.write_text("7767517\n2 2\nInput x 0 1 x 0=8 1=8 2=3\nConvolution c 1 1 x y 0=4 1=1 5=1 6=12\n")
+    read = read_graph(str(path))
+    assert (read.graph.macs, read.refusal) == (64 * 12, None)
+
+
+def test_weights_that_are_no_numbers_are_refused_by_name_and_infinite_masks_are_not():
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    net.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    check_numbers(net, "net")
+    with torch.no_grad():
+        net[0].weight[1, 2] = torch.inf
+    with pytest.raises(StretchError, match=r"the weight `0.weight` of `net` has 1 of 12 numbers that are not finite"):
+        check_numbers(net, "net")
+    net[0].reset_parameters()
+    net[1].running_mean[0] = torch.nan
+    with pytest.raises(StretchError, match=r"`1.running_mean` of `net` has 1 of 4"):
+        check_numbers(net, "net")
+
+
+PREDICT_MI9, PREDICT_GRAPH = load_device("mi9"), small_resnet()
+
+
+@pytest.mark.parametrize(("processor", "precision", "error"), [("gpuu", None, UnknownNameError), ("dsp", "fp64", UsageError)])
+def test_processor_or_precision_that_the_device_lacks_is_refused(processor, precision, error):
+    with pytest.raises(error):
+        predict_latency("small", PREDICT_GRAPH, PREDICT_MI9, [processor], precision, warnings=[])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "worse"),
+    [
+        ((0.5, 0.2), (0.4, 0.1), True),
+        ((0.5, 0.1), (0.5, 0.2), True),
+        ((0.5, 0.2), (0.5, 0.1), False),
+        ((0.5, 0.1), (0.6, 0.2), False),
+        ((None, 0.1), (None, 0.2), True),
+        ((None, 0.2), (None, 0.1), False),
+    ],
+)
+def test_classes_decide_and_errors_where_they_are_as_many_or_none(before, after, worse):
+    plain = Agreement(value=None, low=None, high=None, top5_overlap=None, error=0.0, images=8)
+    one, other = (replace_struct(plain, value=value, error=error) for value, error in (before, after))
+    assert module._worse(other, one) == worse
+
+
+REQUEST = PlanConfig(processors=("cpu", "gpu"), alpha=5, beta=5)
+
+
+def test_network_that_there_is_not_is_refused():
+    with pytest.raises(UnknownNameError):
+        pair_of(("tiny_resnet", "tiny_resnut"), specified("pixel6"), REQUEST)

@@ -1,0 +1,394 @@
+"""Bands, channels, portions and parts of convolutions compute what the original does."""
+
+import copy
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.effort import examples
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from hypothesis import assume, event, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
+
+from predictors.errors import StretchError, UnknownNameError  # noqa: E402
+from predictors.graph import OpGraph  # noqa: E402
+from predictors.predictor import LatencyPredictor  # noqa: E402
+from predictors.rewrites import rewritten  # noqa: E402
+from predictors.rewrites.grouped import PART  # noqa: E402
+from scheduler.bundle.load import load_bundle  # noqa: E402
+from scheduler.checks.verify import verify_bundle  # noqa: E402
+from scheduler.placement.priority import choose_processors  # noqa: E402
+from scheduler.runtime.session import Session  # noqa: E402
+from scheduler.simulate.predicted import predicted_trace  # noqa: E402
+from stretch.capture import capture  # noqa: E402
+from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
+from stretch.export.facts import bundle_facts  # noqa: E402
+from stretch.export.precision import export_precision  # noqa: E402
+from stretch.export.tflite.bundle import export_tflite  # noqa: E402
+from stretch.planning.config import PlanConfig  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.design.scale import scaled_graph  # noqa: E402
+from stretch.planning.network.segments import cut_segment, split_segments  # noqa: E402
+from stretch.planning.plan import plan  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from stretch.transform.calibrate import calibrate  # noqa: E402
+from stretch.transform.model import Branch  # noqa: E402
+from stretch.transform.parts import weights_in_parts, weights_of_wholes  # noqa: E402
+from tests.predictors.specified import specified  # noqa: E402
+from tests.stretch.band_networks import banded, networks  # noqa: E402
+from tests.stretch.channel_networks import divided, small, small_in_channels, small_segments  # noqa: E402
+from tests.stretch.channel_networks import networks as networks_in_channels  # noqa: E402
+from tests.stretch.designs import whole  # noqa: E402
+from tests.stretch.portion_networks import WIDTH, Skipping, random_placements, skipping_networks  # noqa: E402
+
+
+def image(found):
+    return torch.randn(found.graph.input.shape, generator=torch.Generator().manual_seed(1))
+
+
+def same(got, want):
+    return np.abs(got - want).max() <= 1e-6 * np.abs(want).max()
+
+
+@pytest.mark.slow
+@given(data=st.data())
+def test_bands_built_and_captured_are_the_scaled_graph_and_the_original(data):
+    found = data.draw(networks())
+    design = data.draw(banded(found.graph))
+    model, x = build(found, design), image(found)
+    assert capture(model, found.graph.input.shape, found.graph.name).graph == scaled_graph(found.graph, design)
+    with torch.inference_mode():
+        assert same(model(x).numpy(), found.module(x).numpy())
+
+
+def test_bands_behind_a_wider_trunk_read_all_of_it(captured):
+    """A segment that joins by `concat` changes how many channels arrive."""
+    found = captured("tiny_mobilenet")
+    segments = split_segments(found.graph)
+    at = next(i for i, s in enumerate(segments) if s.branchable and i + 1 < len(segments) and segments[i + 1].dense_input)
+    before, after = segments[at], segments[at + 1]
+    rows = after.graph.by_name[after.end].shape[2]
+    bands = tuple(BranchScale(p, after.depth, after.width, rows=r) for p, r in (("cpu", (0, rows // 2)), ("gpu", (rows // 2, rows))))
+    two = tuple(BranchScale(p, before.depth, before.width) for p in ("cpu", "gpu"))
+
+    def design(second):
+        first = SegmentDesign(before.name, before.start, before.end, two, "concat")
+        parts = [first if s is before else second if s is after else whole(s) for s in segments]
+        return BranchDesign(found.graph.name, "test", tuple(parts))
+
+    x = image(found)
+    with torch.inference_mode():
+        got = build(found, design(SegmentDesign(after.name, after.start, after.end, bands, "rows")))(x)
+        want = build(found, design(whole(after)))(x)
+    assert same(got.numpy(), want.numpy())
+
+
+FACTS = BundleFacts("pixel6", False, "random")
+SHAPE = (1, WIDTH, 6, 5)
+
+
+def drawn(data):
+    """A network with at least two operators, and a placement."""
+    network = data.draw(skipping_networks())
+    found = capture(network, SHAPE, "net")
+    assume(len(found.graph.ops) > 2)
+    return network, found, data.draw(random_placements(found.graph))
+
+
+def image_of(shape=SHAPE):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.slow
+@given(data=st.data())
+def test_portions_built_and_captured_are_the_scaled_graph_and_the_original(data):
+    network, found, design = drawn(data)
+    model = build(found, design)
+    graph = scaled_graph(found.graph, design)
+    assert capture(model, SHAPE, "net").graph == model.graph == graph
+    assert OpGraph.from_json(graph.to_json()) == graph
+    assert (graph.macs, graph.params) == (found.graph.macs, found.graph.params)
+    with torch.inference_mode():
+        assert torch.equal(model(image_of()), network(image_of()))
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(8))
+@given(data=st.data())
+def test_portions_exported_and_run_by_the_scheduler_give_the_original(tmp_path_factory, data):
+    network, found, design = drawn(data)
+    model = build(found, design)
+    folder = tmp_path_factory.mktemp("portions") / "bundle"
+    export_bundle(folder, found, model, None, FACTS, "0.1.0", controls=False)
+    with torch.inference_mode():
+        want = network(image_of()).numpy()
+    with Session(load_bundle(folder)) as session:
+        largest = max(float(np.abs(tensor).max()) for tensor in session.tensors(image_of().numpy()).values())
+        for got in (session(image_of().numpy()), session.submit(image_of().numpy()).result()):
+            assert np.abs(got - want).max() <= 1e-6 * largest
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """Modules whose tensors skip over their ends, planned and written as a bundle."""
+    torch.manual_seed(0)
+    width, count = 128, 3
+    layers, reads = [], []
+    for i in range(count):
+        first, second, third = (nn.Conv2d(width, width, 3, padding=1) for _ in range(3))
+        layers.append([first, nn.Sequential(second, third)])
+        reads.append([i, max(0, i - 1)])
+    network = Skipping(layers, reads, [True] * count).eval()
+    device = specified("mi9")
+    found = capture(network, (1, width, 28, 28), "net")
+    result = plan(found.graph, device, PlanConfig(processors=("cpu", "gpu"), kinds=("graph",)))
+    folder = tmp_path_factory.mktemp("planned") / "bundle"
+    export_bundle(folder, found, build(found, result.design), None, bundle_facts(result, device, "random", ""), "0.1.0")
+    return result, device, load_bundle(folder), network, found
+
+
+def test_state_machine_ends_when_the_plan_says(planned):
+    result, device, bundle, _, _ = planned
+    assert any(part.join == "placed" for part in result.design.segments)
+    trace = predicted_trace(bundle.manifest, device)
+    assert trace.makespan_ms == pytest.approx(result.run.makespan_ms, rel=1e-6)
+    starts = {span.name: span.start_ns / 1e6 for span in trace.spans if span.kind == "subgraph"}
+    for row in result.run.segments:
+        for name, branch in zip(row.design.names, row.branches, strict=True):
+            if branch.ms:
+                assert starts[f"{row.design.name}.{name}"] == pytest.approx(row.start_ms + branch.start_ms + branch.in_ms, abs=1e-5)
+
+
+@pytest.mark.parametrize("priority", ["latency", "energy"])
+def test_priority_places_many_portions_without_trying_all_ways(planned, priority):
+    _, _, bundle, _, _ = planned
+    manifest = bundle.manifest
+    if priority == "energy" and any(way.mj is None for entry in manifest.subgraphs for way in entry.alternatives.values()):
+        pytest.skip("the profile states no power")
+    chosen = choose_processors(manifest, priority=priority)
+    for before, after in zip(manifest.subgraphs, chosen.subgraphs, strict=True):
+        if priority == "latency":
+            assert after.processor == before.processor
+        else:
+            assert after.alternatives[after.processor].mj == min(way.mj for way in after.alternatives.values())
+
+
+def test_calibration_leaves_portions_as_they_are(planned):
+    result, _, _, _, found = planned
+    model = build(found, result.design)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    images = [torch.randn(8, *found.graph.input.shape[1:]) for _ in range(2)]
+    assert calibrate(model, found, images) == []
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def exported(found, design, folder):
+    export_bundle(folder, found, build(found, design), None, FACTS, "0.1.0", controls=False)
+    return load_bundle(folder)
+
+
+@pytest.fixture(scope="module")
+def skipping(tmp_path_factory):
+    """A network that skips over its nodes, whole and in portions, in float and in int8."""
+    torch.manual_seed(1)
+
+    def layer():
+        return nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU())
+
+    network = Skipping([[layer(), layer()] for _ in range(3)], [[0, 0], [1, 0], [2, 1]], [True] * 3).eval()
+    found = capture(network, SHAPE, "net")
+    segment = cut_segment(found.graph, "s1", found.graph.input.name, found.graph.output)
+    adds = [op.name for op in segment.graph.ops if op.kind == "add"]
+    firsts = [op.inputs for op in segment.graph.ops if op.kind == "add"]
+    relus = [segment.graph.consumers[name][0] for name in adds]
+    ends = [("cpu", (firsts[0][0],)), ("gpu", (relus[0], firsts[1][1])), ("cpu", (relus[1],)), ("gpu", (segment.end,))]
+    scales = tuple(BranchScale(name, segment.depth, segment.width, ends=own) for name, own in ends)
+    parted = BranchDesign("net", "test", (SegmentDesign("s1", segment.start, segment.end, scales, "placed"),))
+    folder = tmp_path_factory.mktemp("skipping")
+    images = [np.random.default_rng(i).standard_normal(SHAPE).astype(np.float32) for i in range(16)]
+    made = {}
+    for name, design in (("whole", BranchDesign("net", "test", (whole(segment),))), ("portions", parted)):
+        bundle = exported(found, design, folder / name)
+        export_precision(bundle, folder / f"{name}_int8", {s.processor: "int8" for s in bundle.manifest.subgraphs}, images, "random")
+        made[name] = load_bundle(folder / f"{name}_int8")
+    return made, images, folder
+
+
+def test_portions_in_half_precision_are_near_the_floats(skipping):
+    _, images, folder = skipping
+    bundle = load_bundle(folder / "portions")
+    made = export_precision(bundle, folder / "portions_fp16", {"gpu": "fp16"}, images, "random")
+    assert {sub.processor for sub in made.manifest.subgraphs if sub.precision == "fp16"} == {"gpu"}
+    assert all(each.cosine > 0.9999 for each in made.losses.values())
+
+
+def test_portions_have_signatures_of_several_tensors_in_a_tflite_file(skipping):
+    pytest.importorskip("ai_edge_litert")
+    made, images, folder = skipping
+    for name in ("portions", "portions_int8"):
+        done = export_tflite(load_bundle(folder / name), folder / f"{name}_tflite", images[:4], "random")
+        assert done.manifest.tflite
+        assert verify_bundle(folder / f"{name}_tflite").problems == ()
+    assert made
+
+
+@pytest.mark.slow
+@given(data=st.data())
+def test_channels_built_and_captured_are_the_scaled_graph_and_the_original(data):
+    found = data.draw(networks_in_channels())
+    design = data.draw(divided(found.graph))
+    for part in design.segments:
+        event(part.join)
+    model, x = build(found, design), image(found)
+    assert capture(model, found.graph.input.shape, found.graph.name).graph == scaled_graph(found.graph, design)
+    with torch.inference_mode():
+        got, want = model(x).numpy(), found.module(x).numpy()
+    assert np.abs(got - want).max() <= 2e-6 * np.abs(want).max()
+
+
+def test_weights_of_divided_segments_count_once_and_are_seen_by_every_branch():
+    found = small()
+    design = small_in_channels(found.graph)
+    model = build(found, design)
+    assert {part.join for part in design.segments} == {"none", "channels", "partial_sums"}
+    assert sum(p.numel() for p in model.parameters()) == found.graph.params
+    moved = copy.deepcopy(model).double().float()
+    x = image(found)
+    with torch.inference_mode():
+        before = model(x)
+    for each in (model, moved):
+        with torch.no_grad():
+            for weight in each.parameters():
+                weight.mul_(1.1)
+            want = x
+            for part in design.segments:
+                want = each.segment(part.name).owner(want)
+            torch.testing.assert_close(each(x), want, rtol=1e-4, atol=1e-5)
+            assert not torch.allclose(before, want, rtol=1e-2)
+
+
+def test_gradients_in_evaluation_mode_are_the_originals():
+    """Statistics are often frozen when a network is tuned; parts of weights would have no gradients."""
+    found = small()
+    model, x = build(found, small_in_channels(found.graph)), image(found)
+    original = copy.deepcopy(found.module).eval()
+    for module in (original, model):
+        module(x).square().sum().backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+    mine, theirs = (sum(float(w.grad.double().square().sum()) for w in m.parameters()) for m in (model, original))
+    assert mine == pytest.approx(theirs, rel=1e-4)
+
+
+def test_calibration_fits_channels_as_one_piece_behind_stretched_segments():
+    found = small()
+    design = small_in_channels(found.graph)
+    first = design.segments[2]
+    cut = next(s for s in small_segments(found.graph) if s.name == first.name)
+    branches = tuple(BranchScale(p, cut.depth, cut.width) for p in ("cpu", "gpu"))
+    parts = (*design.segments[:2], replace(first, branches=branches, join="sum"), *design.segments[3:])
+    design = replace(design, segments=parts)
+    model, before = build(found, design), build(found, design)
+    for scaled in (model, before):
+        with torch.no_grad():
+            for weight in scaled.branch(first.name, "gpu").parameters():
+                weight.mul_(0.7)
+    batches = [torch.randn(8, *found.graph.input.shape[1:], generator=torch.Generator().manual_seed(i)) for i in range(8)]
+    assert [error.segment for error in calibrate(model, found, batches)] == [first.name]
+    x = torch.cat(batches)
+    with torch.inference_mode():
+        want = found.module(x)
+        assert (model(x) - want).square().mean() < (before(x) - want).square().mean()
+
+
+NAME = "grouped_conv=parts"
+
+
+class ResNeXt(nn.Module):
+    """Two blocks of ResNeXt in small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+        self.blocks = nn.ModuleList(self._block() for _ in range(2))
+        self.head = nn.Linear(16, 5)
+
+    @staticmethod
+    def _block() -> nn.Sequential:
+        first = [nn.Conv2d(16, 32, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU()]
+        grouped = [nn.Conv2d(32, 32, 3, 1, 1, groups=8, bias=False), nn.BatchNorm2d(32), nn.ReLU()]
+        return nn.Sequential(*first, *grouped, nn.Conv2d(32, 16, 1, bias=False), nn.BatchNorm2d(16))
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = torch.relu(x + block(x))
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.fixture(scope="module", params=["resnext", "tiny_regnet"])
+def network(request, captured):
+    return capture(ResNeXt().eval(), (1, 3, 32, 32), "resnext") if request.param == "resnext" else captured("tiny_regnet")
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(st.integers(2, 9), st.integers(2, 4), st.integers(1, 3), st.sampled_from([1, 2, 3]), st.integers(1, 2), st.booleans(), st.booleans())
+def test_parts_compute_the_convolution(groups, reads, writes, kernel, stride, bias, norm):
+    conv = nn.Conv2d(groups * reads, groups * writes, kernel, stride, kernel // 2, groups=groups, bias=bias)
+    layers = nn.Sequential(conv, nn.BatchNorm2d(groups * writes), nn.SiLU()) if norm else nn.Sequential(conv)
+    for module in layers:
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 2)
+            nn.init.normal_(module.running_mean)
+    found = capture(layers.eval(), (1, groups * reads, 7, 6), "net")
+    graph, done = rewritten(found.graph, [NAME])
+    assert done == (NAME,)
+    module = Branch(graph).eval()
+    for op, own in weights_in_parts(graph, found.weights).items():
+        module.get_submodule(op).load_state_dict(own, strict=False)
+    x = torch.randn(1, groups * reads, 7, 6)
+    with torch.inference_mode():
+        torch.testing.assert_close(module(x), layers(x), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_in_parts_are_one_piece_again(network):
+    graph = rewritten(network.graph, [NAME])[0]
+    again = weights_of_wholes(graph, weights_in_parts(graph, network.weights))
+    for name, own in network.weights.items():
+        for key, tensor in own.items():
+            assert torch.equal(again[name][key], tensor)
+
+
+def having(**keys):
+    device = specified("mi9")
+    return replace(device, processors={**device.processors, "gpu": msgspec.structs.replace(device.processors["gpu"], **keys)})
+
+
+@pytest.mark.representatives(1)
+def test_plan_times_parts_as_what_is_launched_and_says_so(network):
+    config = PlanConfig(processors=("cpu", "gpu"))
+    lacking = plan(network.graph, having(unsupported=("grouped_conv",)), config)
+    device = having(unsupported=("grouped_conv",), rewrites=(NAME,))
+    parts = plan(network.graph, device, config)
+    assert parts.run.makespan_ms <= lacking.run.makespan_ms
+    used = {b.rewrites for part in parts.design.segments for b in part.branches if b.rewrites}
+    assert used <= {(NAME,)}
+    assert any("run in parts" in str(said) for said in parts.warnings) == bool(used)
+    graph = scaled_graph(network.graph, parts.design)
+    assert any(PART in op.tags for op in graph.ops) == bool(used)
+    launched = LatencyPredictor(device).kernels(rewritten(network.graph, [NAME])[0], "gpu")
+    assert not any(kernel.elsewhere for kernel in launched)
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [({"rewrites": ("grouped_conv=part",)}, "unknown rewrite"), ({"unsupported": ("grouped_convs",)}, "no kind of operator")],
+)
+def test_profile_that_misspells_it_is_refused(captured, keys, why):
+    with pytest.raises((StretchError, UnknownNameError), match=why):
+        plan(captured("tiny_regnet").graph, having(**keys), PlanConfig(processors=("cpu", "gpu")))
