@@ -18,11 +18,10 @@ from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.network.segments import split_segments
-from stretch.planning.plan import plan
+from stretch.planning.plan import plan, warnings_of
 from stretch.planning.search.exact import search_exact
 from stretch.planning.sentences import Mention, Sentence, as_flag, as_key, as_word, chance, errors_spelled, spelled
 from stretch.planning.unused import unused_processors
-from stretch.planning.plan import warnings_of
 from tests.predictors.networks import efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE

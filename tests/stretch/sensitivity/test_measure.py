@@ -14,8 +14,11 @@ from stretch.planning.cost.accuracy_file import load_accuracy, save_accuracy  # 
 from stretch.planning.plan import Asked, plan  # noqa: E402
 from stretch.planning.search.sampling import random_designs  # noqa: E402
 from stretch.sensitivity import source  # noqa: E402
-from stretch.sensitivity.source import measure, measure_design  # noqa: E402
-from stretch.sensitivity.source import sensitivity_of  # noqa: E402
+from stretch.sensitivity.source import (  # noqa: E402
+    measure,
+    measure_design,
+    sensitivity_of,
+)
 from stretch.stages.network import read_network  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import calibrate  # noqa: E402

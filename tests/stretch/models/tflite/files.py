@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from scheduler.formats.tflite.file import TYPES
-from scheduler.formats.tflite.file import ANY_TFLITE, NAMES, OPTIONS
+from scheduler.formats.tflite.file import ANY_TFLITE, NAMES, OPTIONS, TYPES
 from stretch.models.tflite import read_module
 
 #: Largest difference from the runtime, as a part of its largest output.

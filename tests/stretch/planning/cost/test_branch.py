@@ -12,10 +12,9 @@ from predictors.devices import load_device
 from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.bands import BandCosts, BandKey
-from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import TimedBand, halo_ms
+from stretch.planning.cost.branch import Costs, Wholes
 from stretch.planning.cost.handover import cuts_itself, handed
-from stretch.planning.cost.branch import Wholes
+from stretch.planning.cost.makespan import TimedBand, halo_ms
 from stretch.planning.design.bands import ENTRY_ROWS, band_graph, needed_rows
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import scale_branch

@@ -18,8 +18,12 @@ from stretch.transform import build  # noqa: E402
 from stretch.transform.refine import Checkpoint, Refinement, refine, run  # noqa: E402
 from stretch.transform.refine import run as module  # noqa: E402
 from stretch.transform.refine.checkpoint import FILE, VERSION, Done  # noqa: E402
-from stretch.transform.refine.run import Errors, Pair, relative_error  # noqa: E402
-from stretch.transform.refine.run import Views  # noqa: E402
+from stretch.transform.refine.run import (  # noqa: E402
+    Errors,
+    Pair,
+    Views,
+    relative_error,
+)
 from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
 from tests.stretch.several import form  # noqa: E402
 
