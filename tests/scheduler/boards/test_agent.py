@@ -9,10 +9,10 @@ from importlib.resources import files
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.boards.agent import Agent
+from scheduler.boards.agent import Agent, Content, unpack
 from scheduler.boards.archive import Archive, below
 from scheduler.boards.asking import ASKS, ask_for_file
-from scheduler.boards.line import Content, Line, Sending, boot, unpack
+from scheduler.boards.line import Line, Sending, boot
 
 SOURCE = files("scheduler.boards").joinpath("agent.py").read_text()
 
