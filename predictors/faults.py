@@ -27,7 +27,6 @@ def find_fault(raw: Any, kind: Any, where: str = "") -> Fault | None:
     """The first place where decoded tables differ from a schema.
 
     Args:
-        raw: Dictionaries, lists, numbers and words.
         kind: What they should be: a `msgspec.Struct`, a dictionary or tuple of such, or a plain type.
         where: Keys that led here.
 

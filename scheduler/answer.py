@@ -148,12 +148,10 @@ def run_answer(
     """What was measured and found right, summed up.
 
     Args:
-        session: The bundle on this machine, still open.
         right: Of its results; None where a delegate computes nothing.
         rates: Throughput with several inferences in flight, if measured.
         trace: File of the timeline, if written.
         csv: File of the table, if written.
-        warnings: Warnings for the user.
     """
     manifest = session.bundle.manifest
     speed = _speed(session, result)
@@ -295,12 +293,7 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tune_answer(path: Path, device: str, modes: Sequence[str], kernels: list[TunedKernel], warnings: list[str]) -> TuneAnswer:
-    """What tuning the bundle in the folder `path` brought, summed up.
-
-    Args:
-        device: What the kernels run on, with its driver.
-        warnings: Warnings for the user.
-    """
+    """What tuning the bundle in the folder `path` brought, summed up."""
     return TuneAnswer(
         bundle=path,
         device=device,

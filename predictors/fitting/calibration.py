@@ -182,9 +182,6 @@ class _Parts:
     """What a network's time on a processor is made of, before it is calibrated.
 
     Args:
-        predictor: Of a profile with a neutral calibration.
-        processor: With its core set.
-        precision: On it.
         rewrites: Of networks, beside the profile's.
     """
 

@@ -182,7 +182,6 @@ def fit_device(
     Args:
         measured_on: Device in the tables; the profile's own id if None. Another
             of the same chip may stand for it.
-        step: Called after each processor and precision.
         tell: Told why a processor and precision is left out, where others have enough measurements for a fit.
     """
     measured_on = measured_on or device.id

@@ -93,10 +93,6 @@ class _Model:
 
     Args:
         formula: With its `units`.
-        designs: One a precision.
-        precisions: Their names.
-        sets: Core sets, whatever their times.
-        runtimes: How many.
     """
 
     def __init__(

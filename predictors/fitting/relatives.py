@@ -177,12 +177,7 @@ def _within(part: str, whole: str) -> bool:
 
 
 class _Pool:
-    """Every fitted processor of some profiles, evaluated once.
-
-    Args:
-        profiles: Those with fits.
-        measurements: What the fits were made from.
-    """
+    """Every fitted processor of some profiles, evaluated once."""
 
     def __init__(self, profiles: Sequence[DeviceProfile], measurements: Sequence[Measurements]) -> None:
         self._profiles, self._measurements = profiles, measurements

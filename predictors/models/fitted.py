@@ -42,12 +42,7 @@ def group_name(cost: KernelCost, groups: Sequence[str] | dict[str, KernelGroup])
 
 
 class FittedModel:
-    """Kernel times on one processor from a fit; kernels of kinds that were never measured come from the roofline.
-
-    Args:
-        fit: The fit.
-        processor: The processor with its core set.
-    """
+    """Kernel times on one processor from a fit; kernels of kinds that were never measured come from the roofline."""
 
     def __init__(self, fit: Fit, processor: Processor) -> None:
         if fit.backend != processor.profile.backend:

@@ -59,7 +59,6 @@ class RelatedModel:
     """Kernel times from relatives, or from the processor's own roofline, and by networks that were measured on it.
 
     Args:
-        prior: The prior.
         relatives: Model of each relative, and how the processor compares with it.
     """
 

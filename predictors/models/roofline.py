@@ -30,7 +30,6 @@ class RooflinePredictor:
     """Kernel times on one processor at one precision.
 
     Args:
-        processor: The processor with its core set.
         precision: One that the processor runs; None for its default.
     """
 

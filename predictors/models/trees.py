@@ -44,11 +44,7 @@ features.register("traffic")(lambda cost: cost.reads / cost.writes)
 
 
 class TreeModel:
-    """Trees ready for evaluation.
-
-    Args:
-        trees: The trees.
-    """
+    """Trees ready for evaluation."""
 
     def __init__(self, trees: Trees) -> None:
         self._features = [features.get(name) for name in trees.features]
@@ -62,11 +58,7 @@ class TreeModel:
         self._base, self._bound = trees.base, trees.bound
 
     def __call__(self, costs: Any) -> NDArray[np.float64]:
-        """What the trees predict for each kernel.
-
-        Args:
-            costs: Columns of costs, arrays of n numbers each.
-        """
+        """What the trees predict for each kernel."""
         table = np.stack([np.asarray(feature(costs), dtype=np.float64) for feature in self._features], axis=1)
         rows = np.arange(0, table.size, table.shape[1])[:, None]
         at = np.repeat(self._roots[None, :], len(table), axis=0)

@@ -49,8 +49,6 @@ class Agent:
 
     Args:
         python: Command that starts Python on this machine.
-        requests: Stream of requests.
-        answers: Stream of answers.
     """
 
     def __init__(self, python: str, requests: IO[bytes], answers: IO[bytes]) -> None:

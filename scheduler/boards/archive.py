@@ -33,7 +33,6 @@ class Archive:
         """Write them as a tar archive, without owners and times.
 
         Args:
-            stream: Written to, never read.
             step: Told how many bytes of the files are done after each of them.
         """
         if self.compress:

@@ -16,11 +16,7 @@ def can_ask() -> bool:
 
 
 def ask_for_file(path: Path, question: str) -> None:
-    """Have a file made by the machine that started this program, and wait for it.
-
-    Args:
-        question: What is to be in it, as both ends understand it.
-    """
+    """Have a file made by the machine that started this program, and wait for it."""
     questions, answers = map(int, os.environ[ASKS].split(","))
     line = json.dumps({"file": str(path.absolute()), "question": question}).encode() + b"\n"
     try:

@@ -218,7 +218,6 @@ class Board:
         """Copy nn-stretch and what it needs, where they are not there yet.
 
         Args:
-            extras: Of ours, beside the base install.
             wheels: Folder with wheels; None: the index that pip uses here.
         """
         stated = requirements(extras, self.facts)

@@ -40,8 +40,6 @@ class LostError(Exception):
     """The program ended before it had answered.
 
     Args:
-        code: Its exit code.
-        output: What it wrote on stderr.
         greeting: What came instead of an agent; None if one had answered.
     """
 
@@ -56,9 +54,7 @@ class RefusedError(Exception):
     """The agent could not do what it was asked for.
 
     Args:
-        reason: Why.
         name: Of the error, such as ``ENOSPC``.
-        file: That it is about.
     """
 
     def __init__(self, reason: str, name: str, file: str) -> None:

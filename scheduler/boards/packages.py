@@ -29,11 +29,7 @@ _OF_UV = (17, 28, *range(31, 41))
 
 
 def requirements(extras: Sequence[str], facts: Facts) -> list[Requirement]:
-    """What nn-stretch states that it needs on such a board.
-
-    Args:
-        extras: Of ours, beside the base install.
-    """
+    """What nn-stretch states that it needs on such a board."""
     for extra in extras:
         if extra not in EXTRAS:
             raise UnknownNameError.among("extra for a board", extra, EXTRAS)

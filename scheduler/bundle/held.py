@@ -21,11 +21,7 @@ _TRIES, _PAUSE_S = 200, 0.005
 
 
 class Held:
-    """A folder that keeps its files for as long as this object lives.
-
-    Args:
-        path: The folder.
-    """
+    """A folder that keeps its files for as long as this object lives."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = _open_shared(path)

@@ -74,11 +74,7 @@ class _Design(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def statement_problems(manifest: Manifest) -> Iterator[str]:
-    """What a manifest states of its bundle that cannot be, one sentence each.
-
-    Args:
-        manifest: One whose graph holds together.
-    """
+    """What a manifest states of its bundle that cannot be, one sentence each."""
     yield from _preprocessing_problems(manifest)
     yield from _design_problems(manifest)
     yield from _predicted_problems(manifest.predicted)

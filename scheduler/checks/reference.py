@@ -15,9 +15,6 @@ class Reference:
     """A bundle's whole model, which also tells the tensors between subgraphs.
 
     Where its weights lie outside of the file it tells the output alone.
-
-    Args:
-        bundle: The bundle.
     """
 
     def __init__(self, bundle: Bundle) -> None:

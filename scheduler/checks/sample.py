@@ -36,7 +36,6 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Args:
             x: The input that `seed` gives.
-            output: What the whole model computes for it.
         """
         return cls(seed, digest(x), output.size, tuple(_spread(output)))
 
@@ -45,8 +44,6 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Args:
             x: The input of `output`.
-            output: What the whole model computes now.
-            tolerance: Largest difference allowed, over the largest kept element.
         """
         if digest(x) != self.input_sha256:
             return None

@@ -139,7 +139,6 @@ class Tuning(ABC):
     """A subgraph whose kernels are about to be tuned, as they are now.
 
     Args:
-        device: What they run on, with its driver, in words.
         steps: Number of times that `tune` calls its `step`.
     """
 
@@ -153,7 +152,6 @@ class Tuning(ABC):
 
         Args:
             budget_s: Seconds after which no further kernel is begun.
-            progress: Called after each with the name of the next.
 
         Returns:
             What was chosen, by kernel and shape.
@@ -289,11 +287,7 @@ class Delegate(ABC):
 
 
 class CoreDelegate(Delegate):
-    """A delegate that computes on CPU cores, one thread on each.
-
-    Args:
-        cores: Cores to use; empty for one thread, wherever the caller is.
-    """
+    """A delegate that computes on CPU cores, one thread on each."""
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:
         self._cores = cores

@@ -95,9 +95,6 @@ class CpuDelegate(CoreDelegate):
     One thread a core: a session runs on the thread that calls it, which the
     caller pins to the first core, and on helpers that it pins to the others. A
     helper on the calling thread's core would have it spin against itself.
-
-    Args:
-        cores: Cores to use; empty for one thread, wherever the caller is.
     """
 
     summary = "ONNX Runtime on CPU cores"

@@ -141,9 +141,7 @@ class LiteRtCompiled(Compiled):
     """A subgraph in an interpreter of its own; inputs and outputs are NCHW, as everywhere outside of it.
 
     Args:
-        interpreter: Its tensors allocated.
         inputs: Name and NCHW shape of each input.
-        outputs: The same of each output.
         indices: The interpreter's tensor by name.
     """
 
@@ -168,11 +166,7 @@ class LiteRtCompiled(Compiled):
 
 @delegates.register("litert")
 class LiteRtDelegate(CoreDelegate):
-    """Runs signatures of the bundle's TFLite file, in any precision, one thread a core.
-
-    Args:
-        cores: Cores to use; empty for one thread, wherever the caller is.
-    """
+    """Runs signatures of the bundle's TFLite file, in any precision, one thread a core."""
 
     summary = "LiteRT with XNNPACK on CPU cores, from the bundle's TFLite file"
     precisions = ("fp32", "fp16", "int8")

@@ -72,11 +72,7 @@ class OpenVinoCompiled(Compiled):
 
 @delegates.register("openvino")
 class OpenVinoDelegate(CoreDelegate):
-    """OpenVINO's CPU plug-in, one thread a core, in fp32 unless the file is int8.
-
-    Args:
-        cores: Cores to use; empty for one thread, wherever the caller is.
-    """
+    """OpenVINO's CPU plug-in, one thread a core, in fp32 unless the file is int8."""
 
     summary = "OpenVINO on CPU cores"
     precisions = ("fp32", "fp16", "int8")

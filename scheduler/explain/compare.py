@@ -27,12 +27,7 @@ _TYPES = {
 
 
 def largest_difference(before: Path, after: Path) -> float:
-    """Largest difference between the results of two models on random inputs, over the largest result.
-
-    Args:
-        before: ONNX file of the original.
-        after: ONNX file with inputs and outputs of the same names.
-    """
+    """Largest difference between the results of two models on random inputs, over the largest result."""
     first, second = _runner(before), _session(after)
     names = [[value.name for value in values] for values in (first.get_outputs(), second.get_outputs())]
     if names[0] != names[1] or [i.name for i in first.get_inputs()] != [i.name for i in second.get_inputs()]:

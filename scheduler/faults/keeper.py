@@ -11,11 +11,7 @@ STAND_INS = ("cpu", "reference")
 
 
 class Keeper:
-    """Faults of one session.
-
-    Args:
-        policy: What is done about them.
-    """
+    """Faults of one session."""
 
     def __init__(self, policy: FaultPolicy) -> None:
         self.policy = policy
@@ -31,11 +27,7 @@ class Keeper:
             return tuple(self._decisions)
 
     def failed(self, place: Placement, step: str, reason: str, *, for_good: bool = False) -> None:
-        """A subgraph could not be run where it was placed.
-
-        Args:
-            for_good: Whether its site can never be used again.
-        """
+        """A subgraph could not be run where it was placed."""
         self._tell(Failed(Site.of(place), step, reason, for_good))
 
     def returned(self, site: Site) -> None:

@@ -109,11 +109,7 @@ class _Record:
 
 
 class Probation:
-    """The state of all sites.
-
-    Args:
-        policy: The numbers.
-    """
+    """The state of all sites."""
 
     def __init__(self, policy: FaultPolicy) -> None:
         self._policy = policy

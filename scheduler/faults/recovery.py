@@ -34,8 +34,6 @@ class Recovery:
 
     Args:
         home: Where each subgraph runs if nothing is wrong.
-        keeper: What was decided.
-        code: The subgraphs.
     """
 
     def __init__(self, home: Mapping[str, Placement], keeper: Keeper, code: Code) -> None:

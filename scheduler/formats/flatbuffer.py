@@ -34,7 +34,6 @@ class Flatbuffer:
 
     Args:
         tables: The schema's tables.
-        unions: Its unions: table by number.
         root: Table that a file begins with.
         identifier: Four bytes that mark a file.
     """

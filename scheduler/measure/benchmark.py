@@ -75,11 +75,7 @@ class Effort:
     seconds: float = 10.0  # But no longer than this, once there are `rounds` rounds.
 
     def enough(self, seconds: float, narrow: Callable[[float], bool]) -> bool:
-        """Whether to stop, once there are `rounds` rounds.
-
-        Args:
-            narrow: Whether all intervals are within a width.
-        """
+        """Whether to stop, once there are `rounds` rounds."""
         return self.width is None or seconds > self.seconds or (seconds >= self.least_seconds and narrow(self.width))
 
 

@@ -41,9 +41,6 @@ def ratio_interval(times: Sequence[float], others: Sequence[float]) -> Ratio:
     drift; whole stretches are nearly independent, and where they disagree the
     interval grows with them, which one over single rounds would not. It is
     widened to hold the ratio of all rounds, should that lie outside.
-
-    Args:
-        times: Of one contestant, a number a round, in order.
     """
     a, b = np.asarray(times, float), np.asarray(others, float)
     value = float(np.median(a) / np.median(b))

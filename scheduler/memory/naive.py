@@ -5,11 +5,7 @@ from scheduler.memory.plan import MemoryPlan, planners, shared_objects
 
 
 def plan_naive(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
-    """A plan without sharing.
-
-    Args:
-        alignment: Not needed: every tensor starts an arena.
-    """
+    """A plan without sharing."""
     return shared_objects(lifetimes, [[i] for i in range(len(lifetimes.tensors))])
 
 

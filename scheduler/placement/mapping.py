@@ -73,11 +73,7 @@ def place_processors(
 
 
 def target_placement(processor: str, target: str, queues: Mapping[str, Dispatch]) -> Placement:
-    """The placement that a target names, beside others that are there already.
-
-    Args:
-        target: As in a mapping: a delegate and its cores.
-    """
+    """The placement that a target names, beside others that are there already."""
     place = _placement(processor, *_target(processor, target, available_cores()), f"mapped to {target}")
     return replace(place, dispatch=queues.get(place.queue, place.dispatch))
 
@@ -86,9 +82,7 @@ class _Cores:
     """Unassigned cores, handed out one by one; the last one is shared when they run out.
 
     Args:
-        cores: Cores of this process.
         named: Cores that a mapping names.
-        hosted: Whether a CPU of the device runs on the calling thread.
     """
 
     def __init__(self, cores: Sequence[int], named: Collection[int], hosted: bool) -> None:

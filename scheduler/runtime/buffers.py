@@ -107,12 +107,6 @@ class Buffers:
     what counts is what reads what, not the queues. Rows that a subgraph reads
     are a view where they are one piece; else it has memory of its own for them,
     in use while it runs.
-
-    Args:
-        plan: The subgraphs and joins.
-        tensors: Shape and type of each tensor.
-        planner: Gives tensors their memory.
-        shared: Whether other processes are to map it.
     """
 
     def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], planner: Planner = plan_offset, *, shared: bool = False) -> None:

@@ -28,8 +28,6 @@ class Code:
     """What a bundle's subgraphs are compiled to, on delegates that are made once for each set of cores.
 
     Args:
-        bundle: The bundle.
-        given: Delegate objects to use instead of ones made by name.
         keeper: What is known of their faults, and what is done about them; None where a fault ends an inference.
     """
 

@@ -132,9 +132,7 @@ class Driver(ABC, Generic[AnyLane]):
     """Carries out what the state machine says.
 
     Args:
-        plan: What to run.
         lanes: A lane for each inference that may be in flight.
-        code: The subgraphs, compiled for their placements.
         recorder: Writes down what the state machine is told and answers; None for nobody.
     """
 

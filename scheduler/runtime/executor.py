@@ -100,10 +100,7 @@ class Executor(Driver[Lane]):
     that its delegate cannot run (any more) goes on where it falls back on.
 
     Args:
-        plan: What to run.
-        placements: Where each subgraph runs.
         buffers: Memory of the tensors that cross subgraphs.
-        code: The subgraphs, compiled for their placements.
         limit_s: Seconds that one call of a delegate may take.
         recorder: Writes down what the state machine is told and answers; None for nobody.
     """

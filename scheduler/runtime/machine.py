@@ -84,8 +84,6 @@ class Machine:
     """The state of all inferences of a plan.
 
     Args:
-        plan: What each inference runs.
-        placements: Where each subgraph runs.
         lanes: How many inferences there may be at once, at least 1.
         caller: Whether the thread that reports events works, too: it runs inline subgraphs and all joins.
         movable: Delegates whose subgraphs any queue of such a delegate on as many cores may run, when its own has none.

@@ -72,10 +72,7 @@ class Pipeline(Driver[PipelineLane]):
     """Several inferences in flight over the same processors.
 
     Args:
-        plan: What to run.
-        placements: Where each subgraph runs.
         lanes: Memory of the tensors that cross subgraphs, for each inference in flight.
-        code: The subgraphs, compiled for their placements.
         limit_s: Seconds that one call of a delegate may take.
         recorder: Writes down what the state machine is told and answers; None for nobody.
         named: Gives the outputs, by the names of their tensors, the names that callers know.

@@ -36,7 +36,6 @@ class Queues:
 
     Args:
         limit_s: Seconds that one call of a delegate may take.
-        place_of: Where a subgraph runs now.
         abort: Ends what hangs at a placement, so that its call raises what it is given (`scheduler.runtime.code.Code.abort`).
     """
 

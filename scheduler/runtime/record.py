@@ -78,9 +78,6 @@ class Recorder:
     def open(self, machine: Machine) -> int:
         """Begin a machine.
 
-        Args:
-            machine: As it starts, with nothing in flight.
-
         Returns:
             Its number.
         """

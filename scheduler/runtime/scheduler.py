@@ -133,7 +133,6 @@ class _QueueThread(threading.Thread):
     """Runs steps of one queue.
 
     Args:
-        queue: Its name.
         cores: Cores that it is pinned to; empty for none.
         inbox: What it is to run, one after the other; None ends it.
     """
@@ -154,13 +153,7 @@ class SharedPipeline(Pipeline):
     """One user's inferences among those of others.
 
     Args:
-        plan: What to run.
-        placements: Where each subgraph runs.
         lanes: Memory of the tensors that cross subgraphs, for each inference in flight.
-        code: The subgraphs, compiled for their placements.
-        shared: The threads.
-        user: Name of this user there.
-        weight: Of this user.
         limit_s: Seconds that one call of a delegate may take.
         named: As of `Pipeline`.
     """
@@ -248,12 +241,7 @@ class SharedPipeline(Pipeline):
 
 
 class _Own:
-    """What is known of one user's inferences.
-
-    Args:
-        several: Of all of them.
-        user: Whose.
-    """
+    """What is known of one user's inferences."""
 
     def __init__(self, several: Several, user: str) -> None:
         self._several, self._user = several, user
@@ -276,9 +264,6 @@ class SharedSession(Session):
     What looks into single inferences, `tensors` and `time_alone`, runs beside the turns, once nothing of this session is in flight.
 
     Args:
-        shared: The threads of all.
-        user: Name of this one there.
-        weight: Of this one.
         bundle: As of `Session`.
         options: As of `Session`.
     """

@@ -21,7 +21,6 @@ class Sequential:
     """One ONNX file.
 
     Args:
-        model: The file.
         cores: Cores it may use, one thread each; empty for one thread anywhere.
     """
 

@@ -94,7 +94,6 @@ class Several:
     """The state of all inferences of several users.
 
     Args:
-        users: By name.
         patience_ms: As of `scheduler.runtime.turns.Turns`.
     """
 

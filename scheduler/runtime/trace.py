@@ -70,11 +70,7 @@ def typical(traces: Sequence[Trace]) -> Trace:
 
 
 def timeline(trace: Trace, width: int = 72) -> list[str]:
-    """The trace as text: a line a processor, `#` where it runs a subgraph, then the scale.
-
-    Args:
-        width: Characters of the time axis.
-    """
+    """The trace as text: a line a processor, `#` where it runs a subgraph, then the scale."""
     total = max(1, trace.end_ns - trace.start_ns)
     bars: dict[str, list[str]] = {}
     for span in trace.spans:

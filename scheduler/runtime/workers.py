@@ -33,9 +33,6 @@ class Worker:
     """One thread bound to `cores`.
 
     Args:
-        name: Name of the thread.
-        cores: Cores it is pinned to; empty for none.
-        completions: Where it reports each call.
         running: Where it says under its name what it runs now, for a `Watch`.
     """
 

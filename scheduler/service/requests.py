@@ -34,10 +34,6 @@ class Waiting:
 
     The next one is of the highest priority, of these the one whose deadline is earliest, of these (those without a
     deadline, mostly) of the model that has been given least of the processors, of these the one that came first.
-
-    Args:
-        models: Names of the models.
-        bound: How many may wait.
     """
 
     def __init__(self, models: Collection[str], bound: int) -> None:

@@ -38,11 +38,7 @@ _HELP = {
 
 
 class Counters:
-    """Counts by model, from any thread.
-
-    Args:
-        models: Names of the models.
-    """
+    """Counts by model, from any thread."""
 
     def __init__(self, models: Collection[str]) -> None:
         self._lock = threading.Lock()
@@ -68,11 +64,7 @@ class Counters:
             return dict(self._outcomes[model])
 
     def text(self, waiting: int, running: dict[str, int]) -> str:
-        """All of it in Prometheus' text format.
-
-        Args:
-            running: Inferences in flight now, by model.
-        """
+        """All of it in Prometheus' text format."""
         with self._lock:
             lines = {
                 "nn_stretch_requests_total": [

@@ -89,7 +89,6 @@ def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int
     """Whether bundles can be run at the rates that are asked for.
 
     Args:
-        networks: One for each bundle, with different names.
         jitter: As of `scheduler.simulate.scene.Scene`.
     """
     names = [network.name for network in networks]

@@ -61,9 +61,7 @@ class Clock:
 
     Args:
         networks: The first user's network, or alternatives among which a policy chooses.
-        scene: Number of inferences and disturbances.
         workloads: Concurrent workloads, which run until the first user has finished; their loads and speeds are ignored.
-        rules: Rules of the policy among alternatives.
         heat: Thermal model that throttles all processors; None for none.
         sharing: Policy by which users share processors; None for first come, first served.
     """

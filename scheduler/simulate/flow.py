@@ -68,13 +68,7 @@ class Task:
 
 
 class Engine:
-    """The state machine of a network, and the lanes of a user's inferences in it.
-
-    Args:
-        network: What it runs.
-        lanes: Inferences at once.
-        number: Of the user.
-    """
+    """The state machine of a network, and the lanes of a user's inferences in it."""
 
     def __init__(self, network: Network, lanes: int, number: int) -> None:
         self.network, self.number, self._times = network, number, network.times
@@ -123,9 +117,7 @@ class Look:
     """A probe that is under way. Its processor is as busy as it was when the last inference ended.
 
     Args:
-        probe: What runs.
         now: When it begins, ms.
-        rate: How fast it goes on then, of its time undisturbed.
     """
 
     def __init__(self, probe: Probe, now: float, rate: float) -> None:
@@ -199,11 +191,7 @@ class Flow:
         return engine, lane
 
     def finish(self, engine: Engine, lane: int, now: float, rates: Mapping[str, float]) -> None:
-        """An inference is over.
-
-        Args:
-            rates: How fast each processor computes now, of its speed alone.
-        """
+        """An inference is over."""
         number, spans = engine.inference[lane], engine.spans[lane]
         self.latencies[number] = now - engine.since[lane]
         if spans is not None:

@@ -52,12 +52,7 @@ def powers(device: DeviceProfile, thermal: Thermal, processors: Collection[str])
 
 
 class Heat:
-    """The temperature, as time goes on.
-
-    Args:
-        thermal: The chip.
-        power: What each processor draws.
-    """
+    """The temperature, as time goes on."""
 
     def __init__(self, thermal: Thermal, power: Mapping[str, Power]) -> None:
         self._thermal, self._power = thermal, power

@@ -90,13 +90,7 @@ def _check_times(what: str, start_ms: float, end_ms: float, example: str) -> Non
 
 
 class Free:
-    """What loads and clocks leave of each processor as time goes on.
-
-    Args:
-        loads: Any number, of one processor too.
-        processors: Those there are.
-        frequencies: Any number, of one processor one at a time.
-    """
+    """What loads and clocks leave of each processor as time goes on."""
 
     def __init__(self, loads: Sequence[Load], processors: Collection[str], frequencies: Sequence[Frequency] = ()) -> None:
         everything: list[Load | Frequency] = [*loads, *frequencies]

@@ -28,7 +28,6 @@ class Shared:
     """The state machine of all users, and what runs their steps.
 
     Args:
-        sharing: How they take turns.
         now: The simulation's clock, ms.
     """
 
@@ -65,14 +64,7 @@ class Shared:
 
 
 class SharedEngine(Engine):
-    """One user's lanes among those of others.
-
-    Args:
-        network: What it runs.
-        scene: Of the user.
-        number: Of the user.
-        shared: All of them.
-    """
+    """One user's lanes among those of others."""
 
     def __init__(self, network: Network, scene: Scene, number: int, shared: Shared) -> None:
         super().__init__(network, scene.in_flight, number)

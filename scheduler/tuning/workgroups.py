@@ -42,11 +42,7 @@ def greatest_even_divisor(n: int, most: int = 8) -> int:
 
 
 def fast(grid: tuple[int, ...], limits: Limits) -> Size3:
-    """The one size that FAST takes for a kernel that is no convolution (paper 002, section 4.1).
-
-    Args:
-        grid: Work-items in each dimension.
-    """
+    """The one size that FAST takes for a kernel that is no convolution (paper 002, section 4.1)."""
     gx, gy, gz = three(grid)
     z = greatest_even_divisor(gz, min(8, limits.items))
     plane = limits.items // z
@@ -58,8 +54,6 @@ def fast_convolution(grid: tuple[int, ...], limits: Limits, most_z: int = 16) ->
     """The one size that FAST takes for a convolution (paper 002, section 4.1).
 
     Args:
-        grid: Work-items in each dimension.
-        limits: What the device and the kernel allow.
         most_z: Most in the last dimension: 16, on Adreno but the 3xx series 64.
     """
     gx, gy, gz = three(grid)
@@ -79,7 +73,6 @@ def exhaustive(grid: tuple[int, ...], limits: Limits, loose: bool = False) -> li
     there are none, the grid's parts ⌈g/i⌉ for i from 1 to 4, then 1 to 4 in each dimension.
 
     Args:
-        limits: What the device and the kernel allow.
         loose: Also take divisors of a dimension's next five numbers.
     """
     dimensions = three(grid)

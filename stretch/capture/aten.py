@@ -22,7 +22,6 @@ class AtenLowering:
 
     Args:
         exported: ATen operators; shapes are in ``meta["val"]`` of its nodes.
-        name: Name of the network.
 
     Attributes:
         weights: Per operator, its weights by name, where they are looked at.

@@ -70,7 +70,6 @@ def attributes(shape: Shape, kernel: str, variant: str, work: _Work, weights: in
     """Attributes of an opaque operator.
 
     Args:
-        work: Input and output channels of a group, groups, taps, pixels.
         weights: Elements of what it reads that does not depend on the network's input.
     """
     cin, cout, groups, taps, pixels = work

@@ -20,11 +20,7 @@ def hooks_of(module: nn.Module) -> list[dict[int, Any]]:
 
 
 def check_hooks(module: nn.Module, shapes: InputShapes | Inputs, name: str) -> None:
-    """Refuse a network whose hooks do more than look.
-
-    Args:
-        module: In evaluation mode; its hooks are called once, and stay.
-    """
+    """Refuse a network whose hooks do more than look."""
     hooked = [(hooks, dict(hooks)) for hooks in hooks_of(module)]
     if not hooked:
         return

@@ -183,7 +183,6 @@ def see(target: str, view: View, before: Shape, out: Any, args: Sequence[Any], k
     """What a function that reorders or cuts does to a view; None if it is none, or has a meaning of its own here.
 
     Args:
-        before: Shape of the traced tensor it reads.
         out: Shape of its result, or the result itself where that is a tuple.
     """
     rule = _RULES.get(target)

@@ -35,7 +35,6 @@ class RunnableLowering(AtenLowering):
 
     Args:
         exported: ATen operators; shapes are in ``meta["val"]`` of its nodes.
-        name: Name of the network.
         tensors: Parameters, buffers and constants, by the name of the node that stands for them.
     """
 

@@ -47,11 +47,7 @@ class Returned:
         return tuple(named.get(name, name) for name in outputs)
 
     def filled(self, values: Mapping[str, Any]) -> Any:
-        """The structure with a value in place of each `Result`.
-
-        Args:
-            values: By the names of operators and inputs.
-        """
+        """The structure with a value in place of each `Result`."""
         held = (leaf for _, leaf in leaves(self.template))
         return rebuilt(self.template, iter([values[leaf.name] if isinstance(leaf, Result) else leaf for leaf in held]))
 
@@ -99,7 +95,6 @@ def rebuilt(structure: Any, made: Iterator[Any]) -> Any:
     """A structure of the same kinds with other leaves.
 
     Args:
-        structure: Tuples, lists, dictionaries and dataclasses, nested.
         made: Gives a leaf for each of its `leaves`, in their order.
     """
     held = _held(structure)

@@ -27,7 +27,6 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
     Args:
         module: A network of tensors; it and every module within it are left in the mode they were in.
         input_shape: As of `stretch.capture.capture`.
-        name: Name of the network; its class by default.
     """
     name = name or type(module).__name__
     with evaluating(module):

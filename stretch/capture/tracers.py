@@ -109,9 +109,6 @@ class ShapedTracer(Tracer):
     """Traces with the shapes that inputs of some shapes give.
 
     Every node is computed on tensors without data as soon as it is recorded.
-
-    Args:
-        given: Shapes of the inputs.
     """
 
     def __init__(self, given: Inputs) -> None:

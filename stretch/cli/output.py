@@ -37,13 +37,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 
 class Output:
-    """Output streams of a verb.
-
-    Args:
-        as_json: Whether to print the result as one JSON object.
-        quiet: Whether to print only errors on stderr.
-        debug: Whether to print tracebacks.
-    """
+    """Output streams of a verb."""
 
     def __init__(self, as_json: bool = False, quiet: bool = False, debug: bool = False) -> None:
         self.as_json = as_json

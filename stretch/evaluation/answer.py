@@ -64,12 +64,7 @@ def images_answer(path: Path, image_set: ImageSet, files: int, count: int) -> Im
 def evaluate_answer(
     session: Session, images: ImagesAnswer, preprocessing: Preprocessing, result: Evaluation, warnings: list[str]
 ) -> EvaluateAnswer:
-    """Summary of the evaluation.
-
-    Args:
-        preprocessing: What pictures went through.
-        warnings: What a person should know.
-    """
+    """Summary of the evaluation."""
     manifest = session.bundle.manifest
     return EvaluateAnswer(
         bundle=session.bundle.path,

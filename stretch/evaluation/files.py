@@ -60,7 +60,6 @@ def measure_files(
         fitted: Images that ranges are taken from, of the input's shape.
         mapping: Where processors run here, such as ``{"dsp": "dsp"}`` for the DSP's simulator.
         seconds: Time after which no further image is begun; one is always measured.
-        progress: Called with the next subgraph.
     """
     manifest = bundle.manifest
     kept: dict[str, str] = {}

@@ -78,7 +78,6 @@ def export_answer(
 
     Args:
         manifest: The new bundle's description.
-        warnings: For the user.
     """
     return ExportAnswer(
         bundle=folder,
@@ -103,11 +102,7 @@ def export_answer(
 
 
 def contexts_answer(folder: Path, manifest: Manifest, losses: Mapping[str, Mapping[str, Loss]], warnings: list[str]) -> ChipsAnswer:
-    """Summary of compiled code, one file per subgraph and chip.
-
-    Args:
-        warnings: For the user.
-    """
+    """Summary of compiled code, one file per subgraph and chip."""
     subgraphs = [
         ChipSubgraph(name=name, chip=chip, cosine=loss.cosine, snr_db=loss.snr_db)
         for chip, subgraph_losses in losses.items()
@@ -118,11 +113,7 @@ def contexts_answer(folder: Path, manifest: Manifest, losses: Mapping[str, Mappi
 
 
 def aot_answer(folder: Path, manifest: Manifest, compiled: "Mapping[str, Mapping[str, Compiled]]", warnings: list[str]) -> ChipsAnswer:
-    """Summary of compiled code, one TFLite file per chip.
-
-    Args:
-        warnings: For the user.
-    """
+    """Summary of compiled code, one TFLite file per chip."""
     signatures = [
         ChipSignature(name=name, chip=chip, operators=code.operators, cosine=code.loss.cosine, snr_db=code.loss.snr_db)
         for chip, codes in compiled.items()

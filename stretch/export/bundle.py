@@ -67,9 +67,7 @@ def export_bundle(
     """Write the bundle folder atomically, each file checked against torch.
 
     Args:
-        facts: Metadata for the manifest.
         agreeing: Measures the agreement with the original on the complete files, before they are put in place; that of `facts` if None.
-        progress: Called with the name of each file before it is written.
     """
     with staged(out) as folder:
         written = _write_graphs(folder, original, model, sequential if controls else None, facts, controls=controls, progress=progress)

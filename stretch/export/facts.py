@@ -18,7 +18,6 @@ def bundle_facts(
 
     Args:
         weights_source: ``default``, ``random``, ``file``, ``given`` or ``trained``.
-        preprocessing: Image preprocessing of the model.
     """
     return BundleFacts(
         profile.id,

@@ -56,12 +56,9 @@ def export_precision(
 
     Args:
         bundle: An fp32 bundle.
-        out: Folder of the new one; an earlier bundle there is replaced.
         precision: ``fp32``, ``fp16`` or ``int8`` by processor; processors that are not named stay as they are.
-        images: Representative inputs of the model.
         min_cosine: Minimum cosine with fp32 of the outputs of each changed subgraph and of the model.
         repair: Keep subgraphs below it in fp32 instead of failing.
-        progress: Called with the next subgraph.
     """
     manifest = bundle.manifest
     chosen = _chosen(manifest, precision)

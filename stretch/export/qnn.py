@@ -34,9 +34,7 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
 
     Args:
         bundle: A bundle with int8 subgraphs on a dsp.
-        out: Folder of the new one; an earlier bundle there is replaced.
         chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
-        progress: Called with the next file.
     """
     manifest = bundle.manifest
     for chip in chips:

@@ -41,9 +41,6 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
     Controls that the bundle lacks are left out, and then nothing
     is recommended. If the device's profile cannot be read any more, all
     predictions are left out.
-
-    Args:
-        manifest: Manifest whose subgraphs have the precisions of their files.
     """
     try:
         device = load_device(manifest.device)

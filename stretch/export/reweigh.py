@@ -47,7 +47,6 @@ def export_reweighed(
         model: The branched network with its new weights, on the CPU and in evaluation mode.
         calibrated_on: Fingerprints of the images that the new weights were fitted to.
         agreeing: Measures the agreement with the original on the complete files, before they are put in place.
-        progress: Called with a description of the next step.
     """
     manifest = bundle.manifest
     arrays = to_numpy(op_weights(model))

@@ -22,9 +22,6 @@ Arrays = Mapping[str, Mapping[str, NDArray[Any]]]
 class OnnxWriter:
     """An ONNX graph under construction.
 
-    Args:
-        weights: Of all operators.
-
     Attributes:
         nodes: Those written so far, in order.
         initialisers: Weights and constants that they read.
@@ -92,7 +89,6 @@ class OnnxWriter:
         """Add nodes that another exporter wrote for an operator.
 
         Args:
-            nodes: In order; the last one writes its result.
             names: What tensors are called here; every other tensor gets a name within the operator's.
         """
         from onnx import TensorProto, helper

@@ -43,7 +43,6 @@ class RawDetector(nn.Module):
 
     Args:
         detector: SSD, RetinaNet or FCOS of torchvision; its modules are taken over.
-        name: Its name.
     """
 
     def __init__(self, detector: Any, name: str) -> None:
@@ -65,7 +64,6 @@ class RawProposals(nn.Module):
 
     Args:
         detector: Faster R-CNN or a relative of it of torchvision; its modules are taken over.
-        name: Its name.
     """
 
     def __init__(self, detector: Any, name: str) -> None:

@@ -10,8 +10,6 @@ class BasicBlock(nn.Module):
     """Two 3×3 convolutions and a skip (He et al. 2016, figure 5 left).
 
     Args:
-        channels_in: Channels of the input.
-        channels: Channels of the output.
         stride: Stride of the first convolution.
     """
 
@@ -36,8 +34,6 @@ class Bottleneck(nn.Module):
     """1×1, 3×3, 1×1 and a skip (He et al. 2016, figure 5 right), with the stride on the 3×3.
 
     Args:
-        channels_in: Channels of the input.
-        channels: Inner channels; the output has four times as many.
         stride: Stride of the 3×3 convolution.
     """
 
@@ -74,8 +70,6 @@ class SmallResNet(nn.Module):
     Args:
         block: `BasicBlock` or `Bottleneck`.
         widths: Block channels of each stage; every stage but the first halves the resolution.
-        depth: Blocks of each stage.
-        classes: Number of classes.
     """
 
     def __init__(self, block: type[BasicBlock] | type[Bottleneck], widths: tuple[int, ...], depth: int, classes: int = 10) -> None:

@@ -25,10 +25,6 @@ def settle(module: nn.Module, input_shape: InputShapes, generator: torch.Generat
     would not be seen in any output. So it is with layers whose weights are all
     0, as the classifiers of some transformers are: they get weights of deviation
     1 over the root of what they read. The module is left in evaluation mode.
-
-    Args:
-        module: A network with fresh weights; changed in place.
-        generator: Source of all random numbers.
     """
     module.eval()
     for layer in module.modules():

@@ -13,11 +13,7 @@ CLASSES = 10
 
 
 class SmallVGG(nn.Module):
-    """Convolutions and max-pooling without skips: no unit can be removed.
-
-    Args:
-        widths: Channels of each stage of two convolutions.
-    """
+    """Convolutions and max-pooling without skips: no unit can be removed."""
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()

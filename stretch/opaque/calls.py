@@ -98,12 +98,7 @@ class _Bound:
 
 
 class Replay:
-    """Calls that were checked, ready to be computed.
-
-    Args:
-        calls: The calls.
-        shape: Of the result, as it is stated.
-    """
+    """Calls that were checked, ready to be computed."""
 
     def __init__(self, calls: Calls, shape: Shape) -> None:
         if not 0 < len(calls.calls) <= MOST_CALLS or not calls.reads:

@@ -15,9 +15,7 @@ class Attention(nn.Module):
     """What pixels of a row see in each other, for each head: softmax(scale · qᵀk + bias + mask) over values.
 
     Args:
-        heads: Number of heads.
         keys: Number of keys, which files state.
-        scale: Of the products of queries and keys.
         bias: Shape of what is learned and added to the scores, heads×G×T×T of rows, queries and keys; None for nothing.
         mask: Shape of what is added and not learned.
     """

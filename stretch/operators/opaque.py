@@ -17,10 +17,6 @@ from stretch.operators.lowerings import Lowering, lowerings, no_tflite
 class Opaque(nn.Module):
     """What calls of torch compute.
 
-    Args:
-        calls: The calls.
-        shape: Of the result at the batch size of the graph.
-
     Attributes:
         constant_0: The first of the tensors that the calls read beside the inputs, a parameter where it is learned;
             ``constant_1`` the second, and so on.

@@ -15,8 +15,6 @@ class Rearrange(nn.Module):
 
     Args:
         split: Sizes of the axes that height and width are seen as.
-        order: Of those axes in the result.
-        pixels: Height and width of the result.
     """
 
     def __init__(self, split: Shape, order: Shape, pixels: Shape) -> None:
@@ -35,11 +33,7 @@ class Rearrange(nn.Module):
 
 
 class Roll(nn.Module):
-    """Pixels moved down and to the right, those that leave the image at one border entering at the other.
-
-    Args:
-        shift: Rows and columns.
-    """
+    """Pixels moved down and to the right, those that leave the image at one border entering at the other."""
 
     def __init__(self, shift: Shape) -> None:
         super().__init__()
@@ -55,13 +49,7 @@ class Roll(nn.Module):
 
 
 class Subsample(nn.Module):
-    """Some rows and columns.
-
-    Args:
-        start: First row and column.
-        stop: Those behind the last.
-        step: From one to the next.
-    """
+    """Some rows and columns."""
 
     def __init__(self, start: Shape, stop: Shape, step: Shape) -> None:
         super().__init__()
@@ -78,11 +66,7 @@ class Subsample(nn.Module):
 
 
 class ChannelsFirst(nn.Module):
-    """Tokens as the pixels of a map.
-
-    Args:
-        rows: Of tokens, for each image.
-    """
+    """Tokens as the pixels of a map."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()

@@ -10,11 +10,7 @@ from stretch.operators.lowerings import Lowering, lowerings, no_tflite
 
 
 class GlobalNorm(nn.Module):
-    """Length of each channel over all pixels.
-
-    Args:
-        keepdims: Whether the result has height and width.
-    """
+    """Length of each channel over all pixels."""
 
     def __init__(self, keepdims: bool) -> None:
         super().__init__()

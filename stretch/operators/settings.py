@@ -27,9 +27,7 @@ def pooling_window(shape: Shape, kernel_size: Any, stride: Any, padding: Any, ce
     With `ceil_mode`, torch computes one window that is larger than its padded input, which ONNX refuses: it gets the size of what it covers.
 
     Args:
-        shape: Of the input, rows and columns last.
         stride: None or empty for the kernel's size.
-        ceil_mode: Whether sizes are rounded up.
     """
     kernel, steps, pads = pair(kernel_size), pair(dilation), window_padding(padding)
     rooms = [size + 2 * pad - 1 for size, pad in zip(shape[-2:], pads[:2], strict=True)]

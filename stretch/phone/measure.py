@@ -279,13 +279,7 @@ PROFILE = "profile.csv"
 
 
 class PhoneTable:
-    """Measurements that grow by a phone's.
-
-    Args:
-        table: The folder.
-        device: Name of the phone in it.
-        runtime: Runtime and version.
-    """
+    """Measurements that grow by a phone's."""
 
     def __init__(self, table: Table, device: str, runtime: str) -> None:
         self._table, self._device, self._runtime = table, device, runtime
@@ -329,17 +323,7 @@ def open_table(folder: Path, device: str, benchmark: Path, works: list[Work]) ->
 
 
 class Timing:
-    """Times signatures of a bundle.
-
-    Args:
-        bundle: The bundle.
-        content: Its TFLite file.
-        phone: Where it is run.
-        request: What all calls have in common.
-        table: Where times go.
-        profile: That they are named after.
-        scratch: Folder for files on their way.
-    """
+    """Times signatures of a bundle."""
 
     def __init__(
         self, bundle: Bundle, content: bytes, phone: Phone, request: Request, table: PhoneTable, profile: DeviceProfile, scratch: Path
@@ -424,10 +408,6 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
     """Measure a bundle on a phone.
 
     What was measured before something went wrong is kept; nothing is left on the phone.
-
-    Args:
-        x: What the branches read when all of them run.
-        step: Called with the name of the next step.
     """
     if request.benchmark is None and request.runner is None:
         raise UsageError("--adb needs something to run on the phone", "give --benchmark-model FILE, --runner FILE or both")

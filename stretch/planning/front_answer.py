@@ -76,11 +76,7 @@ class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def front_answer(front: Front | Several, seconds: dict[str, float]) -> FrontAnswer:
-    """A front, or designs that differ, beside their controls.
-
-    Args:
-        seconds: Wall time so far, by what it went into.
-    """
+    """A front, or designs that differ, beside their controls."""
     values = front.values if isinstance(front, Several) else [None] * len(front.designs)
     asked, config = front.asked, front.asked.config
     singles = ranked_singles(asked.graph, asked.costs, config.processors)

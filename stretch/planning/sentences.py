@@ -33,7 +33,6 @@ class Sentence(str):
 
     Args:
         template: The sentence, with ``{}`` in place of every part.
-        parts: Words, and mentions.
     """
 
     __slots__ = ("parts", "template")

@@ -49,11 +49,7 @@ class TogetherAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def together_answer(found: Together, seconds: dict[str, float]) -> TogetherAnswer:
-    """The best pair beside what it has to beat.
-
-    Args:
-        seconds: Wall time so far, by what it went into.
-    """
+    """The best pair beside what it has to beat."""
     best, fixed = found.best, found.fixed
     value, sequential, mapped = (ran.value(found.goal, found.weights) for ran in (best.ran, found.sequential, fixed.ran))
     return TogetherAnswer(

@@ -64,11 +64,7 @@ def doubt(committee: Committee, costs: Sequence[KernelCost], grain: Grain) -> fl
 
 
 class Chooser:
-    """Draws and selects networks, using each seed of a style once.
-
-    Args:
-        taken: Names of networks measured already.
-    """
+    """Draws and selects networks, using each seed of a style once."""
 
     def __init__(self, taken: Sequence[str]) -> None:
         self._seeds = dict.fromkeys(STYLES, 0)

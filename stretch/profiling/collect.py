@@ -86,13 +86,7 @@ class _Sample:
 
 
 class Collector:
-    """Measures networks on one processor.
-
-    Args:
-        place: The processor.
-        device: Id of the new profile.
-        table: Receives the measurements.
-    """
+    """Measures networks on one processor."""
 
     def __init__(self, place: Place, device: str, table: Table) -> None:
         self.place, self.table, self._device = place, table, device

@@ -124,12 +124,7 @@ def _busying(host: Place, place: Place, worker: "Handing", folder: Path) -> Call
 
 
 class Handing:
-    """A worker thread on a processor's cores and a waiting caller on the host's, as in the scheduler.
-
-    Args:
-        host: Cores of the caller.
-        cores: Cores of the thread.
-    """
+    """A worker thread on a processor's cores and a waiting caller on the host's, as in the scheduler."""
 
     def __init__(self, host: tuple[int, ...], cores: tuple[int, ...]) -> None:
         self._host = host

@@ -33,9 +33,7 @@ def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: P
     channels × height × width or many of them, normalised already.
 
     Args:
-        folder: Where they are; folders inside are looked through.
         shape: The model's input shape, batch (1) first.
-        preprocessing: What a picture goes through.
 
     Returns:
         Arrays of `shape`.

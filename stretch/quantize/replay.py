@@ -66,7 +66,6 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mappin
     """Value of every tensor that crosses subgraphs, for one input.
 
     Args:
-        manifest: Subgraphs and joins of a bundle, checked already.
         wholes: How segments are computed as one, by name, whose branches are bands of their rows or some of their channels: from all of what these read.
     """
     tensors = {manifest.input: x}

@@ -39,7 +39,6 @@ def column(table: Table, title: str, *, right: bool = False, fold: bool = False)
     """Add a column whose cells are never shortened.
 
     Args:
-        right: Whether its cells stand on the right, as numbers do.
         fold: Whether cells that are too wide go on in the next line; those of other columns are not broken.
     """
     table.add_column(title, justify="right" if right else "left", no_wrap=not fold, overflow="fold")

@@ -73,7 +73,6 @@ def measure(
         fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width), where computing is to be done.
         held_back: Batches of others to compare on, at least one image.
         budget_s: Seconds after which nothing more is begun.
-        progress: Called with a few words for what comes next.
     """
     start = time.monotonic()
     planned = trials(space, each)
@@ -124,14 +123,7 @@ def measure_design(captured: Captured, design: BranchDesign, fitted: Batches, he
 
 
 class _Original:
-    """The original, cut at the ends of its stages, with what arrives at each of them.
-
-    Args:
-        captured: As a whole.
-        space: Designs of its stages.
-        fitted: Batches for calibration.
-        held_back: Batches to compare on.
-    """
+    """The original, cut at the ends of its stages, with what arrives at each of them."""
 
     def __init__(self, captured: Captured, space: DesignSpace, fitted: Batches, held_back: Batches) -> None:
         self.captured, self.space = captured, space
@@ -211,8 +203,6 @@ def sensitivity_of(
     Args:
         config: The request: processors, rules and join of the designs that are to be chosen from.
         fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width).
-        budget_s: Seconds of measuring; what has begun is finished.
-        progress: Called with a few words for what comes next.
     """
     if len(captured.graph.inputs) > 1 or len(captured.graph.outputs) > 1:
         raise UsageError(

@@ -146,7 +146,6 @@ def run_on(
         count: Images to compare on, at most.
         mapping: Where processors run here; see `stretch.evaluation.files.measure_files`.
         seconds: Time after which no further image is begun.
-        progress: Called with the next step.
     """
     fitted, there = ([image[None].numpy() for batch in some for image in batch.cpu()] for some in (images.fitted, images.held_back))
     taken = [there[i * len(there) // count] for i in range(count)] if len(there) > count else there

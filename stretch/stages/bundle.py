@@ -41,7 +41,6 @@ def write_bundle(
         agreeing: Gives it from the complete files in place of `agreement`.
         ranges: Scale and zero point, by subgraph and tensor, that the network was trained with and that int8 is to have.
         calibrated_on: Fingerprints of the images that weights were fitted to.
-        progress: Called with a few words for what comes next.
     """
     facts = replace(
         bundle_facts(planned, planned.device, *weights, preprocessing),

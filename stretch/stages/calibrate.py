@@ -38,10 +38,8 @@ def calibrate_profile(
         device: Id or file of the profile that is calibrated.
         target: The new profile's TOML file; its stem is the new id.
         read: Gives the network of a model and an input shape; both as the table has them.
-        statistic: What of several runs the times are.
         size: Input shape of rows that state none.
         rewrites: What networks had in place of some operators on every processor when they were measured, as ``grouped_conv=parts``.
-        step: Called after each network.
 
     Returns:
         By processor, core set and precision how well each network is predicted by the others, and which to measure next.

@@ -35,7 +35,6 @@ def decide_design(
 
     Args:
         config: Constraints of the search; with a design, precisions and floors of the controls.
-        design: A design to take instead of searching for one.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
     """
     if design is None:

@@ -71,7 +71,6 @@ def explain_here(bundle: Bundle, mapping: list[str], progress: Progress, warning
 
     Args:
         mapping: Where processors run, as ``gpu=cpu1``.
-        progress: Called after each subgraph.
     """
     manifest = bundle.manifest
     used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
@@ -93,7 +92,6 @@ def explain_on(
     """Kernels that a device's backends launch, with predicted times.
 
     Args:
-        progress: Called after each subgraph.
         warn: Adds a warning to them; the list's own method if None.
     """
     predictor = LatencyPredictor(profile)

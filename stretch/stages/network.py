@@ -46,7 +46,6 @@ def read_network(
         model: A name of `stretch models`, Python code, a file; or what gives the loaded model.
         shape: Of the input, batch first, or of several inputs, or what tells it of the loaded model; the model's usual one if None.
         weights: ``default``, ``none`` or a file.
-        trust_code: Whether Python code may be executed.
         portable: Whether a model that is a file is called by its name without its folder, which may be another tomorrow.
     """
     with phase("load"):
@@ -95,7 +94,6 @@ def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "
         model: A name of `stretch models`, Python code, a file; an ONNX file of any exporter, or an ncnn network, ``NAME.param``.
         shape: Of the input, batch first, or of several inputs; the model's usual one if None.
         weights: A file that the network must take; no other weights are read, for no time depends on them.
-        trust_code: Whether Python code may be executed.
     """
     if model.endswith(".param"):
         from predictors.formats import read_ncnn

@@ -42,10 +42,6 @@ def refine_and_compare(
 
     The images held back have no part in the steps, nor in which state of them is the best; they decide between two
     networks, the first and the best.
-
-    Args:
-        model: The network, on the CPU; changed in place.
-        progress: Called with the next step and the progress.
     """
     progress("compare")
     before, said_before = compare_on(model, captured, images.held_back)
@@ -71,7 +67,6 @@ def refined(
 
     Args:
         images: Batches that it was calibrated with, (n, channels, height, width).
-        progress: Called regularly with the progress.
     """
     place = next(model.parameters()).device
     try:

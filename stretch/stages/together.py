@@ -31,7 +31,6 @@ def pair_of(
         top: Designs of each set of processors, at most.
         within: How many times the best one's time the others may take.
         shape: Of the first network's input; the usual one if None.
-        trust_code: Whether Python code of the models may be executed.
     """
     seconds: dict[str, float] = {}
     graphs = []

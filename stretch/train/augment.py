@@ -20,7 +20,6 @@ class Normalise:
     Args:
         mean: (3,), in 0 to 255.
         deviation: (3,), in 0 to 255.
-        device: Where the images are.
     """
 
     def __init__(self, mean: torch.Tensor, deviation: torch.Tensor, device: torch.device) -> None:

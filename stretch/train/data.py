@@ -80,8 +80,6 @@ class ImageSet:
         """Full batches of one epoch in an order that depends only on its number and the seed.
 
         Args:
-            batch: Batch size over all processes.
-            skip: Number of batches to skip when resuming.
             share: (k, n): part k of n of every batch.
         """
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed * 1_000_003 + number)).to(self.labels.device)
@@ -171,11 +169,7 @@ def _packed(parts: dict[str, np.ndarray[Any, Any]], split: str, path: Path) -> t
 
 
 def synthetic(classes: int, size: int, count: int, seed: int = 0) -> tuple[ImageSet, ImageSet]:
-    """A synthetic, learnable set: each class has a colour with noise.
-
-    Args:
-        count: Number of training images; the test set has a quarter of it.
-    """
+    """A synthetic, learnable set: each class has a colour with noise."""
     elements = (count + max(classes, count // 4)) * 3 * size * size
     if elements > MAX_SYNTHETIC:
         raise StretchError(

@@ -22,11 +22,7 @@ RECIPE, FACTS, LOG, BEST, LAST = "recipe.toml", "run.json", "log.csv", "best.saf
 
 
 class RunFolder:
-    """One run on disk.
-
-    Args:
-        path: The folder.
-    """
+    """One run on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -104,12 +100,7 @@ def load_designs(folder: RunFolder) -> list[Any]:
 
 
 class Log:
-    """Rows of a run as CSV and, if requested, as TensorBoard events.
-
-    Args:
-        folder: Of the run.
-        tensorboard: Whether to write events.
-    """
+    """Rows of a run as CSV and, if requested, as TensorBoard events."""
 
     COLUMNS = ("epoch", "loss", "accuracy", "seconds", "images_per_second", "memory_mib", "rate", "agreement")
 

@@ -86,9 +86,7 @@ class Run:
         model: Any classifier on its device; a `BranchedModel` runs its branches side by side.
         train_set: Moved to the model's device.
         test_set: Moved to the model's device.
-        config: The run.
         teacher: Source of soft labels if configured.
-        world: This process among those of the run.
         evaluate_every: Epochs between evaluations; the last epoch is always evaluated.
         make_step: Another kind of step than the configuration's, such as a supernet's.
         labelled: False to learn from the teacher alone, and to be evaluated against it.
@@ -234,7 +232,6 @@ def train(
 
     Args:
         teacher: Source of soft labels if `config.distill` is above zero.
-        evaluate_every: Epochs between evaluations.
     """
     run = Run(model, train_set, test_set, config, teacher=teacher, evaluate_every=evaluate_every)
     for row in run.steps():

@@ -55,7 +55,6 @@ def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: b
 
     Args:
         count: Designs to evaluate: those of the pool and others between them.
-        progress: Called before each design.
         trust_code: As of `open_run`.
     """
     check_rank(folder, count)

@@ -171,13 +171,7 @@ _ROUNDED = (nn.Conv2d, nn.Linear, nn.modules.batchnorm._BatchNorm)
 
 
 class _RoundedBranch:
-    """One branch, computed with roundings.
-
-    Args:
-        branch: Its operators.
-        precision: What they compute in.
-        prefix: What their names begin with in the bundle.
-    """
+    """One branch, computed with roundings."""
 
     def __init__(self, branch: Branch, precision: str, prefix: str) -> None:
         self.branch, self.precision, self.prefix = branch, precision, prefix

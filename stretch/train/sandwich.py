@@ -22,11 +22,7 @@ class Work:
     """Forward and backward of one subnet, run eagerly or replayed as CUDA graphs.
 
     Args:
-        subnet: The subnet.
         shared: The supernet's weights.
-        loss: Loss of scores.
-        scaled: The loss as it is differentiated.
-        config: The run.
     """
 
     def __init__(self, subnet: Subnet, shared: torch.Tensor, loss: _Loss, scaled: _Loss, config: TrainConfig) -> None:
@@ -84,13 +80,8 @@ class SandwichStep(TrainingStep):
     on a stream of its own, so that small ones run side by side.
 
     Args:
-        model: The supernet.
-        config: The run.
         prepare: uint8 images to what the networks read.
         teacher: Gives soft labels to the largest, if the run distils.
-        device: Of everything.
-        sandwich: How to sample.
-        world: This process; each draws random subnets of its own.
 
     Attributes:
         count: Steps done, which with the seed decides what is drawn.

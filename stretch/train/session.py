@@ -38,8 +38,6 @@ class Keeper:
     """Writes into a run's folder; for the first process.
 
     Args:
-        folder: Of the run.
-        run: The run.
         keep: What to write, and how often.
         identity: Fingerprints that a checkpoint must share for resuming.
         best: Highest accuracy, or agreement without labels, so far; None before the first evaluation.
@@ -122,11 +120,8 @@ def train_recipe(
     """Train what a recipe says.
 
     Args:
-        base: What design files are relative to.
-        resume: Go on from the newest whole checkpoint there.
         dry_run: Build everything, train one step on synthetic images, write nothing.
         trust_code: Whether Python code that the recipe names as its model may be executed.
-        world: This process among those of the run.
     """
     world, listener = world or World(), listener or Listener()
     _set_up(recipe, world)

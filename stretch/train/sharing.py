@@ -48,7 +48,6 @@ class Sharing:
     """The shared weights of a set of designs, and each design's part of them.
 
     Args:
-        captured: The original network.
         designs: Designs with the same segments, joined so that the trunk keeps its width.
 
     Attributes:

@@ -92,11 +92,8 @@ class TrainingStep:
 
     Args:
         model: In training mode, on its device; it may be wrapped for several processes.
-        config: The run.
         prepare: uint8 images to what the model reads, augmented by numbers of a generator.
         teacher: Gives soft labels, if the run distils; in evaluation mode.
-        device: Of model and images.
-        labelled: False for a loss of the teacher alone.
 
     Attributes:
         rate: The learning rate, a tensor on the device.

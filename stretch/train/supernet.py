@@ -17,12 +17,6 @@ from stretch.transform.model import BranchedModel
 class Subnet:
     """One design of a supernet: a branched network whose weights lie in one vector.
 
-    Args:
-        design: The design.
-        sharing: Of the supernet.
-        device: Of everything.
-        channels_last: Whether convolution weights are stored NHWC.
-
     Attributes:
         model: The network; its statistics are its own.
         index: Position in the shared vector of each of its weights, (n,) int64.
@@ -75,10 +69,7 @@ class Supernet(nn.Module):
 
     Args:
         captured: The original network, whose weights the supernet starts from.
-        designs: The pool; equal segments, processors and joins.
-        device: Where it trains.
         scratch: Start from He et al. 2015's initial weights instead of the original's.
-        channels_last: Whether convolution weights are stored NHWC.
 
     Attributes:
         flat: The shared weights, the only parameter.
@@ -131,7 +122,6 @@ class Supernet(nn.Module):
 
         Args:
             design: Of the pool, or any whose branches lie within those of the pool.
-            batches: Images as the network reads them, without labels.
         """
         if not batches:
             raise StretchError("a subnet needs images for its batch-norm statistics, none were given", "give some hundred training images")

@@ -211,12 +211,7 @@ class BranchedSegment(nn.Module):
 
 
 class Side(nn.Module):
-    """A part of the network beside its trunk, as one branch.
-
-    Args:
-        graph: Its operators.
-        processor: Where it runs.
-    """
+    """A part of the network beside its trunk, as one branch."""
 
     def __init__(self, graph: OpGraph, processor: str) -> None:
         super().__init__()

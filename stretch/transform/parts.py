@@ -26,11 +26,7 @@ def weights_in_parts(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -
 
 
 def weights_of_wholes(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -> Weights:
-    """The inverse of `weights_in_parts`; an operator lacks a weight if one of its parts does.
-
-    Args:
-        weights: By the names of parts; tensors of torch.
-    """
+    """The inverse of `weights_in_parts`; an operator lacks a weight if one of its parts does."""
     import torch
 
     in_wholes: Weights = {name: dict(tensors) for name, tensors in weights.items()}

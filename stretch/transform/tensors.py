@@ -21,11 +21,7 @@ _OPTIMIZER = "optimizer."
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file under a temporary name, then rename it.
-
-    Args:
-        tensors: By name; on any device, in any memory format.
-    """
+    """Write a safetensors file under a temporary name, then rename it."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

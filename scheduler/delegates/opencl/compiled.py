@@ -30,13 +30,10 @@ class OpenCLCompiled(Compiled):
     """Launches with everything they need but the caller's memory.
 
     Args:
-        device: Where they run.
-        programs: Builds the kernels.
         launches: In the order in which they run.
         inputs: Name and shape of each input.
         outputs: Name and shape of each output.
         half: Whether blocked tensors and weights are stored in half precision.
-        planner: Gives intermediate tensors their memory.
     """
 
     def __init__(

@@ -79,12 +79,7 @@ def apply_groups(launches: Iterable[Launch], cache: TuningCache) -> list[Launch]
 
 
 class LaunchTimer:
-    """Runs single launches of a subgraph on zeros and reads the device's clock.
-
-    Args:
-        device: Where they run.
-        compiled: The subgraph.
-    """
+    """Runs single launches of a subgraph on zeros and reads the device's clock."""
 
     def __init__(self, device: OpenDevice, compiled: OpenCLCompiled) -> None:
         import pyopencl as cl
@@ -128,8 +123,6 @@ class GroupTuner:
     """Times work-group sizes of every launch of a subgraph, each launch by itself, on the device's clock.
 
     Args:
-        device: Where to measure.
-        compiled: The subgraph with the work-groups of its templates.
         mode: Which candidates: one by formula, or every one.
     """
 
@@ -225,7 +218,6 @@ class OpenCLTuning(Tuning):
     Args:
         delegate: Of that precision.
         model: The subgraph's ONNX file.
-        name: The subgraph.
         mode: ``fast`` or ``exhaustive`` for work-groups, None for the schedules of convolutions.
     """
 

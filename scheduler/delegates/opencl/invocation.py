@@ -14,13 +14,7 @@ from scheduler.delegates.opencl.launch import Launch, Size
 
 
 class DeviceError(UnableError):
-    """A device fails or refuses what it is asked: it has no memory left, say, or was lost.
-
-    Args:
-        name: Name of the device.
-        what: What it does, in words.
-        error: What the driver says.
-    """
+    """A device fails or refuses what it is asked: it has no memory left, say, or was lost."""
 
     def __init__(self, name: str, what: str, error: Exception) -> None:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -62,8 +56,6 @@ class OpenCLInvocation(AsyncInvocation):
     reads them. Elsewhere they are copied.
 
     Args:
-        device: Queue and context.
-        commands_of: Makes the commands for the buffers of inputs and outputs.
         inputs: The caller's arrays by name.
         outputs: The caller's arrays by name.
     """

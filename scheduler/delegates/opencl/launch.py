@@ -83,11 +83,7 @@ class Launch:
         return prod(self.grid)
 
     def traffic(self, item_bytes: int) -> int:
-        """Bytes that it moves if it reads every input and weight and writes every result once.
-
-        Args:
-            item_bytes: Bytes of an element of a blocked tensor and of its weights.
-        """
+        """Bytes that it moves if it reads every input and weight and writes every result once."""
         total = 0
         for argument in self.arguments:
             match argument:

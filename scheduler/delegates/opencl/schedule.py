@@ -139,11 +139,7 @@ class Costs:
     load: float  # Cycles in which one block's weights for one input channel come into the first cache, once a work-group.
 
     def cycles(self, problem: Problem, vw: int, vc: int, group: int) -> float:
-        """Estimated time.
-
-        Args:
-            group: Tiles of pixels in a work-group.
-        """
+        """Estimated time."""
         across, down = -(-problem.pixels // vw), -(-problem.blocks // vc)
         channel = across * self.steps[vw, vc] + -(-across // group) * vc * self.load
         return problem.batch * down * problem.depths.get(vc, problem.depth) * channel

@@ -78,9 +78,6 @@ class ScheduleTuner:
     hopeless in its first two runs is dropped.
 
     Args:
-        device: Where to measure.
-        half: Whether tensors are stored in half precision.
-        options: Switches of the compilation.
         top: Candidates of the analytic ranking that are measured.
         rounds: Runs of each candidate; at least 3.
     """
@@ -106,7 +103,6 @@ class ScheduleTuner:
             graph: What `fuse` left.
             known: Schedules found before, which are not measured again.
             budget_s: Seconds after which no further kernel is begun.
-            progress: Called after each convolution with the name of the next.
             start: Schedules that are taken untuned, where they are not the first of the ranking.
         """
         end = time.monotonic() + budget_s

@@ -45,7 +45,6 @@ def check_bench(path: Path, progress: Progress = silent) -> CheckedBench:
 
     Args:
         path: What `stretch bench` printed as JSON.
-        progress: Called with the name of each file.
     """
     answer = read_bench(path)
     problems = [*_shape(answer)]

@@ -52,12 +52,7 @@ class _Contender:
 
 
 def compare(request: Request, warn: Callable[[str], None], step: Callable[[], None] | None = None) -> BenchAnswer:
-    """Time files in interleaved rounds.
-
-    Args:
-        warn: Called with each warning.
-        step: Called after each round.
-    """
+    """Time files in interleaved rounds."""
     warnings: list[str] = []
 
     def tell(sentence: str) -> None:

@@ -77,7 +77,6 @@ def digest(kind: Kind, path: Path, beside: Iterable[str] = ()) -> tuple[str, int
 
     Args:
         kind: What it is; a bundle's files are checked against its manifest, whose hash it is.
-        beside: Names of files with weights, relative to its folder.
     """
     if kind == "bundle":
         bundle = load_bundle(path, check_hashes=True)

@@ -21,7 +21,6 @@ class Supply:
 
     Args:
         root: Folder such as ``/sys/class``, in which ``power_supply`` lies.
-        clock: Time in ns.
     """
 
     def __init__(self, root: Path, clock: Callable[[], int] = perf_counter_ns) -> None:

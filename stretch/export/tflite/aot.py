@@ -55,9 +55,7 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progre
 
     Args:
         bundle: A bundle with a TFLite file and int8 subgraphs on a dsp.
-        out: Folder of the new one; an earlier bundle there is replaced.
         chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
-        progress: Called with the next file.
     """
     chosen = _chosen(bundle, out, chips)
     manifest = bundle.manifest

@@ -182,12 +182,9 @@ def export_tflite(
     the two results are compared.
 
     Args:
-        out: Folder of the new one; an earlier bundle there is replaced.
-        images: Representative inputs of the model.
         precision: ``fp32``, ``fp16`` or ``int8`` by processor, for an fp32 bundle; None for the bundle's precisions.
         min_cosine: Minimum cosine with fp32, see `stretch.export.precision.export_precision`.
         repair: Keep subgraphs below it in fp32 instead of failing.
-        progress: Called with the next signature.
     """
     if problem := LiteRtDelegate.unavailable():
         raise MissingBackendError(f"a TFLite file is compared with its ONNX files when it is written, and {problem}", INSTALL)

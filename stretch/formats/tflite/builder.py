@@ -46,7 +46,6 @@ class Builder:
     """Writes the operators of one subgraph.
 
     Args:
-        piece: Where they go.
         scales: Scale of each tensor that is rounded, by operator.
         half: Whether float weights are stored in half precision and widened when they are read.
     """

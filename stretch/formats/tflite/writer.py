@@ -78,11 +78,7 @@ class Piece:
 
 
 class Writer:
-    """A TFLite file under construction.
-
-    Args:
-        description: Which model it is, for people.
-    """
+    """A TFLite file under construction."""
 
     def __init__(self, description: str) -> None:
         self._description = description

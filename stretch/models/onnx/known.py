@@ -36,7 +36,6 @@ def computed(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]
     Args:
         node: The `onnx.NodeProto`.
         reads: Its inputs; None for one that is left out.
-        attrs: Its attributes; tensors among them as arrays.
     """
     from onnx.reference import ReferenceEvaluator
 

@@ -20,11 +20,7 @@ _AGAIN = "save it again with torch.export.save of torch 2.9 or newer"
 
 
 class Archive:
-    """The records of a file by name, without the folder that they all lie in.
-
-    Args:
-        path: The file.
-    """
+    """The records of a file by name, without the folder that they all lie in."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -37,11 +37,7 @@ def save_accuracy(path: Path, predictor: AccuracyPredictor | Sensitivity) -> Non
 
 
 def load_accuracy(path: Path, model: str) -> AccuracyPredictor | Sensitivity:
-    """Read a predictor.
-
-    Args:
-        model: Name of the network it must be about.
-    """
+    """Read a predictor."""
     content = read_bytes(path, "accuracy predictor", MAX_BYTES, _HINT)
     try:
         kind = msgspec.json.decode(content, type=_Kind)

@@ -34,11 +34,7 @@ class Ahead:
 
 
 def ahead(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, str], best: tuple[str, str]) -> Ahead:
-    """How far one processor is ahead of the others of a request.
-
-    Args:
-        best: The fastest processor, with its core set, and its precision.
-    """
+    """How far one processor is ahead of the others of a request."""
     processor, at = best
     device = predictor.device
     family = device.processor(processor).family

@@ -137,7 +137,6 @@ class BandCosts:
     """Costs of bands of runs of parts on one device.
 
     Args:
-        costs: Costs on the device.
         parts: The parts of a network, in order, divided where no kernel spans.
     """
 

@@ -68,11 +68,7 @@ class _Piece:
 
 
 class Wholes:
-    """Branches at full depth.
-
-    Args:
-        predictor: Latency predictor of the device.
-    """
+    """Branches at full depth."""
 
     def __init__(self, predictor: LatencyPredictor) -> None:
         self._predictor = predictor
@@ -245,8 +241,6 @@ class Costs:
     """Costs of branches, whole segments, joins and transfers on one device.
 
     Args:
-        predictor: Latency predictor of the device.
-        precision: Precision by processor name.
         rewrites: What scaled branches have instead of some operators, by processor name.
     """
 

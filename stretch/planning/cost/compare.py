@@ -219,11 +219,7 @@ def certainty(found: Recommendation, branched: PredictedRun, single: PredictedRu
 
 
 def single_run(graph: OpGraph, processor: str, precision: str, ms: float, predictor: LatencyPredictor) -> PredictedRun:
-    """A whole network on one processor.
-
-    Args:
-        ms: Its time, transfers included.
-    """
+    """A whole network on one processor."""
     estimate = predictor.predict(graph, processor, precision)
     moving = {} if is_host(processor) else {kind_of(processor): ms - estimate.computing_ms}
     return PredictedRun([[Branch.of(estimate, predictor.device, moving)]])

@@ -144,13 +144,7 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
 
 
 class SidedTimes:
-    """Timelines of a design of several results, or with sides, wherever these run.
-
-    Args:
-        graph: The original network.
-        design: Of its trunk.
-        costs: Costs on the device.
-    """
+    """Timelines of a design of several results, or with sides, wherever these run."""
 
     def __init__(self, graph: OpGraph, design: BranchDesign, costs: Costs) -> None:
         self._graph, self._design, self._costs, self._trunk = graph, design, costs, trunk_of(graph)

@@ -37,7 +37,6 @@ def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: floa
     """Widths a branch of `segment` may have, ascending; the original width is always one.
 
     Args:
-        align: Width rounding of the processor, in channels.
         ceiling: Largest width ratio; above 1 where a sequential control widens.
     """
     full = segment.width

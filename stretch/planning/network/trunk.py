@@ -60,11 +60,7 @@ _known: deque[tuple[OpGraph, Trunk]] = deque(maxlen=_REMEMBERED)
 
 
 def trunk_of(graph: OpGraph) -> Trunk:
-    """The trunk of a network; the network itself where one tensor goes in and one comes out.
-
-    Args:
-        graph: Each of its operators leads to an output.
-    """
+    """The trunk of a network; the network itself where one tensor goes in and one comes out."""
     if not _several(graph):
         return Trunk(graph)
     for known, trunk in tuple(_known):

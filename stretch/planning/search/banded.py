@@ -271,10 +271,7 @@ class BandedSpace:
     """Makes of a space of stages one of parts, in which runs may be split by rows.
 
     Args:
-        graph: The network.
         space: Designs of its stages, or of segments that meet where a request says.
-        divided: Whether bands may meet within them, too.
-        merged: Whether one run of bands may go on over several of them.
         single: Whether parts are as small as kernels let them be, and each is divided by itself.
         vectors: Whether linear layers one after the other are parts of their own.
     """

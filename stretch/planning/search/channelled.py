@@ -63,7 +63,6 @@ class ChannelWays:
     """Ways to compute parts by channels, on every subset of the processors.
 
     Args:
-        graph: The network.
         space: Where the options are added: its processors, costs and rules.
     """
 

@@ -56,12 +56,8 @@ def evolve(
     """The best design that an evolutionary search comes upon.
 
     Args:
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
         n_meet: Branched segments, at least.
-        score: What designs are judged by; less is better.
         starts: Designs to begin with, those that keep the constraints.
-        keeps: Whether a design keeps the bounds on whole designs.
 
     Returns:
         The design, `value` its score and `evaluated` how many were judged; None if none was come upon.

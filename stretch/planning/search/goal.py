@@ -40,11 +40,7 @@ class Goal:
         return [space.processors] if self.power is None else self.power.groups(space.processors)
 
     def value(self, space: DesignSpace, picks: Sequence[tuple[Ways, int]]) -> float:
-        """Of a design.
-
-        Args:
-            picks: Options and the index of the chosen one, segment by segment.
-        """
+        """Of a design."""
         working = {name for ways, _ in picks for name in ways.working(space.costs.host)}
         return self.measure([name for name in space.processors if name in working]).total(space, picks)
 

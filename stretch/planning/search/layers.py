@@ -114,10 +114,6 @@ class Completion:
 
     Args:
         layers: One per segment, in order.
-        states: Number of states.
-        final_ms: Time to finish from each state.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
     """
 
     def __init__(self, layers: Sequence[Layer], states: int, final_ms: Floats, low: int, high: int) -> None:

@@ -32,11 +32,7 @@ class Measure:
     leaving: Callable[[DesignSpace, str], float]  # What it adds that a processor holds the network's output.
 
     def total(self, space: DesignSpace, picks: Iterable[tuple[Ways, int]]) -> float:
-        """Of a whole design.
-
-        Args:
-            picks: Options and the index of the chosen one, segment by segment.
-        """
+        """Of a whole design."""
         holder, found = space.costs.host, 0.0
         for ways, index in picks:
             found += float(np.broadcast_to(self.of(ways), ways.ms.shape)[space.holders.index(holder), index])

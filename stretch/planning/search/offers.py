@@ -223,7 +223,6 @@ class _Grid:
 
     Args:
         scales: A number of each scale of a branch: widths, and for each the depths.
-        sizes: Widths and depths of each branch.
     """
 
     def __init__(self, scales: Column, sizes: Sequence[tuple[int, int]]) -> None:
@@ -252,7 +251,6 @@ class _Some:
 
     Args:
         scales: A number of each scale of a branch: widths, and for each the depths.
-        sizes: Widths and depths of each branch.
         numbers: Which, in the order of `_Grid`.
     """
 

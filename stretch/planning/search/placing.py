@@ -47,7 +47,6 @@ class Problem:
     """Tasks to be placed.
 
     Args:
-        tasks: The tasks.
         ms: Time of each on each processor (tasks × processors), beside others.
         transfer: Milliseconds that a tensor takes from one processor to another, by their numbers.
         holder: Number of the processor that holds what arrives; it may be one that computes nothing.

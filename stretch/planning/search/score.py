@@ -35,12 +35,7 @@ def score_of(objective: Objective, goal: Goal, space: DesignSpace) -> Score:
 
 
 class Added:
-    """What adds up, told for one design at a time.
-
-    Args:
-        goal: What is to be least.
-        space: Where designs are from.
-    """
+    """What adds up, told for one design at a time."""
 
     def __init__(self, goal: Goal, space: DesignSpace) -> None:
         self._goal, self._space = goal, space

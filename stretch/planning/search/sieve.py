@@ -110,9 +110,7 @@ class _Distances:
     """The least cost from the start to each segment and from there to the end, by holder and number of branched segments.
 
     Args:
-        space: The space.
         n_meet: Branched segments, at least.
-        moves: Ways past segments, each with its least cost by holder.
     """
 
     def __init__(self, space: DesignSpace, n_meet: int, moves: Sequence[tuple[_Move, Floats]]) -> None:
@@ -183,10 +181,7 @@ class _Priced:
     """A space at a price of a multiply-accumulate.
 
     Args:
-        space: The space.
         offers: Of all scales, by the segment at which they start.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
         n_meet: Branched segments, at least.
         price: In ms.
     """
@@ -256,7 +251,6 @@ class _Table:
     """What the combinations of an offer cost at a price of a multiply-accumulate, worked out by the widths of the branches.
 
     Args:
-        offer: The offer.
         holders: Processors that may hold what arrives.
         price: In ms.
     """

@@ -19,8 +19,6 @@ def search(strategy: str, space: DesignSpace, low: int, high: int, n_meet: int) 
     """The fastest design of `space` that a strategy finds.
 
     Args:
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
         n_meet: Meeting points where branches join, at least.
 
     Returns:

@@ -12,8 +12,6 @@ def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult
 
     Args:
         space: Legal designs; those of a request with this strategy have parts that are as small as kernels let them be.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
 
     Returns:
         The design, or None if there is none.

@@ -141,11 +141,7 @@ def intervals(name: str, title: str, words: str, rows: Sequence[Interval], unit:
 
 
 def spread(name: str, title: str, words: str, rows: Sequence[tuple[str, float, float]], middle: float, unit: str) -> Chart:
-    """What a value becomes when something halves and when it doubles, one below the other.
-
-    Args:
-        rows: What changes, the value with half of it, and with twice.
-    """
+    """What a value becomes when something halves and when it doubles, one below the other."""
     figure, axes = _figure(0.9 + 0.34 * len(rows))
     for y, (_, half, twice) in enumerate(rows):
         axes.plot([half, twice], [y, y], color="#5a5a5a", linewidth=2.5, zorder=1)

@@ -207,7 +207,6 @@ def plan_page(
 
     Args:
         plan: The answer; of a built network, with its agreement and calibration.
-        origins: Source of the times of each processor and precision.
         roofline: The original's kernels on the best single processor: what the picture shows in words, and the picture.
     """
     return Page(

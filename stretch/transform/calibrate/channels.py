@@ -36,7 +36,6 @@ class Elimination:
     Args:
         covariance: Of the inputs, (inputs, inputs) float64.
         weight: (outputs, inputs).
-        ridge: Penalty, relative to the mean variance of an input.
         size: What costs are relative to; the variance of the outputs by default.
         inverse: That of the covariance (`inverse_of`), where it is known.
     """
@@ -113,7 +112,6 @@ def conditional_covariance(covariance: torch.Tensor, known: torch.Tensor, ridge:
     Args:
         covariance: (n, n) float64.
         known: Which, (m,) int64, each once.
-        ridge: Penalty, relative to the mean variance.
     """
     if not len(known):
         return covariance
@@ -190,10 +188,7 @@ class ChannelChoice:
     Trunks that are concatenated stay, since the next segment was built for them, and so does what a slice cuts out.
 
     Args:
-        captured: The original network.
         part: The segment's design.
-        covariances: Covariances of the original.
-        ridge: Relative penalty of the regressions.
     """
 
     def __init__(self, captured: Captured, part: SegmentDesign, covariances: Covariances, ridge: float) -> None:

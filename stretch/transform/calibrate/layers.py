@@ -67,10 +67,7 @@ class BranchFit:
     as it is: what was inherited is worth more than what fits anything.
 
     Args:
-        heritage: What the branch keeps of the original.
-        branch: The branch.
         matches: Operators that reproduce another than the one they are named after.
-        images: How many the fit looks at.
     """
 
     def __init__(self, heritage: Heritage, branch: Branch, matches: Matches, images: int) -> None:
@@ -103,7 +100,6 @@ class BranchFit:
 
         Args:
             fitted: How many of them, the first, the fit looks at.
-            ridge: Relative weight of the penalty.
 
         Returns:
             What the fitted branch computes before its join, in all batches.

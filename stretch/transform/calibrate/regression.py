@@ -14,9 +14,6 @@ class Products:
 
     Args:
         groups: Groups; 1 for a dense layer.
-        inputs: Inputs of each.
-        device: Where the sums are.
-        outputs: Outputs of each.
 
     Attributes:
         count: Rows added.
@@ -66,9 +63,6 @@ class Regression:
 
     Args:
         groups: Independent regressions; 1 for a dense layer.
-        inputs: Inputs of each.
-        outputs: Outputs of each.
-        device: Where the sums are.
     """
 
     def __init__(self, groups: int, inputs: int, outputs: int, device: torch.device) -> None:

@@ -228,16 +228,8 @@ class Job:
     """One segment: what is fitted, to what.
 
     Args:
-        captured: The original network.
         part: The segment's design.
-        original: The original segment.
-        family: What each branch keeps of it, as it was built.
-        segment: The branched segment; changed in place.
-        whole: The original segment as a module.
-        arriving: Batches of what arrives at the branched segment.
-        there: Batches of what arrives at the original.
         split: Which batches are for fits, which for the choice.
-        ridge: Relative weight of the regressions' penalty.
 
     Attributes:
         targets: What the original computes, once `calibrate` is done.

@@ -53,9 +53,6 @@ def rebase_statistics(segment: nn.Module, arriving: Batches) -> list[torch.Tenso
     network on would start from another function, since training normalises by
     the statistics of its batches.
 
-    Args:
-        segment: What reads the batches; in evaluation mode.
-
     Returns:
         What it computes.
     """

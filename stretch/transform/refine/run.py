@@ -62,10 +62,6 @@ class Errors:
 class Pair:
     """The segments of a branched network that differ from the original's, or come behind one that does, and what lies beside them.
 
-    Args:
-        model: The branched network.
-        captured: The original.
-
     Attributes:
         parameters: Weights of those segments, and of the parts that read what they write.
         norms: Their batch-norms, but for those of segments in bands or channels, whose branches see parts of an image.
