@@ -48,9 +48,6 @@ class EnergyModel:
 
         Args:
             busy: How long each processor computes, ms by name.
-
-        Returns:
-            None if the profile states no power of one that computes.
         """
         parts = self.parts(busy, makespan_ms)
         if any(part.mj is None for part in parts if part.state == "busy"):

@@ -29,9 +29,6 @@ def find_fault(raw: Any, kind: Any, where: str = "") -> Fault | None:
     Args:
         kind: What they should be: a `msgspec.Struct`, a dictionary or tuple of such, or a plain type.
         where: Keys that led here.
-
-    Returns:
-        None if nothing is wrong.
     """
     kind = _without_none(kind)
     if get_origin(kind) is Annotated and isinstance(raw, dict):

@@ -41,9 +41,6 @@ def little_core(known: Sequence[int] = (), system: Path = Path("/sys/devices/sys
 
     Args:
         known: What the device's profile says.
-
-    Returns:
-        Its number, or None where all cores are alike as far as anyone knows.
     """
     able: dict[int, int] = {}
     for core in available_cores():

@@ -15,7 +15,7 @@ from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.measure.benchmark import Benchmark, Effort, Timing, benchmark, shares_a_core
 from scheduler.placement.mapping import parse_mapping
-from scheduler.runtime import queues
+from scheduler.runtime import executor as queues
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
 

@@ -62,9 +62,6 @@ def sign(folder: Path, description: bytes, key: Path) -> bytes:
     Args:
         description: Content of its `bundle.json`.
         key: PEM file (PKCS #8) of an Ed25519 private key without a password.
-
-    Returns:
-        The public key, 32 bytes.
     """
     serialization, ed25519 = (_package(f"cryptography.hazmat.primitives.{name}") for name in ("serialization", "asymmetric.ed25519"))
     private = _read(key, "private key", lambda content: serialization.load_pem_private_key(content, None))

@@ -152,9 +152,6 @@ class Tuning(ABC):
 
         Args:
             budget_s: Seconds after which no further kernel is begun.
-
-        Returns:
-            What was chosen, by kernel and shape.
         """
 
     @abstractmethod

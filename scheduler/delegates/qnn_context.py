@@ -52,9 +52,6 @@ def compile_context(model: Path, chip: str, out: Path, x: Array) -> Array:
         model: Int8 ONNX file with its weights inside.
         chip: A key of `CHIPS`.
         out: ONNX file to write, whose one node holds the code (EPContext).
-
-    Returns:
-        What the compiled code computes from `x`.
     """
     find_chip(chip)
     load_library()

@@ -78,9 +78,6 @@ def time_steadily(
 
     Args:
         end: On the clock of `time.monotonic`: no round is begun after it.
-
-    Returns:
-        Times by name; none where the end came before `least` rounds.
     """
     samples: dict[str, list[_Sample]] = {name: [] for name in contestants}
     timed = {name: _timed(run) for name, run in contestants.items()}

@@ -7,11 +7,7 @@ T = TypeVar("T")
 
 
 def play_round(contestants: Mapping[str, Callable[[], T]], number: int) -> dict[str, T]:
-    """Run every contestant once, in an order that rotates.
-
-    Returns:
-        What each gave.
-    """
+    """Run every contestant once, in an order that rotates."""
     order = list(contestants)
     first = number % len(order) if order else 0
     return {name: contestants[name]() for name in order[first:] + order[:first]}

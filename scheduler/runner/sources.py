@@ -243,9 +243,6 @@ def write_runner(bundle: Bundle, out: Path) -> list[str]:
 
     Args:
         out: The folder, which must not exist yet.
-
-    Returns:
-        Names of the files in it.
     """
     if out.exists():
         raise StretchError(f"{out} exists already", "choose a new folder with --out")

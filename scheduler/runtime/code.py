@@ -53,11 +53,7 @@ class Code:
             return self._compiled[key]
 
     def ready(self, name: str, place: Placement, queues: Mapping[str, Dispatch]) -> Placement:
-        """Have a subgraph compiled for a placement, or for the one it falls back on.
-
-        Returns:
-            Where it can run.
-        """
+        """Have a subgraph compiled for a placement, or for the one it falls back on."""
         try:
             self.get(name, place)
         except UnableError as error:

@@ -133,12 +133,7 @@ class Machine:
         return depth
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Take in one event.
-
-        Returns:
-            What to do now. With a calling thread, at most the last instruction
-            occupies it; those before it only hand work to others.
-        """
+        """Take in one event."""
         match event:
             case StepDone(lane, step, queue):
                 inference = self._freed(lane, step, queue)

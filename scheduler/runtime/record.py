@@ -76,11 +76,7 @@ class Recorder:
             raise self._failure(error) from error
 
     def open(self, machine: Machine) -> int:
-        """Begin a machine.
-
-        Returns:
-            Its number.
-        """
+        """Begin a machine."""
         plan = machine.plan
         with self._lock:
             number, self._machines = self._machines, self._machines + 1

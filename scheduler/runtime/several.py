@@ -130,11 +130,7 @@ class Several:
         return {queue: sum(inference[0] == user for inference, _ in self.turns.waiting(queue)) for queue in self._queues[user]}
 
     def handle(self, event: SharedEvent) -> list[Go]:
-        """Take in one event.
-
-        Returns:
-            What to do now, in this order.
-        """
+        """Take in one event."""
         match event:
             case Begins(user, lane, at_ms, deadline_ms, priority):
                 if not 0 <= lane < self._lanes.get(user, 0):

@@ -1,30 +1,383 @@
 """Any network that torch can export to an operator graph that computes it: what no family describes is computed by calls of torch."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
+import msgspec
 import torch
 from torch import fx, nn
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
+from predictors.operators.opaque import CALLS
+from predictors.shapes import Attr, Shape
 from stretch.capture.aten import AtenLowering
-from stretch.capture.aten_call import AtenCall, Value
+from stretch.capture.aten_call import AtenCall, Made, Step, Value
+from stretch.capture.aten_opaque import attributes, opaque, opaque_node, over_elements
+from stretch.capture.aten_rules import RULES
 from stretch.capture.axes.applied import applied
 from stretch.capture.axes.attention import chain_of, written_out
 from stretch.capture.axes.maps import Maps
+from stretch.capture.axes.rules import order_of
 from stretch.capture.captured import Captured
 from stretch.capture.exported import export, inputs_of, returned_nodes
 from stretch.capture.inputs import Inputs, InputShapes
+from stretch.capture.recorder import Recorder
 from stretch.capture.results import differences, left_out
-from stretch.capture.runnable_rules import as_call, computed, of_result
 from stretch.capture.structure import Result, Returned, keyed, rebuilt
 from stretch.capture.trace import agrees, evaluating
+from stretch.opaque.calls import Call, computes, read_calls
 from stretch.operators.lowerings import make_module
 from stretch.operators.settings import Refusal
+
+Weights = dict[str, torch.Tensor]
+
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+#: Drop at random where their ``train`` says so.
+_DROPOUTS = _RECURRENT | {"dropout", "feature_dropout", "alpha_dropout", "native_dropout", "feature_alpha_dropout"}
+
+#: Options of calls that say where and how tensors lie, not what they are.
+_PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "generator", "non_blocking"})
+
+
+def computed(call: AtenCall) -> Made:
+    """What computes a call: a chain of operators, the tensor itself in another shape, or its pieces."""
+    drops = call.operator in _DROPOUTS and call.given.get("train")
+    if drops or call.given.get("dropout_p"):
+        raise Refusal("it drops at random in evaluation too")
+    own = OWN.get(call.operator)
+    made = own(call) if own is not None else RULES.get(call.operator, lambda call: None)(call)
+    if isinstance(made, Value | tuple):
+        return made
+    if made is not None and all(step.weights or CALLS in step.attrs for step in made if step.kind == "opaque"):
+        known = [_with_weights(call, step) for step in made]
+        if all(known):
+            return [step for step in known if step is not None]
+    return [as_call(call, made)]
+
+
+def as_call(call: AtenCall, made: list[Step] | None) -> Step:
+    """One operator for a call whatever a rule makes of it: opaque, computed by torch."""
+    return _called(call, _priced(call, made))
+
+
+def _priced(call: AtenCall, made: list[Step] | None) -> Step:
+    """The opaque operator of a call, at the price of the kernel that its rule has for it."""
+    if made is None or len(made) != 1:
+        return _attention_price(call) if call.operator == "scaled_dot_product_attention" else opaque_node(call)[0]
+    step = made[0]
+    if step.kind == "opaque":
+        return step
+    if not call.out:
+        return opaque_node(call)[0]
+    work = kind_of(step.kind).work([value.shape for value in step.reads], step.attrs, call.out)
+    return opaque(call, work.kind, (work.in_channels, work.out_channels, work.groups, work.taps, work.pixels))
+
+
+def _attention_price(call: AtenCall) -> Step:
+    """Two products of one size."""
+    query, key = call.given["query"].shape, call.given["key"].shape
+    return opaque(call, "matmul", (query[-1], key[-2], prod(query[:-2]), 2, query[-2]))
+
+
+def _with_weights(call: AtenCall, step: Step) -> Step | None:
+    """An operator of a family with its weights; None if it is not as its family computes it."""
+    if step.kind == "opaque":
+        return step
+    if not _in_floats(call) or len(call.out) < 2 or any(len(value.shape) < 2 for value in step.reads):
+        return None
+    bind = _BOUND.get(step.kind)
+    if bind is None or step.weights:
+        return step
+    weights = bind(call, step)
+    return None if weights is None else replace(step, weights=weights)
+
+
+def _in_floats(call: AtenCall) -> bool:
+    """Whether everything that a call reads and writes is of 32-bit reals."""
+    return all(dtype == torch.float32 for dtype in (*(value.dtype for value in call.values), _result_type(call)))
+
+
+def _result_type(call: AtenCall) -> torch.dtype:
+    found = call.node.meta["val"]
+    dtype: torch.dtype = (found[0] if isinstance(found, tuple | list) else found).dtype
+    return dtype
+
+
+def _constant(call: AtenCall, name: str) -> torch.Tensor | None:
+    value = call.given.get(name)
+    return value.tensor if isinstance(value, Value) else None
+
+
+def _matrix(call: AtenCall, step: Step) -> Weights | None:
+    """Of a linear layer on vectors, or a product with a constant matrix."""
+    if len(call.out) != 2 or any(call.given.get(factor, 1) != 1 for factor in ("alpha", "beta")):
+        return None
+    if call.operator == "linear":
+        weight, bias = _constant(call, "weight"), _constant(call, "bias")
+    else:
+        other = next((name for name in ("mat2", "other") if name in call.given), "")
+        found = _constant(call, other)
+        weight, bias = None if found is None else found.t(), _constant(call, "self") if step.attrs["bias"] else None
+    return _filled(weight=weight, bias=bias) if weight is not None and bool(step.attrs["bias"]) == (bias is not None) else None
+
+
+def _convolution(call: AtenCall, step: Step) -> Weights | None:
+    weight, bias = _constant(call, "weight"), _constant(call, "bias")
+    return None if weight is None or bool(step.attrs["bias"]) != (bias is not None) else _filled(weight=weight, bias=bias)
+
+
+def _batch_norm(call: AtenCall, step: Step) -> Weights | None:
+    mean, variance = _constant(call, "running_mean"), _constant(call, "running_var")
+    weight, bias = _constant(call, "weight"), _constant(call, "bias")
+    if mean is None or variance is None or (weight is None and bias is not None) or len(call.out) not in (2, 4):
+        return None
+    if weight is not None and bias is None:
+        bias = torch.zeros_like(weight)
+    return _filled(weight=weight, bias=bias, running_mean=mean, running_var=variance)
+
+
+def _slopes(call: AtenCall, step: Step) -> Weights | None:
+    weight = _constant(call, "weight")
+    return None if weight is None else {"weight": weight.expand(call.out[1])}
+
+
+def _per_channel(key: str) -> Callable[[AtenCall, Step], Weights | None]:
+    def bind(call: AtenCall, step: Step) -> Weights | None:
+        found = next((value.tensor for value in call.values if not value.op), None)
+        return None if found is None or found.dtype != torch.float32 else {key: found.reshape(-1)}
+
+    return bind
+
+
+def _same_batch(call: AtenCall, step: Step) -> Weights | None:
+    """A sum or product that pairs images: one that repeats an image for others is no operator of a family."""
+    return {} if len({value.shape[0] for value in step.reads}) == 1 else None
+
+
+def _enlarged(call: AtenCall, step: Step) -> Weights | None:
+    """Factors that torch was given are those of the sizes."""
+    given = call.given.get("scale_factors") or [call.given.get("scales_h"), call.given.get("scales_w")]
+    scale = step.attrs["scale"]
+    assert isinstance(scale, tuple)
+    return {} if all(each in (None, factor) for each, factor in zip(given, scale, strict=True)) else None
+
+
+def _grouped(call: AtenCall, step: Step) -> Weights | None:
+    weight, bias = _constant(call, "weight"), _constant(call, "bias")
+    if (weight is None and bias is not None) or len(call.out) != 4:
+        return None
+    return {} if weight is None else {"weight": weight, "bias": torch.zeros_like(weight) if bias is None else bias}
+
+
+def _unless(**usual: Any) -> Callable[[AtenCall, Step], Weights | None]:
+    """An operator without weights, unless an argument that its family does not have is another than usual."""
+
+    def bind(call: AtenCall, step: Step) -> Weights | None:
+        return {} if all(call.given.get(name, value) == value for name, value in usual.items()) else None
+
+    return bind
+
+
+#: By kind: its weights in a call; None if the call computes something else.
+_BOUND: Mapping[str, Callable[[AtenCall, Step], Weights | None]] = {
+    "conv": _convolution,
+    "linear": _matrix,
+    "batch_norm": _batch_norm,
+    "group_norm": _grouped,
+    "prelu": _slopes,
+    "scale": _per_channel("weight"),
+    "shift": _per_channel("bias"),
+    "add": _same_batch,
+    "mul": _same_batch,
+    "div": _same_batch,
+    "upsample": _enlarged,
+    "elu": _unless(scale=1, input_scale=1),
+    "avg_pool": _unless(divisor_override=None),
+}
+
+
+def _filled(**weights: torch.Tensor | None) -> Weights:
+    return {key: value for key, value in weights.items() if value is not None}
+
+
+def of_result(step: Step, number: int, shape: Shape) -> Step:
+    """An opaque operator of a call with several results, as that of another result."""
+    calls = read_calls(str(step.attrs[CALLS]))
+    last = msgspec.structs.replace(calls.calls[-1], result=number)
+    text = msgspec.structs.replace(calls, calls=(*calls.calls[:-1], last)).text()
+    return replace(step, attrs={**step.attrs, "shape": shape, CALLS: text})
+
+
+def _called(call: AtenCall, step: Step) -> Step:
+    """An opaque operator with the call of torch that computes it."""
+    schema = call.node.target._schema  # type: ignore[union-attr]
+    name = _functional(call)
+    positional = [(argument.name, argument.kwarg_only) for argument in schema.arguments]
+    known = Recorder()
+    try:
+        arguments = tuple(known(call.given[name]) for name, only in positional if not only)
+        options = {key: known(call.given[key]) for key, only in positional if only and key not in _PLACES and call.given[key] is not None}
+    except ValueError as error:
+        raise Refusal(f"its argument {error}") from error
+    return known.step(step, (Call(name, arguments, options),))
+
+
+def _functional(call: AtenCall) -> str:
+    """Name of the operator that gives what one that writes in place writes."""
+    target: Any = call.node.target
+    overload, packet = target._overloadname, target._overloadpacket.__name__
+    if target.namespace == "aten" and target._schema.is_mutable:
+        packet = packet.removesuffix("_")
+        target = getattr(getattr(torch.ops.aten, packet, None), overload, target)
+    if target.namespace != "aten" or not computes(target):
+        raise Refusal(f"`{target}` is no operator of torch that computes tensors from tensors alone")
+    return f"{packet}.{overload}"
+
+
+def _made(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any) -> Step:
+    """An opaque operator of one call that the network does not have as such."""
+    known = Recorder()
+    return known.step(Step("opaque", over_elements(out, kernel, variant)), (Call(operator, tuple(map(known, arguments))),))
+
+
+def _permute(call: AtenCall) -> Made:
+    """A view where only axes of one element move."""
+    x = call.tensors[0]
+    order = order_of(call, len(x.shape))
+    moved = [d for d in order if x.shape[d] != 1]
+    return x.seen(call.out) if moved == sorted(moved) else [_made("permute", "copy", call.out, "permute.default", x, list(order))]
+
+
+def _expand(call: AtenCall) -> Made:
+    x = call.tensors[0]
+    return x if x.shape == call.out else [_made("expand", "copy", call.out, "expand.default", x, list(call.out))]
+
+
+def _split(call: AtenCall) -> Made:
+    """Pieces along one axis, each copied where it is used."""
+    x, dim, at = call.tensors[0], int(call.given["dim"]) % len(call.tensors[0].shape), 0
+    if len(call.shapes) == 1:
+        return (x.seen(call.shapes[0]),)
+    pieces = []
+    for shape in call.shapes:
+        if call.operator == "unbind":
+            step = _made("slice", "copy", shape, "select.int", x, dim, at)
+        elif dim == 1 and len(shape) in (2, 4):
+            step = Step("slice", {"start": at, "stop": at + shape[1]}, (x,))
+        else:
+            step = _made("slice", "copy", shape, "slice.Tensor", x, dim, at, at + shape[dim], 1)
+        pieces.append(Value(x.op, shape, piece=step))
+        at += 1 if call.operator == "unbind" else shape[dim]
+    return tuple(pieces)
+
+
+def _same(call: AtenCall) -> Made:
+    """The tensor itself, unless its type changes."""
+    x = call.tensors[0]
+    return x if x.dtype == _result_type(call) else [_cast(x, call.out, _result_type(call))]
+
+
+def _cast(x: Value, out: Shape, dtype: torch.dtype) -> Step:
+    known = Recorder()
+    to = Call("_to_copy.default", (known(x),), {"dtype": known(dtype)})
+    return known.step(Step("opaque", over_elements(out, "elementwise", "cast")), (to,))
+
+
+def _attention(call: AtenCall) -> Made:
+    """A scaled product, a softmax over it, and a second product, as runtimes without attention compute it."""
+    query, key, value = (call.given[name] for name in ("query", "key", "value"))
+    mask = call.given.get("attn_mask")
+    floats = not isinstance(mask, Value) or mask.dtype == torch.float32
+    if not (query.op and key.op and value.op) or call.given.get("is_causal") or call.given.get("enable_gqa") or not floats:
+        return None
+    batch, inner, left, right = prod(query.shape[:-2]), query.shape[-1], query.shape[-2], key.shape[-2]
+    scores = (*call.out[:-1], right)
+    product = attributes(scores, "matmul", "matmul", (inner, right, batch, 1, left))
+    scale = call.given.get("scale")
+    known = Recorder()
+    calls = (
+        Call("mul.Scalar", (known(query), float(inner**-0.5 if scale is None else scale))),
+        Call("transpose.int", (known(key), -2, -1)),
+        Call("matmul.default", ({"call": 0}, {"call": 1})),
+    )
+    steps = [known.step(Step("opaque", product), calls)]
+    if isinstance(mask, Value):
+        steps.append(_behind(scores, "elementwise", "add", lambda known, x: [Call("add.Tensor", (x, known(mask)))]))
+    steps.append(_behind(scores, "elementwise", "softmax", lambda known, x: [Call("softmax.int", (x, -1))]))
+    second = attributes(call.out, "matmul", "matmul", (right, value.shape[-1], batch, 1, left))
+    steps.append(_behind(scores, "matmul", "matmul", lambda known, x: [Call("matmul.default", (x, known(value)))], second))
+    return steps
+
+
+def _behind(
+    reads: Shape, kernel: str, variant: str, calls: Callable[[Recorder, Any], list[Call]], attrs: Mapping[str, Attr] | None = None
+) -> Step:
+    """An opaque operator that reads, before anything else, the one before it in a chain."""
+    before = Value("-", reads, dtype=torch.float32)
+    known = Recorder()
+    x = known(before)
+    step = known.step(Step("opaque", attrs or over_elements(reads, kernel, variant)), tuple(calls(known, x)))
+    return replace(step, reads=step.reads[1:])
+
+
+def _group_norm(call: AtenCall) -> Made:
+    groups, affine = int(call.given["num_groups"]), call.given.get("weight") is not None
+    return [Step("group_norm", {"groups": groups, "eps": float(call.given["eps"]), "affine": affine}, (call.tensors[0],))]
+
+
+def _difference(call: AtenCall) -> Made:
+    """Of two tensors, as the sum of one and the other's negative."""
+    first, second = call.given["self"], call.given["other"]
+    tensors = isinstance(first, Value) and isinstance(second, Value) and bool(first.op and second.op)
+    if not tensors or call.given.get("alpha", 1) != 1 or len(first.shape) != len(second.shape) or not _in_floats(call):
+        return RULES["sub"](call)
+    return [Step("mul_scalar", {"value": -1.0}, (second,)), Step("add", {}, (first,))]
+
+
+def _quotient(call: AtenCall) -> Made:
+    first, second = call.given["self"], call.given["other"]
+    tensors = isinstance(first, Value) and isinstance(second, Value) and bool(first.op and second.op)
+    if not tensors or call.given.get("rounding_mode") or len(first.shape) != len(second.shape):
+        return RULES["div"](call)
+    return [Step("div", {}, (first, second))]
+
+
+def _with_product(call: AtenCall) -> Made:
+    """A tensor times a factor a channel plus an offset a channel."""
+    offset, one, other = (call.given[name] for name in ("self", "tensor1", "tensor2"))
+    x, factor = (one, other) if one.op else (other, one)
+    rank, channels = len(call.out), call.out[1] if len(call.out) > 1 else 0
+    fits = [not each.op and each.tensor is not None and each.shape == (1, channels, *[1] * (rank - 2)) for each in (factor, offset)]
+    if call.given.get("value", 1) != 1 or not x.op or x.shape != call.out or not all(fits) or not _in_floats(call) or rank != 4:
+        return None
+    return [Step("scale", {}, (x,), {"weight": factor.tensor.reshape(-1)}), Step("shift", {}, (), {"bias": offset.tensor.reshape(-1)})]
+
+
+def _view(call: AtenCall) -> Made:
+    """The same elements in another shape, unless their bits are read as another type."""
+    return None if call.overload == "dtype" else RULES["reshape"](call)
+
+
+#: Rules of operators that predictions see otherwise: there, what no runtime moves is free.
+OWN: dict[str, Callable[[AtenCall], Made]] = {
+    **dict.fromkeys(("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "mT", "adjoint"), _permute),
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),
+    **dict.fromkeys(("split", "chunk", "split_with_sizes", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk"), _split),
+    **dict.fromkeys(("detach", "alias", "contiguous", "clone", "lift_fresh_copy", "to", "_to_copy", "type_as"), _same),
+    **dict.fromkeys(_DROPOUTS - _RECURRENT, _same),
+    "view": _view,
+    "sub": _difference,
+    "div": _quotient,
+    "addcmul": _with_product,
+    "group_norm": _group_norm,
+    "scaled_dot_product_attention": _attention,
+}
+
 
 #: Make tensors of a given shape, whatever the elements of what they read.
 _FILLED = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})

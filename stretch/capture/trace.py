@@ -1,21 +1,452 @@
 """Trace a torch module with `torch.fx` and lower it to an `OpGraph`."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from predictors.errors import StretchError, UsageError
+from predictors.graph import Op, OpGraph
+from predictors.shapes import Attr, ints
 from stretch.capture.captured import Captured
 from stretch.capture.hooks import check_hooks
 from stretch.capture.inputs import ONLY, Inputs, InputShapes, whole_numbers
-from stretch.capture.lower import Lowering
-from stretch.capture.results import left_out
-from stretch.capture.structure import tensors
+from stretch.capture.results import check_read, left_out, outputs_of, reachable, relabelled
+from stretch.capture.structure import Returned, tensors
 from stretch.capture.tracers import ShapedTracer, Tracer, source_line
-from stretch.capture.values import Values
+from stretch.capture.values import Values, assembles
+from stretch.operators.capturing import FUNCTIONS, LAST_FUNCTIONS, METHODS, Call, Own, defined_on_last, lower_module
+from stretch.operators.lowerings import lowerings
+from stretch.operators.move import LOWEST
+from stretch.operators.settings import Refusal
+
+Shape = tuple[int, ...]
+
+#: Kinds that compute the same on channels that lie last.
+ANY_ORDER = frozenset(name for name in lowerings if lowerings.get(name).any_order)
+
+
+@dataclass(frozen=True)
+class View:
+    """How a traced tensor shows an operator's tensor."""
+
+    op: str  # Name of the operator.
+    shape: Shape  # Its shape.
+    #: ``plain``; ``last`` (N×H×W×C); ``grouped`` (N×G×C/G×H×W); ``swapped`` (N×C/G×G×H×W); ``parts`` (a tuple of channel ranges);
+    #: ``picked`` (one channel, its dimension gone); ``tall`` (N×C×1 of N×C); ``expanded`` (N×C×1×1 repeated over height and width).
+    form: str = "plain"
+    detail: tuple[Any, ...] = ()  # Groups, ranges or channel.
+
+    def plain(self) -> str:
+        """The operator's name."""
+        if self.form != "plain":
+            raise Refusal(f"it reads a tensor that was {_WORDS[self.form]}, which is not supported here")
+        return self.op
+
+
+_WORDS = {
+    "last": "permuted to N×H×W×C",
+    "grouped": "reshaped to five dimensions",
+    "swapped": "reshaped to five dimensions",
+    "parts": "split into several",
+    "picked": "reduced to one channel without its dimension",
+    "tall": "reshaped to N×C×1",
+    "expanded": "expanded",
+}
+
+#: A view, or (kind, attributes) of an operator that reads the view's tensor.
+Seen = View | tuple[str, dict[str, Attr]]
+
+
+def _as(view: View, form: str, *detail: Any) -> View:
+    return View(view.op, view.shape, form, detail)
+
+
+def _permute(view: View, before: Shape, out: Any, *dims: Any) -> Seen:
+    order = dims[0] if len(dims) == 1 and isinstance(dims[0], list | tuple) else dims
+    order = tuple(d % len(before) for d in order)
+    if order == tuple(range(len(before))):
+        return view
+    if view.form == "plain" and order == (0, 2, 3, 1):
+        return _as(view, "last")
+    if view.form == "last" and order == (0, 3, 1, 2):
+        return _as(view, "plain")
+    if view.form == "grouped" and order == (0, 2, 1, 3, 4):
+        return _as(view, "swapped", *view.detail)
+    raise Refusal(f"permuting dimensions to {order} is not supported")
+
+
+def _transpose(view: View, before: Shape, out: Any, a: int, b: int) -> Seen:
+    order = list(range(len(before)))
+    order[a], order[b] = order[b], order[a]
+    return _permute(view, before, out, order)
+
+
+def _reshape(view: View, before: Shape, out: Shape, *size: Any) -> Seen | None:
+    if before == out:
+        return view
+    shape = view.shape
+    if view.form == "plain" and len(shape) == 4 and len(out) == 5 and out == (shape[0], out[1], shape[1] // out[1], *shape[2:]):
+        return _as(view, "grouped", out[1])
+    if view.form == "grouped" and out == shape:
+        return _as(view, "plain")
+    if view.form == "swapped" and out == shape:
+        return "channel_shuffle", {"groups": view.detail[0]}
+    if view.form == "plain" and len(before) == 2 and out == (*before, 1, 1):
+        return "unflatten", {}
+    return None
+
+
+def _same(view: View, before: Shape, out: Any, *_: Any, **__: Any) -> Seen:
+    return view
+
+
+def _split(view: View, before: Shape, out: Any, sizes: Any, dim: int = 0) -> Seen:
+    view.plain()
+    if dim % len(before) != 1:
+        raise Refusal(f"splitting along dimension {dim} is not supported, only along channels")
+    ranges, at = [], 0
+    for part in out:
+        ranges.append((at, at + part.shape[1]))
+        at += part.shape[1]
+    return _as(view, "parts", *ranges)
+
+
+def _cut(view: View, start: int, stop: int) -> Seen:
+    if (start, stop) == (0, view.shape[1]):
+        return view if view.form == "plain" else _as(view, "plain")
+    return "slice", {"start": start, "stop": stop}
+
+
+def _getitem(view: View, before: Shape, out: Any, index: Any) -> Seen:
+    if view.form == "parts" and isinstance(index, slice):
+        return _as(view, "parts", *view.detail[index])
+    if view.form == "parts":
+        return _cut(view, *view.detail[index])
+    view.plain()
+    items = index if isinstance(index, tuple) else (index,)
+    full = slice(None)
+    if len(before) == 2 and len(items) == 4 and items == (full, full, None, None):
+        return "unflatten", {}
+    if Ellipsis in items:
+        at = items.index(Ellipsis)
+        items = (*items[:at], *[full] * (len(before) - len(items) + 1), *items[at + 1 :])
+    if len(items) > len(before) or any(item != full for i, item in enumerate(items) if i != 1):
+        raise Refusal(f"indexing with {index} is not supported, only ranges of channels")
+    channels = items[1] if len(items) > 1 else full
+    if isinstance(channels, int):
+        return _as(view, "picked", channels % before[1])
+    if not isinstance(channels, slice) or channels.step not in (None, 1):
+        raise Refusal(f"indexing with {index} is not supported, only ranges of channels")
+    start, stop, _ = channels.indices(before[1])
+    return _cut(view, start, stop)
+
+
+def _unsqueeze(view: View, before: Shape, out: Shape, dim: int) -> Seen:
+    where = dim % (len(before) + 1)
+    if view.form == "picked" and where == 1:
+        return _cut(view, view.detail[0], view.detail[0] + 1)
+    if view.form == "plain" and len(before) == 2 and where == 2:
+        return _as(view, "tall")
+    if view.form == "tall" and where >= 2:
+        return "unflatten", {}
+    raise Refusal(f"a new dimension {dim} of a tensor of shape {before} is not supported")
+
+
+def _expand(view: View, before: Shape, out: Shape, *_: Any) -> Seen:
+    view.plain()
+    if before == out:
+        return view
+    if len(before) == 4 and out[:2] == before[:2] and before[2:] == (1, 1):
+        return _as(view, "expanded")
+    raise Refusal(f"expanding {before} to {out} is not supported")
+
+
+#: By name of the function or method; None means that another rule may apply.
+_RULES: dict[str, Callable[..., Seen | None]] = {
+    "permute": _permute,
+    "transpose": _transpose,
+    "swapaxes": _transpose,
+    "view": _reshape,
+    "reshape": _reshape,
+    "contiguous": _same,
+    "clone": _same,
+    "chunk": _split,
+    "split": _split,
+    "getitem": _getitem,
+    "unsqueeze": _unsqueeze,
+    "expand": _expand,
+    "expand_as": _expand,
+}
+
+
+def see(target: str, view: View, before: Shape, out: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Seen | None:
+    """What a function that reorders or cuts does to a view; None if it is none, or has a meaning of its own here.
+
+    Args:
+        out: Shape of its result, or the result itself where that is a tuple.
+    """
+    rule = _RULES.get(target)
+    return None if rule is None else rule(view, before, out, *args, **kwargs)
+
+
+def folded(ops: Sequence[Op]) -> list[Op]:
+    """Operators without padding by −∞: no maximum is in it, so the pooling that reads it pads as much more.
+
+    Args:
+        ops: Operators in topological order, their shapes not known yet.
+    """
+    pads = {op.name: op for op in ops if LOWEST in op.attrs}
+    found = []
+    for op in ops:
+        if op.name in pads:
+            continue
+        pad = next((pads[name] for name in op.inputs if name in pads), None)
+        if pad is not None:
+            if op.kind != "max_pool" or op.attrs["ceil_mode"]:
+                raise Refusal(
+                    f"padding by minus infinity is read by `{op.name}` ({op.kind}), and only max pooling that rounds down takes it"
+                )
+            both = tuple(a + b for a, b in zip(ints(pad.attrs, "padding"), ints(op.attrs, "padding"), strict=True))
+            if any(side > size // 2 for side, size in zip(both, 2 * ints(op.attrs, "kernel"), strict=True)):
+                raise Refusal(f"`{op.name}` reads an image padded by minus infinity further than half of its window")
+            op = replace(op, inputs=pad.inputs, attrs={**op.attrs, "padding": both})
+        found.append(op)
+    return found
+
+
+#: (kind, attributes, weights, suffix of the name)
+#: An operator on its way into the graph: kind, attributes, own weights, suffix of its name.
+Lowered = tuple[str, dict[str, Attr], Own, str]
+
+
+class Lowering:
+    """Lowers one traced network.
+
+    Args:
+        traced: The network as `torch.fx` sees it.
+        values: What one run of it showed.
+        name: Its name.
+        named: Whether inputs are called like the forward's arguments.
+
+    Attributes:
+        weights: Per operator, its weights by name, once `graph` was called.
+        returned: What the network returns, likewise.
+    """
+
+    returned: Returned
+
+    def __init__(self, traced: fx.GraphModule, values: Values, name: str, *, named: bool = False) -> None:
+        self._traced, self._values, self._name, self._named = traced, values, name, named
+        self._views: dict[fx.Node, View] = {}
+        self._used: set[str] = set()
+        self._ops: list[Op] = []
+        self.weights: dict[str, Own] = {}
+
+    def graph(self) -> OpGraph:
+        """The operator graph.
+
+        Raises:
+            StretchError: If a node is not supported; names it and the reason.
+        """
+        for node in self._traced.graph.nodes:
+            if node.op == "placeholder":
+                if node in self._values.shapes:
+                    name = str(node.target) if self._named else ONLY
+                    self._used.add(name)
+                    shape = self._values.shapes[node]
+                    self._ops.append(Op(name, "input", attrs={"shape": shape}))
+                    self._views[node] = View(name, shape)
+            elif node.op != "output":
+                self._lower_node(node)
+        outputs = self._outputs()
+        try:
+            ops = folded(self._ops)
+        except Refusal as error:
+            raise StretchError(f"`{self._name}` cannot be captured: {error}") from error
+        graph = OpGraph.build(self._name, reachable(ops, outputs), outputs)
+        self._check_shapes(graph)
+        check_read(graph)
+        return graph
+
+    def _outputs(self) -> list[str]:
+        """Names of the operators that the network returns; notes what it returns."""
+        try:
+            self.returned = relabelled(self._values.returned, self._values.given_back, self._result)
+        except Refusal as error:
+            raise StretchError(f"`{self._name}` cannot be captured: its output is not as an operator computes it ({error})") from error
+        return outputs_of(self.returned, [op.name for op in self._ops if op.kind == "input"], self._name)
+
+    def _result(self, tensor: torch.Tensor) -> str | None:
+        """The operator that computes a tensor of the output; None where it does not depend on the input."""
+        writer = self._values.writer(tensor)
+        if writer in self._values.parameters:
+            return None
+        return self._views[writer].plain()
+
+    def _lower_node(self, node: fx.Node) -> None:
+        if node in self._values.parameters or node in self._values.constants or assembles(node):
+            return
+        try:
+            self._views[node] = self._lower_module(node) if node.op == "call_module" else self._lower_call(node)
+        except (Refusal, TypeError, KeyError) as error:
+            reason = str(error) if isinstance(error, Refusal) else f"its arguments are not understood ({error})"
+            where = f"`{node.target}`" if node.op == "call_module" else f"`{node.name}`"
+            raise StretchError(
+                f"cannot capture node {where}: {reason}",
+                "`stretch models` lists networks that are supported; give the supported part as `module:factory`",
+            ) from error
+
+    def _lower_module(self, node: fx.Node) -> View:
+        """A module's operators, each reading the one before it; only the first may read several tensors."""
+        given = [*node.args, *node.kwargs.values()]
+        flat = list(given[0]) if len(given) == 1 and isinstance(given[0], list | tuple) else given
+        sources = [self._view(node, n) for n in flat]
+        if not sources:
+            raise Refusal("it reads no tensor")
+        last = sources[0].form == "last"
+        module = self._traced.get_submodule(str(node.target))
+        steps: list[Lowered] = [(kind, attrs, own, suffix) for suffix, kind, attrs, own in lower_module(module, sources[0].shape, last)]
+        if last and defined_on_last(module):
+            # Lowering saw to it.
+            return self._emit(node, steps, sources, str(node.target).replace(".", "_"), "last")
+        return self._emit(node, steps, sources, str(node.target).replace(".", "_"), self._form(steps, sources, node))
+
+    def _lower_call(self, node: fx.Node) -> View:
+        """The operators of a function or method call."""
+        if node.op not in ("call_function", "call_method"):
+            raise Refusal(f"fx node kind `{node.op}`")
+        target = _target_name(node.target)
+        args, kwargs = list(self._known(node.args)), dict(self._known(node.kwargs))
+        for first in ("input", "self"):
+            if not args and first in kwargs:
+                args.append(kwargs.pop(first))
+        if args and isinstance(args[0], fx.Node) and args[0] in self._views:
+            view = self._views[self._source(node, args[0])]
+            out = self._values.shapes[node] if node in self._values.shapes else self._values.parts[node]
+            seen = see(target, view, self._before(args[0]), out, args[1:], kwargs)
+            if isinstance(seen, View):
+                return seen
+            if seen is not None:
+                return self._emit(node, [(*seen, {}, "")], [view], node.name, "plain")
+        if node in self._values.parts:
+            raise Refusal(f"it gives several tensors, and `{target}` is not supported")
+        table: dict[Any, Any] = FUNCTIONS if node.op == "call_function" else METHODS
+        rule = table.get(node.target)
+        if rule is None:
+            raise Refusal(f"the {'function' if node.op == 'call_function' else 'method'} `{target}` is not supported")
+        views = {n: self._view(node, n) for n in node.all_input_nodes if n in self._views}
+        last = any(view.form == "last" for view in views.values())
+        shapes = {n: (self._values.shapes[n] if view.form == "expanded" else view.shape) for n, view in views.items()}
+        shape = self._values.shapes[node]
+        if last and len(shape) == 4:
+            shape = _channels_first(shape)
+            if target not in LAST_FUNCTIONS:
+                args = [_permuted(a) for a in args]
+        result = rule(Call(shapes, shape), *args, **kwargs)
+        chain = result if isinstance(result, list) else [result]
+        sources = [self._view(node, n) for n in chain[0][0]]
+        steps: list[Lowered] = [
+            (kind, attrs, rest[0] if rest else {}, "" if i == 0 else str(i)) for i, (_, kind, attrs, *rest) in enumerate(chain)
+        ]
+        if target in LAST_FUNCTIONS and len(shape) == 4:
+            if not last:
+                raise Refusal(f"`{target}` over the last dimension of a feature map is not supported, only over channels")
+            return self._emit(node, steps, sources, node.name, "last")
+        return self._emit(node, steps, sources, node.name, self._form(steps, sources, node))
+
+    def _form(self, steps: list[Lowered], sources: list[View], node: fx.Node) -> str:
+        """How the result of `steps` lies, which read `sources`."""
+        forms = {view.form for view in sources}
+        if forms == {"plain"}:
+            return "plain"
+        kinds = {kind for kind, *_ in steps}
+        if forms == {"last"} and kinds <= ANY_ORDER:
+            return "last"
+        if forms == {"plain", "expanded"} and kinds <= {"add", "mul"}:
+            return "plain"
+        next(view for view in sources if view.form != "plain").plain()
+        raise Refusal("it reads tensors whose dimensions lie in different orders")
+
+    def _emit(self, node: fx.Node, steps: list[Lowered], sources: list[View], base: str, form: str) -> View:
+        reads = tuple(view.op for view in sources)
+        name = ""
+        for kind, attrs, own, suffix in steps:
+            if not name:
+                name = base = _unique(base, node.name, self._used)
+            else:
+                name = _unique(f"{base}_{suffix}", f"{base}_{suffix}", self._used)
+            self._ops.append(Op(name, kind, reads, attrs))
+            if own:
+                self.weights[name] = own
+            reads = (name,)
+        shape = self._values.shapes[node]
+        return View(name, _channels_first(shape) if form == "last" else shape, form)
+
+    def _known(self, args: Any) -> Any:
+        """Arguments with what is known in their place: numbers and parameters."""
+        values = self._values
+
+        def known(node: fx.Node) -> Any:
+            if node in values.parameters:
+                return values.parameters[node]
+            return node if node in self._views else values.constants.get(node, node)
+
+        return fx.node.map_aggregate(args, lambda a: known(a) if isinstance(a, fx.Node) else a)
+
+    def _source(self, reader: fx.Node, node: fx.Node) -> fx.Node:
+        return self._values.source(reader, node)
+
+    def _before(self, node: fx.Node) -> tuple[int, ...]:
+        return self._values.shapes.get(node, ())
+
+    def _view(self, reader: fx.Node, value: Any) -> View:
+        if not isinstance(value, fx.Node):
+            raise Refusal(f"it reads {value!r} where a tensor is expected")
+        source = self._source(reader, value)
+        if source not in self._views:
+            if source in self._values.parameters:
+                raise Refusal(f"it reads the parameters `{source.name}` where a tensor that depends on the input is expected")
+            raise Refusal(f"it reads `{source.name}`, which is no tensor")
+        return self._views[source]
+
+    def _check_shapes(self, graph: OpGraph) -> None:
+        """What we infer must be what torch computed: a captured graph is never silently wrong."""
+        for node, view in self._views.items():
+            if view.op in graph.by_name and graph.by_name[view.op].shape != view.shape:
+                raise StretchError(
+                    f"cannot capture node `{node.name}`: its shape is {view.shape}, inferred was {graph.by_name[view.op].shape}"
+                )
+
+
+def _channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[0], shape[3], shape[1], shape[2])
+
+
+def _permuted(value: Any) -> Any:
+    """A parameter that meets channels lying last, as it would meet them lying second."""
+    if isinstance(value, torch.Tensor) and value.numel() > 1:
+        return value.reshape(*[1] * (4 - value.dim()), *value.shape).permute(0, 3, 1, 2)
+    return value
+
+
+def _unique(wanted: str, otherwise: str, used: set[str]) -> str:
+    name = wanted if wanted not in used else otherwise
+    if hasattr(nn.Module, name):
+        name = otherwise = f"{name}_"  # operators become submodules, which may not hide a method
+    number = 1
+    while name in used:
+        name, number = f"{otherwise}_{number}", number + 1
+    used.add(name)
+    return name
+
+
+def _target_name(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+
 
 #: Where a module keeps its tensors and the modules within.
 _TABLES = ("_parameters", "_buffers", "_modules")

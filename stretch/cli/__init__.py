@@ -51,7 +51,7 @@ from stretch.cli.interrupt import GRACE_S
 from stretch.cli.output import COMMAND_LINE
 
 #: Modules of this folder that are not verbs but shared by them.
-PARTS = frozenset({"boards", "complete", "failures", "inputs", "interrupt", "options", "output", "pages", "phone", "pictures"})
+PARTS = frozenset({"boards", "complete", "failures", "inputs", "interrupt", "options", "output", "pages", "pictures"})
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
 FIRST = (

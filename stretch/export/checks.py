@@ -70,10 +70,8 @@ def check_export(
         sequential: The sequential control, or None.
 
     Returns:
-        ``tolerance``, ``max_error`` and the error of each file, all as
         max|a - b| / max|b|; ``rounding``, torch's rounding error by tensor, where it exceeds
         `TOLERANCE` (`scheduler.runtime.distance.allowed`); and ``sample``, torch's result
-        for one input (`scheduler.checks.sample`).
     """
     drawn = random_input(Bundle(folder, manifest), SEED)
     inputs = [torch.from_numpy(array) for array in as_arrays(drawn, manifest.inputs).values()]

@@ -54,7 +54,6 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
 
     Returns:
         The model; its inputs are called like the graph's input operators and its
-        outputs like the output operators.
     """
     writer = OnnxWriter(weights)
     opaque = [op for op in graph.ops if op.kind == "opaque"]
@@ -114,11 +113,7 @@ def _write(writer: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def save_onnx(model: onnx.ModelProto, path: Path) -> list[Path]:
-    """Write a model; its weights go to ``<name>.data`` beside it when they are above 1 GB.
-
-    Returns:
-        The files written.
-    """
+    """Write a model; its weights go to ``<name>.data`` beside it when they are above 1 GB."""
     size = sum(len(t.raw_data) for t in model.graph.initializer)
     if size <= EXTERNAL_ABOVE:
         path.write_bytes(model.SerializeToString())

@@ -30,20 +30,12 @@ _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Atomically exchange the names of two folders of one file system.
-
-    Returns:
-        Whether it succeeded; False if the system does not support it.
-    """
+    """Atomically exchange the names of two folders of one file system."""
     return _renameat2(one, other, _EXCHANGE)
 
 
 def place(folder: Path, name: Path) -> bool:
-    """Rename a folder to a free name.
-
-    Returns:
-        Whether it succeeded; False if the name is taken.
-    """
+    """Rename a folder to a free name."""
     try:
         if not _renameat2(folder, name, _NOREPLACE):
             # Fails by itself if the name exists, unless as an empty folder.

@@ -1,6 +1,6 @@
 """Operators that only move, select or repeat elements, in torch, ONNX and TFLite.
 
-Slices, shuffles and new axes are also seen by `stretch.capture.lower`, which knows tensors in another order of dimensions.
+Slices, shuffles and new axes are also seen by `stretch.capture.trace`, which knows tensors in another order of dimensions.
 """
 
 from math import inf, prod
@@ -22,7 +22,7 @@ from stretch.operators.lowerings import Lowering, lowerings, onnx_node
 from stretch.operators.pieces import concat_tflite, slice_onnx, slice_tflite
 from stretch.operators.settings import Refusal, pair
 
-#: Attribute of a padding by −∞, which no graph has: `stretch.capture.lower` makes it part of a pooling.
+#: Attribute of a padding by −∞, which no graph has: `stretch.capture.trace` makes it part of a pooling.
 LOWEST = "lowest"
 
 

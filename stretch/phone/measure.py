@@ -1,17 +1,24 @@
 """A bundle on a phone: every signature on every processor, then all branches at once."""
 
+import contextlib
 import hashlib
 import re
+import secrets
+import shlex
+import shutil
+import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+import numpy as np
 from numpy.typing import NDArray
 
 from predictors.devices import DeviceProfile, load_device
-from predictors.errors import StretchError, UsageError
+from predictors.errors import MissingBackendError, StretchError, UsageError
 from predictors.files import read_bytes
 from predictors.fusion import Kernel, fuse
 from predictors.graph import OpGraph
@@ -19,13 +26,272 @@ from predictors.measurements.litert import Operator, read_op_profile
 from predictors.measurements.tables import KernelLatency, Latency
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.tflite_file import MAX_BYTES, parse_tflite
+from scheduler.formats.npy import read_npy
 from scheduler.runner.sources import tflite_content
+from scheduler.runtime.record import replay
+from scheduler.runtime.sequential import Sequential, max_error
 from stretch.export.tflite.source import read_source
-from stretch.phone.adb import Ended, Phone, find_phone, workspace
-from stretch.phone.answer import PhoneAnswer, SignatureRow
-from stretch.phone.side_by_side import run_side_by_side
+from stretch.phone.answer import PhoneAnswer, RunnerRow, SignatureRow
 from stretch.profiling.ingest import brought_in
 from stretch.profiling.table import Table
+
+#: Folder in which Android lets the shell's user run programs.
+ROOT = "/data/local/tmp"
+
+#: Seconds for what only asks; pushing a file and running a program may take as long as the caller allows.
+ASKING_S = 30.0
+
+_SERIAL = re.compile(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]*")
+
+#: What `adb` itself says, before its exit code, of a device that is not there any more.
+_GONE = re.compile(r"^(?:adb: )?error: (?:device '.*' not found|no devices/emulators found|device offline|closed|protocol fault.*)", re.M)
+
+_STATES = {
+    "unauthorized": ("does not trust this computer yet", "unlock it and accept the question about USB debugging"),
+    "offline": ("is offline", "plug it in anew, then look at `adb devices`"),
+    "no permissions": ("may not be opened by this user", "see the udev rules that Android's developer pages describe"),
+    "recovery": ("is in recovery mode", "start it as usual"),
+    "bootloader": ("is in its bootloader", "start it as usual"),
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a call of `adb` ended: its exit code, or that of the command on the device, and what was printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def reason(self) -> str:
+        """The last line that says something, without `adb`'s name before it."""
+        for text in (self.err, self.out):
+            if lines := [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("*")]:
+                return re.sub(r"^(adb: )?(error: )?", "", lines[-1])
+        return f"exit code {self.code}"
+
+
+@dataclass
+class Phone:
+    """A device that commands can be sent to."""
+
+    program: str  # Path of `adb`.
+    serial: str  # Of the device.
+    limit: float  # Seconds that a command may take.
+    #: On the device, made and removed by `workspace`.
+    folder: str = field(default_factory=lambda: f"{ROOT}/nn-stretch-{secrets.token_hex(6)}")
+
+    def property(self, name: str) -> str:
+        """A property of the device, such as ``ro.product.model``; empty if it has none."""
+        return self.shell(["getprop", name], limit=ASKING_S).strip()
+
+    def push(self, path: Path, name: str, *, program: bool = False) -> str:
+        """Copy a file into the folder; returns where it is there."""
+        if not path.is_file():
+            raise StretchError(f"there is no file {path} to copy to the phone")
+        target = f"{self.folder}/{name}"
+        self._adb(["push", str(path.resolve()), target], f"copy {path} to the phone")
+        if program:
+            self.shell(["chmod", "755", target], limit=ASKING_S)
+        return target
+
+    def pull(self, name: str, path: Path) -> None:
+        """Copy a file of the folder here, whole or not at all."""
+        partial = path.with_name(f".{path.name}.partial")
+        try:
+            self._adb(["pull", f"{self.folder}/{name}", str(partial.absolute())], f"copy {name} from the phone")
+            try:
+                partial.replace(path)
+            except OSError as error:
+                raise StretchError(f"adb says that it copied {name} from the phone, but it is not here: {error.strerror}") from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def shell(self, command: Sequence[str], *, limit: float | None = None) -> str:
+        """Run a command on the device and give what it printed.
+
+        Args:
+            command: Its words; the device's shell sees each as one word, whatever is in it.
+            limit: Seconds; those of the phone if None.
+        """
+        return self._adb(["shell", shlex.join(command)], f"run {command[0]} on the phone", limit).out
+
+    def attempt(self, command: Sequence[str], what: str) -> "Ended":
+        """Run a command that may fail on the device; `what` names it in messages."""
+        return self._adb(["shell", shlex.join(command)], what, checked=False)
+
+    def _adb(self, words: Sequence[str], what: str, limit: float | None = None, *, checked: bool = True) -> "Ended":
+        return call(self.program, ["-s", self.serial, *words], what, limit or self.limit, checked=checked)
+
+
+def find_phone(serial: str | None, limit: float) -> Phone:
+    """The device with this serial number, or the only one."""
+    if serial is not None and not _SERIAL.fullmatch(serial):
+        raise UsageError(f"`{serial}` is no serial of a device", "`adb devices` lists them")
+    program = shutil.which("adb")
+    if program is None:
+        raise MissingBackendError("there is no program `adb`, which phones are reached by", "install Android's platform tools")
+    states = _devices(call(program, ["devices"], "list devices", ASKING_S).out)
+    if not states:
+        raise StretchError("adb sees no device", "plug a phone in, with USB debugging switched on")
+    if serial is None and len(states) > 1:
+        raise UsageError(f"adb sees {len(states)} devices: {', '.join(states)}", "choose one with --serial")
+    chosen = serial or next(iter(states))
+    if chosen not in states:
+        raise StretchError(f"adb sees no device `{chosen}`", f"it sees {', '.join(states)}")
+    state = states[chosen]
+    if state != "device":
+        problem, hint = next(
+            (explanation for known, explanation in _STATES.items() if state.startswith(known)),
+            (f"is in the state `{state}`", "look at `adb devices`"),
+        )
+        raise StretchError(f"the device `{chosen}` {problem}", hint)
+    return Phone(program, chosen, limit)
+
+
+@contextlib.contextmanager
+def workspace(phone: Phone) -> Iterator[Phone]:
+    """A temporary folder on the device, which is always removed at the end of the block."""
+    phone.shell(["mkdir", phone.folder], limit=ASKING_S)
+    try:
+        yield phone
+    except StretchError as error:
+        if not _removed(phone):
+            error.hint = f"{error.hint}; " if error.hint else ""
+            error.hint += f"{phone.folder} may still be on the phone: remove it once it is there again"
+        raise
+    except BaseException:
+        _removed(phone)
+        raise
+    if not _removed(phone):
+        raise StretchError(f"cannot remove {phone.folder} from the phone", "remove it once the phone is there again")
+
+
+def _removed(phone: Phone) -> bool:
+    try:
+        phone.shell(["rm", "-rf", phone.folder], limit=ASKING_S)
+    except StretchError:
+        return False
+    return True
+
+
+def call(program: str, words: Sequence[str], what: str, limit: float, *, checked: bool = True) -> Ended:
+    """Run `adb`.
+
+    Args:
+        limit: Seconds after which it is ended.
+        checked: Whether an exit code other than 0 is an error; that the device is gone always is.
+    """
+    try:
+        ran = subprocess.run([program, *words], capture_output=True, timeout=limit, check=False, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired as error:
+        raise StretchError(
+            f"cannot {what}: adb did not end within {limit:g} s", "look at the phone, or allow more with --time-limit"
+        ) from error
+    except OSError as error:
+        raise StretchError(f"cannot run {program}: {error.strerror}") from error
+    ended = Ended(ran.returncode, ran.stdout.decode(errors="replace"), ran.stderr.decode(errors="replace"))
+    if ended.code == 0:
+        return ended
+    if _GONE.search(ended.err):
+        raise StretchError(f"cannot {what}: the device is gone ({ended.reason})", "plug it in again and start anew")
+    if "No space left on device" in ended.err + ended.out:
+        raise StretchError(f"cannot {what}: there is no space left there", f"free some space below {ROOT}")
+    if checked:
+        raise StretchError(f"cannot {what}: {ended.reason}")
+    return ended
+
+
+def _devices(text: str) -> dict[str, str]:
+    """State by serial of what `adb devices` prints."""
+    states = {}
+    for line in text.partition("List of devices attached")[2].splitlines():
+        serial, _, state = line.partition("\t")
+        if serial.strip() and state.strip():
+            states[serial.strip()] = state.strip()
+    return states
+
+
+#: Names on the phone.
+SIDE_BY_SIDE_GRAPH, SIDE_BY_SIDE_PROGRAM, RESULTS = "model.tflite", "runner", "results"
+
+_MAX_TIMES = 1 << 24
+
+
+class _Times(msgspec.Struct):
+    """What is read of the runner's ``times.json``."""
+
+    sha256: str
+    median_ms: float
+    runs: int
+    on_cpu: list[str]
+
+
+def run_side_by_side(
+    bundle: Bundle, phone: Phone, runner: Path, libraries: Sequence[str], x: NDArray[Any], options: Sequence[str], trace: Path | None
+) -> RunnerRow:
+    """Run the runner in the phone's folder, where the TFLite file is already, and judge what it leaves."""
+    program = phone.push(runner, SIDE_BY_SIDE_PROGRAM, program=True)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        np.save(scratch / "input.npy", np.ascontiguousarray(x, np.float32))
+        input_path = phone.push(scratch / "input.npy", "input.npy")
+        words = [program, f"{phone.folder}/{SIDE_BY_SIDE_GRAPH}", "--input", input_path, "--out", f"{phone.folder}/{RESULTS}", *options]
+        words += _accelerators(bundle, libraries, phone.folder)
+        ended = phone.attempt(["env", f"LD_LIBRARY_PATH={phone.folder}", *words], "run the branches on the phone")
+        if ended.code != 0:
+            raise StretchError(f"the runner failed on the phone: {ended.reason}")
+        for name in ("times.json", "trace.json", "record.jsonl", "output_0.npy"):
+            phone.pull(f"{RESULTS}/{name}", scratch / name)
+        times = _times(bundle, scratch / "times.json")
+        replay(scratch / "record.jsonl")
+        output = read_npy(scratch / "output_0.npy", "output")
+        expected = Sequential(bundle.file(bundle.manifest.whole)).run(x)
+        if output.shape != expected.shape:
+            raise StretchError(f"the runner's output has the shape {output.shape}, and the model's is {expected.shape}")
+        if trace is not None:
+            _keep(scratch / "trace.json", trace)
+        return RunnerRow(
+            median_ms=times.median_ms,
+            runs=times.runs,
+            on_cpu=times.on_cpu,
+            max_error=max_error(output, expected),
+            trace=None if trace is None else str(trace),
+        )
+
+
+def _accelerators(bundle: Bundle, libraries: Sequence[str], folder: str) -> list[str]:
+    """What the libraries let processors of the plan run on; the CPU computes for all others."""
+    of = {sub.processor for sub in bundle.manifest.subgraphs}
+    gpu = any("Accelerator" in name for name in libraries)
+    npu = any("Dispatch" in name for name in libraries)
+    chosen = [f"{name}={'gpu' if name == 'gpu' else 'npu'}" for name in sorted(of - {"cpu"}) if (gpu if name == "gpu" else npu)]
+    return [f"--accelerator={','.join(chosen)}", *([f"--dispatch-folder={folder}"] if npu else [])] if chosen else []
+
+
+def _times(bundle: Bundle, path: Path) -> _Times:
+    try:
+        times = msgspec.json.decode(read_bytes(path, "times of the runner", _MAX_TIMES), type=_Times)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StretchError(f"the runner's times cannot be read: {error}", "build it anew with `stretch runner`") from error
+    if times.sha256 != bundle.manifest.files[str(bundle.manifest.tflite)].sha256:
+        raise StretchError("the runner's times are of another file than this bundle's", "build it anew with `stretch runner`")
+    if not 0 < times.median_ms < 1e9 or times.runs < 1:
+        raise StretchError(f"the runner tells {times.median_ms:g} ms of {times.runs} inferences, which no measurement gives")
+    return times
+
+
+def _keep(source: Path, target: Path) -> None:
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        shutil.copyfile(source, partial)
+        partial.replace(target)
+    except OSError as error:
+        raise StretchError(f"cannot write {target}: {error.strerror}", "choose another file with --trace") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
 
 #: What a signature can be measured on.
 Target = Literal["cpu", "gpu", "npu"]

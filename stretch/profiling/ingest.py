@@ -51,9 +51,6 @@ def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capt
         model: The network of a `benchmark_model` file; None for `benchncnn`, whose output names the networks.
         out: Parent folder of ``<device>.measurements``.
         capture: Returns a model's graph.
-
-    Returns:
-        The rows that were added.
     """
     profiled = ORDER.encode() in read_bytes(file, "measurements", MAX_BYTES)
     if profiled and model is None:

@@ -36,9 +36,6 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
     Args:
         resume: Whether to resume measurements on the board, or else those in `out`.
         said: Called with each line that the verb prints on stderr.
-
-    Returns:
-        The verb's answer, with local paths.
     """
     there, measurements = f"profiles/{name}", f"{name}.measurements"
     known = {path.name: path for path in (out / measurements).iterdir() if path.is_file()} if (out / measurements).is_dir() else {}

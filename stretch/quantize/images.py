@@ -34,9 +34,6 @@ def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: P
 
     Args:
         shape: The model's input shape, batch (1) first.
-
-    Returns:
-        Arrays of `shape`.
     """
     if not folder.is_dir():
         raise StretchError(f"there is no folder {folder} with calibration images", "give a folder of pictures or .npy arrays with --images")

@@ -19,9 +19,6 @@ def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequen
 
     Args:
         lower: What `stretch.quantize.qdq.quantise` or `stretch.quantize.half.to_half` made of it.
-
-    Returns:
-        Losses by the float tensor's name, in the order of computation.
     """
     folded = fold_batch_norms(model)
     rounded = _dequantised(lower) or _same_names(lower)

@@ -91,9 +91,6 @@ def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[fl
     Args:
         designs: At least `LEAST`.
         accuracies: Top-1 of each.
-
-    Returns:
-        The predictor, and the held-out prediction of each design.
     """
     try:
         from scipy.stats import spearmanr

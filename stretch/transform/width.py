@@ -112,9 +112,6 @@ def inherit(
     Args:
         chosen: Units of each group, from `choose_units`.
         arriving: What arrives where the branch has no entry, else None.
-
-    Returns:
-        Weights by operator name of `branch.graph`, without entry and join.
     """
     channels, source = branch.channels, branch.source
     inherited: dict[str, dict[str, torch.Tensor]] = {}

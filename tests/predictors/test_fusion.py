@@ -4,9 +4,8 @@ import pytest
 
 from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.errors import StretchError, UnknownNameError
-from predictors.fusion import RULE_FOLDER, Fuser, fuse, load_rules
+from predictors.fusion import IDIOMS, RULE_FOLDER, Fuser, fuse, load_rules, recognise
 from predictors.graph import Op, OpGraph
-from predictors.idioms import IDIOMS, recognise
 from predictors.in_place import copied_parts
 from predictors.rewrites import rewritten
 from tests.predictors.networks import Net, efficientnet_b5, resnet50

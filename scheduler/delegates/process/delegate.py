@@ -125,11 +125,7 @@ class Line:
         return self._process.poll() is None and self._aborted is None
 
     def send(self, **command: Any) -> int:
-        """Hand a command over without waiting for its answer.
-
-        Returns:
-            The command's number.
-        """
+        """Hand a command over without waiting for its answer."""
         with self._sending:
             self._numbers += 1
             number = self._numbers
@@ -163,11 +159,7 @@ class Line:
         return reply
 
     def make(self, **command: Any) -> tuple[int, dict[str, Any]]:
-        """Have the child make something, which a child that takes its place makes again until it is dropped.
-
-        Returns:
-            The key that it is known by, and the answer.
-        """
+        """Have the child make something, which a child that takes its place makes again until it is dropped."""
         assert command["do"] in _MAKING
         command["key"] = next(self._keys)
         self.revive()

@@ -46,7 +46,7 @@ class Source:
     ends: tuple[End, ...]  # Its inputs.
     shapes: Mapping[str, Shape]  # Of each, batch first, by its argument.
     outputs: Sequence[Tagged]  # What it returns, in order.
-    structure: str  # What holds that, as `stretch.models.pt2.returned.rebuilt` reads it.
+    structure: str  # What holds that, as `stretch.models.pt2.network.rebuilt` reads it.
     fields: Mapping[str, Sequence[str]]  # Names of what named tuples hold, by their kinds.
 
 

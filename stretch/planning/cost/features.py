@@ -35,9 +35,6 @@ def features(depths: Floats, widths: Floats, macs: Floats, names: Sequence[str])
         widths: Width ratios, (branches, n).
         macs: Multiply-accumulates over the original segment's, (n,).
         names: Of `FEATURES`.
-
-    Returns:
-        (n, names).
     """
     return np.stack([FEATURES[name](depths, widths, macs) for name in names], axis=1)
 
@@ -47,9 +44,6 @@ def way_features(options: Ways, names: Sequence[str]) -> Floats:
 
     Args:
         names: Of `FEATURES`.
-
-    Returns:
-        (n, names).
     """
     segment = options.segment
     grid = options.scales_of()

@@ -61,7 +61,6 @@ def channel_groups(graph: OpGraph) -> ChannelGroups:
 
     Returns:
         The pieces of every operator's output. The input's group is not frozen:
-        who scales decides how many channels arrive.
     """
     groups = Groups()
     pieces: dict[str, Pieces] = {}

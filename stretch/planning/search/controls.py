@@ -94,9 +94,6 @@ def sequential_same_macs(
     Args:
         singles: Ways to run the original on one processor, as `ranked_singles` gives them.
         rules: The constraints; those on communication do not apply.
-
-    Returns:
-        The model, or None if there is none in the range.
     """
     best: Sequential | None = None
     for original in singles:

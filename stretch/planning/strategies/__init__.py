@@ -20,9 +20,6 @@ def search(strategy: str, space: DesignSpace, low: int, high: int, n_meet: int) 
 
     Args:
         n_meet: Meeting points where branches join, at least.
-
-    Returns:
-        The design, or None if there is none in the range.
     """
     if strategy not in STRATEGIES:
         raise UsageError(f"unknown strategy `{strategy}`", f"choose from {', '.join(STRATEGIES)}")

@@ -12,8 +12,5 @@ def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult
 
     Args:
         n_meet: Branched segments, at least.
-
-    Returns:
-        The design, or None if it came upon none.
     """
     return evolve(space, low, high, n_meet, Added(Goal(), space), ())

@@ -25,9 +25,6 @@ def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult
 
     Args:
         n_meet: Branched segments, at least.
-
-    Returns:
-        The design, or None if the grid has none.
     """
     depths, widths = (DEPTHS, WIDTHS) if len(space.processors) == 2 else (COARSE_DEPTHS, COARSE_WIDTHS)
     ratios = list(product(depths, widths))

@@ -12,9 +12,6 @@ def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult
 
     Args:
         space: Legal designs; those of a request with this strategy have parts that are as small as kernels let them be.
-
-    Returns:
-        The design, or None if there is none.
     """
     single = copy(space)
     single.options = [[o for o in options if o.span == 1 and (o.exact or not o.branched)] for options in space.options]

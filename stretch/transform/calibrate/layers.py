@@ -100,9 +100,6 @@ class BranchFit:
 
         Args:
             fitted: How many of them, the first, the fit looks at.
-
-        Returns:
-            What the fitted branch computes before its join, in all batches.
         """
         graph, source = self.heritage.branch.graph, self.heritage.branch.source
 
@@ -124,11 +121,7 @@ class BranchFit:
 
 
 def look(whole: Branch, there: Batches, fitted: int, looks: Iterable[Look]) -> tuple[list[torch.Tensor], dict[Look, list[torch.Tensor]]]:
-    """Run the original segment once and record the activations for the fits.
-
-    Returns:
-        Its outputs, and for each look the rows of those first batches.
-    """
+    """Run the original segment once and record the activations for the fits."""
     rows_by_look: dict[Look, list[torch.Tensor]] = {wanted: [] for wanted in looks}
     handles = [
         whole.get_submodule(wanted[0]).register_forward_hook(

@@ -29,9 +29,6 @@ def renewed_trunk(branch: Branch, arriving: Batches, fitted: int) -> list[torch.
 
     Args:
         fitted: How many of them, the first, give the statistics.
-
-    Returns:
-        What the branch then computes before its join, in all batches.
     """
 
     def visit(name: str, layer: nn.Module, reads: list[list[torch.Tensor]], values: Values) -> None:
@@ -52,9 +49,6 @@ def rebase_statistics(segment: nn.Module, arriving: Batches) -> list[torch.Tenso
     Fitted layers leave statistics that nothing in the data has. Whoever trains the
     network on would start from another function, since training normalises by
     the statistics of its batches.
-
-    Returns:
-        What it computes.
     """
     moments_by_norm = {norm: Moments() for norm in norms(segment) if norm.affine}
     handles = [norm.register_forward_pre_hook(lambda norm, inputs: moments_by_norm[norm].add(inputs[0])) for norm in moments_by_norm]

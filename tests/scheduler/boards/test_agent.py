@@ -12,7 +12,7 @@ from predictors.errors import StretchError
 from scheduler.boards.agent import Agent, Content, unpack
 from scheduler.boards.archive import Archive, below
 from scheduler.boards.asking import ASKS, ask_for_file
-from scheduler.boards.line import Line, Sending, boot
+from scheduler.boards.board import Line, Sending, boot
 
 SOURCE = files("scheduler.boards").joinpath("agent.py").read_text()
 

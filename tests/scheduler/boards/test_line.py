@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from scheduler.boards.archive import Archive, below
-from scheduler.boards.line import Line, RefusedError, boot
+from scheduler.boards.board import Line, RefusedError, boot
 from tests.scheduler.boards.servers import ended
 
 START = [sys.executable]

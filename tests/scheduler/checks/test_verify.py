@@ -9,8 +9,7 @@ from onnx import numpy_helper
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
-from scheduler.checks.judge import judge
-from scheduler.checks.reference import run_file
+from scheduler.checks.judge import judge, run_file
 from scheduler.checks.sample import KEPT, KEY, Sample, read_sample
 from scheduler.checks.verify import TOLERANCE, random_input, verify_bundle
 from scheduler.delegates import CpuDelegate

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.delegates.base import Invocation, UnableError
 from scheduler.delegates.reference import ReferenceDelegate
-from scheduler.runtime import queues
+from scheduler.runtime import executor as queues
 from scheduler.runtime.executor import awaited, followers, in_a_row
 from scheduler.runtime.plan import PlannedSubgraph, plan_of
 from scheduler.runtime.session import Session

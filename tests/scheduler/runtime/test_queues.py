@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.delegates.null import NullInvocation
 from scheduler.placement.place import Placement
+from scheduler.runtime.executor import REST_S, Queues
 from scheduler.runtime.failures import HangError
 from scheduler.runtime.mailbox import KEPT, LEAST, LONG_NS, SPIN_NS, WAKE_NS, Expectation, Mailbox
-from scheduler.runtime.queues import REST_S, Queues
 from scheduler.runtime.session import again_after_a_hang
 from scheduler.runtime.workers import Worker
 

@@ -8,8 +8,7 @@ import onnxruntime
 import pytest
 
 from predictors.errors import UsageError
-from scheduler.bundle.consistency import graph_problems
-from scheduler.bundle.load import load_bundle
+from scheduler.bundle.load import graph_problems, load_bundle
 from scheduler.checks.judge import judge
 from scheduler.cores import available_cores
 from scheduler.measure.benchmark import Effort, benchmark

@@ -14,8 +14,8 @@ from torch import fx, nn  # noqa: E402
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from stretch.capture import capture as capture_any  # noqa: E402
+from stretch.capture.exported import inline  # noqa: E402
 from stretch.capture.hooks import check_hooks, hooks_of  # noqa: E402
-from stretch.capture.inlined import inline  # noqa: E402
 from stretch.capture.inputs import Inputs  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
 from stretch.capture.values import Values  # noqa: E402

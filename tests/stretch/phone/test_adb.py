@@ -1,7 +1,7 @@
 import pytest
 
 from predictors.errors import MissingBackendError, StretchError, UsageError
-from stretch.phone.adb import Phone, find_phone, workspace
+from stretch.phone.measure import Phone, find_phone, workspace
 from tests.stretch.phone.adb import Player, shell
 
 SEEN = {"call": ["devices"], "out": "List of devices attached\nR5CT\tdevice\nemulator-5554\toffline\n\n"}

@@ -9,9 +9,8 @@ from predictors.fitting.formula import load_formula
 from predictors.fusion import load_rules
 from predictors.measurements.networks import Source, load_measurements
 from scheduler.cores import available_cores
-from stretch.profiling.collect import Collected, Collector
 from stretch.profiling.places import RULES, find_places
-from stretch.profiling.run import Handing, measure_crossing
+from stretch.profiling.run import Collected, Collector, Handing, measure_crossing
 from stretch.profiling.table import Table
 
 SOURCE = Source("random networks", "", "", "CC0-1.0", "this machine")

@@ -11,9 +11,8 @@ from predictors.errors import StretchError, UsageError
 from predictors.fusion import fuse
 from predictors.measurements.tables import KernelLatency
 from predictors.predictor import LatencyPredictor
-from scheduler.boards.board import Board, Where
+from scheduler.boards.board import Board, Line, Where, boot
 from scheduler.boards.facts import read_facts
-from scheduler.boards.line import Line, boot
 from scheduler.measure.links import LinkTimes
 from stretch.profiling.places import Place, find_places
 from stretch.profiling.run import open_table, profile_machine

@@ -16,9 +16,9 @@ from stretch.evaluation.agreement import compare  # noqa: E402
 from stretch.train.data import divided  # noqa: E402
 from stretch.train.extract import extract  # noqa: E402
 from stretch.train.finished import open_run  # noqa: E402
+from stretch.train.prepare import check_unlabelled, unlabelled_items  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402
 from stretch.train.session import make_run, train_recipe  # noqa: E402
-from stretch.train.unlabelled import check_unlabelled, unlabelled_items  # noqa: E402
 from tests.stretch.train.recipes import network  # noqa: E402
 from tests.stretch.train.test_stream import encoded  # noqa: E402
 

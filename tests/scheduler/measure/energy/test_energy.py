@@ -7,9 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.measure.energy.counters import CounterError, read_number
-from scheduler.measure.energy.loop import Rapl, measure_energy, zones
-from scheduler.measure.energy.supply import Supply
+from scheduler.measure.energy.loop import CounterError, Rapl, Supply, measure_energy, read_number, zones
 from tests.scheduler.measure.energy.trees import MOST_UJ, add, battery, rapl, write
 
 

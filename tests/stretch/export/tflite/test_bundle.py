@@ -14,8 +14,7 @@ from scheduler.checks.verify import random_input
 from scheduler.delegates.litert import LiteRtDelegate
 from scheduler.runtime.session import Session
 from stretch.export.tflite import bundle as module
-from stretch.export.tflite.bundle import FILE, export_tflite
-from stretch.export.tflite.compare import MARGIN_DB, MIN_COSINE, MIN_COSINE_ROUNDED, Comparison
+from stretch.export.tflite.bundle import FILE, MARGIN_DB, MIN_COSINE, MIN_COSINE_ROUNDED, Comparison, export_tflite
 from stretch.quantize.compare import Loss, loss
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import replay, runner

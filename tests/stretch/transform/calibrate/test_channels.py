@@ -23,8 +23,15 @@ from stretch.planning.network.segments import cut_segment, split_segments  # noq
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import heritages  # noqa: E402
 from stretch.transform.calibrate import Choices, calibrate, whole_design  # noqa: E402
-from stretch.transform.calibrate.channels import ChannelChoice, Elimination, conditional_covariance, find_covariances, keep_units  # noqa: E402  # noqa: E402
-from stretch.transform.calibrate.segment import choose_blocks, output_without  # noqa: E402
+from stretch.transform.calibrate.segment import (  # noqa: E402  # noqa: E402  # noqa: E402
+    ChannelChoice,
+    Elimination,
+    choose_blocks,
+    conditional_covariance,
+    find_covariances,
+    keep_units,
+    output_without,
+)
 from tests.stretch.designs import identity_design, random_designs  # noqa: E402
 
 #: Hidden channels that are copies of others, and those others.
