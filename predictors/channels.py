@@ -18,7 +18,7 @@ Pieces = tuple[Piece, ...]
 
 
 @dataclass(frozen=True)
-class Seen:
+class OperatorView:
     """What a rule may look at."""
 
     inputs: Sequence[Shape]  # Shapes of what the operator reads.
@@ -117,36 +117,36 @@ class Groups:
             self.frozen[self.find(piece)[0]] = True
 
 
-ChannelRule = Callable[[Groups, Seen, Sequence[Pieces]], Pieces]
+ChannelRule = Callable[[Groups, OperatorView, Sequence[Pieces]], Pieces]
 
 
-def fresh(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
+def fresh(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """Channels of their own: any of them may be left out."""
-    return ((groups.new(seen.shape[1]), 1),)
+    return ((groups.new(view.shape[1]), 1),)
 
 
-def same_channels(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
+def same_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """The channels of the first input."""
     return ins[0]
 
 
-def freeze_all(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
+def freeze_all(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """Nothing is known: neither what is read nor what is written may be scaled."""
     for pieces in ins:
         groups.freeze(pieces)
-    return ((groups.new(seen.shape[1] if len(seen.shape) > 1 else 1, frozen=True), 1),)
+    return ((groups.new(view.shape[1] if len(view.shape) > 1 else 1, frozen=True), 1),)
 
 
-def side_by_side(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
+def side_by_side(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """The channels of one input behind those of the other."""
     return tuple(piece for pieces in ins for piece in pieces)
 
 
-def tied(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
+def tied(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """Channel i of every input is one with channel i of the others; what has one channel for all keeps it."""
-    wide = [pieces for pieces, shape in zip(ins, seen.inputs, strict=True) if shape[1] == seen.shape[1]]
-    for pieces, shape in zip(ins, seen.inputs, strict=True):
-        if shape[1] != seen.shape[1]:
+    wide = [pieces for pieces, shape in zip(ins, view.inputs, strict=True) if shape[1] == view.shape[1]]
+    for pieces, shape in zip(ins, view.inputs, strict=True):
+        if shape[1] != view.shape[1]:
             groups.freeze(pieces)
     first = wide[0]
     for other in wide[1:]:

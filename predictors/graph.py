@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from predictors.channels import Seen
+from predictors.channels import OperatorView
 from predictors.errors import StretchError
 from predictors.kinds import Work
 from predictors.operators import kind_of
@@ -178,7 +178,7 @@ class OpGraph:
         """What computes some channels of one operator's output: the channels it reads of each input, and how."""
         if not 0 <= channels.start < channels.stop <= width(op.shape):
             raise StretchError(f"operator `{op.name}` has {width(op.shape)} channels, not channels {channels.start} to {channels.stop}")
-        return kind_of(op.kind).slices(Seen(self.input_shapes(op), op.attrs, op.shape), channels)
+        return kind_of(op.kind).slices(OperatorView(self.input_shapes(op), op.attrs, op.shape), channels)
 
     @cached_property
     def macs(self) -> int:

@@ -17,10 +17,10 @@ class Join:
 
     #: Name of the `Meeting` that computes it; None where nothing is joined: there is one branch, or they hand tensors to each other.
     meets: str | None
-    #: Whether each branch ends with a 1×1 convolution of its own, so that the trunk keeps its width however wide the branches are; else it
+    #: Whether each branch ends with a 1×1 convolution of its own, so that the backbone keeps its width however wide the branches are; else it
     #: has all their channels.
     convolves: bool = False
-    whole: bool = False  # Whether that convolution writes every channel of the trunk; else it writes the branch's part of them.
+    whole: bool = False  # Whether that convolution writes every channel of the backbone; else it writes the branch's part of them.
     adds: bool = False  # Whether what these convolutions write is added up, so that their weights are found together.
     bands: bool = False  # Whether each branch computes a band of the rows of the original segment's output, exactly.
     paths: bool = False  # Whether each branch computes some of the paths that the original segment has already, exactly.
@@ -40,12 +40,12 @@ class Join:
 
     @property
     def divides(self) -> bool:
-        """Whether each branch answers for a part of the trunk's channels, which a design states."""
+        """Whether each branch answers for a part of the backbone's channels, which a design states."""
         return self.convolves and not self.whole
 
     @property
     def widens(self) -> bool:
-        """Whether the trunk has all the branches' channels, so that widths decide what the next segment reads."""
+        """Whether the backbone has all the branches' channels, so that widths decide what the next segment reads."""
         return self.meets is not None and not self.convolves and not self.exact
 
 

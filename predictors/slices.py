@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 
-from predictors.channels import Seen
+from predictors.channels import OperatorView
 from predictors.shapes import Attrs, Shape, integer
 
 
@@ -47,7 +47,7 @@ class Additive:
 
 
 #: From what a rule may look at, and channels of the output.
-SliceRule = Callable[[Seen, Channels], Slice]
+SliceRule = Callable[[OperatorView, Channels], Slice]
 
 
 def width(shape: Shape) -> int:
@@ -70,54 +70,54 @@ def every(shape: Shape) -> Channels:
     return Channels(0, width(shape))
 
 
-def all_channels(seen: Seen, wanted: Channels) -> Slice:
+def all_channels(view: OperatorView, wanted: Channels) -> Slice:
     """Channels are mixed: everything is read and computed."""
-    return Slice(tuple(every(shape) for shape in seen.inputs), every(seen.shape), seen.attrs)
+    return Slice(tuple(every(shape) for shape in view.inputs), every(view.shape), view.attrs)
 
 
-def same_slice(seen: Seen, wanted: Channels) -> Slice:
+def same_slice(view: OperatorView, wanted: Channels) -> Slice:
     """Channel i reads channel i of each input, or the only channel of one that is broadcast."""
-    total = width(seen.shape)
-    return Slice(tuple(wanted if width(shape) == total else every(shape) for shape in seen.inputs), wanted, seen.attrs)
+    total = width(view.shape)
+    return Slice(tuple(wanted if width(shape) == total else every(shape) for shape in view.inputs), wanted, view.attrs)
 
 
-def filters(seen: Seen, wanted: Channels) -> Slice:
+def filters(view: OperatorView, wanted: Channels) -> Slice:
     """A filter for each channel: all that is read where there is one group, else whole groups."""
-    groups, out = integer(seen.attrs, "groups"), integer(seen.attrs, "out_channels")
+    groups, out = integer(view.attrs, "groups"), integer(view.attrs, "out_channels")
     if groups == 1:
-        return Slice((every(seen.inputs[0]),), wanted, {**seen.attrs, "out_channels": len(wanted)})
-    written, read = out // groups, width(seen.inputs[0]) // groups
+        return Slice((every(view.inputs[0]),), wanted, {**view.attrs, "out_channels": len(wanted)})
+    written, read = out // groups, width(view.inputs[0]) // groups
     first, behind = wanted.start // written, -(-wanted.stop // written)
     computes = Channels(first * written, behind * written)
-    attrs = {**seen.attrs, "out_channels": len(computes), "groups": behind - first}
+    attrs = {**view.attrs, "out_channels": len(computes), "groups": behind - first}
     return Slice((Channels(first * read, behind * read),), computes, attrs)
 
 
-def columns(seen: Seen, wanted: Channels) -> Slice:
+def columns(view: OperatorView, wanted: Channels) -> Slice:
     """A row of a matrix for each channel of a vector; of more axes than two, the channels are not the features."""
-    if len(seen.shape) != 2:
-        return all_channels(seen, wanted)
-    return Slice((every(seen.inputs[0]),), wanted, {**seen.attrs, "out_features": len(wanted)})
+    if len(view.shape) != 2:
+        return all_channels(view, wanted)
+    return Slice((every(view.inputs[0]),), wanted, {**view.attrs, "out_features": len(wanted)})
 
 
-def pieces(seen: Seen, wanted: Channels) -> Slice:
+def pieces(view: OperatorView, wanted: Channels) -> Slice:
     """Inputs side by side: of each, the channels that lie in the range."""
     reads, at = [], 0
-    for shape in seen.inputs:
+    for shape in view.inputs:
         first, behind = max(wanted.start - at, 0), min(wanted.stop - at, width(shape))
         reads.append(Channels(first, behind) if first < behind else Channels(0, 0))
         at += width(shape)
-    return Slice(tuple(reads), wanted, seen.attrs)
+    return Slice(tuple(reads), wanted, view.attrs)
 
 
-def cut_out(seen: Seen, wanted: Channels) -> Slice:
+def cut_out(view: OperatorView, wanted: Channels) -> Slice:
     """The channels of the cut, so that nothing is cut any more."""
-    start = integer(seen.attrs, "start")
-    return Slice((Channels(start + wanted.start, start + wanted.stop),), wanted, {**seen.attrs, "start": 0, "stop": len(wanted)})
+    start = integer(view.attrs, "start")
+    return Slice((Channels(start + wanted.start, start + wanted.stop),), wanted, {**view.attrs, "start": 0, "stop": len(wanted)})
 
 
-def flattened(seen: Seen, wanted: Channels) -> Slice:
+def flattened(view: OperatorView, wanted: Channels) -> Slice:
     """Every channel of an image is as many elements as it has pixels, one after the other."""
-    area = prod(seen.inputs[0][2:])
+    area = prod(view.inputs[0][2:])
     first, behind = wanted.start // area, -(-wanted.stop // area)
-    return Slice((Channels(first, behind),), Channels(first * area, behind * area), seen.attrs)
+    return Slice((Channels(first, behind),), Channels(first * area, behind * area), view.attrs)

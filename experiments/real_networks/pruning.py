@@ -143,7 +143,7 @@ def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[tor
 
     from stretch.transform.calibrate.layers import BranchFit, look
     from stretch.transform.calibrate.split import divide
-    from stretch.transform.calibrate.statistics import rebase_statistics, renewed_trunk
+    from stretch.transform.calibrate.statistics import rebase_statistics, renewed_backbone
 
     arriving, split = divide(list(images), _largest(original.graph))
     there, segments = arriving, []
@@ -158,7 +158,7 @@ def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[tor
             wanted = [target[:, pruned.kept[source.output]] for target in targets[split.held :]]
             built = _state(branch)
             offers = [(_error([branch(x) for x in arriving[split.held :]], wanted), built)]
-            renewed = renewed_trunk(branch, arriving, split.fitted)
+            renewed = renewed_backbone(branch, arriving, split.fitted)
             offers.append((_error(renewed[split.held :], wanted), _state(branch)))
             branch.load_state_dict(built)
             fitted = fit.run(arriving, split.fitted, found, RIDGE)

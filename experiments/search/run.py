@@ -70,7 +70,7 @@ def one_core() -> Iterator[None]:
 def chosen(graph: OpGraph, device: str, config: PlanConfig) -> tuple[SearchResult, float]:
     """The design of a request, and the decimal logarithm of the number of those it was chosen from."""
     asked = Asked.of(graph, load_device(device), config)
-    choice = choose(asked.trunk, asked.config, asked.costs, asked.stages)
+    choice = choose(asked.backbone, asked.config, asked.costs, asked.stages)
     return choice.found, choice.space.size_log10
 
 

@@ -69,7 +69,7 @@ SIMULATED, REPEATS = 20_000, 5
 
 
 @dataclass
-class Seen:
+class Observed:
     """What was measured of a bundle."""
 
     traces: list[Trace] = field(default_factory=list)  # Of each inference that counts.
@@ -100,9 +100,9 @@ def make_bundles(work: Path) -> dict[str, Bundle]:
     return {name: load_bundle(work / f"b_{name}") for name in NETWORKS}
 
 
-def measure(bundles: Mapping[str, Bundle], rounds: int) -> dict[str, Seen]:
+def measure(bundles: Mapping[str, Bundle], rounds: int) -> dict[str, Observed]:
     """Inferences of all bundles by turns, one at a time on the two cores."""
-    sessions, found = {}, {name: Seen() for name in bundles}
+    sessions, found = {}, {name: Observed() for name in bundles}
     with preferred():
         try:
             for name, bundle in bundles.items():
@@ -189,19 +189,19 @@ def from_traces(bundle: Bundle, device: DeviceProfile, medians: Mapping[str, flo
     return ms
 
 
-def row_of(name: str, bundle: Bundle, device: DeviceProfile, seen: Seen, others: Handoffs) -> Row:
+def row_of(name: str, bundle: Bundle, device: DeviceProfile, observed: Observed, others: Handoffs) -> Row:
     """A bundle's makespan: measured, simulated by the profile, and simulated with measured steps.
 
     Args:
         name: The network.
         bundle: Its bundle.
         device: The profile.
-        seen: What was measured.
+        observed: What was measured.
         others: What lies between the steps of the other bundles.
     """
     network = prepare(bundle, device, False, lambda text: None)
     (simulated,) = Clock(network, Scene()).run().latencies_ms
-    kept = seen.kept
+    kept = observed.kept
     spans = [trace.makespan_ms for trace in kept]
     measured = statistics.median(spans)
     medians = step_medians(kept)
@@ -211,8 +211,8 @@ def row_of(name: str, bundle: Bundle, device: DeviceProfile, seen: Seen, others:
     return {
         "network": name,
         "branched segments": len(bundle.manifest.joins),
-        "inferences": len(seen.traces),
-        "undisturbed": len(seen.traces) - sum(seen.disturbed),
+        "inferences": len(observed.traces),
+        "undisturbed": len(observed.traces) - sum(observed.disturbed),
         "measured, ms": round(measured, 3),
         "p90, ms": round(float(np.percentile(spans, 90)), 3),
         "simulated, ms": round(simulated, 3),
@@ -298,14 +298,14 @@ def main(words: list[str] | None = None) -> int:
         device = profile(options.work, options.budget)
         bundles = make_bundles(options.work)
         load, start = os.getloadavg()[0], perf_counter_ns()
-        seen = measure(bundles, options.rounds)
+        observed = measure(bundles, options.rounds)
     except StretchError as error:
         sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
         return error.exit_code
     sys.stderr.write(f"measured for {(perf_counter_ns() - start) / 1e9:.0f} s\n")
-    between = {name: gaps(bundle, seen[name].kept) for name, bundle in bundles.items()}
+    between = {name: gaps(bundle, observed[name].kept) for name, bundle in bundles.items()}
     rows = [
-        row_of(name, bundle, device, seen[name], handoffs([gap for other, gap in between.items() if other != name]))
+        row_of(name, bundle, device, observed[name], handoffs([gap for other, gap in between.items() if other != name]))
         for name, bundle in bundles.items()
     ]
     every = handoffs(list(between.values()))

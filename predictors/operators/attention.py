@@ -7,7 +7,7 @@ row for each window for attention within windows.
 
 from collections.abc import Sequence
 
-from predictors.channels import Groups, Narrowed, Pieces, Seen, freeze_all
+from predictors.channels import Groups, Narrowed, OperatorView, Pieces, freeze_all
 from predictors.kinds import Kind, Work, kinds
 from predictors.shapes import Attrs, Shape, integer, ints, number, rank4
 from predictors.slices import Channels, Slice
@@ -49,17 +49,17 @@ def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
     """Its two products, as two of the second one's size."""
     query, key, value = ins
     heads = integer(attrs, "heads")
-    seen = max(1, key[3] * (query[1] + value[1]) // (2 * value[1]))
-    return Work("matmul", seen, value[1] // heads, heads * query[2], 2, query[0] * query[3])
+    reduced = max(1, key[3] * (query[1] + value[1]) // (2 * value[1]))
+    return Work("matmul", reduced, value[1] // heads, heads * query[2], 2, query[0] * query[3])
 
 
-def _channels(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
+def _channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """A unit is a head, of queries, keys and values alike."""
     if any(len(pieces) != 1 for pieces in ins):
-        return freeze_all(groups, seen, ins)
-    heads = integer(seen.attrs, "heads")
+        return freeze_all(groups, view, ins)
+    heads = integer(view.attrs, "heads")
     if not groups.tie([pieces[0] for pieces in ins], heads):
-        return freeze_all(groups, seen, ins)
+        return freeze_all(groups, view, ins)
     return ins[2]
 
 
@@ -74,13 +74,13 @@ def _scaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
     return _of_heads(attrs, narrowed.after * integer(attrs, "heads") // narrowed.before)
 
 
-def _slices(seen: Seen, wanted: Channels) -> Slice:
+def _slices(view: OperatorView, wanted: Channels) -> Slice:
     """Whole heads."""
-    heads = integer(seen.attrs, "heads")
-    written = seen.shape[1] // heads
+    heads = integer(view.attrs, "heads")
+    written = view.shape[1] // heads
     first, behind = wanted.start // written, -(-wanted.stop // written)
-    reads = tuple(Channels(first * (shape[1] // heads), behind * (shape[1] // heads)) for shape in seen.inputs)
-    return Slice(reads, Channels(first * written, behind * written), _of_heads(seen.attrs, behind - first))
+    reads = tuple(Channels(first * (shape[1] // heads), behind * (shape[1] // heads)) for shape in view.inputs)
+    return Slice(reads, Channels(first * written, behind * written), _of_heads(view.attrs, behind - first))
 
 
 kinds.register("attention")(Kind(_shape, _macs, _weights, channels=_channels, slices=_slices, work=_work, scaled=_scaled, min_inputs=3))

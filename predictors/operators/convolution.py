@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import gcd, prod
 
-from predictors.channels import Groups, Narrowed, Pieces, Seen, freeze_all, fresh
+from predictors.channels import Groups, Narrowed, OperatorView, Pieces, freeze_all, fresh
 from predictors.kinds import Kind, Work, kinds, pixels
 from predictors.rows import window_rows
 from predictors.shapes import Attrs, Shape, integer, ints, rank4
@@ -38,16 +38,16 @@ def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
     return Work(kind, cin, cout, groups, taps, pixels(out), prod(ints(attrs, "stride")))
 
 
-def _channels(ties: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
+def _channels(ties: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """Dense: its own; depthwise: those it reads; grouped: units coarsened to whole convolution groups."""
-    groups, out = integer(seen.attrs, "groups"), integer(seen.attrs, "out_channels")
+    groups, out = integer(view.attrs, "groups"), integer(view.attrs, "out_channels")
     if groups == 1:
-        return fresh(ties, seen, ins)
-    channels = seen.inputs[0][1]
+        return fresh(ties, view, ins)
+    channels = view.inputs[0][1]
     if groups == channels:
         return tuple((group, per * (out // channels)) for group, per in ins[0])
     if len(ins[0]) > 1:
-        return freeze_all(ties, seen, ins)
+        return freeze_all(ties, view, ins)
     group, _ = ties.find(ins[0][0])
     units = gcd(ties.units[group], groups)
     ties.coarsen(group, units)

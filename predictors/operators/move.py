@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import prod
 
-from predictors.channels import Groups, Narrowed, Piece, Pieces, Seen, freeze_all, same_channels, side_by_side
+from predictors.channels import Groups, Narrowed, OperatorView, Piece, Pieces, freeze_all, same_channels, side_by_side
 from predictors.kinds import UNLAUNCHED, Kind, kinds, per_channel
 from predictors.rows import enlarged_rows, padded_rows, same_rows
 from predictors.shapes import Attrs, Shape, integer, ints, rank4
@@ -54,21 +54,21 @@ def _upsample(ins: Sequence[Shape], attrs: Attrs) -> Shape:
     return (n, c, h * down, w * across)
 
 
-def _flattened_channels(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
-    area = prod(seen.inputs[0][2:])
+def _flattened_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
+    area = prod(view.inputs[0][2:])
     return tuple((group, per * area) for group, per in ins[0])
 
 
-def _sliced_channels(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
+def _sliced_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """The pieces between the bounds; a bound within a piece freezes it."""
-    start, stop, at = integer(seen.attrs, "start"), integer(seen.attrs, "stop"), 0
+    start, stop, at = integer(view.attrs, "start"), integer(view.attrs, "stop"), 0
     inside: list[Piece] = []
     for piece in ins[0]:
         end = at + groups.size(piece)
         if start <= at and end <= stop:
             inside.append(piece)
         elif at < stop and start < end:
-            return freeze_all(groups, seen, ins)
+            return freeze_all(groups, view, ins)
         at = end
     return tuple(inside)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from predictors.channels import Groups, Narrowed, Pieces, Seen, freeze_all, same_channels
+from predictors.channels import Groups, Narrowed, OperatorView, Pieces, freeze_all, same_channels
 from predictors.kinds import Kind, kinds
 from predictors.rows import same_rows
 from predictors.shapes import Attrs, Shape, integer
@@ -26,11 +26,11 @@ def _grouped_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
     return ins[0]
 
 
-def _grouped_channels(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
+def _grouped_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """One group has as many channels as there are; of several, each keeps its own."""
-    count = integer(seen.attrs, "groups")
+    count = integer(view.attrs, "groups")
     if count > 1 and (len(ins[0]) != 1 or not groups.tie(ins[0], count)):
-        return freeze_all(groups, seen, ins)
+        return freeze_all(groups, view, ins)
     return ins[0]
 
 
@@ -39,15 +39,15 @@ def _grouped_scaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
     return attrs if count == 1 else {**attrs, "groups": narrowed.after * count // narrowed.before}
 
 
-def _grouped_slices(seen: Seen, wanted: Channels) -> Slice:
+def _grouped_slices(view: OperatorView, wanted: Channels) -> Slice:
     """Whole groups."""
-    count = integer(seen.attrs, "groups")
+    count = integer(view.attrs, "groups")
     if count == 1:
-        return all_channels(seen, wanted)
-    per = seen.shape[1] // count
+        return all_channels(view, wanted)
+    per = view.shape[1] // count
     first, behind = wanted.start // per, -(-wanted.stop // per)
     part = Channels(first * per, behind * per)
-    return Slice((part,), part, {**seen.attrs, "groups": behind - first})
+    return Slice((part,), part, {**view.attrs, "groups": behind - first})
 
 
 kinds.register("batch_norm")(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from predictors.channels import Groups, Pieces, Seen, same_channels
+from predictors.channels import Groups, OperatorView, Pieces, same_channels
 from predictors.kinds import Kind, Work, kinds, pixels
 from predictors.rows import same_rows
 from predictors.shapes import Attrs, Shape, rank4
@@ -19,7 +19,7 @@ def _one_channel(ins: Sequence[Shape], attrs: Attrs) -> Shape:
     return (n, 1, h, w)
 
 
-def _one_of_all(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
+def _one_of_all(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """One channel, however many those are that it is a mean of."""
     return ((groups.new(1, frozen=True), 1),)
 

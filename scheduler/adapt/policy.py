@@ -115,7 +115,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observed:
     """Observed state of a processor."""
 
     #: Logarithms of the last factors; initially 0, as planned.
@@ -132,7 +132,7 @@ class State:
     """Complete state of a policy."""
 
     present: str  # Plan of the next inference.
-    seen: Mapping[str, Seen] = field(default_factory=dict)  # By processor; only those that were used.
+    observed: Mapping[str, Observed] = field(default_factory=dict)  # By processor; only those that were used.
     probed: str | None = None  # Processor under a probe; None if there is none, or its result is obsolete.
 
 
@@ -167,27 +167,29 @@ class Policy:
         return self._ran(state, event) if isinstance(event, Ran) else self._probed(state, event)
 
     def _ran(self, state: State, ran: Ran) -> tuple[State, Decision | None]:
-        seen = {**state.seen, **{name: self._looked(state, name, factor) for name, factor in _factors(ran).items()}}
+        observed = {**state.observed, **{name: self._looked(state, name, factor) for name, factor in _factors(ran).items()}}
         if ran.alternative != state.present:  # it started before the last decision
-            return replace(state, seen=seen), None
-        factors = _slowed(seen)
-        if any(factors.keys() & _factors(ran).keys() - {name for name, view in state.seen.items() if view.contended}):
+            return replace(state, observed=observed), None
+        factors = _slowed(observed)
+        if any(factors.keys() & _factors(ran).keys() - {name for name, view in state.observed.items() if view.contended}):
             # observations of unused processors are old and matter again: probe them at once
-            seen = {name: self._away(view, 0) if name in factors and name not in _factors(ran) else view for name, view in seen.items()}
+            observed = {
+                name: self._away(view, 0) if name in factors and name not in _factors(ran) else view for name, view in observed.items()
+            }
         best = self._best(factors, state.present)
         if best != state.present:
-            left = {name: self._away(view, self.rules.probe_after) for name, view in seen.items() if name in _factors(ran)}
+            left = {name: self._away(view, self.rules.probe_after) for name, view in observed.items() if name in _factors(ran)}
             reason = self._why(factors, state.present, best)
-            return self._decided(State(state.present, {**seen, **left}), ran.number, "move", best, reason, factors)
-        return self._watch(replace(state, seen=seen), ran.number, factors)
+            return self._decided(State(state.present, {**observed, **left}), ran.number, "move", best, reason, factors)
+        return self._watch(replace(state, observed=observed), ran.number, factors)
 
-    def _away(self, seen: Seen, wait: int) -> Seen:
+    def _away(self, observed: Observed, wait: int) -> Observed:
         """The state of a processor that is unused from now on."""
-        return replace(seen, wait=wait, gap=self.rules.probe_after)
+        return replace(observed, wait=wait, gap=self.rules.probe_after)
 
-    def _looked(self, state: State, name: str, factor: float) -> Seen:
+    def _looked(self, state: State, name: str, factor: float) -> Observed:
         """The state of a processor after one more measurement."""
-        before, rules = state.seen.get(name, Seen()), self.rules
+        before, rules = state.observed.get(name, Observed()), self.rules
         recent = (*before.recent, factor)[-_RECENT:]
         mean = before.mean + rules.weight * (median(recent) - before.mean)
         contrary = mean <= log(rules.free) if before.contended else mean >= log(rules.contended)
@@ -202,34 +204,34 @@ class Policy:
         name = probed.processor
         if state.probed != name:
             return state, None
-        view = state.seen[name]
+        view = state.observed[name]
         factor = _factor(probed.measured_ms, probed.expected_ms)
         if factor is not None:  # earlier measurements are outdated
             view = replace(view, recent=(factor,) * (_RECENT - 1), mean=factor, contended=factor > log(self.rules.free), votes=0)
         if view.contended:
             gap = min(2 * view.gap, self.rules.probe_most)
             view = replace(view, gap=gap, wait=gap)
-        seen = {**state.seen, name: view}
-        factors = _slowed(seen)
+        observed = {**state.observed, name: view}
+        factors = _slowed(observed)
         best = self._best(factors, state.present)
         if view.contended:
             reason = f"{name} still takes {exp(view.mean):.2f} times its time: next probe after {gap} inferences"
-            return self._decided(State(state.present, seen), probed.number, "stay away", best, reason, factors)
+            return self._decided(State(state.present, observed), probed.number, "stay away", best, reason, factors)
         reason = f"{name} is free again: {exp(view.mean):.2f} times its time"
-        return self._decided(State(state.present, seen), probed.number, "return", best, reason, factors)
+        return self._decided(State(state.present, observed), probed.number, "return", best, reason, factors)
 
     def _watch(self, state: State, number: int, factors: Mapping[str, float]) -> tuple[State, Decision | None]:
         """Count down to probes of unused processors whose release would change the plan; one probe at a time."""
         if state.probed is not None:
             return state, None
         used = self.alternatives[state.present].computing_ms
-        seen, due = dict(state.seen), None
+        observed, due = dict(state.observed), None
         for name in factors:
             if used.get(name) or self._best({**factors, name: 1.0}, state.present) == state.present:
                 continue
-            seen[name] = replace(seen[name], wait=seen[name].wait - 1)
-            due = due or (name if seen[name].wait <= 0 else None)
-        state = replace(state, seen=seen)
+            observed[name] = replace(observed[name], wait=observed[name].wait - 1)
+            due = due or (name if observed[name].wait <= 0 else None)
+        state = replace(state, observed=observed)
         if due is None:
             return state, None
         using = [alternative for alternative in self.alternatives.values() if alternative.computing_ms.get(due)]
@@ -264,9 +266,9 @@ class Policy:
         return replace(state, present=best), Decision(number, kind, state.present, best, reason, dict(factors), probe)
 
 
-def _slowed(seen: Mapping[str, Seen]) -> dict[str, float]:
+def _slowed(observed: Mapping[str, Observed]) -> dict[str, float]:
     """Slowdown of the contended processors."""
-    return {name: exp(view.mean) for name, view in seen.items() if view.contended}
+    return {name: exp(view.mean) for name, view in observed.items() if view.contended}
 
 
 def _factors(ran: Ran) -> dict[str, float]:

@@ -57,7 +57,7 @@ class _StatedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _StatedSide(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part beside the trunk."""
+    """A part beside the backbone."""
 
     name: _Name
     processor: _Name
@@ -104,7 +104,7 @@ def _design_problems(manifest: Manifest) -> Iterator[str]:
     for side in design.sides:
         names = [entry.name for entry in manifest.subgraphs if entry.segment == side.name]
         if names != [f"{side.name}.{side.processor}"]:
-            yield f"`design` has `{side.name}` on {side.processor} beside the trunk, its subgraphs are {_listed(names) or 'none'}"
+            yield f"`design` has `{side.name}` on {side.processor} beside the backbone, its subgraphs are {_listed(names) or 'none'}"
 
 
 def _segment_problems(segment: _StatedSegment, manifest: Manifest) -> Iterator[str]:

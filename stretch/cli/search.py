@@ -275,7 +275,7 @@ def _source(
 
     if not plannable(request):
         raise UsageError(
-            "images say nothing of designs that all compute what the original computes, nor of other searches and of joins that widen the trunk",
+            "images say nothing of designs that all compute what the original computes, nor of other searches and of joins that widen the backbone",
             "leave out --images",
         )
     count, budget_s = limits

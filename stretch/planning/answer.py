@@ -23,7 +23,7 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # Its name in its segment, as its subgraph has it: that of its processor, and a number if that has several.
     processor: str  # Where it runs.
     depth: int  # Blocks kept.
-    width: int  # Channels of its trunk.
+    width: int  # Channels of its backbone.
     entry: EntryKind  # How it begins.
     join: JoinKind  # How it meets the others.
     partition: int  # Channels that it contributes to the joined tensor.
@@ -71,7 +71,7 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SideAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a network with several inputs or outputs that lies beside its trunk, and runs whole."""
+    """A part of a network with several inputs or outputs that lies beside its backbone, and runs whole."""
 
     name: str  # ``side1``, ``side2``, …
     processor: str  # Where it runs.
@@ -173,7 +173,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     params_ratio: float | None  # Over the original's; None where that has none.
     n_meet: int  # Meeting points.
     segments: list[SegmentAnswer]  # The segments.
-    sides: list[SideAnswer]  # The parts beside the trunk of a network with several inputs or outputs.
+    sides: list[SideAnswer]  # The parts beside the backbone of a network with several inputs or outputs.
     design: BranchDesign  # The design, as a design file has it.
     predicted: Predicted  # Its times and those of its controls.
     objective: ObjectiveAnswer  # What it was to be best in.

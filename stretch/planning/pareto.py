@@ -86,7 +86,7 @@ def front(
     losses = None if source is None else source.losses
     own = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
     request = replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
-    parts = search_request(asked.trunk, request, asked.costs, asked.stages, source)
+    parts = search_request(asked.backbone, request, asked.costs, asked.stages, source)
     found, values = [], []
     for part in parts:
         if part.found is not None:
@@ -97,7 +97,7 @@ def front(
             values += [[criteria.value(name, each) for name in own] for each in some]
     if not found:
         # the planner's own refusal names the tightest rule
-        choose(asked.trunk, request, asked.costs, asked.stages, source)
+        choose(asked.backbone, request, asked.costs, asked.stages, source)
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
     kept = _spread(undominated(found, values), count or MOST)
     best = sorted((found[i] for i in kept), key=lambda each: (each.ms, each.macs), reverse=True)
@@ -133,7 +133,7 @@ def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | 
         raise UsageError("only fronts of two things are searched in full", "weigh two, or say how many designs there may be")
     if config.strategy != "exact" or config.widens or config.params is not None:
         raise UsageError(
-            "fronts are searched by the exact search, without bounds on parameters and without joins that widen the trunk",
+            "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone",
             Sentence("leave out {}, {} and {}", Mention("strategy"), Mention("join"), Mention("params")),
         )
 
@@ -238,7 +238,7 @@ class Levels:
 def designed(asked: Asked, found: SearchResult) -> FrontDesign:
     """A design that was searched for, complete."""
     source = asked.accuracy_source
-    parts = without_seams(asked.trunk, asked.stages, found.segments(asked.costs))
+    parts = without_seams(asked.backbone, asked.stages, found.segments(asked.costs))
     design = place_sides(asked.graph, BranchDesign(asked.graph.name, asked.device.id, parts), asked.costs, asked.config.processors)
     ms = timeline(asked.graph, design, asked.costs).makespan_ms if design.sides else found.ms
     loss = None if source is None else loss_of(found, source)

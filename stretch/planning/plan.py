@@ -27,9 +27,9 @@ from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER,
 from stretch.planning.cost.makespan import ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
+from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.parts import mixing
 from stretch.planning.network.segments import Segment, split_segments
-from stretch.planning.network.trunk import trunk_of
 from stretch.planning.result import PlanResult
 from stretch.planning.search.controls import best_single, ranked_singles, sequential_same_macs
 from stretch.planning.search.operator_split import operator_split
@@ -189,13 +189,13 @@ def plan(
     asked = Asked.of(graph, device, request, accuracy_source)
     asked, choice, instead = _choice(asked, request)
     found = choice.found
-    parts = without_seams(asked.trunk, asked.stages, found.segments(asked.costs))
+    parts = without_seams(asked.backbone, asked.stages, found.segments(asked.costs))
     design = place_sides(graph, BranchDesign(graph.name, device.id, parts), asked.costs, asked.config.processors)
     tried = asked.config.tries
     optimal = found.optimal and not tried
     search = _Search(optimal, None if tried or isnan(found.gap) else found.gap, found.evaluated, choice.space.size_log10)
     result = _compare(asked, design, search)
-    unused = unused_processors(asked.trunk, asked.config, choice, design.processors)
+    unused = unused_processors(asked.backbone, asked.config, choice, design.processors)
     if asked.config.best_in.tried and asked.config.strategy != "evolve":
         said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
         instead = (*instead, Sentence(said, asked.config.objective, str(found.evaluated), Mention("strategy", "evolve")))
@@ -219,7 +219,7 @@ def _in_default_precisions(asked: "Asked", request: PlanConfig) -> Sentence | No
     )
     alone = ranked_singles(other.graph, other.costs, other.config.processors)[0]
     try:
-        found = choose(other.trunk, other.config, other.costs, other.stages, None, explain=False).found
+        found = choose(other.backbone, other.config, other.costs, other.stages, None, explain=False).found
     except InfeasibleError:
         return Sentence(
             "planned in precisions that need no images ({}); with {} the {} alone takes {} ms, but {}",
@@ -241,7 +241,7 @@ def _choice(asked: "Asked", request: PlanConfig) -> tuple["Asked", Choice, tuple
     usual = PlanConfig(processors=asked.config.processors).checked(asked.device)
     explained = asked.config != usual or not asked.far_ahead
     try:
-        return asked, choose(asked.trunk, asked.config, asked.costs, asked.stages, asked.accuracy_source, explain=explained), ()
+        return asked, choose(asked.backbone, asked.config, asked.costs, asked.stages, asked.accuracy_source, explain=explained), ()
     except InfeasibleError as error:
         refused, config = error, asked.config
     own = any(rule.value != getattr(usual, rule.rule) for rule in refused.rules)
@@ -255,7 +255,7 @@ def _choice(asked: "Asked", request: PlanConfig) -> tuple["Asked", Choice, tuple
         instead.append((replace(exact, config=msgspec.structs.replace(exact.config, n_meet=0)), whole))
     for other, said in instead:
         with suppress(InfeasibleError):
-            return other, choose(other.trunk, other.config, other.costs, other.stages, None), (said,)
+            return other, choose(other.backbone, other.config, other.costs, other.stages, None), (said,)
     raise refused
 
 
@@ -294,9 +294,9 @@ class Asked:
     accuracy_source: AccuracySource | None  # What predicts the accuracy of designs, where the request has one.
 
     @cached_property
-    def trunk(self) -> OpGraph:
-        """What is searched for a design: the network, or of one with several inputs or outputs its trunk."""
-        return trunk_of(self.graph).graph
+    def backbone(self) -> OpGraph:
+        """What is searched for a design: the network, or of one with several inputs or outputs its backbone."""
+        return backbone_of(self.graph).graph
 
     @property
     def far_ahead(self) -> bool:
@@ -307,8 +307,8 @@ class Asked:
 
     @property
     def macs(self) -> tuple[int, int]:
-        """Fewest and most multiply-accumulates of a design of the trunk."""
-        return macs_range(self.trunk, self.config)
+        """Fewest and most multiply-accumulates of a design of the backbone."""
+        return macs_range(self.backbone, self.config)
 
     @classmethod
     def of(cls, graph: OpGraph, device: DeviceProfile, config: PlanConfig, accuracy_source: AccuracySource | None = None) -> "Asked":
@@ -335,7 +335,7 @@ def _compare(asked: Asked, design: BranchDesign, search: _Search) -> PlanResult:
     """A design beside its controls."""
     graph, config, costs, accuracy_source = asked.graph, asked.config, asked.costs, asked.accuracy_source
     low, high = asked.macs
-    beside = graph.macs - asked.trunk.macs
+    beside = graph.macs - asked.backbone.macs
     singles = ranked_singles(graph, costs, config.processors)
     result = PlanResult(
         graph,

@@ -37,8 +37,8 @@ from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timel
 from stretch.planning.cost.uncertain import drawn
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
+from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import Segment
-from stretch.planning.network.trunk import trunk_of
 from stretch.planning.objective import Objective
 from stretch.planning.search.controls import Sequential, Single
 from stretch.planning.search.operator_split import OperatorSplit
@@ -104,7 +104,7 @@ class PlanResult:
 
     def stages_of(self, segment: Segment) -> list[Segment]:
         """The stages that lie in a segment; more than one where stages are merged."""
-        position = {op.name: i for i, op in enumerate(trunk_of(self.graph).graph.ops)}
+        position = {op.name: i for i, op in enumerate(backbone_of(self.graph).graph.ops)}
         start, end = position[segment.start], position[segment.end]
         return [s for s in self.stages if start <= position[s.start] and position[s.end] <= end]
 
@@ -205,8 +205,8 @@ class PlanResult:
         return uncertain_run(self.run.segments, self.device, self.run.output)
 
     def _run_beside(self) -> PredictedRun:
-        """The timeline of a trunk and its sides: all in one, each waiting for what the schedule has before it."""
-        feeding = {op.name for side in trunk_of(self.graph).before for op in side.ops}
+        """The timeline of a backbone and its sides: all in one, each waiting for what the schedule has before it."""
+        feeding = {op.name for side in backbone_of(self.graph).before for op in side.ops}
         sides = [[row.time for row in self.run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False)]
         jobs: list[BranchTime | float] = list(sides[0])
         for row in self.run.segments:

@@ -54,7 +54,7 @@ def several(
                 Sentence("several designs that differ are not searched for with {}", Mention(name, getattr(checked, name))),
                 Sentence("leave it out, or plan one design with {}", Mention(name)),
             )
-    choice = choose(asked.trunk, checked, asked.costs, asked.stages, asked.accuracy_source)
+    choice = choose(asked.backbone, checked, asked.costs, asked.stages, asked.accuracy_source)
     goal, space, best = Goal.of(checked.best_in, device, checked.processors), choice.space, choice.found
     found = diverse_designs(space, *asked.macs, choice.n_meet, goal, best, count, within)
     values = tuple(goal.value(space, each.picks) for each in found)

@@ -355,7 +355,7 @@ def plan_report(plan: PlanAnswer) -> RenderableType:
 
 
 def sides_table(plan: PlanAnswer) -> Fitting:
-    """The parts beside the trunk, in fewer columns where the terminal is narrow."""
+    """The parts beside the backbone, in fewer columns where the terminal is narrow."""
     return Fitting([lambda: _sides(plan, tensors=True), lambda: _sides(plan, tensors=False)])
 
 

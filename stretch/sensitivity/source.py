@@ -183,7 +183,7 @@ BUDGET_S = 300.0
 
 
 def plannable(config: PlanConfig) -> bool:
-    """Whether designs for a request can be chosen by what they lose: by the exact search, among scaled copies that keep the trunk's width."""
+    """Whether designs for a request can be chosen by what they lose: by the exact search, among scaled copies that keep the backbone's width."""
     return config.strategy == "exact" and not config.widens and "stretch" in config.planned_kinds
 
 

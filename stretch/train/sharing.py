@@ -1,8 +1,8 @@
 """Which of the shared weights a design uses.
 
 A supernet keeps, for every processor of every segment, one whole copy of the segment's
-weights, a 1×1 entry where a design needs one, and a 1×1 join from the full trunk to the
-full trunk. A design's branch uses the rows and columns of the channels it keeps. Channels
+weights, a 1×1 entry where a design needs one, and a 1×1 join from the full backbone to the
+full backbone. A design's branch uses the rows and columns of the channels it keeps. Channels
 are ranked once by importance, so that a wider branch keeps all that a narrower one does.
 All of it lies in one flat vector: a subnet is a list of positions in it.
 """
@@ -48,7 +48,7 @@ class Sharing:
     """The shared weights of a set of designs, and each design's part of them.
 
     Args:
-        designs: Designs with the same segments, joined so that the trunk keeps its width.
+        designs: Designs with the same segments, joined so that the backbone keeps its width.
 
     Attributes:
         offsets: In the flat vector.
@@ -106,9 +106,9 @@ class Sharing:
             for key in _LEARNED:
                 use(f"{ENTRY_NORM}.{key}", (full_in,), wanted)
         if join_of(part.join).convolves:
-            trunk = kept_channels(channels, source, source.output, chosen, None).index
+            backbone = kept_channels(channels, source, source.output, chosen, None).index
             rows = torch.arange(start, start + (full if join_of(part.join).whole else scale.partition))
-            use(f"{JOIN_CONV}.weight", (full, full, 1, 1), rows, trunk)
+            use(f"{JOIN_CONV}.weight", (full, full, 1, 1), rows, backbone)
             use(f"{JOIN_CONV}.bias", (full,), rows)
         return positions_by_name
 
@@ -130,7 +130,7 @@ class Sharing:
                     "use designs whose width ratios are at most 1",
                 )
             if scale.entry == "slice" and group == channels.input_group:
-                chosen[group] = torch.arange(branch.trunk, branch.trunk + keep)
+                chosen[group] = torch.arange(branch.backbone, branch.backbone + keep)
                 continue
             key = (f"{part.start}>{part.end}", names.get(group, str(group)))
             if key not in self._ranks:

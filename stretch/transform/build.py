@@ -9,10 +9,10 @@ from predictors.graph import Op
 from predictors.joins import join_of
 from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name, undivided
-from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, scaled_branches, trunk_parts
-from stretch.planning.network.trunk import trunk_of
+from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, backbone_parts, scaled_branches
+from stretch.planning.network.backbone import backbone_of
 from stretch.transform.model import Branch, BranchedModel, BranchedSegment
-from stretch.transform.width import Heritage, Trunk, choose_units, importance
+from stretch.transform.width import Backbone, Heritage, choose_units, importance
 
 
 def build(captured: Captured, design: BranchDesign) -> BranchedModel:
@@ -49,22 +49,22 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
 def heritages(captured: Captured, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> list[list[Heritage]]:
     """Parts of the original that the branches of all segments keep, in order."""
     families = []
-    arriving = Trunk.of(torch.arange(trunk_of(captured.graph).graph.input.shape[1]))
+    arriving = Backbone.of(torch.arange(backbone_of(captured.graph).graph.input.shape[1]))
     for part, branches in zip(design.segments, branched or scaled_branches(captured.graph, design), strict=True):
         families.append(_family(captured, part, branches, arriving))
         family = families[-1]
-        arriving = _behind(part, [heritage.trunk for heritage in family], captured)
+        arriving = _behind(part, [heritage.backbone for heritage in family], captured)
     return families
 
 
-def _family(captured: Captured, part: SegmentDesign, branches: Sequence[ScaledBranch], arriving: Trunk) -> list[Heritage]:
+def _family(captured: Captured, part: SegmentDesign, branches: Sequence[ScaledBranch], arriving: Backbone) -> list[Heritage]:
     """Parts of the original that the branches of a segment keep."""
     if join_of(part.join).exact:
         # Parts of one whole, of which every unit stays.
         whole = branches[0]
         chosen = choose_units(whole, importance(whole.source, whole.channels, captured.weights), 0, sliced=False)
         return [Heritage(branch, chosen, arriving, bare=True) for branch in branches]
-    parts = trunk_parts(part, branches[0].source.by_name[branches[0].source.output].shape[1])
+    parts = backbone_parts(part, branches[0].source.by_name[branches[0].source.output].shape[1])
     family = []
     for scale, branch, answers_for in zip(part.branches, branches, parts, strict=True):
         scores = importance(branch.source, branch.channels, captured.weights)
@@ -103,8 +103,8 @@ def load_weights(module: nn.Module, weights: dict[str, torch.Tensor]) -> None:
         parameters[key].copy_(value)
 
 
-def _selection(wanted: torch.Tensor, has: Trunk) -> torch.Tensor:
-    """1×1 convolution weights that select original channels `wanted` from a trunk, (out, in, 1, 1)."""
+def _selection(wanted: torch.Tensor, has: Backbone) -> torch.Tensor:
+    """1×1 convolution weights that select original channels `wanted` from a backbone, (out, in, 1, 1)."""
     picks = (wanted[:, None] == has.index[None, :]).float() * has.share[None, :]
     return picks[:, :, None, None]
 
@@ -114,24 +114,24 @@ def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[
     join = join_of(part.join)
     if not join.convolves:
         return
-    everything = Trunk.of(torch.cat([heritage.trunk for heritage in family]))
+    everything = Backbone.of(torch.cat([heritage.backbone for heritage in family]))
     at = start = 0
     for scale, heritage in zip(part.branches, family, strict=True):
-        trunk = heritage.trunk
-        branch_trunk = Trunk(trunk, everything.share[at : at + len(trunk)]) if join.adds else Trunk.of(trunk)
-        at += len(trunk)
+        backbone = heritage.backbone
+        branch_backbone = Backbone(backbone, everything.share[at : at + len(backbone)]) if join.adds else Backbone.of(backbone)
+        at += len(backbone)
         op: Op = heritage.branch.graph.by_name[JOIN_CONV]
         wanted = torch.arange(start, start + op.shape[1])
         conv = segment.get_submodule(f"{safe_name(scale.processor)}.{JOIN_CONV}")
-        load_weights(conv, {"weight": _selection(wanted, branch_trunk), "bias": torch.zeros(op.shape[1])})
-        # Parts of the trunk are concatenated; whole trunks all start at 0.
+        load_weights(conv, {"weight": _selection(wanted, branch_backbone), "bias": torch.zeros(op.shape[1])})
+        # Parts of the backbone are concatenated; whole backbones all start at 0.
         start += 0 if join.whole else scale.partition
 
 
-def _behind(part: SegmentDesign, trunks: list[torch.Tensor], captured: Captured) -> Trunk:
-    """The trunk behind a segment."""
+def _behind(part: SegmentDesign, backbones: list[torch.Tensor], captured: Captured) -> Backbone:
+    """The backbone behind a segment."""
     if join_of(part.join).convolves:
-        return Trunk.of(torch.arange(captured.graph.by_name[part.end].shape[1]))
+        return Backbone.of(torch.arange(captured.graph.by_name[part.end].shape[1]))
     if join_of(part.join).exact:
-        return Trunk.of(trunks[0])
-    return Trunk.of(torch.cat(trunks))
+        return Backbone.of(backbones[0])
+    return Backbone.of(torch.cat(backbones))

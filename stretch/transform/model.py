@@ -15,7 +15,7 @@ from stretch.operators.lowerings import lowerings, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
 from stretch.planning.design.channels import Taken
 from stretch.planning.design.scale import ScaledBranch, scaled_branches, scaled_graph
-from stretch.planning.network.trunk import trunk_of
+from stretch.planning.network.backbone import backbone_of
 from stretch.transform.parts import weights_in_parts
 
 #: Statistics without a channel axis: a batch norm's number of batches.
@@ -57,7 +57,7 @@ def _part(tensor: torch.Tensor, key: str, taken: Taken) -> torch.Tensor:
 
 
 #: Key of the first segment's input among the values of a network; no operator has this name.
-TRUNK = " trunk"
+BACKBONE = " backbone"
 
 
 class Branch(nn.Module):
@@ -211,7 +211,7 @@ class BranchedSegment(nn.Module):
 
 
 class Side(nn.Module):
-    """A part of the network beside its trunk, as one branch."""
+    """A part of the network beside its backbone, as one branch."""
 
     def __init__(self, graph: OpGraph, processor: str) -> None:
         super().__init__()
@@ -268,14 +268,18 @@ class BranchedModel(nn.Module):
         self.inputs = tuple(op.name for op in graph.inputs)
         self.original_outputs = graph.outputs
         self.returned = returned or returned_by(graph)
-        trunk = trunk_of(graph)
-        self._start, self._before, self._after = trunk.graph.input.name, [s.name for s in trunk.before], [s.name for s in trunk.after]
-        self._chain = not trunk.sides and len(graph.outputs) == 1 and self.returned.plain
+        backbone = backbone_of(graph)
+        self._start, self._before, self._after = (
+            backbone.graph.input.name,
+            [s.name for s in backbone.before],
+            [s.name for s in backbone.after],
+        )
+        self._chain = not backbone.sides and len(graph.outputs) == 1 and self.returned.plain
         parts = any(join_of(part.join).shares for part in design.segments)
         wholes = scaled_branches(graph, undivided(design)) if parts else branched
         for part, branches, (whole, *_) in zip(design.segments, branched, wholes, strict=True):
             self.add_module(part.name, BranchedSegment(part, branches, whole.graph if join_of(part.join).shares else None))
-        for side, side_design in zip(trunk.sides, design.sides, strict=True):
+        for side, side_design in zip(backbone.sides, design.sides, strict=True):
             self.add_module(side.name, Side(side, side_design.processor))
 
     def forward(self, x: torch.Tensor, *others: torch.Tensor) -> Any:
@@ -300,14 +304,14 @@ class BranchedModel(nn.Module):
             instead: Modules that compute a segment in the place of its own, by the segment's name.
         """
         tensors = self.beginning(inputs)
-        x = tensors.pop(TRUNK)
+        x = tensors.pop(BACKBONE)
         for part in self.design.segments:
             segment = self.get_submodule(part.name) if instead is None or part.name not in instead else instead[part.name]
             x = tensors[part.end] = segment(x)
         return self.ending(tensors)
 
     def beginning(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Values before the first segment: inputs and outputs of sides that read only them, by name, and the segment's input as `TRUNK`.
+        """Values before the first segment: inputs and outputs of sides that read only them, by name, and the segment's input as `BACKBONE`.
 
         Raises:
             UsageError: If there are more or fewer than the network takes.
@@ -317,7 +321,7 @@ class BranchedModel(nn.Module):
         tensors = dict(zip(self.inputs, inputs, strict=True))
         for name in self._before:
             tensors |= self.get_submodule(name)(tensors)
-        return tensors | {TRUNK: tensors[self._start]}
+        return tensors | {BACKBONE: tensors[self._start]}
 
     def ending(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Values with the outputs of sides behind the last segment.

@@ -14,15 +14,15 @@ from stretch.planning.network.channels import ChannelGroups
 
 
 @dataclass(frozen=True)
-class Trunk:
+class Backbone:
     """Channels that arrive at a segment, mapped to channels of the original."""
 
     index: torch.Tensor  # Original channel that each arriving channel stands for, (n,) int64.
     share: torch.Tensor  # Its part of that channel where several stand for the same one, (n,) float32: dense consumers multiply by it.
 
     @classmethod
-    def of(cls, index: torch.Tensor) -> "Trunk":
-        """The trunk whose repeated channels share equally."""
+    def of(cls, index: torch.Tensor) -> "Backbone":
+        """The backbone whose repeated channels share equally."""
         counts = torch.bincount(index, minlength=int(index.max()) + 1)
         return cls(index, 1.0 / counts[index].float())
 
@@ -52,32 +52,34 @@ def choose_units(branch: ScaledBranch, scores: dict[int, torch.Tensor], answers_
     """Units each group keeps, ascending; repeated ones where a group grows.
 
     Args:
-        answers_for: Channels, from `branch.trunk`, that the trunk must keep if
+        answers_for: Channels, from `branch.backbone`, that the backbone must keep if
             it can: the part of the join this branch answers for.
-        sliced: Whether the branch starts with a slice of the trunk, which
+        sliced: Whether the branch starts with a slice of the backbone, which
             fixes the channels of the groups it reaches.
     """
     channels = branch.channels
     chosen: dict[int, torch.Tensor] = {}
-    trunk = channels.pieces[branch.source.output]
+    backbone = channels.pieces[branch.source.output]
     for group, units in channels.units.items():
         keep = branch.kept[group]
         score = scores.get(group, torch.zeros(units)).clone()
-        if len(trunk) == 1 and group == trunk[0][0]:
-            per = trunk[0][1]
-            score[branch.trunk // per : -(-(branch.trunk + answers_for) // per)] = torch.inf
+        if len(backbone) == 1 and group == backbone[0][0]:
+            per = backbone[0][1]
+            score[branch.backbone // per : -(-(branch.backbone + answers_for) // per)] = torch.inf
         if keep >= units:
             order = torch.argsort(score, descending=True, stable=True)
             extra = order.repeat(-(-keep // units))[: keep - units] if keep > units else order[:0]
             chosen[group] = torch.cat([torch.arange(units), extra])
         elif sliced and group == channels.input_group:
-            chosen[group] = torch.arange(branch.trunk, branch.trunk + keep)
+            chosen[group] = torch.arange(branch.backbone, branch.backbone + keep)
         else:
             chosen[group] = torch.sort(torch.topk(score, keep).indices).values
     return chosen
 
 
-def kept_channels(channels: ChannelGroups, graph: OpGraph, name: str, chosen: dict[int, torch.Tensor], arriving: Trunk | None) -> Trunk:
+def kept_channels(
+    channels: ChannelGroups, graph: OpGraph, name: str, chosen: dict[int, torch.Tensor], arriving: Backbone | None
+) -> Backbone:
     """Original channel of each channel of operator `name` in a branch, with its share.
 
     Args:
@@ -90,18 +92,18 @@ def kept_channels(channels: ChannelGroups, graph: OpGraph, name: str, chosen: di
         if arriving is not None and group == channels.input_group:
             piece, per_item = arriving, per // first
         else:
-            piece, per_item = Trunk.of(chosen[group]), per
+            piece, per_item = Backbone.of(chosen[group]), per
         index.append(at + (piece.index[:, None] * per_item + torch.arange(per_item)).flatten())
         share.append(piece.share.repeat_interleave(per_item))
         at += channels.units[group] * per
-    return Trunk(torch.cat(index), torch.cat(share))
+    return Backbone(torch.cat(index), torch.cat(share))
 
 
 def inherit(
     branch: ScaledBranch,
     captured: Captured,
     chosen: dict[int, torch.Tensor],
-    arriving: Trunk | None,
+    arriving: Backbone | None,
     matches: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, torch.Tensor]]:
     """The original's weights reduced to a branch.
@@ -115,9 +117,9 @@ def inherit(
     """
     channels, source = branch.channels, branch.source
     inherited: dict[str, dict[str, torch.Tensor]] = {}
-    known: dict[Pieces, Trunk] = {}
+    known: dict[Pieces, Backbone] = {}
 
-    def kept(name: str) -> Trunk:
+    def kept(name: str) -> Backbone:
         pieces = channels.pieces[name]
         if pieces not in known:
             known[pieces] = kept_channels(channels, source, name, chosen, arriving)
@@ -155,7 +157,7 @@ class Heritage:
 
     branch: ScaledBranch
     chosen: dict[int, torch.Tensor]  # Units of each channel group, from `choose_units`.
-    arriving: Trunk  # Input of its segment.
+    arriving: Backbone  # Input of its segment.
     bare: bool  # Whether it reads that without an entry.
 
     def kept(self, name: str) -> torch.Tensor:
@@ -163,8 +165,8 @@ class Heritage:
         return kept_channels(self.branch.channels, self.branch.source, name, self.chosen, self._read).index
 
     @property
-    def trunk(self) -> torch.Tensor:
-        """Original channel of each channel of the branch's trunk."""
+    def backbone(self) -> torch.Tensor:
+        """Original channel of each channel of the branch's backbone."""
         return self.kept(self.branch.source.output)
 
     def weights(self, captured: Captured, matches: Mapping[str, str] | None = None) -> dict[str, dict[str, torch.Tensor]]:
@@ -172,5 +174,5 @@ class Heritage:
         return inherit(self.branch, captured, self.chosen, self._read, matches)
 
     @property
-    def _read(self) -> Trunk | None:
+    def _read(self) -> Backbone | None:
         return self.arriving if self.bare else None

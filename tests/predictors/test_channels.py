@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.channels import Groups, Seen, freeze_all, fresh, side_by_side
+from predictors.channels import Groups, OperatorView, freeze_all, fresh, side_by_side
 
 SHAPE = (1, 12, 4, 4)
 
@@ -42,8 +42,8 @@ def test_size_of_a_piece_outlives_any_unification(given_groups, data):
 
 def test_rule_that_knows_nothing_freezes_what_it_reads_and_writes():
     groups = Groups()
-    read = fresh(groups, Seen([], {}, SHAPE), [])
-    written = freeze_all(groups, Seen([SHAPE], {}, SHAPE), [read])
+    read = fresh(groups, OperatorView([], {}, SHAPE), [])
+    written = freeze_all(groups, OperatorView([SHAPE], {}, SHAPE), [read])
     assert groups.frozen[read[0][0]]
     assert groups.frozen[written[0][0]]
 
@@ -51,7 +51,7 @@ def test_rule_that_knows_nothing_freezes_what_it_reads_and_writes():
 def test_pieces_lie_in_the_order_of_what_is_read():
     groups = Groups()
     a, b = ((groups.new(2), 1),), ((groups.new(3), 1),)
-    assert side_by_side(groups, Seen([], {}, SHAPE), [b, a]) == (*b, *a)
+    assert side_by_side(groups, OperatorView([], {}, SHAPE), [b, a]) == (*b, *a)
 
 
 def test_tied_pieces_have_as_many_units_each_of_its_own_size():

@@ -49,5 +49,5 @@ def test_join_leaves_the_branches_as_they_are_unless_it_is_told():
         (Join("sum", convolves=True, whole=True), False, False),
     ],
 )
-def test_trunk_is_widened_by_outputs_as_they_are_and_divided_by_convolutions_to_a_part_of_it(join, widens, divides):
+def test_backbone_is_widened_by_outputs_as_they_are_and_divided_by_convolutions_to_a_part_of_it(join, widens, divides):
     assert (join.widens, join.divides) == (widens, divides)

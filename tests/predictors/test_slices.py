@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.channels import Seen
+from predictors.channels import OperatorView
 from predictors.graph import Op
 from predictors.kinds import kinds
 from predictors.operators import kind_of
@@ -18,7 +18,7 @@ CONV = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation":
 
 
 def seen(attrs, shape, *inputs):
-    return Seen(inputs, attrs, shape)
+    return OperatorView(inputs, attrs, shape)
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ class BranchCost:
 
     processor: str  # Where it runs.
     depth: int  # Blocks kept.
-    width: int  # Channels of its trunk.
+    width: int  # Channels of its backbone.
     entry: EntryKind  # How it begins.
     macs: int  # Multiply-accumulates.
     params: int  # Learned numbers.
@@ -322,7 +322,7 @@ class Costs:
             segment: The original segment.
             processor: Where it would run.
             depth: Blocks kept.
-            width: Channels of its trunk.
+            width: Channels of its backbone.
             in_channels: Channels that arrive; the original's if None.
 
         Raises:

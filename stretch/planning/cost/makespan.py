@@ -9,7 +9,7 @@ output are in the host's memory. Of what arrives and leaves, a band of rows move
 the rows that it reads and writes; a branch of channels reads all that arrives.
 Portions of a segment run as
 `stretch.planning.cost.schedule` has it: each fetches what it reads, and what the
-last one writes stays where it is. What runs beside the trunk of a network with
+last one writes stays where it is. What runs beside the backbone of a network with
 several inputs or outputs is in one schedule with it (`stretch.planning.cost.makespan`).
 """
 
@@ -29,17 +29,17 @@ from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timel
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import ScaledBranch, design_segments, join_width, run_graph, scale_branch, scaled_branches
 from stretch.planning.design.sides import check_sides
+from stretch.planning.network.backbone import Backbone, backbone_of
 from stretch.planning.network.segments import Segment
-from stretch.planning.network.trunk import Trunk, trunk_of
 
 
 @dataclass(frozen=True)
 class Whole:
     """Everything on one timeline."""
 
-    segments: tuple[SegmentTime, ...]  # Of the trunk, each with when it starts.
+    segments: tuple[SegmentTime, ...]  # Of the backbone, each with when it starts.
     sides: tuple[SideTime, ...]  # Beside it.
-    #: For each branch, join that takes time and side, in the order of `segments` with the sides that feed the trunk first and the others
+    #: For each branch, join that takes time and side, in the order of `segments` with the sides that feed the backbone first and the others
     #: last, the numbers of those that end before it starts.
     waits: tuple[tuple[int, ...], ...]
 
@@ -58,8 +58,8 @@ def side_time(graph: OpGraph, processor: str, holders: Mapping[str, str], return
     return BranchTime(scale, graph.macs, graph.params, in_ms, links, estimate.computing_ms, 0.0, out_ms, estimate)
 
 
-def beside(trunk: Trunk, segments: Sequence[SegmentTime], times: Mapping[str, BranchTime]) -> Whole:
-    """The trunk and its sides on one timeline."""
+def beside(backbone: Backbone, segments: Sequence[SegmentTime], times: Mapping[str, BranchTime]) -> Whole:
+    """The backbone and its sides on one timeline."""
     jobs: list[Job] = []
     writers: dict[str, int] = {}
     numbers: dict[str, int] = {}
@@ -70,7 +70,7 @@ def beside(trunk: Trunk, segments: Sequence[SegmentTime], times: Mapping[str, Br
         writers.update(dict.fromkeys(graph.outputs, len(jobs)))
         jobs.append(Job(times[graph.name].scale.processor, times[graph.name].total_ms, reads))
 
-    for side in trunk.before:
+    for side in backbone.before:
         add_side(side)
     spans: list[tuple[int, int]] = []
     for row in segments:
@@ -84,7 +84,7 @@ def beside(trunk: Trunk, segments: Sequence[SegmentTime], times: Mapping[str, Br
             # no processor waits for a join: whoever is done with its branch goes on
             jobs.append(Job(f"join of {row.design.name}", row.join_ms, tuple(range(first, len(jobs)))))
         writers[row.design.end] = len(jobs) - 1
-    for side in trunk.after:
+    for side in backbone.after:
         add_side(side)
     found = schedule(jobs)
     rows, at = [], found.starts[spans[0][0]] if spans else 0.0
@@ -94,7 +94,7 @@ def beside(trunk: Trunk, segments: Sequence[SegmentTime], times: Mapping[str, Br
         )
         rows.append(replace(row, branches=branches, start_ms=at))
         at = found.ends[behind] if row.join_ms else found.ends[behind - 1]
-    sides = tuple(_started(side, times[side.name], found, numbers[side.name]) for side in trunk.sides)
+    sides = tuple(_started(side, times[side.name], found, numbers[side.name]) for side in backbone.sides)
     return Whole(tuple(rows), sides, found.waits)
 
 
@@ -135,11 +135,11 @@ def halo_ms(whole: OpGraph, bands: Sequence[TimedBand]) -> float:
 
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
     """Predict the run of a design from the very operators it consists of."""
-    trunk = trunk_of(graph)
-    if not trunk.sides and len(graph.outputs) == 1:
-        rows, holders = trunk_times(graph, design, costs, costs.host)
+    backbone = backbone_of(graph)
+    if not backbone.sides and len(graph.outputs) == 1:
+        rows, holders = backbone_times(graph, design, costs, costs.host)
         return Timeline(design, tuple(rows), costs.moves(holders[graph.output], costs.host, prod(graph.by_name[graph.output].shape)))
-    check_sides(trunk, design)
+    check_sides(backbone, design)
     return SidedTimes(graph, design, costs).timeline(design.sides)
 
 
@@ -147,7 +147,7 @@ class SidedTimes:
     """Timelines of a design of several results, or with sides, wherever these run."""
 
     def __init__(self, graph: OpGraph, design: BranchDesign, costs: Costs) -> None:
-        self._graph, self._design, self._costs, self._trunk = graph, design, costs, trunk_of(graph)
+        self._graph, self._design, self._costs, self._backbone = graph, design, costs, backbone_of(graph)
         self._rows: dict[str, tuple[list[SegmentTime], dict[str, str]]] = {}
         self._sides: dict[tuple[str, str, tuple[str, ...]], BranchTime] = {}
 
@@ -156,17 +156,17 @@ class SidedTimes:
         placed = {side.name: side.processor for side in sides}
         holders = dict.fromkeys((op.name for op in self._graph.inputs), self._costs.host)
         times: dict[str, BranchTime] = {}
-        self._add(self._trunk.before, placed, holders, times)
-        start = holders[self._trunk.graph.input.name]
+        self._add(self._backbone.before, placed, holders, times)
+        start = holders[self._backbone.graph.input.name]
         if start not in self._rows:
-            self._rows[start] = trunk_times(self._graph, self._design, self._costs, start)
+            self._rows[start] = backbone_times(self._graph, self._design, self._costs, start)
         rows, written = self._rows[start]
         holders |= written
-        self._add(self._trunk.after, placed, holders, times)
+        self._add(self._backbone.after, placed, holders, times)
         design = replace(self._design, sides=tuple(sides))
         if not times:
             return Timeline(design, tuple(rows), {})
-        whole = beside(self._trunk, rows, times)
+        whole = beside(self._backbone, rows, times)
         return Timeline(design, whole.segments, {}, whole.sides, whole.waits)
 
     def _add(self, some: Sequence[OpGraph], placed: Mapping[str, str], holders: dict[str, str], times: dict[str, BranchTime]) -> None:
@@ -180,11 +180,11 @@ class SidedTimes:
             holders.update(dict.fromkeys(side.outputs, processor))
 
 
-def trunk_times(graph: OpGraph, design: BranchDesign, costs: Costs, holder: str) -> tuple[list[SegmentTime], dict[str, str]]:
-    """The segments of a network's trunk on the timeline, one after the other, and the processor that holds the end of each."""
+def backbone_times(graph: OpGraph, design: BranchDesign, costs: Costs, holder: str) -> tuple[list[SegmentTime], dict[str, str]]:
+    """The segments of a network's backbone on the timeline, one after the other, and the processor that holds the end of each."""
     # one result is moved at the end of the run; of several each by who computes it
-    returned = graph.outputs if len(graph.outputs) > 1 or design.sides or trunk_of(graph).sides else ()
-    at, channels = 0.0, trunk_of(graph).graph.input.shape[1]
+    returned = graph.outputs if len(graph.outputs) > 1 or design.sides or backbone_of(graph).sides else ()
+    at, channels = 0.0, backbone_of(graph).graph.input.shape[1]
     rows: list[SegmentTime] = []
     holders: dict[str, str] = {}
     for segment, part, scaled in zip(design_segments(graph, design), design.segments, scaled_branches(graph, design), strict=True):

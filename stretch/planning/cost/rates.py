@@ -37,7 +37,7 @@ def busiest_ms(run: Timeline, host: str) -> float:
 
 
 def last_holder(run: Timeline, host: str) -> str:
-    """The processor that holds what the trunk of a run ends with."""
+    """The processor that holds what the backbone of a run ends with."""
     part = run.segments[-1].design
     meets = join_of(part.join).meets is not None and len(part.branches) > 1
     return host if meets else part.branches[-1].processor

@@ -1,4 +1,4 @@
-"""What a predicted run consists of: branches, segments, and the parts beside the trunk."""
+"""What a predicted run consists of: branches, segments, and the parts beside the backbone."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class SegmentTime:
 
 @dataclass(frozen=True)
 class SideTime:
-    """A part beside the trunk on the timeline."""
+    """A part beside the backbone on the timeline."""
 
     name: str  # Of the side.
     graph: OpGraph  # Its operators.
@@ -112,7 +112,9 @@ class Timeline:
     segments: tuple[SegmentTime, ...]  # In order.
     #: Transfer of the result to the host, ms by processor at the far end of the link; of several results each is moved by who computes it.
     output: Mapping[str, float]
-    sides: tuple[SideTime, ...] = ()  # The parts beside the trunk; where there are some, segments start when the schedule of all lets them.
+    sides: tuple[
+        SideTime, ...
+    ] = ()  # The parts beside the backbone; where there are some, segments start when the schedule of all lets them.
     waits: tuple[tuple[int, ...], ...] = ()  # With sides, what waits for what (`stretch.planning.cost.makespan.beside`).
 
     @property
@@ -129,7 +131,7 @@ class Timeline:
 
     @property
     def computing_ms(self) -> float:
-        """Serial parts plus the slowest branch of each segment, each alone; with sides, what runs beyond the trunk's segments counts too."""
+        """Serial parts plus the slowest branch of each segment, each alone; with sides, what runs beyond the backbone's segments counts too."""
         computing = sum(s.computing_ms for s in self.segments)
         return computing + self.makespan_ms - sum(s.ms for s in self.segments) if self.sides else computing
 

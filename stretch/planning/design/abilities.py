@@ -10,13 +10,13 @@ from predictors.operators import kind_of
 from predictors.rows import height
 from predictors.slices import Channels, width
 from stretch.planning.design.paths import find_paths
+from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.divisions import channel_step, divided_tensor, needed_channels
 from stretch.planning.network.parts import divide, mixing
 from stretch.planning.network.segments import Segment, split_segments
-from stretch.planning.network.trunk import trunk_of
 from stretch.planning.network.units import cut_points
 
-#: What a branch may have less of: blocks, channels of the trunk, heads of attention, hidden channels of a block.
+#: What a branch may have less of: blocks, channels of the backbone, heads of attention, hidden channels of a block.
 Scaled = Literal["depth", "width", "heads", "hidden"]
 #: What branches may divide, so that their output is the original's: rows, output channels, hidden channels, heads, own paths.
 Divided = Literal["rows", "channels", "hidden", "heads", "paths"]
@@ -25,7 +25,7 @@ Divided = Literal["rows", "channels", "hidden", "heads", "paths"]
 class StageAbilities(msgspec.Struct, frozen=True, kw_only=True):
     """What can be done to a stage."""
 
-    name: str  # ``stem``, ``s1``, …, ``head``; of what lies beside the trunk ``side1``, …
+    name: str  # ``stem``, ``s1``, …, ``head``; of what lies beside the backbone ``side1``, …
     shape: tuple[int, ...]  # Of its output, of several outputs of the first.
     depth: int  # Blocks.
     min_depth: int  # Blocks that are never removed.
@@ -38,12 +38,12 @@ class StageAbilities(msgspec.Struct, frozen=True, kw_only=True):
 
 def abilities(graph: OpGraph) -> list[StageAbilities]:
     """What can be done to each stage of a network, and to what lies beside them where it has several inputs or outputs."""
-    found = trunk_of(graph)
+    found = backbone_of(graph)
     return [*(_of(found.graph, stage) for stage in split_segments(found.graph)), *map(_beside, found.sides)]
 
 
 def _beside(side: OpGraph) -> StageAbilities:
-    """A part beside the trunk: nothing can be done to it."""
+    """A part beside the backbone: nothing can be done to it."""
     return StageAbilities(
         name=side.name,
         shape=side.by_name[side.outputs[0]].shape,
@@ -53,7 +53,7 @@ def _beside(side: OpGraph) -> StageAbilities:
         opaque=sum(op.kind == "opaque" for op in side.ops),
         scaled=[],
         exact=[],
-        why="it lies beside the trunk and runs whole",
+        why="it lies beside the backbone and runs whole",
     )
 
 
@@ -76,7 +76,7 @@ def _scaled(stage: Segment) -> list[Scaled]:
     """What a branch of a stage may have less of."""
     groups = stage.channels
     free = {group for group, units in groups.units.items() if units > 1} - groups.frozen - {groups.input_group}
-    trunk = {group for group, _ in groups.pieces[stage.end]}
+    backbone = {group for group, _ in groups.pieces[stage.end]}
     heads = {group for op in stage.graph.ops if op.kind == "attention" for group, _ in groups.pieces[op.name]}
     found: list[Scaled] = []
     if stage.min_depth < stage.depth:
@@ -85,7 +85,7 @@ def _scaled(stage: Segment) -> list[Scaled]:
         found.append("width")
     if free & heads:
         found.append("heads")
-    if free - heads - trunk:
+    if free - heads - backbone:
         found.append("hidden")
     return found
 

@@ -36,7 +36,7 @@ class BranchScale:
 
     processor: str  # Where it runs; unique in its segment, unless its branches are portions.
     depth: int  # Number of blocks kept, the entry block included.
-    width: int  # Channels of the branch's own trunk (its output before the join).
+    width: int  # Channels of the branch's own backbone (its output before the join).
     entry: EntryKind = "none"  # How the branch begins.
     partition: int = 0  # Channels this branch contributes to the joined tensor.
     #: Inner channel counts are multiples of it where they are scaled (the slice of the processor: 4 for PHWC4, 32 for a DSP).
@@ -86,7 +86,7 @@ class SegmentDesign:
 
 @dataclass(frozen=True)
 class SideDesign:
-    """Where a part beside the trunk runs (`stretch.planning.network.trunk`)."""
+    """Where a part beside the backbone runs (`stretch.planning.network.backbone`)."""
 
     name: str  # ``side1``, ``side2``, …
     processor: str  # Its processor.
@@ -98,9 +98,9 @@ class BranchDesign:
 
     model: str  # Name of the model the design is for.
     device: str  # Profile it was planned for.
-    segments: tuple[SegmentDesign, ...]  # In order, from the input of the trunk to its output.
+    segments: tuple[SegmentDesign, ...]  # In order, from the input of the backbone to its output.
     version: int = field(default=DESIGN_VERSION)
-    #: Every part beside the trunk, in an order in which they can run; none in a network of one input and one output.
+    #: Every part beside the backbone, in an order in which they can run; none in a network of one input and one output.
     sides: tuple[SideDesign, ...] = ()
 
     @property
@@ -151,7 +151,7 @@ class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SideDraft(msgspec.Struct, forbid_unknown_fields=True):
-    """A part beside the trunk as a person writes it."""
+    """A part beside the backbone as a person writes it."""
 
     name: str
     processor: str

@@ -18,8 +18,8 @@ from stretch.planning.design.branch_design import (
 from stretch.planning.design.paths import JOINS
 from stretch.planning.design.scale import join_width, scaled_graph
 from stretch.planning.design.widths import partitions
+from stretch.planning.network.backbone import Backbone, backbone_of
 from stretch.planning.network.segments import Segment, cut_segment, split_segments
-from stretch.planning.network.trunk import Trunk, trunk_of
 
 
 def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mapping[str, int], default: str) -> BranchDesign:
@@ -38,23 +38,23 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
             f"the design is for the model `{draft.model}`, not for `{graph.name}`",
             f"remove `model` from the design or branch `{draft.model}`",
         )
-    trunk = trunk_of(graph)
-    covered = _bounds(draft, trunk.graph)
+    backbone = backbone_of(graph)
+    covered = _bounds(draft, backbone.graph)
     parts: list[SegmentDesign] = []
-    width = trunk.graph.input.shape[1]
+    width = backbone.graph.input.shape[1]
     for segment, own in covered:
         part = _whole(segment, default, align) if own is None else _part(segment, own, width, align)
         width = join_width(segment, part)
         parts.append(part)
-    design = BranchDesign(graph.name, device, tuple(parts), sides=_sides(draft, trunk, default, align))
+    design = BranchDesign(graph.name, device, tuple(parts), sides=_sides(draft, backbone, default, align))
     scaled_graph(graph, design)
     return design
 
 
-def _sides(draft: DesignDraft, trunk: Trunk, default: str, align: Mapping[str, int]) -> tuple[SideDesign, ...]:
-    """Where the parts beside the trunk run: as the draft says, else on the default processor."""
+def _sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[str, int]) -> tuple[SideDesign, ...]:
+    """Where the parts beside the backbone run: as the draft says, else on the default processor."""
     asked = {side.name: side.processor for side in draft.sides}
-    names = [side.name for side in trunk.sides]
+    names = [side.name for side in backbone.sides]
     for name, processor in asked.items():
         if name not in names:
             raise UnknownNameError.among("side", name, names)

@@ -18,10 +18,10 @@ from stretch.planning.design.narrow import narrowed_ops
 from stretch.planning.design.paths import check_paths, path_graph
 from stretch.planning.design.portions import check_portions, portion_graphs
 from stretch.planning.design.sides import check_sides, check_taps
-from stretch.planning.design.widths import legal_widths, partitions, scaled_units, trunk_widths
+from stretch.planning.design.widths import backbone_widths, legal_widths, partitions, scaled_units
+from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.channels import ChannelGroups, channel_groups
 from stretch.planning.network.segments import Segment, cut_segment, rewrite_segment
-from stretch.planning.network.trunk import trunk_of
 
 
 def check_join(segment: Segment, design: SegmentDesign) -> None:
@@ -71,7 +71,7 @@ class ScaledBranch:
     source: OpGraph  # The segment with units dropped, at the original widths.
     channels: ChannelGroups  # Channel groups of `source`.
     kept: dict[int, int]  # Units that each of those groups keeps.
-    trunk: int  # First channel of the original trunk that it answers for.
+    backbone: int  # First channel of the original backbone that it answers for.
     taken: Mapping[str, Taken] = field(default_factory=dict)  # Of a branch of channels, what it has of each operator's weights.
 
 
@@ -85,7 +85,7 @@ def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale
     full = source.by_name[source.output].shape[1]
     per = channels.per_unit
     pieces = channels.pieces[source.output]
-    ratio = scale.width / full if len(pieces) == 1 else trunk_widths(channels, pieces, scale.align).get(scale.width, scale.width / full)
+    ratio = scale.width / full if len(pieces) == 1 else backbone_widths(channels, pieces, scale.align).get(scale.width, scale.width / full)
     kept = {
         group: units if group in channels.frozen else scaled_units(units, per[group], ratio, scale.align)
         for group, units in channels.units.items()
@@ -114,17 +114,17 @@ def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale
     return kept
 
 
-def trunk_parts(design: SegmentDesign, width: int) -> list[int]:
-    """How many channels of the original trunk each branch answers for, in order of the branches."""
+def backbone_parts(design: SegmentDesign, width: int) -> list[int]:
+    """How many channels of the original backbone each branch answers for, in order of the branches."""
     join = join_of(design.join)
     if join.divides:
         return [b.partition for b in design.branches]
     return partitions(width, [b.width for b in design.branches], 1)
 
 
-def _trunk_start(design: SegmentDesign, index: int, full: int) -> int:
-    """First channel of the original trunk that a branch answers for."""
-    offset = sum(trunk_parts(design, full)[:index])
+def _backbone_start(design: SegmentDesign, index: int, full: int) -> int:
+    """First channel of the original backbone that a branch answers for."""
+    offset = sum(backbone_parts(design, full)[:index])
     return max(0, min(offset, full - design.branches[index].width))
 
 
@@ -138,7 +138,7 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     source = drop_units(segment, scale.depth)
     channels = segment.channels if source is segment.graph else channel_groups(source)
     kept = kept_units(segment, source, channels, scale, in_channels)
-    start = _trunk_start(design, index, segment.width)
+    start = _backbone_start(design, index, segment.width)
     ops = [Op(source.input.name, "input", attrs={"shape": (source.input.shape[0], in_channels, *source.input.shape[2:])})]
     if scale.entry != "none":
         ops += entry_ops(segment, scale, channels.channels(source.input.name, kept), start)
@@ -231,7 +231,7 @@ def join_width(segment: Segment, design: SegmentDesign) -> int:
 
 def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
     """The original segments a design speaks of."""
-    graph = trunk_of(graph).graph
+    graph = backbone_of(graph).graph
     at = graph.input.name
     segments = []
     for part in design.segments:
@@ -250,7 +250,7 @@ def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
 def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBranch]]:
     """Every branch of every segment, in order."""
     result: list[list[ScaledBranch]] = []
-    channels = trunk_of(graph).graph.input.shape[1]
+    channels = backbone_of(graph).graph.input.shape[1]
     for segment, part in zip(design_segments(graph, design), design.segments, strict=True):
         result.append(scale_branches(segment, part, channels))
         channels = join_width(segment, part)
@@ -269,13 +269,13 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
     ``<segment>_join``. Tags say `origin`, `segment`, `processor`, `subgraph`
     and `meeting_point` (``true`` on the operator that ends a meeting).
     """
-    trunk = trunk_of(graph)
-    placed = dict(zip((side.name for side in trunk.sides), check_sides(trunk, design), strict=True))
+    backbone = backbone_of(graph)
+    placed = dict(zip((side.name for side in backbone.sides), check_sides(backbone, design), strict=True))
     ops: list[Op] = list(graph.inputs)
     names = {op.name: op.name for op in graph.inputs}
-    for side in trunk.before:
+    for side in backbone.before:
         _add_side(side, placed[side.name], ops, names)
-    at = names[trunk.graph.input.name]
+    at = names[backbone.graph.input.name]
     for part, branches in zip(design.segments, branched or scaled_branches(graph, design), strict=True):
         handed, ends = {part.start: at}, []
         for name, scale, branch in zip(part.names, part.branches, branches, strict=True):
@@ -289,13 +289,13 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
             tags = {"segment": part.name, "processor": host_processor(design), "subgraph": f"{part.name}.join", "meeting_point": "true"}
             ops.append(Op(at, meeting_of(part.join).operator, tuple(ends), tags=tags))
         names[part.end] = at
-    for side in trunk.after:
+    for side in backbone.after:
         _add_side(side, placed[side.name], ops, names)
     return OpGraph.build(graph.name, ops, [names[name] for name in graph.outputs])
 
 
 def _add_side(side: OpGraph, processor: str, ops: list[Op], names: dict[str, str]) -> None:
-    """The operators of a part beside the trunk, and the names of what it writes."""
+    """The operators of a part beside the backbone, and the names of what it writes."""
     added, written = _renamed(side.name, processor, processor, side, names)
     ops += added
     names |= written

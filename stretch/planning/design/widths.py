@@ -13,7 +13,7 @@ from predictors.errors import StretchError
 from stretch.planning.network.channels import ChannelGroups
 from stretch.planning.network.segments import Segment
 
-#: Width ratios that are tried where a branch's trunk is a concatenation of several groups.
+#: Width ratios that are tried where a branch's backbone is a concatenation of several groups.
 _RATIOS = tuple(n / 64 for n in range(1, 65))
 
 
@@ -47,15 +47,15 @@ def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: floa
         step = lcm(align, pieces[0][1])
         widths = set(range(step, int(full * ceiling) + 1, step))
     else:
-        widths = set(trunk_widths(segment.channels, pieces, align))
+        widths = set(backbone_widths(segment.channels, pieces, align))
     return sorted({w for w in widths if floor * full <= w <= ceiling * full} | {full})
 
 
-def trunk_widths(channels: ChannelGroups, pieces: Pieces, align: int) -> dict[int, float]:
-    """Width of a concatenated trunk → the ratio of its groups; what comes from the input stays."""
+def backbone_widths(channels: ChannelGroups, pieces: Pieces, align: int) -> dict[int, float]:
+    """Width of a concatenated backbone → the ratio of its groups; what comes from the input stays."""
     scaled = [(group, size) for group, size in pieces if group not in channels.frozen and group != channels.input_group]
     stays = sum(channels.units[group] * size for group, size in pieces) - sum(channels.units[group] * size for group, size in scaled)
-    # trunks of dozens of pieces have few that differ
+    # backbones of dozens of pieces have few that differ
     alike = Counter((channels.units[group], channels.per_unit[group], size) for group, size in scaled)
     return {
         stays + sum(scaled_units(units, per, ratio, align) * size * count for (units, per, size), count in alike.items()): ratio

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from predictors.channels import Groups, Pieces, Seen
+from predictors.channels import Groups, OperatorView, Pieces
 from predictors.graph import OpGraph
 from predictors.operators import kind_of
 
@@ -65,7 +65,7 @@ def channel_groups(graph: OpGraph) -> ChannelGroups:
     groups = Groups()
     pieces: dict[str, Pieces] = {}
     for op in graph.ops:
-        seen = Seen(graph.input_shapes(op), op.attrs, op.shape)
+        seen = OperatorView(graph.input_shapes(op), op.attrs, op.shape)
         pieces[op.name] = kind_of(op.kind).channels(groups, seen, [pieces[i] for i in op.inputs])
     final = {name: tuple(groups.find(p) for p in row) for name, row in pieces.items()}
     roots = {group for row in final.values() for group, _ in row}

@@ -11,8 +11,8 @@ from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind, joins_that
 from predictors.operators import kind_of
 from predictors.rewrites import changing, rewritten
+from stretch.planning.network.backbone import backbone_of, is_tap
 from stretch.planning.network.channels import ChannelGroups, channel_groups
-from stretch.planning.network.trunk import is_tap, trunk_of
 from stretch.planning.network.units import Block, cut_points, feature_maps, find_blocks, is_block, push_past_weightless, regions, resolution
 
 #: A net whose blocks all have one shape is divided into this many equal parts.
@@ -102,19 +102,19 @@ class Segment:
     def blocks(self) -> tuple[Block, ...]:
         """Its blocks, in order.
 
-        A unit whose removal would leave a trunk made of other parts stays: the
+        A unit whose removal would leave a backbone made of other parts stays: the
         widths of a branch must not depend on its depth (Inception's reduction
         blocks pass their input on, the units behind them do not).
         """
         blocks = find_blocks(self.graph)
-        last = {block.run: self._trunk(block.end) for block in blocks}
+        last = {block.run: self._backbone(block.end) for block in blocks}
         kept = []
         for i, block in enumerate(blocks):
-            stays = block.removable and i > 0 and blocks[i - 1].run == block.run and self._trunk(block.start) != last[block.run]
+            stays = block.removable and i > 0 and blocks[i - 1].run == block.run and self._backbone(block.start) != last[block.run]
             kept.append(replace(block, removable=False) if stays else block)
         return tuple(kept)
 
-    def _trunk(self, name: str) -> tuple[tuple[int, bool], ...]:
+    def _backbone(self, name: str) -> tuple[tuple[int, bool], ...]:
         """Channels of each part of a tensor, and whether it comes from the input."""
         groups = self.channels
         return tuple((groups.units[g] * per, g == groups.input_group) for g, per in groups.pieces[name])
@@ -141,7 +141,7 @@ class Segment:
 
     @property
     def tapped(self) -> bool:
-        """Whether something beside the trunk reads its end, or the network returns it: then it keeps its channels."""
+        """Whether something beside the backbone reads its end, or the network returns it: then it keeps its channels."""
         return is_tap(self.graph.by_name[self.end])
 
     @cached_property
@@ -191,14 +191,14 @@ class Segment:
 
 
 def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list[Segment]:
-    """Cut the trunk of a graph into stem, segments and head.
+    """Cut the backbone of a graph into stem, segments and head.
 
     Args:
         meeting: Meeting points, any of the cut points, in order; by default
             those of `find_meeting_points`. Taps are meeting points in any case.
     """
-    trunk = trunk_of(graph)
-    graph, cuts = trunk.graph, cut_points(trunk.graph)
+    backbone = backbone_of(graph)
+    graph, cuts = backbone.graph, cut_points(backbone.graph)
     points = list(meeting) if meeting is not None else find_meeting_points(graph)
     for point in points:
         if point not in cuts:
@@ -207,7 +207,7 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
     if [order[p] for p in points] != sorted({order[p] for p in points}):
         raise StretchError("meeting points must differ and stand in the order of the network", "list them from the input to the output")
     ends = {graph.input.name, graph.output}
-    points = [name for name in cuts if name in points or (name in trunk.taps and name not in ends)]
+    points = [name for name in cuts if name in points or (name in backbone.taps and name not in ends)]
     stem = find_stem_end(graph)
     first = order[points[0]] if points else len(cuts)
     bounds = [graph.input.name, *([stem] if 0 < order[stem] < first else []), *points]

@@ -1,6 +1,6 @@
 """Search with `concat` joins, whose widths change what the next segment reads.
 
-Segments are coupled by the trunk's width. The search fixes the widths that
+Segments are coupled by the backbone's width. The search fixes the widths that
 arrive, finds the best design for them exactly, takes over the widths that this
 design has, and repeats; designs count only with the costs of their own widths.
 The result meets every rule; it is not proved optimal.

@@ -88,7 +88,7 @@ def sequential_same_macs(
 ) -> Sequential | None:
     """The fastest sequential model whose segments are rescaled under the same floors.
 
-    Depths fall to the floor, widths of the trunk range from the floor to
+    Depths fall to the floor, widths of the backbone range from the floor to
     `WIDEST`. Dynamic programming over the width that arrives at each segment.
 
     Args:

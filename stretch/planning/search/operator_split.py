@@ -14,8 +14,8 @@ from predictors.graph import OpGraph
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import Segment
-from stretch.planning.network.trunk import trunk_of
 from stretch.planning.search.banded import BandedSpace
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.placing_sides import place_sides
@@ -38,9 +38,9 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
     No rule of a request binds it, and nothing need be split.
     """
     whole = DesignSpace(stages, processors, costs, Rules({}), stretched=False)
-    trunk = trunk_of(graph).graph
-    found = search_exact(BandedSpace(trunk, whole, single=True).mixed(("rows",)), 0, trunk.macs, 0)
+    backbone = backbone_of(graph).graph
+    found = search_exact(BandedSpace(backbone, whole, single=True).mixed(("rows",)), 0, backbone.macs, 0)
     assert found is not None  # every part may stay whole
-    design = BranchDesign(graph.name, costs.predictor.device.id, without_seams(trunk, stages, found.segments(costs)))
+    design = BranchDesign(graph.name, costs.predictor.device.id, without_seams(backbone, stages, found.segments(costs)))
     design = place_sides(graph, design, costs, processors)
     return OperatorSplit(design, timeline(graph, design, costs).makespan_ms)

@@ -1,4 +1,4 @@
-"""Where the parts beside the trunk run: each on the processor on which all of them together end first."""
+"""Where the parts beside the backbone run: each on the processor on which all of them together end first."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +7,7 @@ from predictors.graph import OpGraph
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import SidedTimes
 from stretch.planning.design.branch_design import BranchDesign, SideDesign
-from stretch.planning.network.trunk import trunk_of
+from stretch.planning.network.backbone import backbone_of
 from stretch.planning.search.placing import TIE
 
 #: Rounds in which each side is moved once, at most.
@@ -16,7 +16,7 @@ ROUNDS = 4
 
 def sides_on(graph: OpGraph, processor: str) -> tuple[SideDesign, ...]:
     """Every side of a network on one processor."""
-    return tuple(SideDesign(side.name, processor) for side in trunk_of(graph).sides)
+    return tuple(SideDesign(side.name, processor) for side in backbone_of(graph).sides)
 
 
 def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: Sequence[str]) -> BranchDesign:
@@ -25,7 +25,7 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
     From all of them on each processor one side after the other, the largest first, goes where the run ends first, as long as
     that makes it shorter.
     """
-    sides = trunk_of(graph).sides
+    sides = backbone_of(graph).sides
     if not sides:
         return design
     times = SidedTimes(graph, design, costs)

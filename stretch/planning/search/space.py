@@ -29,7 +29,7 @@ FEWEST = Thinning(4, 3)
 class DesignSpace:
     """Every combination of processors, depths and widths of every segment.
 
-    Most joins keep the width of the trunk, so segments are independent of each
+    Most joins keep the width of the backbone, so segments are independent of each
     other. One that widens it, such as `concat`, couples them: then costs hold
     for the number of channels that `arriving` states per segment. Where what
     follows cannot read other widths, `project` takes its place.

@@ -50,7 +50,7 @@ KINDS = {
     "rows": "divided exactly: bands of rows",
     "channels": "divided exactly: some channels each",
     "graph": "divided exactly: along the network's own graph",
-    "beside": "lies beside the trunk",
+    "beside": "lies beside the backbone",
 }
 
 

@@ -28,7 +28,7 @@ _HELD = 6
 class SegmentError:
     """How far a segment's output is from the original's: mean squared error over mean square.
 
-    Measured on the images that were held back for the choice between fits. Behind a `concat` join it is the error of the best linear map to the original's trunk.
+    Measured on the images that were held back for the choice between fits. Behind a `concat` join it is the error of the best linear map to the original's backbone.
     """
 
     segment: str  # Its name.

@@ -22,8 +22,8 @@ from stretch.transform.calibrate.match import Matches, candidate_matches, same_s
 from stretch.transform.calibrate.pixels import patches, pixels_for, rows_of
 from stretch.transform.calibrate.regression import Products, Regression
 from stretch.transform.calibrate.split import Split
-from stretch.transform.calibrate.statistics import rebase_statistics, renewed_trunk
-from stretch.transform.calibrate.walk import Batches, trunk_of
+from stretch.transform.calibrate.statistics import rebase_statistics, renewed_backbone
+from stretch.transform.calibrate.walk import Batches, backbone_of
 from stretch.transform.model import Branch, BranchedSegment
 from stretch.transform.width import Heritage
 
@@ -190,9 +190,9 @@ class ChannelChoice:
 
     From the end of a segment to its beginning, each group of channels loses those whose removal costs the layers that read
     them least after the others were refitted (`Elimination`); of what these layers write only the channels that were kept
-    count. Batch-norms are folded into the layers. A trunk is read by the branch's own layers and by its part of the join:
+    count. Batch-norms are folded into the layers. A backbone is read by the branch's own layers and by its part of the join:
     where joins add up, that needs only what the branches before it do not hand on already.
-    Trunks that are concatenated stay, since the next segment was built for them, and so does what a slice cuts out.
+    Backbones that are concatenated stay, since the next segment was built for them, and so does what a slice cuts out.
 
     Args:
         part: The segment's design.
@@ -260,9 +260,9 @@ class ChannelChoice:
         return Elimination(covariance, weight[rows].to(covariance.device), self._ridge, inverse=self._inverses[original])
 
     def _join(self, index: int, branch: ScaledBranch, others: Sequence[Heritage], group: int) -> tuple[Elimination, torch.Tensor] | None:
-        """The branch's part of the join, as one that reads its trunk; None where the group is not in it."""
+        """The branch's part of the join, as one that reads its backbone; None where the group is not in it."""
         join = join_of(self._part.join)
-        # the trunk has the channels of the segment's end for any last block
+        # the backbone has the channels of the segment's end for any last block
         columns = _units(branch.channels, branch.source.output, group, 1)
         if not join.convolves or columns is None:
             return None
@@ -274,7 +274,7 @@ class ChannelChoice:
             rows = slice(start, start + self._part.branches[index].partition)
             wanted, size = wanted[rows], size[rows]
         if join.adds:
-            known = [other.trunk for other in others]
+            known = [other.backbone for other in others]
             covariance = conditional_covariance(
                 covariance, torch.cat(known).unique().to(covariance.device) if known else columns[:0, 0], self._ridge
             )
@@ -340,7 +340,7 @@ def choose_blocks(
     """Choose the original's blocks of each branch such that the segment's error is small.
 
     One block after the other is left out of the original, each time the one without which its output is best told from what
-    is left, by the linear map that a join is. Branches whose join adds up, or whose trunks the next segment reads together,
+    is left, by the linear map that a join is. Branches whose join adds up, or whose backbones the next segment reads together,
     are chosen one after the other, each given those before it, so that they complement each other. How many blocks of each
     run stay is the design's, blocks that change the shape always do, and where the blocks of a run differ, it stays as it is.
     """
@@ -448,10 +448,10 @@ def _matches(segment: Segment, source: OpGraph, gone: Sequence[Block]) -> Matche
     return matches
 
 
-def fit_join(part: SegmentDesign, segment: BranchedSegment, trunks: Sequence[torch.Tensor], target: torch.Tensor, ridge: float) -> None:
+def fit_join(part: SegmentDesign, segment: BranchedSegment, backbones: Sequence[torch.Tensor], target: torch.Tensor, ridge: float) -> None:
     """Put the regressions into the 1×1 convolutions of a join.
 
-    A join that adds up, such as `sum`, regresses the whole trunk on all branches together;
+    A join that adds up, such as `sum`, regresses the whole backbone on all branches together;
     others regress each branch's part of it, or all of it, on that branch alone. Joins
     without convolutions have no weights.
     """
@@ -466,7 +466,7 @@ def fit_join(part: SegmentDesign, segment: BranchedSegment, trunks: Sequence[tor
         prior = torch.cat([conv.weight.flatten(1) for conv in convs], 1)
         stop = start + len(prior)
         sums = Regression(1, prior.shape[1], len(prior), prior.device)
-        sums.add(torch.cat([trunks[i] for i in group], 1), target[:, start:stop])
+        sums.add(torch.cat([backbones[i] for i in group], 1), target[:, start:stop])
         weight, bias = sums.solve(ridge, prior)
         for conv, part_weight in zip(convs, weight.split([conv.weight.shape[1] for conv in convs], 1), strict=True):
             assert isinstance(conv, nn.Conv2d)
@@ -478,9 +478,9 @@ def fit_join(part: SegmentDesign, segment: BranchedSegment, trunks: Sequence[tor
 
 
 def readout(output: torch.Tensor, target: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The map that makes the most of a join without convolutions: of the original's trunk on the concatenated one.
+    """The map that makes the most of a join without convolutions: of the original's backbone on the concatenated one.
 
-    Those who read the trunk are fitted after it; this says what they can get from it.
+    Those who read the backbone are fitted after it; this says what they can get from it.
     """
     prior = torch.zeros(target.shape[1], output.shape[1], device=target.device)
     sums = Regression(1, prior.shape[1], len(prior), prior.device)
@@ -496,7 +496,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Trunk:
+class Backbone:
     """What a join and its error need of a branch."""
 
     rows: torch.Tensor  # Pixels before the join of the images that fits look at, (rows, channels).
@@ -522,7 +522,7 @@ class Fitted:
     matches: Matches  # Blocks of the original that its own reproduce.
     heritage: Heritage  # What it keeps of the original.
     state: State  # Its weights and statistics.
-    trunk: Trunk  # What it computes before the join.
+    backbone: Backbone  # What it computes before the join.
 
 
 @dataclass
@@ -571,15 +571,15 @@ class Job:
         }
         self.targets, rows_by_look = look(self.whole, self.there, fitted, looks)
         # A join reads all branches: no regression of it has more inputs.
-        joined = sum(h.branch.graph.by_name[_trunk_name(h, branch)].shape[1] for h, branch in zip(self.family, branches, strict=True))
+        joined = sum(h.branch.graph.by_name[_backbone_name(h, branch)].shape[1] for h, branch in zip(self.family, branches, strict=True))
         self._count = pixels_for(self.split.images, joined)
         self._wanted = torch.cat([rows_of(y, self._count) for y in self.targets[:fitted]])
-        before = self._error(self._trunks(branches))
+        before = self._error(self._backbones(branches))
         if before <= _SAME:
             self.outputs = [self.segment(x) for x in self.arriving]
             return before, before
         self._best, self._least = _state(self.segment), before
-        renewed = [self._trunk(renewed_trunk(branch, self.arriving, fitted)) for branch in branches]
+        renewed = [self._backbone(renewed_backbone(branch, self.arriving, fitted)) for branch in branches]
         start = [_state(branch) for branch in branches]
         self._offer(self.family, renewed)
         if ways:
@@ -643,13 +643,13 @@ class Job:
         """Put fitted branches into the segment, fit their join, and offer that."""
         for branch, one in zip(self._branches(), fitted, strict=True):
             branch.load_state_dict(one.state)
-        return self._offer([one.heritage for one in fitted], [one.trunk for one in fitted])
+        return self._offer([one.heritage for one in fitted], [one.backbone for one in fitted])
 
-    def _offer(self, family: Sequence[Heritage], trunks: Sequence[Trunk]) -> float:
+    def _offer(self, family: Sequence[Heritage], backbones: Sequence[Backbone]) -> float:
         """Fit the join of the segment as it is, and keep all of it if it is the best so far; gives its error."""
         start_joins(self.segment, self.part, family)
-        fit_join(self.part, self.segment, [trunk.rows for trunk in trunks], self._wanted, self.ridge)
-        error = self._error(trunks)
+        fit_join(self.part, self.segment, [backbone.rows for backbone in backbones], self._wanted, self.ridge)
+        error = self._error(backbones)
         if error < self._least:
             self._best, self._least = _state(self.segment), error
         return error
@@ -665,43 +665,43 @@ class Job:
         branch.load_state_dict(start)
         if heritage is not self.family[index]:
             fill_branch(branch, self.captured, heritage, self.part.branches[index], matches)
-            renewed_trunk(branch, self.arriving[:fitted], fitted)
+            renewed_backbone(branch, self.arriving[:fitted], fitted)
         elif matches:
             fill_branch(branch, self.captured, heritage, self.part.branches[index], matches, only=matches)
-        trunk = self._trunk(self._branch_fit(heritage, branch, matches).run(self.arriving, fitted, rows_by_look, self.ridge))
-        return Fitted(matches, heritage, _state(branch), trunk)
+        backbone = self._backbone(self._branch_fit(heritage, branch, matches).run(self.arriving, fitted, rows_by_look, self.ridge))
+        return Fitted(matches, heritage, _state(branch), backbone)
 
-    def _trunk(self, batches: Batches) -> Trunk:
-        return Trunk(torch.cat([rows_of(x, self._count) for x in batches[: self.split.fitted]]), batches[self.split.held :])
+    def _backbone(self, batches: Batches) -> Backbone:
+        return Backbone(torch.cat([rows_of(x, self._count) for x in batches[: self.split.fitted]]), batches[self.split.held :])
 
-    def _trunks(self, branches: list[Branch]) -> list[Trunk]:
-        """Trunks of the branches as they are; rows only where the error needs them."""
+    def _backbones(self, branches: list[Branch]) -> list[Backbone]:
+        """Backbones of the branches as they are; rows only where the error needs them."""
         if join_of(self.part.join).widens:
-            return [self._trunk([trunk_of(branch, x) for x in self.arriving]) for branch in branches]
+            return [self._backbone([backbone_of(branch, x) for x in self.arriving]) for branch in branches]
         none = torch.empty(0)
-        return [Trunk(none, [trunk_of(branch, x) for x in self.arriving[self.split.held :]]) for branch in branches]
+        return [Backbone(none, [backbone_of(branch, x) for x in self.arriving[self.split.held :]]) for branch in branches]
 
-    def _reader(self, trunks: Sequence[Trunk]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _reader(self, backbones: Sequence[Backbone]) -> Callable[[torch.Tensor], torch.Tensor]:
         """Makes the segment's output comparable with the original's."""
         if not join_of(self.part.join).widens:
             return lambda output: output
-        weight, bias = readout(torch.cat([trunk.rows for trunk in trunks], 1), self._wanted, self.ridge)
+        weight, bias = readout(torch.cat([backbone.rows for backbone in backbones], 1), self._wanted, self.ridge)
         return lambda output: torch.einsum("oc,nc...->no...", weight, output) + bias.reshape(-1, *[1] * (output.dim() - 2))
 
-    def _error(self, trunks: Sequence[Trunk]) -> float:
+    def _error(self, backbones: Sequence[Backbone]) -> float:
         """Squared error over the square of the original's output, for the images of the choice."""
         wrong = total = 0.0
-        read = self._reader(trunks)
+        read = self._reader(backbones)
         joins = [branch.get_submodule(JOIN_CONV) if hasattr(branch, JOIN_CONV) else None for branch in self._branches()]
         for number, target in enumerate(self.targets[self.split.held :]):
-            parts = [join(t.held[number]) if join else t.held[number] for join, t in zip(joins, trunks, strict=True)]
+            parts = [join(t.held[number]) if join else t.held[number] for join, t in zip(joins, backbones, strict=True)]
             output = self.segment.join(*parts) if len(parts) > 1 else parts[0]
             wrong += float((read(output) - target).square().sum(dtype=torch.float64))
             total += float(target.square().sum(dtype=torch.float64))
         return wrong / total if total > 0 else wrong
 
 
-def _trunk_name(heritage: Heritage, branch: Branch) -> str:
+def _backbone_name(heritage: Heritage, branch: Branch) -> str:
     """The operator that a branch's join reads, or its last."""
     return next((reads[0] for name, reads, _ in branch.steps if name == JOIN_CONV), heritage.branch.graph.output)
 

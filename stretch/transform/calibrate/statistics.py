@@ -24,7 +24,7 @@ def renew_statistics(segment: nn.Module, arriving: Sequence[torch.Tensor]) -> No
             segment(x)
 
 
-def renewed_trunk(branch: Branch, arriving: Batches, fitted: int) -> list[torch.Tensor]:
+def renewed_backbone(branch: Branch, arriving: Batches, fitted: int) -> list[torch.Tensor]:
     """A branch's batch-norm statistics anew, each from what reaches it when those before it are renewed.
 
     Args:

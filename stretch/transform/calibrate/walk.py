@@ -38,6 +38,6 @@ def walk(
     return values[result]
 
 
-def trunk_of(branch: Branch, x: torch.Tensor) -> torch.Tensor:
+def backbone_of(branch: Branch, x: torch.Tensor) -> torch.Tensor:
     """What a branch computes before its own part of the join, for one batch."""
     return walk(branch, [x], lambda *_: None)[0]

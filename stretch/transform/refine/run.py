@@ -20,7 +20,7 @@ from stretch.transform.build import build
 from stretch.transform.calibrate.run import whole_design
 from stretch.transform.calibrate.split import held_back
 from stretch.transform.calibrate.statistics import norms, renew_statistics
-from stretch.transform.model import TRUNK, BranchedModel
+from stretch.transform.model import BACKBONE, BranchedModel
 from stretch.transform.refine.checkpoint import VERSION, Checkpoint, Done, fingerprint
 from stretch.transform.tensors import load_optimizer, optimizer_tensors, under
 
@@ -89,7 +89,7 @@ class Pair:
         """
         theirs = self._arriving(x)
         ours = dict(theirs)
-        here = there = theirs[TRUNK]
+        here = there = theirs[BACKBONE]
         measured = Errors()
         for stage in self._stages:
             if apart and here.shape == there.shape:
@@ -120,7 +120,7 @@ class Pair:
         results = []
         for x in images.split(batch):
             values = self._arriving(x)
-            value = values[TRUNK]
+            value = values[BACKBONE]
             for stage in self._stages:
                 value = values[stage.end] = (stage.original if original else stage.branched)(value)
             results.append([value] if self._chain else self._results(self._original if original else self._branched, values))
@@ -129,7 +129,7 @@ class Pair:
     @torch.no_grad()
     def renew(self, images: torch.Tensor, batch: int) -> None:
         """Take the statistics of `norms` anew, each from what reaches it when those of the segments before are renewed."""
-        arriving = [self._arriving(x)[TRUNK] for x in images.split(batch)]
+        arriving = [self._arriving(x)[BACKBONE] for x in images.split(batch)]
         for stage, scaled in zip(self._stages, self._scaled, strict=True):
             if scaled:
                 renew_statistics(stage.branched, arriving)
@@ -142,14 +142,14 @@ class Pair:
 
     @torch.no_grad()
     def _arriving(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What both networks have where the first segment begins that differs, by name; `TRUNK` is what that reads."""
+        """What both networks have where the first segment begins that differs, by name; `BACKBONE` is what that reads."""
         values = self._original.beginning([x])
-        value = values.pop(TRUNK)
+        value = values.pop(BACKBONE)
         for stage in self._before:
             value = stage.original(value)
             if not self._chain:
                 values[stage.end] = value
-        return values | {TRUNK: value}
+        return values | {BACKBONE: value}
 
     def _results(self, model: BranchedModel, values: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         """The outputs of one of the networks, from the ends of its segments."""

@@ -89,9 +89,9 @@ def test_probe_that_fails_leaves_its_processor_contended_and_is_repeated_later(m
     policy, state, probe = contended_gpu()
     after, decision = policy.after(state, Probed(60, "gpu", probe.expected_ms, ms))
     assert decision.kind == "stay away"
-    assert after.seen["gpu"].contended
-    assert after.seen["gpu"].mean == state.seen["gpu"].mean
-    assert after.seen["gpu"].wait > policy.rules.probe_after
+    assert after.observed["gpu"].contended
+    assert after.observed["gpu"].mean == state.observed["gpu"].mean
+    assert after.observed["gpu"].wait > policy.rules.probe_after
     assert after.probed is None
 
 
@@ -112,7 +112,7 @@ def test_inference_that_began_before_the_last_decision_decides_nothing():
     for number in range(9):
         state, decision = policy.after(state, Ran(number, "both", BOTH.computing_ms, {"cpu": 10.0, "gpu": 90.0}))
         assert decision is None
-    assert state.seen["gpu"].contended
+    assert state.observed["gpu"].contended
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_plan_that_is_chosen_keeps_the_deadline_if_any_does_and_takes_least_ener
         expected = policy.alternatives[state.present].computing_ms
         measured = {name: ms * slow[name] for name, ms in expected.items()}
         state, _ = policy.after(state, Ran(number, state.present, expected, measured))
-        known = {name: exp(each.mean) for name, each in state.seen.items() if each.contended}
+        known = {name: exp(each.mean) for name, each in state.observed.items() if each.contended}
         allowed = inf if rules.deadline_ms is None else rules.deadline_ms
         keeping = [each for each in POWERED if each.expected_ms(known) <= allowed]
         if keeping:

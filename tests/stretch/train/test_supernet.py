@@ -136,7 +136,7 @@ def test_narrower_and_shallower_branch_uses_a_part_of_the_wider_deeper_one(captu
     sharing = Sharing(network, designs)
     inner, outer = (sharing.positions(d) for d in designs)
     for name, positions in inner.items():
-        # An entry is there only where the trunk is narrower than what arrives; joins answer for shares of their own.
+        # An entry is there only where the backbone is narrower than what arrives; joins answer for shares of their own.
         if name in outer and "join_conv" not in name:
             assert set(positions.flatten().tolist()) <= set(outer[name].flatten().tolist())
 

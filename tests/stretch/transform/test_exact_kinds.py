@@ -67,7 +67,7 @@ def test_bands_built_and_captured_are_the_scaled_graph_and_the_original(data):
         assert same(model(x).numpy(), found.module(x).numpy())
 
 
-def test_bands_behind_a_wider_trunk_read_all_of_it(captured):
+def test_bands_behind_a_wider_backbone_read_all_of_it(captured):
     """A segment that joins by `concat` changes how many channels arrive."""
     found = captured("tiny_mobilenet")
     segments = split_segments(found.graph)

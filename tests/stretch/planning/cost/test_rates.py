@@ -25,7 +25,7 @@ from predictors.devices import load_device  # noqa: E402
 from stretch.capture.trace import capture_traced  # noqa: E402
 from stretch.planning.design.branch_design import DesignDraft, SideDraft  # noqa: E402
 from stretch.planning.design.resolve import resolve_design  # noqa: E402
-from stretch.planning.network.trunk import trunk_of  # noqa: E402
+from stretch.planning.network.backbone import backbone_of  # noqa: E402
 from tests.effort import examples  # noqa: E402
 from tests.stretch.several import networks, shapes  # noqa: E402
 
@@ -85,7 +85,7 @@ ALIGN = {"cpu": 4, "gpu": 4}
 
 
 def run_of(graph, places):
-    sides = [SideDraft(side.name, places[i % len(places)]) for i, side in enumerate(trunk_of(graph).sides)]
+    sides = [SideDraft(side.name, places[i % len(places)]) for i, side in enumerate(backbone_of(graph).sides)]
     return timeline(graph, resolve_design(DesignDraft([], sides=sides), graph, "mi9", ALIGN, "cpu"), COSTS)
 
 

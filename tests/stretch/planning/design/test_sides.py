@@ -33,7 +33,7 @@ def test_design_with_sides_is_read_as_it_was_written(graph, tmp_path):
 
 
 def test_design_without_its_sides_is_refused(graph):
-    with pytest.raises(StretchError, match="places none beside the trunk"):
+    with pytest.raises(StretchError, match="places none beside the backbone"):
         scaled_graph(graph, replace(design_of(graph), sides=()))
 
 

@@ -342,7 +342,7 @@ def test_allowed_options_are_exactly_those_that_meet_every_rule():
     assert checked > 100
 
 
-def test_partitions_of_a_project_join_fill_the_trunk():
+def test_partitions_of_a_project_join_fill_the_backbone():
     space = SPACES["project"]
     options = space.options[1][-1]
     for index in (0, len(options.macs) // 2, len(options.macs) - 1):

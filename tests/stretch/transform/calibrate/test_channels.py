@@ -114,10 +114,10 @@ def test_of_a_channel_and_its_copy_one_is_kept_where_norms_keep_both(halves, kno
         assert len(hidden(segment, heritage)) == 8
 
 
-def test_trunks_of_the_branches_cover_the_output_together(halves, known):
+def test_backbones_of_the_branches_cover_the_output_together(halves, known):
     """A sum needs each channel from one branch, a projection its own part from each."""
     _, _, part, _ = halves
-    first, second = (set(heritage.trunk.tolist()) for heritage in chosen_by(halves, known))
+    first, second = (set(heritage.backbone.tolist()) for heritage in chosen_by(halves, known))
     assert len(first) == len(second) == 3
     if part.join == "sum":
         assert first | second == set(range(6))

@@ -23,7 +23,7 @@ from stretch.transform.calibrate.pixels import PIXELS, patches, pixels_for, rows
 from stretch.transform.calibrate.regression import Products, Regression  # noqa: E402
 from stretch.transform.calibrate.run import whole_design  # noqa: E402
 from stretch.transform.calibrate.segment import fit_join, readout  # noqa: E402
-from stretch.transform.calibrate.walk import trunk_of  # noqa: E402
+from stretch.transform.calibrate.walk import backbone_of  # noqa: E402
 from tests.stretch.designs import cpu_and  # noqa: E402
 
 
@@ -134,7 +134,7 @@ def test_batches_that_are_held_back_are_computed_but_do_not_change_the_fit():
 
 
 @pytest.mark.parametrize("join", ["project", "sum"])
-def test_join_is_least_squares_of_the_target_on_the_trunks(captured, join):
+def test_join_is_least_squares_of_the_target_on_the_backbones(captured, join):
     found = captured("tiny_resnet")
     design = cpu_and("gpu", found.graph, join)
     model = build(found, design)
@@ -143,14 +143,14 @@ def test_join_is_least_squares_of_the_target_on_the_trunks(captured, join):
     shape = found.graph.by_name[part.start].shape[1:]
     x = [images(4, *shape), images(3, *shape, seed=1)]
     with torch.no_grad():
-        trunks = [[trunk_of(model.branch(part.name, b.processor), batch) for batch in x] for b in part.branches]
+        backbones = [[backbone_of(model.branch(part.name, b.processor), batch) for batch in x] for b in part.branches]
         target = [images(*segment(batch).shape, seed=2) for batch in x]
-        together = [torch.cat([rows_of(x, 10**6) for x in own]) for own in (*trunks, target)]
+        together = [torch.cat([rows_of(x, 10**6) for x in own]) for own in (*backbones, target)]
         fit_join(part, segment, together[:-1], together[-1], 1e-9)
         got = torch.cat([segment(batch) for batch in x])
         flat = lambda t: t.movedim(1, -1).flatten(0, -2).double()  # noqa: E731 - said once
         columns, at = [], 0
-        whole = [flat(torch.cat(trunk)) for trunk in trunks]
+        whole = [flat(torch.cat(backbone)) for backbone in backbones]
         shares = [b.partition for b in part.branches] if join == "project" else [got.shape[1]]
         for share, rows in zip(shares, whole if join == "project" else [torch.cat(whole, 1)], strict=True):
             rows = torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], 1)

@@ -22,7 +22,7 @@ from stretch.transform.calibrate import calibrate, whole_design  # noqa: E402
 from stretch.transform.calibrate.segment import Choices, Job  # noqa: E402
 from stretch.transform.calibrate.split import Split, divide  # noqa: E402
 from stretch.transform.calibrate.statistics import Moments, rebase_statistics, renew_statistics  # noqa: E402
-from stretch.transform.calibrate.walk import trunk_of, walk  # noqa: E402
+from stretch.transform.calibrate.walk import backbone_of, walk  # noqa: E402
 from tests.stretch.designs import cpu_and, identity_design, whole  # noqa: E402
 
 
@@ -112,7 +112,7 @@ def test_joins_alone_leave_convolutions_as_they_were(captured):
     assert all(name.endswith("join_conv") for name in changed)
 
 
-def test_concatenated_trunks_are_calibrated_and_have_an_error(captured):
+def test_concatenated_backbones_are_calibrated_and_have_an_error(captured):
     found = captured("tiny_resnet")
     parts = []
     for s in split_segments(found.graph):
@@ -214,11 +214,11 @@ def segment(captured):
     return build(found, design).get_submodule(part.name), found.graph.by_name[part.start].shape[1:]
 
 
-def test_trunks_through_their_joins_are_the_segment(segment):
+def test_backbones_through_their_joins_are_the_segment(segment):
     module, shape = segment
     x = images_of_shape(3, *shape)
     with torch.no_grad():
-        parts = [branch.join_conv(trunk_of(branch, x)) for branch in list(module.children())[:2]]
+        parts = [branch.join_conv(backbone_of(branch, x)) for branch in list(module.children())[:2]]
         torch.testing.assert_close(module.join(*parts), module(x))
 
 
@@ -235,7 +235,7 @@ def test_every_operator_is_visited_once_before_it_computes(segment):
 
     with torch.no_grad():
         outputs = walk(branch, batches, visit)
-        assert all(torch.equal(got, trunk_of(branch, x)) for got, x in zip(outputs, batches, strict=True))
+        assert all(torch.equal(got, backbone_of(branch, x)) for got, x in zip(outputs, batches, strict=True))
     assert seen == [name for name, _, _ in branch.steps if name != "join_conv"]
 
 

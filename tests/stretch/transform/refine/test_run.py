@@ -195,7 +195,7 @@ def test_apart_no_error_reaches_the_segments_before(captured, apart):
     assert reached == ({"head"} if apart else {"s1", "s2", "s3", "head"})
 
 
-def test_apart_concatenated_trunks_answer_with_the_next_segment_that_can_be_compared(captured):
+def test_apart_concatenated_backbones_answer_with_the_next_segment_that_can_be_compared(captured):
     found = captured("tiny_resnet")
     model = build(found, cpu_and("gpu", found.graph, "concat"))
     errors = Pair(model, found).errors(image(found), True, generator())

@@ -1,11 +1,11 @@
-"""The trunk of a network with several inputs or outputs, and what lies beside it.
+"""The backbone of a network with several inputs or outputs, and what lies beside it.
 
 A network of one tensor in and one out is a chain of segments between cut points.
 One with several has no tensor through which everything passes: a detector's
 pyramid reads three stages of its backbone, an auxiliary head one of them, a
-tower has an input of its own. Its *trunk* is the part that is such a chain, with
+tower has an input of its own. Its *backbone* is the part that is such a chain, with
 most multiply-accumulates; a *side* is a part beside it that runs whole, as soon as
-what it reads is there. A tensor of the trunk that a side reads or the network
+what it reads is there. A tensor of the backbone that a side reads or the network
 returns is a *tap*: a segment ends there, with the original's channels.
 """
 
@@ -25,16 +25,16 @@ MOST_SIDES = 24
 
 
 @dataclass(frozen=True)
-class Trunk:
-    """A network's trunk and its sides."""
+class Backbone:
+    """A network's backbone and its sides."""
 
-    graph: OpGraph  # The trunk, of one input and one output; taps have the tag `TAP`.
-    before: tuple[OpGraph, ...] = ()  # Sides that compute what the trunk reads, in an order in which they can run.
+    graph: OpGraph  # The backbone, of one input and one output; taps have the tag `TAP`.
+    before: tuple[OpGraph, ...] = ()  # Sides that compute what the backbone reads, in an order in which they can run.
     after: tuple[OpGraph, ...] = ()  # The others, likewise.
 
     @property
     def sides(self) -> tuple[OpGraph, ...]:
-        """All sides, in an order in which they can run, the trunk between those before and those after it."""
+        """All sides, in an order in which they can run, the backbone between those before and those after it."""
         return (*self.before, *self.after)
 
     @property
@@ -44,7 +44,7 @@ class Trunk:
 
 
 def is_tap(op: Op) -> bool:
-    """Whether an operator of a trunk computes a tap."""
+    """Whether an operator of a backbone computes a tap."""
     return op.tags.get(TAP) == "true"
 
 
@@ -53,26 +53,26 @@ def _several(graph: OpGraph) -> bool:
     return len(graph.inputs) != 1 or len(graph.outputs) != 1
 
 
-#: Networks whose trunks are remembered: planning asks for the same one again and again.
+#: Networks whose backbones are remembered: planning asks for the same one again and again.
 _REMEMBERED = 8
 
-_known: deque[tuple[OpGraph, Trunk]] = deque(maxlen=_REMEMBERED)
+_known: deque[tuple[OpGraph, Backbone]] = deque(maxlen=_REMEMBERED)
 
 
-def trunk_of(graph: OpGraph) -> Trunk:
-    """The trunk of a network; the network itself where one tensor goes in and one comes out."""
+def backbone_of(graph: OpGraph) -> Backbone:
+    """The backbone of a network; the network itself where one tensor goes in and one comes out."""
     if not _several(graph):
-        return Trunk(graph)
-    for known, trunk in tuple(_known):
+        return Backbone(graph)
+    for known, backbone in tuple(_known):
         if known is graph:
-            return trunk
-    trunk = _found(graph)
-    _known.append((graph, trunk))
-    return trunk
+            return backbone
+    backbone = _found(graph)
+    _known.append((graph, backbone))
+    return backbone
 
 
-def _found(graph: OpGraph) -> Trunk:
-    """The trunk of a network of several inputs or outputs."""
+def _found(graph: OpGraph) -> Backbone:
+    """The backbone of a network of several inputs or outputs."""
     found = _Finder(graph)
     names = found.chain()
     inside = set(names[1:])
@@ -80,7 +80,7 @@ def _found(graph: OpGraph) -> Trunk:
     read = {name for op in outside for name in op.inputs} | set(graph.outputs)
     ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=_tags(names[0] in read))]
     ops += [replace(graph.by_name[name], tags=_tags(name in read)) for name in names[1:]]
-    trunk = OpGraph.build(graph.name, ops, names[-1])
+    backbone = OpGraph.build(graph.name, ops, names[-1])
     needed = found.ancestors(names[0])
     before = [op for op in outside if op.name in needed]
     after = [op for op in outside if op.name not in needed]
@@ -88,7 +88,7 @@ def _found(graph: OpGraph) -> Trunk:
     sides: dict[str, list[OpGraph]] = {"before": [], "after": []}
     for number, (where, part) in enumerate(parts, start=1):
         sides[where].append(_side(graph, f"side{number}", part))
-    return Trunk(trunk, tuple(sides["before"]), tuple(sides["after"]))
+    return Backbone(backbone, tuple(sides["before"]), tuple(sides["after"]))
 
 
 def _tags(tapped: bool) -> dict[str, str]:
@@ -129,7 +129,7 @@ class _Finder:
         return {op.name for i, op in enumerate(self.graph.ops) if bits >> i & 1}
 
     def chain(self) -> list[str]:
-        """The trunk's tensor that it reads, and its operators, in order.
+        """The backbone's tensor that it reads, and its operators, in order.
 
         Every operator that somebody else than one reader of one tensor reads may be its end. Only those count of which all
         taps are cut points; of them the one with most multiply-accumulates between cut points behind the first.
@@ -154,7 +154,7 @@ class _Finder:
         return best[1]
 
     def _ends(self) -> Iterable[int]:
-        """Numbers of operators that a trunk may end with."""
+        """Numbers of operators that a backbone may end with."""
         for i, op in enumerate(self.graph.ops):
             readers = self.graph.consumers[op.name]
             merges = len(readers) == 1 and len(set(self.graph.by_name[readers[0]].inputs)) > 1
@@ -184,11 +184,11 @@ class _Finder:
         op = self.graph.ops[i]
         return op.name in self.graph.outputs or any(self.number[reader] not in members for reader in self.graph.consumers[op.name])
 
-    def parts(self, ops: Sequence[Op], trunk: set[str]) -> list[list[Op]]:
-        """Operators beside the trunk as parts that can run each at a time.
+    def parts(self, ops: Sequence[Op], backbone: set[str]) -> list[list[Op]]:
+        """Operators beside the backbone as parts that can run each at a time.
 
-        Operators are of one part if they lead to the same results, wait for the same tensor of the trunk, and hang together:
-        so a head may run beside another, and a lateral connection before the trunk has ended.
+        Operators are of one part if they lead to the same results, wait for the same tensor of the backbone, and hang together:
+        so a head may run beside another, and a lateral connection before the backbone has ended.
         """
         latest: dict[str, int] = {}
         root: dict[str, str] = {}
@@ -200,7 +200,7 @@ class _Finder:
 
         own = {op.name for op in ops}
         for op in ops:
-            waits = [self.number[name] if name in trunk else latest.get(name, -1) for name in op.inputs]
+            waits = [self.number[name] if name in backbone else latest.get(name, -1) for name in op.inputs]
             latest[op.name] = max(waits, default=-1)
             root[op.name] = op.name
             for name in op.inputs:

@@ -6,7 +6,7 @@ from hypothesis import given
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from stretch.capture.trace import capture_traced
-from stretch.planning.network.trunk import MOST_SIDES, trunk_of
+from stretch.planning.network.backbone import MOST_SIDES, backbone_of
 from tests.stretch.several import networks, shapes
 
 pytestmark = pytest.mark.torch
@@ -14,10 +14,10 @@ pytestmark = pytest.mark.torch
 
 @pytest.mark.slow
 @given(networks())
-def test_every_operator_is_in_the_trunk_or_one_side_and_each_can_run_when_it_is_its_turn(module):
+def test_every_operator_is_in_the_backbone_or_one_side_and_each_can_run_when_it_is_its_turn(module):
     graph = capture_traced(module, shapes(module)).graph
-    trunk = trunk_of(graph)
-    parts = [*trunk.before, trunk.graph, *trunk.after]
+    backbone = backbone_of(graph)
+    parts = [*backbone.before, backbone.graph, *backbone.after]
     there = {op.name for op in graph.inputs}
     for part in parts:
         assert {op.name for op in part.inputs} <= there
@@ -26,19 +26,19 @@ def test_every_operator_is_in_the_trunk_or_one_side_and_each_can_run_when_it_is_
         there |= set(own)
     assert there == set(graph.by_name)
     assert sum(part.macs for part in parts) == graph.macs
-    assert len(trunk.graph.inputs) == len(trunk.graph.outputs) == 1
+    assert len(backbone.graph.inputs) == len(backbone.graph.outputs) == 1
 
 
 def test_sides_are_joined_where_there_are_too_many():
     ops = [Op("input", "input", attrs={"shape": (1, 4, 8, 8)}), Op("a", "relu", ("input",))]
     ops += [Op(f"r{i}", "relu", ("a",)) for i in range(2 * MOST_SIDES)]
     graph = OpGraph.build("net", ops, [f"r{i}" for i in range(2 * MOST_SIDES)])
-    trunk = trunk_of(graph)
-    assert len(trunk.sides) == MOST_SIDES
-    assert {op.name for side in trunk.sides for op in side.ops} >= {f"r{i}" for i in range(1, 2 * MOST_SIDES)}
+    backbone = backbone_of(graph)
+    assert len(backbone.sides) == MOST_SIDES
+    assert {op.name for side in backbone.sides for op in side.ops} >= {f"r{i}" for i in range(1, 2 * MOST_SIDES)}
 
 
 def test_network_that_only_combines_its_inputs_is_refused():
     ops = [Op("a", "input", attrs={"shape": (1, 4)}), Op("b", "input", attrs={"shape": (1, 4)}), Op("c", "add", ("a", "b"))]
     with pytest.raises(StretchError, match="one tensor alone"):
-        trunk_of(OpGraph.build("net", ops, "c"))
+        backbone_of(OpGraph.build("net", ops, "c"))
