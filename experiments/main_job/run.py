@@ -28,7 +28,7 @@ MODELS = (
     "mobilenet_v3_large",
 )
 CHECKED = "`error` is the scheduler's output of the bundle against the branched torch module, relative to the largest output."
-DEVICES = {"pixel6": "cpu,gpu", "mi9": "cpu,gpu,dsp"}
+DEVICES = {"mi9-release": "cpu,gpu,dsp", "pixel6": "cpu,gpu", "mi9": "cpu,gpu,dsp"}
 
 
 def drop_caches() -> bool:

@@ -44,7 +44,7 @@ class Trees(_Part, frozen=True):
         ):
             raise ValueError("a child comes before its parent")
         if max(self.feature, default=-1) >= len(self.features):
-            raise ValueError("a node asks for a feature that there is not")
+            raise ValueError("a node reads a feature that does not exist")
 
 
 class KernelGroup(_Part, frozen=True):

@@ -135,7 +135,7 @@ def calibrate(
         StretchError: If a row's time has another unit, its network is not the one measured, or there are too few rows.
     """
     if others := [name for name in rewrites if name not in exact]:
-        raise UsageError(f"the rewrite `{others[0]}` is none that computes the same", f"choose among {', '.join(sorted(exact))}")
+        raise UsageError(f"the rewrite `{others[0]}` changes what a network computes", f"choose among {', '.join(sorted(exact))}")
     priors = {key: _taken_over(base, reference, *key) for key in (*base.fits, *base.priors)}
     groups: dict[tuple[str, str, str], list[NetworkTime]] = {}
     for row in rows:

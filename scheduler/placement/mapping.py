@@ -102,7 +102,7 @@ def _by_default(processor: str, left: _Cores, precisions: Collection[str], littl
     driver, why_not = _driver(processor, precisions)
     if driver and get_delegate(driver).needs_core():
         if left.free:
-            reason = f"the {driver} delegate on a CPU core, for this machine's {processor} is none that it drives"
+            reason = f"the {driver} delegate on a CPU core: this machine has no {processor} that the delegate supports"
             return replace(_placement(processor, driver, (left.free.pop(0),), reason), stand_in=True)
         driver, why_not = None, f"no core is left for the {driver} delegate"
     if driver:

@@ -22,7 +22,7 @@ class Balance(Bound):
     )
     exact = False
     at_most = False
-    words = "the fastest branch takes {:.2g} of the slowest at best, at least {:g} is asked for"
+    words = "the fastest branch takes {:.2g} of the slowest at best, the limit is {:g}"
 
     def part(self, ways: "Ways") -> "Floats":
         """The fastest branch."""

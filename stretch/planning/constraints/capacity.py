@@ -22,7 +22,7 @@ class Capacity(Bound):
     )
     exact = False
     at_most = False
-    words = "a branched segment has {:.2g} of the original's MACs at best, at least {:g} is asked for"
+    words = "a branched segment has {:.2g} of the original's MACs at best, the limit is {:g}"
 
     def part(self, ways: "Ways") -> "Ints":
         """Those of the branches and their join."""

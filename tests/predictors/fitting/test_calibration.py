@@ -90,7 +90,7 @@ def test_row_of_another_unit_or_network_is_named():
         calibrated(base, [*rows[:2], msgspec.structs.replace(rows[2], ms=rows[2].ms / 1000)])
     with pytest.raises(StretchError, match="not the network measured"):
         calibrated(base, [msgspec.structs.replace(rows[0], macs=100.0)])
-    with pytest.raises(UsageError, match="computes the same"):
+    with pytest.raises(UsageError, match="changes what a network computes"):
         calibrate(base, "mi9", rows, lambda row: NETWORKS[row.model], {}, "", ["silu=relu6"])
 
 

@@ -29,7 +29,7 @@ def test_best_share_is_told_beside_the_one_that_is_asked_for():
     found = [ways(exchange_ms=[5.0, 3.0]), ways(exchange_ms=[4.0])]
     assert Communication().missed(0.1, found, [10.0, 20.0]) == "an exchange takes 0.2 of the segment at best, at most 0.1 is allowed"
     unlike = ways(fastest_ms=[1.0, 2.0], slowest_ms=[10.0, 10.0])
-    assert Balance().missed(0.5, [unlike], [1.0]) == "the fastest branch takes 0.2 of the slowest at best, at least 0.5 is asked for"
+    assert Balance().missed(0.5, [unlike], [1.0]) == "the fastest branch takes 0.2 of the slowest at best, the limit is 0.5"
 
 
 def test_loosest_value_rules_nothing_out():
