@@ -22,6 +22,11 @@ from predictors.operators import kind_of, kinds
 from predictors.rewrites.grouped import GROUPED, is_grouped
 from predictors.shapes import Shape
 
+# Idioms: a few operators that together are one that runtimes have, as their converters recognise them.
+#
+# Networks write ``x · relu6(x + 3) / 6`` out where their framework had no hard swish
+# when they were made; converters put the one operator in its place.
+
 #: Names that rules may list.
 IDIOMS = ("hard_swish", "hard_sigmoid")
 

@@ -53,6 +53,12 @@ def family_folds(families: Mapping[str, str], kinds: Mapping[str, Set[str]], fol
     return {name: of[family] for name, family in families.items()}
 
 
+# Borrowed fits: kernel groups that a table of measurements lacks, taken from a fit to another table of the same cores.
+#
+# The tables of convolutional networks contain no attention, token normalisation or GELU.
+# Another table has transformers on the same phones. Groups that both tables contain keep the fit of the first.
+
+
 class BorrowedFit(NamedTuple):
     """A table of measurements whose kernel groups complete fits to other tables."""
 

@@ -265,6 +265,12 @@ class Sending:
         self._put(struct.pack(">I", 0) + self._digest.digest())
 
 
+# The user's own ``ssh``: how it is called, and what it means when it fails.
+#
+# Hosts, keys, users, ports and jumps are those of the user's configuration. It
+# is asked nothing on a terminal (`BatchMode`), so what would need an answer fails
+# with a sentence.
+
 #: Whatever the configuration says: no terminal, no command and no forwarding of its own, and errors are told.
 _ALWAYS = ("BatchMode=yes", "RemoteCommand=none", "ClearAllForwardings=yes", "PermitLocalCommand=no", "LogLevel=ERROR")
 

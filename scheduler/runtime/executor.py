@@ -247,6 +247,13 @@ def _queues_nothing() -> None:
     """The job whose completion says that those before it are over."""
 
 
+# Steps that a queue may go on with by itself: what follows on it whatever else happens.
+#
+# A thread that has ended a step is told of the next one by the state machine. Where only one step can be next on its queue, and
+# needs nothing but what that thread has computed or what was there before, the thread may as well be given both: the state
+# machine then finds that what it says is done already.
+
+
 def followers(plan: ExecutionPlan, queues: Mapping[str, str]) -> dict[str, str]:
     """The step that each one's queue can go on with as soon as it has ended; a step without such a one has none."""
     writers = {tensor: name for name in plan.order for tensor in plan.step(name).outputs}

@@ -13,6 +13,13 @@ from queue import Empty, SimpleQueue
 from time import perf_counter_ns
 from typing import Any, Generic, TypeVar
 
+# Watches a byte of memory for a while without Python's lock: quicker than sleep, and whoever writes it is not held up.
+#
+# A loop in Python would hold the lock most of the time, and whoever ends a step would wait for it. The C library's linear
+# search (`lfind`) can be that loop: with elements of no size it looks at the same place again and again, and its comparison is
+# `strcmp`, another function of the C library. ctypes lets go of Python's lock while it runs. It ends when the texts are equal or
+# after as many looks as were asked for, so nothing has to be compiled and nothing can spin for ever.
+
 #: Looks from which the length of one is measured.
 _TRIED = 10_000
 

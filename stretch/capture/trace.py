@@ -23,6 +23,13 @@ from stretch.operators.lowerings import lowerings
 from stretch.operators.move import LOWEST
 from stretch.operators.settings import Refusal
 
+# Tensors seen in another order of dimensions: what becomes of them when they are used.
+#
+# A permutation or a reshape of channels is no operator by itself. It is kept as a
+# *view* of an operator's tensor until something gives it a meaning: a channel
+# shuffle, a slice, or operators on channels that lie last. Anything else that
+# reads a view is refused.
+
 Shape = tuple[int, ...]
 
 #: Kinds that compute the same on channels that lie last.

@@ -29,6 +29,13 @@ from stretch.quantize.layers import layer_losses
 from stretch.quantize.qdq import quantise
 from stretch.quantize.replay import Run, replay, runner, several
 
+# Bands of rows in int8: quantised like the whole segment, so that together they compute its result bit for bit.
+#
+# A band's tensors have other ranges than the whole image's. So the whole segment is
+# rebuilt from a band's file, which has all of its operators and weights,
+# quantised on whole images, and cut again: every band has the scales,
+# quantised weights and integer operators of the whole.
+
 _CUT = "slice_rows"
 
 

@@ -293,6 +293,10 @@ def _keep(source: Path, target: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
+# LiteRT's `benchmark_model`: its command line for one signature, and its output.
+#
+# Facts: its README and `benchmark_tflite_model.cc` at https://github.com/google-ai-edge/LiteRT.
+
 #: What a signature can be measured on.
 Target = Literal["cpu", "gpu", "npu"]
 
@@ -485,6 +489,13 @@ def mask_of(cores: str | None) -> int:
             mask |= 1 << core
     return mask
 
+
+# Matching of an operator profile's lines to kernels: by the tensor's name, or by order if a delegate prints no names.
+#
+# A delegate calls what it runs by its own names, such as ``Convolution (NHWC, F32)
+# IGEMM`` (XNNPACK) or ``convolution_2d 3 -> add 5`` (GPU), and in the order of the
+# file's operators. Lines and kernels are paired only where both rows have the same
+# kinds one after the other, so that no time is given to a kernel that it is not of.
 
 #: The tensors that an operator of the runtime itself writes, and its number.
 _NAMED = re.compile(r"\[(.*)\]:\d+")

@@ -13,6 +13,10 @@ from predictors.errors import StretchError
 from scheduler.delegates.base import Array, Compiled, Delegate, Invocation, delegates
 from scheduler.formats.onnx import open_onnx
 
+# Operators that slide a window over the image: convolution and pooling, NCHW.
+#
+# ONNX pads are (top, left, bottom, right).
+
 
 def conv(node: Any, x: Array, weight: Array, bias: Array | None = None) -> Array:
     """Convolution with groups, strides, dilations and pads.
@@ -96,6 +100,11 @@ def _windows(node: Any, x: Array, kernel: tuple[int, ...], fill: float, ceil: bo
     view = sliding_window_view(full, reach, axis=(2, 3))
     view = view[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
     return np.asarray(view[:, :, : counts[0], : counts[1]])
+
+
+# Operators of ONNX in numpy, by name; each takes its node and its inputs, in order.
+#
+# Source of each: the ONNX operator specification, opset 18 and later.
 
 
 @dataclass(frozen=True)

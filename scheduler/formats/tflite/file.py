@@ -16,6 +16,10 @@ from scheduler.formats.tflite_checks import MAX_ELEMENTS
 from scheduler.formats.tflite_schema import TABLES as OWN
 from scheduler.formats.tflite_schema import VERSION
 
+# Operators of TFLite as any converter writes them: their numbers, their settings and what those are where a file is silent.
+#
+# Source: `schema.fbs` of LiteRT, version 3 (https://github.com/google-ai-edge/LiteRT).
+
 #: Names by number.
 NAMES: dict[int, str] = {
     0: "ADD",

@@ -25,6 +25,13 @@ from stretch.planning.design.narrow import narrowed_op
 from stretch.planning.design.scale import entry_ops, kept_units, scale_branch
 from stretch.planning.network.segments import EntryKind, Segment, cut_segment, rewrite_segment
 
+# The kernels of branches at full depth, put together from those of their blocks.
+#
+# A branch of twenty blocks at each of twenty widths takes longer to build and fuse than all else that a
+# search does. Blocks that are built alike, with as many channels kept of each group, launch the same
+# kernels, so each is built once. Where that is not so for the original segment, a
+# branch is built in one piece.
+
 #: In place of the number of a block: what is in none.
 NO_BLOCK = -1
 

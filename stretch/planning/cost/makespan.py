@@ -32,6 +32,11 @@ from stretch.planning.design.sides import check_sides
 from stretch.planning.network.backbone import Backbone, backbone_of
 from stretch.planning.network.segments import Segment
 
+# When the backbone of a network and the parts beside it run: one schedule of all.
+#
+# Each branch of a segment, each join and each side is a job (`stretch.planning.cost.schedule`);
+# where several could start on a processor, the backbone comes before the sides that do not feed it.
+
 
 @dataclass(frozen=True)
 class Whole:

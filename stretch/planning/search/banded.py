@@ -42,6 +42,14 @@ from stretch.planning.search.space import DesignSpace
 from stretch.planning.search.splits import Split, bands, coarse, finer, orders
 from stretch.planning.sentences import Mention, Sentence
 
+# Designs in which portions of a segment run on several processors, placed along its own graph.
+#
+# For each processor that may hold what arrives, and each that may write the end,
+# one placement is searched for (`stretch.planning.search.placing`). Tasks that
+# follow each other on one processor become portions, as few as cost no time, and
+# the portions' own graphs say what the placement takes: the search's sums over
+# tasks only choose it.
+
 #: More tasks than this are not placed: no network has so many, and the search would take too long.
 MOST_TASKS = 2000
 
