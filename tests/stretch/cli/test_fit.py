@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
-from predictors.devices import PROFILE_FOLDER
-from predictors.measurements.networks import LATENCIES, SOURCE
+from predictors.devices import PROFILE_FOLDER, load_device
+from predictors.measurements.networks import LATENCIES, SOURCE, load_measurements
+from predictors.predictor import LatencyPredictor
 from tests.predictors.fitting.worlds import DEVICE, write_world
 from tests.predictors.measurements.test_litert import PROFILE
 from tests.stretch.cli.commands import call
@@ -47,6 +48,44 @@ def test_bad_measurements_are_refused_and_nothing_is_written(capsys, folder, fil
     assert result.code == code
     assert message in result.message
     assert not (folder.parent / "made.json").exists()
+
+
+def networks(folder, *rows):
+    table = folder / "networks.csv"
+    table.write_text("\n".join(["model,processor,ms", *rows]) + "\n")
+    return table
+
+
+def test_whole_networks_make_a_profile_of_its_own(capsys, tmp_path):
+    table = networks(tmp_path, "resnet18,gpu,30", "squeezenet1_1,gpu,12")
+    result = call(capsys, "fit", table, "--device", "pixel6", "--out", tmp_path / "mine", "--json", "--quiet")
+    assert result.code == 0, result.out
+    data = json.loads(result.out)
+    [row] = data["held_out"].values()
+    assert (data["profile"], row["networks"]) == ("mine", 2)
+    assert row["low"] < 1 < row["high"]
+    mine, base = load_device(tmp_path / "mine.toml"), load_device("pixel6")
+    graph = load_measurements("npu").graphs["resnet18"]
+    assert LatencyPredictor(mine).predict(graph, "gpu").ms == pytest.approx(30, rel=0.2)
+    assert LatencyPredictor(mine).predict(graph, "cpu").ms == pytest.approx(LatencyPredictor(base).predict(graph, "cpu").ms)
+
+
+@pytest.mark.parametrize(
+    ("rows", "out", "message"),
+    [
+        (["resnet18,gpu,0"], "mine", "line 2: `ms` is wrong"),
+        (["resnet18,gpu,0.0002"], "mine", "times less than predicted"),
+        (["resnet18,npu,2"], "mine", "unknown processor of pixel6 `npu`"),
+        (["resnet18,gpu,20"], "mi9", "cannot be the id of a new profile"),
+        (["resnet18,gpu,20"], "nowhere/mine", "there is no folder"),
+    ],
+)
+def test_bad_table_of_networks_leaves_nothing_behind(capsys, tmp_path, rows, out, message):
+    table = networks(tmp_path, *rows)
+    result = call(capsys, "fit", table, "--device", "pixel6", "--out", tmp_path / out)
+    assert result.code
+    assert message in result.message
+    assert [path.name for path in tmp_path.iterdir()] == ["networks.csv"]
 
 
 @pytest.mark.parametrize(
