@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.effort import load_profile
 
@@ -35,12 +36,17 @@ HAS_QNN = importlib.util.find_spec("onnxruntime_qnn") is not None
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle that the command line writes of a tiny network; no test may change it."""
+    """The bundle that the command line writes of a tiny network, once for all workers; no test may change it."""
     from tests.stretch.cli.commands import LOOSE, spawn
 
-    out = tmp_path_factory.mktemp("tiny") / "bundle"
-    made = spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out)
-    assert made.code == 0, made.err
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny"
+    folder.mkdir(exist_ok=True)
+    out = folder / "bundle"
+    with FileLock(folder / "lock"):
+        if not out.exists():
+            outcome = spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out)
+            assert outcome.code == 0, outcome.err
     return out
 
 
