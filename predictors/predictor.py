@@ -42,11 +42,14 @@ class LinkModel:
 
     def parts(self, source: str, target: str, elements: int, precision: str) -> dict[str, float]:
         """The same by link, named after its processor that is not the CPU, ms."""
+        return self.parts_of_bytes(source, target, elements * ITEM_BYTES[precision])
+
+    def parts_of_bytes(self, source: str, target: str, size: float) -> dict[str, float]:
+        """The same of so many bytes, ms; what leaves `source` is under its name, what is handed to `target` under that one's."""
         source, target = kind_of(source), kind_of(target)
         ms_by_link: dict[str, float] = {}
         if source == target:
             return ms_by_link
-        size = elements * ITEM_BYTES[precision]
         if source != HOST:
             link = self._links[source]
             rate = link.convert_back_gbs or link.convert_gbs

@@ -28,6 +28,8 @@ class StepTime:
     processor: str  # Processor of the device that is occupied.
     parts: tuple[tuple[Doing, float], ...]  # What it does one after the other, and how long each takes, ms; at least one.
     contention: float = 1.0  # Factor on its computing time while another inference computes on another processor.
+    within: bool = False  # Whether steps of its own inference count as well; the time of a plan's branches contains them already.
+    feeder: float = 0.0  # Share of the CPU that the thread takes which feeds the processor while it computes.
 
 
 def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Placement]:
