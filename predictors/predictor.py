@@ -98,6 +98,11 @@ class Estimate:
         return self.ms - self.fixed_ms
 
     @property
+    def contention(self) -> float:
+        """Factor on the kernels' time while other processors compute."""
+        return self.contended_ms / self.computing_ms if self.computing_ms else 1.0
+
+    @property
     def calibrated(self) -> bool:
         """Whether the times of this processor, core set and precision were fitted to measurements on the device."""
         return self.origin in MEASURED

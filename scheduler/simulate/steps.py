@@ -163,7 +163,6 @@ def _on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepTime]:
             # read back once, whoever reads it
             back = max(back, links.parts_of_bytes(family, reader, step.bytes or 0).get(family, 0.0))
         doing: tuple[tuple[Doing, float], ...] = (("in", into), ("subgraph", step.ms), ("out", back))
-        feeder = profile.feeder.value if profile.feeder else 0.0
         parts = tuple(part for part in doing if part[1])
-        times[step.name] = StepTime(step.processor, parts, profile.contention.value, within=True, feeder=feeder)
+        times[step.name] = StepTime(step.processor, parts, profile.contention.value, within=True, feeder=device.feeder(step.processor))
     return times
