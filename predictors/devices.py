@@ -176,6 +176,18 @@ class DeviceProfile:
     def _known(self) -> dict[str, Processor]:
         return {}
 
+    def feeder(self, name: str) -> float:
+        """Share of the CPU that the thread takes which feeds a processor while it computes; 0 where its profile states none.
+
+        Args:
+            name: Of the processor, such as ``gpu``.
+
+        Raises:
+            UnknownNameError: If the device has none of that name.
+        """
+        stated = self.processor(name).profile.feeder
+        return stated.value if stated else 0.0
+
     def _processor(self, name: str) -> Processor:
         family, bracket, rest = name.partition("[")
         profile = self.processors.get(family)

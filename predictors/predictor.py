@@ -48,11 +48,14 @@ class LinkModel:
 
     def parts(self, source: str, target: str, elements: int, precision: str) -> dict[str, float]:
         """The same by link, named after its processor that is not the CPU, ms."""
+        return self.parts_of_bytes(source, target, elements * ITEM_BYTES[precision])
+
+    def parts_of_bytes(self, source: str, target: str, size: float) -> dict[str, float]:
+        """The same of so many bytes, ms; what leaves `source` is under its name, what is handed to `target` under that one's."""
         source, target = kind_of(source), kind_of(target)
         ms_by_link: dict[str, float] = {}
         if source == target:
             return ms_by_link
-        size = elements * ITEM_BYTES[precision]
         if source != HOST:
             link = self._links[source]
             rate = link.convert_back_gbs or link.convert_gbs
@@ -107,6 +110,11 @@ class Estimate:
     def computing_ms(self) -> float:
         """The kernels alone: what a part of a network takes inside a plan, where links stand for the hand-over."""
         return self.ms - self.fixed_ms
+
+    @property
+    def contention(self) -> float:
+        """Factor on the kernels' time while other processors compute."""
+        return self.contended_ms / self.computing_ms if self.computing_ms else 1.0
 
     @property
     def calibrated(self) -> bool:

@@ -66,6 +66,13 @@ class Factor(_Part, frozen=True):
     source: _Text
 
 
+class Spread(_Part, frozen=True):
+    """An interval of a factor around 1, and the key of its source."""
+
+    value: tuple[Annotated[float, msgspec.Meta(gt=0, le=1)], Annotated[float, msgspec.Meta(ge=1, le=_MOST)]]
+    source: _Text
+
+
 class Cores(_Part, frozen=True):
     """Numbers of CPU cores as the device's system counts them, and the key of their source."""
 
@@ -73,7 +80,7 @@ class Cores(_Part, frozen=True):
     source: _Text
 
 
-Quantity = Positive | NotNegative | Ratio | Factor | Cores
+Quantity = Positive | NotNegative | Ratio | Factor | Spread | Cores
 
 
 class CoreSet(_Part, frozen=True):
@@ -107,6 +114,8 @@ class ProcessorProfile(_Part, frozen=True):
     efficiency: dict[str, Ratio]  # Fraction of the peak per kernel kind when nothing else limits.
     core_sets: dict[str, CoreSet]  # Core sets by name.
     contention_memory: Factor | None = None  # The same for kernels that move memory; `contention` if None (`predictors.predictor`).
+    #: Share of the CPU, on the core set that a plan uses, that the thread takes which feeds this processor while it computes; 0 if None.
+    feeder: Ratio | None = None
     idle_w: NotNegative | None = None  # Power while it has no work in a run, W; None where not known, and then not counted.
     waiting_w: NotNegative | None = None  # Power while it waits for other processors between its parts of a run, W; `idle_w` if None.
     #: Backends of other kinds of processors whose fits say something of this one, where none of its own kind was ever fitted.
@@ -126,6 +135,8 @@ class LinkProfile(_Part, frozen=True):
     sync_ms: NotNegative  # Time to notice that it has finished, ms.
     convert_gbs: Positive  # Rate of layout and precision conversion and copying on the way to the processor, 10⁹ bytes a second.
     convert_back_gbs: Positive | None = None  # The same on the way back; `convert_gbs` if None.
+    #: Ends of the factor that a transfer's time may be off by, nine times in ten; half to twice if None (`stretch.planning.cost.uncertain`).
+    spread: Spread | None = None
 
 
 class ProfileFile(_Part, frozen=True):
@@ -200,7 +211,7 @@ def check(path: Path, parsed: ProfileFile) -> None:
 
 def quantities(part: object, where: str = "") -> list[tuple[str, Quantity]]:
     """Every number of a profile or a part of one, with its place in the file."""
-    if isinstance(part, Positive | NotNegative | Ratio | Factor | Cores):
+    if isinstance(part, Quantity):
         return [(where, part)]
     named: list[tuple[str, Quantity]] = []
     if isinstance(part, dict):

@@ -97,7 +97,7 @@ def paths() -> None:
             )
             row |= {"MACs ratio": None if both is None else round(both.macs_ratio, 3), "links 2": None, "recommended": None}
             if both is not None:
-                row["links 2"] = round(float(next(each.speedup for each in both.certainty.links if each.factor == 2)), 3)
+                row["links 2"] = round(float(both.at_links(2.0).speedup or 0.0), 3)
                 row["recommended"] = both.recommended.replace("_", " ")
             rows.append(row)
     write_record(

@@ -82,7 +82,7 @@ def rows_of(model: str, graph: OpGraph, which: str, device: str, processors: str
         if kind == "exact" and result is not None:
             speed |= {"best single ms": round(result.best_single.ms, 2), "which": result.best_single.processor}
         for factor in LINKS:
-            found = None if result is None else next(row.speedup for row in result.certainty.links if row.factor == factor)
+            found = None if result is None else result.at_links(factor).speedup
             speed[kind if factor == 1 else f"{kind}, links {factor:g}"] = None if found is None else round(found, 3)
         same = result.sequential if result is not None else None
         speed[f"{kind} over same MACs"] = None if result is None or same is None else round(same.single.ms / result.run.makespan_ms, 3)
@@ -197,7 +197,7 @@ def floats(models: Sequence[str]) -> None:
     rows: list[Row] = []
     for model in models:
         result = plan(graph_of(model), load_device("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True))
-        figures = {row.factor: round(row.speedup or 0.0, 3) for row in result.certainty.links}
+        figures = {factor: round(result.at_links(factor).speedup or 0.0, 3) for factor in LINKS}
         rows.append(
             {
                 "network": MODELS[model],

@@ -85,8 +85,7 @@ def read_table(path: Path, kind: type[Row]) -> list[Row]:
     """A table, checked."""
     rows: list[Row] = []
     seen: dict[tuple[object, ...], int] = {}
-    for line, raw in _lines(path, msgspec.structs.fields(kind)):
-        row = _row(path, line, raw, kind)
+    for line, row in numbered_rows(path, kind):
         key = tuple(getattr(row, field.name) for field in msgspec.structs.fields(kind) if field.name not in ("ms", "std_ms"))
         if key in seen:
             raise StretchError(
@@ -97,6 +96,16 @@ def read_table(path: Path, kind: type[Row]) -> list[Row]:
     if not rows:
         raise StretchError(f"{path} has a header and no measurement")
     return rows
+
+
+def numbered_rows(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
+    """The rows of a table with their lines, each checked by itself.
+
+    Raises:
+        StretchError: If the file cannot be read, its header is another one, or a value is none; with the line.
+    """
+    for line, raw in _lines(path, msgspec.structs.fields(kind)):
+        yield line, _row(path, line, raw, kind)
 
 
 def write_table(path: Path, rows: list[Row]) -> None:
@@ -152,7 +161,8 @@ def _row(path: Path, line: int, raw: dict[str, str], kind: type[Row]) -> Row:
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at ")
         raise StretchError(
-            f"{path}, line {line}: `{where.strip('`$.')}` is wrong: {what[:1].lower()}{what[1:]}", "times are in ms"
+            f"{path}, line {line}: `{(column := where.strip('`$.'))}` is wrong: {what[:1].lower()}{what[1:]}",
+            "times are in ms" if column in ("ms", "std_ms") else None,
         ) from error
     for name in ("ms", "std_ms"):
         if not isfinite(getattr(row, name, None) or 0.0):

@@ -1,4 +1,4 @@
-"""Simulation of a bundle and its results."""
+"""Simulation of a bundle, or of a table of steps, and its results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +36,7 @@ from scheduler.simulate.networks import Network
 from scheduler.simulate.prepare import ConcurrentWorkload, Other, check_alternatives, check_workloads, prepare
 from scheduler.simulate.scene import MOST_RUNS, Scene
 from scheduler.simulate.sharing import Sharing
+from scheduler.simulate.steps import StepTable, network_of_steps, without_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,28 +106,100 @@ def simulate(
         )
         for workload in request.workloads
     ]
+    planned_here = device.id == bundle.manifest.device
+    subject = _Subject(
+        path=bundle.path,
+        model=bundle.manifest.model.name,
+        device=device,
+        planned_for=bundle.manifest.device,
+        calibrated=bundle.manifest.calibrated if planned_here else device.calibrated,
+        figures=bundle.manifest.predicted if planned_here else {},
+    )
+    answer, simulated = _simulated(
+        subject, networks, list(zip(concurrent, theirs, strict=True)), scene, request, alone, warnings, warn, progress
+    )
+    if request.admit:
+        answer = msgspec.structs.replace(answer, admission=_admission([*networks, *concurrent], scene, request))
+    return answer, simulated
+
+
+def simulate_steps(
+    table: StepTable,
+    device: DeviceProfile | None,
+    scene: Scene,
+    request: Request,
+    warnings: list[str],
+    warn: Callable[[str], None] | None = None,
+    progress: Progress = silent,
+) -> tuple[SimulateAnswer, Simulated]:
+    """Simulate a table of steps.
+
+    Args:
+        device: Whose links and contention count; None for the times of the table alone.
+        warn: Adds a warning to them; the list's own method if None.
+        progress: Called after each `PROGRESS_EVERY` inferences.
+
+    Raises:
+        UsageError: If the request is one that only bundles can answer.
+    """
+    warn = warn or warnings.append
+    if request.alternatives or request.workloads or request.shared or request.admit:
+        raise UsageError(f"{table.path} is a table of steps, which runs alone", "other plans and other users are bundles: leave them out")
+    if request.thermal is not None and device is None:
+        raise UsageError(f"{table.path} states no power of processors, which heat comes from", "name a device")
+    if device is not None and (unsized := without_bytes(table)):
+        warn(f"the table states no bytes of {', '.join(unsized[:5])}: their transfers take the fixed part of the device's links alone")
+    network = network_of_steps(table, device)
+    subject = _Subject(
+        path=table.path,
+        model=network.name,
+        device=device,
+        planned_for=None if device is None else device.id,
+        calibrated=False,
+        figures={},
+    )
+    return _simulated(subject, [network], [], scene, request, [_makespan_ms(network)], warnings, warn, progress)
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What an answer is about."""
+
+    path: Path  # A bundle's folder, or a table.
+    model: str
+    device: DeviceProfile | None
+    planned_for: str | None
+    calibrated: bool
+    figures: Mapping[str, Any]  # What the plan states, on its own device.
+
+
+def _simulated(
+    subject: _Subject,
+    networks: Sequence[Network],
+    concurrent: Sequence[tuple[Network, Scene]],
+    scene: Scene,
+    request: Request,
+    alone: Sequence[float],
+    warnings: list[str],
+    warn: Callable[[str], None],
+    progress: Progress,
+) -> tuple[SimulateAnswer, Simulated]:
+    """Run the clock, and say what came of it."""
     heat = None
-    if request.thermal is not None:
-        used = dict.fromkeys(time.processor for network in (*networks, *concurrent) for time in network.times.values())
-        heat = Heat(request.thermal, powers(device, request.thermal, used))
+    if request.thermal is not None and subject.device is not None:
+        every = (*networks, *(network for network, _ in concurrent))
+        used = dict.fromkeys(time.processor for network in every for time in network.times.values())
+        heat = Heat(request.thermal, powers(subject.device, request.thermal, used))
+    sharing = Sharing() if request.shared or request.admit else None
     own_scene = replace(scene, deadline_ms=request.deadline_ms)
-    simulated = Clock(
-        networks,
-        own_scene,
-        list(zip(concurrent, theirs, strict=True)),
-        rules=_rules(request),
-        heat=heat,
-        sharing=Sharing() if shared else None,
-    ).run(progress)
+    simulated = Clock(networks, own_scene, concurrent, rules=_rules(request), heat=heat, sharing=sharing).run(progress)
     for load in scene.loads:
         if load.start_ms >= simulated.elapsed_ms:
             warn(f"the load on {load.processor} begins at {load.start_ms:g} ms, when all inferences have ended")
     for step in scene.frequencies:
         if step.start_ms >= simulated.elapsed_ms:
             warn(f"the speed of {step.processor} changes at {step.start_ms:g} ms, when all inferences have ended")
-    answer = _answer(bundle, device, scene, request, alone, simulated, warnings)
-    if request.admit:
-        answer = msgspec.structs.replace(answer, admission=_admission([*networks, *concurrent], scene, request))
+    answer = _answer(subject, scene, request, alone, simulated, warnings)
     if heat is not None and request.thermal is not None:
         heat_answer = _heat(request.thermal, heat, simulated)
         answer = msgspec.structs.replace(answer, heat=heat_answer, energy_mj=heat.processors_mj / scene.runs)
@@ -202,20 +275,18 @@ def _makespan_ms(network: Network) -> float:
 
 
 def _answer(
-    bundle: Bundle, device: DeviceProfile, scene: Scene, request: Request, alone: Sequence[float], simulated: Simulated, warnings: list[str]
+    subject: _Subject, scene: Scene, request: Request, alone: Sequence[float], simulated: Simulated, warnings: list[str]
 ) -> SimulateAnswer:
-    manifest, deadline, first_user = bundle.manifest, request.deadline_ms, simulated.users[0]
+    device, deadline, first_user = subject.device, request.deadline_ms, simulated.users[0]
     p50, p90, p99 = (float(percentile) for percentile in np.percentile(simulated.latencies_ms, (50, 90, 99)))
-    planned_here = device.id == manifest.device
-    figures = manifest.predicted if planned_here else {}
-    ideal, efficiency, planned = (_number(figures, key) for key in ("ideal_split_ms", "efficiency", "makespan_ms"))
-    energy = EnergyModel(device).plan_mj(simulated.busy_ms, simulated.elapsed_ms)
+    ideal, efficiency, planned = (_number(subject.figures, key) for key in ("ideal_split_ms", "efficiency", "makespan_ms"))
+    energy = None if device is None else EnergyModel(device).plan_mj(simulated.busy_ms, simulated.elapsed_ms)
     return SimulateAnswer(
-        bundle=bundle.path,
-        model=manifest.model.name,
-        device=device.id,
-        planned_for=manifest.device,
-        calibrated=manifest.calibrated if planned_here else device.calibrated,
+        bundle=subject.path,
+        model=subject.model,
+        device=None if device is None else device.id,
+        planned_for=subject.planned_for,
+        calibrated=subject.calibrated,
         source="simulated",
         runs=scene.runs,
         in_flight=scene.in_flight,
@@ -291,7 +362,7 @@ def tracks(answer: SimulateAnswer, simulated: Simulated) -> dict[str, tuple[Trac
     The inferences that were traced, at least one; those of other users; which
     plan was run and why; what else took of the processors meanwhile.
     """
-    groups = {f"simulated on {answer.device}": simulated.traces}
+    groups = {f"simulated on {answer.device or answer.model}": simulated.traces}
     first, last = simulated.traces[0].start_ns, max(trace.end_ns for trace in simulated.traces)
     for number, (workload, served) in enumerate(zip(answer.beside, simulated.users[1:], strict=True), start=1):
         # the empty trace aligns the start of all groups

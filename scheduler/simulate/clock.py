@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from predictors.errors import UsageError
+from predictors.side_by_side import speed
 from scheduler.adapt.policy import Policy, Rules
 from scheduler.progress import Progress, silent
 from scheduler.runtime.events import InputReady
@@ -85,11 +86,14 @@ class Clock:
         self._flows = [Flow(alternatives, scene, policy, 0, engine)]
         self._flows += [Flow((network,), theirs, None, number, engine) for number, (network, theirs) in enumerate(workloads, start=1)]
         self._first = self._flows[0]
-        #: Whether inferences never overlap: then there is no contention and no shared queue.
-        self._alone = len(self._flows) == 1 and scene.in_flight == 1
+        every = [*alternatives, *(network for network, _ in workloads)]
+        steps = [time for network in every for time in network.times.values()]
+        #: Whether nothing slows anything down: inferences never overlap, and times contain what steps of one inference do to each other.
+        self._alone = len(self._flows) == 1 and scene.in_flight == 1 and not any(time.within for time in steps)
+        #: Whether some processor slows others down, be it by what feeds it.
+        self._contends = any(time.contention > 1 or time.feeder for time in steps)
         #: Whether several state machines share queues.
         self._lined = sharing is None and (len(self._flows) > 1 or (len(alternatives) > 1 and scene.in_flight > 1))
-        every = [*alternatives, *(network for network, _ in workloads)]
         processors = dict.fromkeys(network.times[name].processor for network in every for name in network.plan.order)
         self._free = Free(scene.loads, processors, scene.frequencies)
         self._loads = scene.loads
@@ -243,18 +247,20 @@ class Clock:
         rate = self._free.shares[task.step.processor]
         if self._heat is not None:
             rate *= self._heat.speed
-        return rate / task.step.contention if task.doing == "subgraph" and self._has_company(task.step) else rate
+        if task.doing != "subgraph" or self._alone or not self._contends:
+            return rate
+        step = task.step
+        return rate * speed(step.processor, step.contention, self._feeders(step))
 
-    def _has_company(self, step: Step) -> bool:
-        """Whether another inference computes on another processor."""
-        if self._alone or step.contention == 1.0:
-            return False
-        return any(
-            other.doing == "subgraph"
-            and other.step.processor != step.processor
-            and (other.step.lane != step.lane or other.step.engine is not step.engine)
+    def _feeders(self, step: Step) -> list[float]:
+        """Of each step that computes on another processor, and counts, what feeding it takes of the CPU."""
+        return [
+            other.step.feeder
             for other in self._running
-        )
+            if other.doing == "subgraph"
+            and other.step.processor != step.processor
+            and (step.within or other.step.lane != step.lane or other.step.engine is not step.engine)
+        ]
 
     def _pace(self) -> None:
         """Update the rates of all running tasks."""

@@ -87,10 +87,10 @@ class AdmissionAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `stretch simulate`."""
 
-    bundle: Path  # Its folder.
-    model: str  # The network.
-    device: str  # Simulated device.
-    planned_for: str  # Device of the plan.
+    bundle: Path  # Its folder, or the file of a table of steps.
+    model: str  # The network; of a table the name of its file.
+    device: str | None  # Simulated device; None for the times of a table alone.
+    planned_for: str | None  # Device of the plan; of a table the simulated one.
     calibrated: bool  # Whether predicted times were fitted to measurements.
     source: str  # Source of the times.
     runs: int  # Number of inferences.

@@ -39,7 +39,21 @@ class Answer:
 class Step:
     """A step of a lane on a queue, as it is started again and again."""
 
-    __slots__ = ("column", "contention", "engine", "event", "key", "lane", "line", "name", "parts", "processor", "queue")
+    __slots__ = (
+        "column",
+        "contention",
+        "engine",
+        "event",
+        "feeder",
+        "key",
+        "lane",
+        "line",
+        "name",
+        "parts",
+        "processor",
+        "queue",
+        "within",
+    )
 
     def __init__(self, engine: "Engine", start: Start, time: StepTime, column: int | None, queue: str) -> None:
         self.engine, self.lane, self.name, self.queue = engine, start.lane, start.step, queue
@@ -49,6 +63,7 @@ class Step:
         #: What it waits for where several networks share processors: a queue of the device, or this user's own thread.
         self.line = (engine.number, start.queue) if start.queue == CALLING_THREAD else (0, start.queue)
         self.processor, self.parts, self.contention = time.processor, time.parts, time.contention
+        self.within, self.feeder = time.within, time.feeder
         #: Of its factor in those of an inference; None for a join.
         self.column = column
 

@@ -10,6 +10,7 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.host import HOST, host_among, is_host
 from predictors.predictor import LatencyPredictor
+from predictors.side_by_side import Work, ends
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import cut_shape
@@ -28,6 +29,8 @@ class StepTime:
     processor: str  # Processor of the device that is occupied.
     parts: tuple[tuple[Doing, float], ...]  # What it does one after the other, and how long each takes, ms; at least one.
     contention: float = 1.0  # Factor on its computing time while another inference computes on another processor.
+    within: bool = False  # Whether steps of its own inference count as well; the time of a plan's branches contains them already.
+    feeder: float = 0.0  # Share of the CPU that the thread takes which feeds the processor while it computes.
 
 
 def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Placement]:
@@ -39,15 +42,20 @@ def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Pl
 def step_times(manifest: Manifest, device: DeviceProfile, contention: Mapping[str, float] | None = None) -> dict[str, StepTime]:
     """The time of each step of a bundle all of whose subgraphs have a predicted time.
 
-    A subgraph takes its predicted time, times its predicted contention where its
-    segment has several branches; before it the tensors it reads are handed to its
-    processor, and after it what the host joins is taken back.
+    A subgraph takes its predicted time, and longer while other branches of its segment
+    compute; before it the tensors it reads are handed to its processor, and after it
+    what the host joins is taken back.
     """
     predictor = LatencyPredictor(device)
     times = {}
+    moved = {entry.name: _moved(manifest, entry, predictor) for entry in manifest.subgraphs}
+    computing = _computing(manifest, {name: arriving for name, (arriving, _) in moved.items()}, device)
     for entry in manifest.subgraphs:
-        parts = tuple((doing, ms) for doing, ms in _parts(manifest, entry, predictor) if ms)
-        times[entry.name] = StepTime(entry.processor, parts or (("subgraph", 0.0),), (contention or {}).get(entry.name, 1.0))
+        arriving, leaving = moved[entry.name]
+        doing: tuple[tuple[Doing, float], ...] = (("in", arriving), ("subgraph", computing[entry.name]), ("out", leaving))
+        parts = tuple(part for part in doing if part[1]) or (("subgraph", 0.0),)
+        slower = (contention or {}).get(entry.name, 1.0)
+        times[entry.name] = StepTime(entry.processor, parts, slower, feeder=device.feeder(entry.processor))
     host = _host(manifest)
     for join in manifest.joins:
         times[join.name] = StepTime(host, (("join", _join_ms(manifest, join.name, host, predictor)),))
@@ -86,7 +94,7 @@ def _by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> 
     processor = device.processor(entry.processor)
     precision = entry.planned_precision if entry.planned_precision in processor.precisions else processor.default_precision
     estimate = LatencyPredictor(device).predict(open_onnx(bundle.file(entry.file)).graph, entry.processor, precision)
-    return estimate.computing_ms, estimate.contended_ms / estimate.computing_ms if estimate.computing_ms else 1.0
+    return estimate.computing_ms, estimate.contention
 
 
 def _host(manifest: Manifest) -> str:
@@ -101,10 +109,40 @@ def _join_ms(manifest: Manifest, name: str, host: str, predictor: LatencyPredict
     return predictor.join_ms(join.kind, shape, len(join.inputs), host, precision)
 
 
-def _parts(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor) -> tuple[tuple[Doing, float], ...]:
-    """Transfers in, computation and transfers out of a subgraph, ms."""
+def _computing(manifest: Manifest, starts: Mapping[str, float], device: DeviceProfile) -> dict[str, float]:
+    """How long each subgraph computes beside the other branches of its segment, ms.
+
+    Args:
+        starts: When each computes, from the start of its segment: once what it reads has arrived.
+    """
+    found: dict[str, float] = {}
+    segments: dict[str, list[SubgraphEntry]] = {}
+    for entry in manifest.subgraphs:
+        segments.setdefault(entry.segment, []).append(entry)
+    for entries in segments.values():
+        processors = {entry.processor for entry in entries}
+        written = {name for entry in entries for name in entry.outputs}
+        works = [
+            Work(entry.processor, starts[entry.name], _stated(entry), entry.contention, device.feeder(entry.processor)) for entry in entries
+        ]
+        if len(processors) == len(entries) and not any(written.intersection(entry.inputs) for entry in entries):
+            found |= {entry.name: end - starts[entry.name] for entry, end in zip(entries, ends(works), strict=True)}
+        else:
+            # portions wait for each other: contention counts all the time
+            slower = {entry.name: entry.contention if len(processors) > 1 else 1.0 for entry in entries}
+            found |= {entry.name: _stated(entry) * slower[entry.name] for entry in entries}
+    return found
+
+
+def _stated(entry: SubgraphEntry) -> float:
+    """Time of a subgraph alone, ms."""
     if entry.predicted_ms is None:
         raise ValueError(f"`{entry.name}` has no predicted time")
+    return entry.predicted_ms
+
+
+def _moved(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor) -> tuple[float, float]:
+    """Transfers into and out of a subgraph, ms."""
     links = predictor.links
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     by_name = {sub.name: sub for sub in manifest.subgraphs}
@@ -118,8 +156,7 @@ def _parts(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor
     for name in entry.outputs:
         if any(reader not in by_name for reader in tensors[name].consumers):
             leaving += links.ms(entry.processor, host, prod(tensors[name].shape), entry.planned_precision)
-    slower = entry.contention if _branches(manifest, entry) > 1 else 1.0
-    return (("in", arriving), ("subgraph", entry.predicted_ms * slower), ("out", leaving))
+    return arriving, leaving
 
 
 def _crossing(entry: SubgraphEntry, producer: SubgraphEntry | None) -> str:

@@ -1,4 +1,4 @@
-"""`stretch simulate`: simulate a bundle on its device, with disturbances."""
+"""`stretch simulate`: simulate a bundle on its device, or a table of steps, with disturbances."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,10 +27,13 @@ DECISIONS = 12
 @verb
 def simulate(
     out: Output,
-    bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
+    bundle: Annotated[Path, typer.Argument(help="Folder of a bundle, or a .csv table of steps: name,processor,ms,needs,bytes.")],
     device: Annotated[
         str | None,
-        typer.Option(help="Device to simulate: id or path of a profile. Default: the device that the bundle was planned for."),
+        typer.Option(
+            help="Device to simulate: id or path of a profile. Default: the device that the bundle was planned for. Of a table, the device "
+            "whose links and contention count; by default none."
+        ),
     ] = None,
     alternatives: Annotated[
         list[str] | None,
@@ -89,12 +92,13 @@ def simulate(
     trace: Annotated[Path | None, typer.Option(help="Write a timeline of the first inferences for ui.perfetto.dev to this file.")] = None,
     html: Html = None,
 ) -> None:
-    """Simulate a bundle on its device, with background load, jitter, other bundles and timed requests."""
+    """Simulate a bundle on its device, or a table of steps, with background load, jitter, other bundles and timed requests."""
     from predictors.devices import load_device
+    from predictors.errors import UsageError
     from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
     from scheduler.measure.trace_files import write_perfetto
-    from scheduler.simulate.answer import Request, tracks
+    from scheduler.simulate.answer import Request, simulate_steps, tracks
     from scheduler.simulate.answer import simulate as simulate_bundle
     from scheduler.simulate.arrivals import parse_arrivals
     from scheduler.simulate.clock import PROGRESS_EVERY
@@ -102,6 +106,7 @@ def simulate(
     from scheduler.simulate.load import parse_frequencies, parse_loads
     from scheduler.simulate.prepare import ConcurrentWorkload, parse_other, parse_workload
     from scheduler.simulate.scene import Scene
+    from scheduler.simulate.steps import read_steps
     from stretch.report.html.simulation_page import simulation_page
 
     check_html(html)
@@ -115,8 +120,14 @@ def simulate(
         seed=seed,
         traced=TRACED if trace is not None else 1,
     )
-    loaded = load_bundle(bundle, check_hashes=True)
-    profile = load_device(device or loaded.manifest.device)
+    table = read_steps(bundle) if bundle.suffix == ".csv" and not bundle.is_dir() else None
+    loaded = None if table is not None else load_bundle(bundle, check_hashes=True)
+    named = device or (loaded.manifest.device if loaded is not None else None)
+    profile = None if named is None else load_device(named)
+    if loaded is None and (alternatives or beside):
+        raise UsageError(f"{bundle} is a table of steps, which runs alone", "--or and --beside are for bundles")
+    if profile is None and heat is not None:
+        raise UsageError(f"{bundle} states no power of processors, which heat comes from", "name a device with --device")
     parsed = [parse_workload(text) for text in beside or []]
     request = Request(
         arrivals=arrivals,
@@ -125,14 +136,17 @@ def simulate(
         shared=shared,
         admit=admit,
         prefer=prefer,
-        alternatives=tuple(parse_other(text, loaded) for text in alternatives or []),
-        thermal=None if heat is None else thermal_of(profile) if heat == "profile" else read_thermal(Path(heat)),
+        alternatives=tuple(parse_other(text, loaded) for text in alternatives or []) if loaded is not None else (),
+        thermal=None if heat is None else thermal_of(profile) if heat == "profile" and profile is not None else read_thermal(Path(heat)),
         workloads=tuple(
             ConcurrentWorkload(load_bundle(path, check_hashes=True), when, written, within) for path, when, written, within in parsed
         ),
     )
     with out.progress("simulating", total=inferences // PROGRESS_EVERY) as step:
-        answer, simulated = simulate_bundle(loaded, profile, scene, request, out.warnings, out.warn, step)
+        if table is not None:
+            answer, simulated = simulate_steps(table, profile, scene, request, out.warnings, out.warn, step)
+        elif loaded is not None and profile is not None:
+            answer, simulated = simulate_bundle(loaded, profile, scene, request, out.warnings, out.warn, step)
     if trace is not None:
         write_perfetto(trace, tracks(answer, simulated))
     write_html(out, html, lambda command: simulation_page(answer, simulated.latencies_ms, simulated.traces[0], command))
@@ -143,8 +157,11 @@ def _print(console: "Console", answer: "SimulateAnswer", simulated: "Simulated")
     """Print the answer and the timeline of the first inference."""
     from scheduler.runtime.trace import timeline
 
-    fitted = "fitted to measurements" if answer.calibrated else "not fitted to measurements"
-    console.print(f"{answer.model} on {answer.device}, whose profile is {fitted}; simulated, nothing was measured")
+    if not answer.bundle.is_dir():
+        console.print(f"{answer.bundle}{f' with the links of {answer.device}' if answer.device else ''}; simulated, nothing was measured")
+    else:
+        fitted = "fitted to measurements" if answer.calibrated else "not fitted to measurements"
+        console.print(f"{answer.model} on {answer.device}, whose profile is {fitted}; simulated, nothing was measured")
     console.print(_latencies(answer))
     console.print()
     for line in timeline(simulated.traces[0]):

@@ -27,7 +27,7 @@ def bundle_facts(
         planned.predicted.to_json(),
         planned.recommended,
         {
-            f"{row.design.name}.{name}": (b.ms, b.contention)
+            f"{row.design.name}.{name}": (b.ms, b.estimate.contention if len(row.branches) > 1 else 1.0)
             for row in planned.run.segments
             for name, b in zip(row.design.names, row.branches, strict=True)
         }

@@ -105,7 +105,7 @@ def _figures(
     recommendation = recommend(branched, runs, compared)
     original, same, whole = (singles.get(name) for name in ("original", "sequential_same_macs", "whole_graph"))
     lead = ahead(graphs["original"], predictor, costs.precision, (original.processor, original.precision)) if original else None
-    makespan, energy, busy = trace.makespan_ms, EnergyModel(device), _busy(manifest, estimates)
+    makespan, energy, busy = trace.makespan_ms, EnergyModel(device), _busy(manifest, trace)
     ideal = ideal_split_ms(graphs["original"], processors, predictor, costs.precision) if original else None
     return {
         "makespan_ms": makespan,
@@ -121,7 +121,7 @@ def _figures(
         "operator_split_ms": _operator_split_ms(graphs["original"], costs) if original else None,
         "ideal_split_ms": ideal,
         "ideal_fraction": ideal / makespan if ideal else None,
-        **_shares(manifest, makespan, estimates),
+        **_shares(manifest, trace, estimates),
         "comparisons": msgspec.to_builtins(recommendation.rivals),
         **msgspec.to_builtins(certainty(recommendation, branched, runs.get(names["original"]) if original else None)),
         **msgspec.to_builtins(deciding(branched, runs, compared, names["original"] if original else None)),
@@ -150,30 +150,34 @@ def _rival_name(name: str, single: Single) -> str:
 def _contention(manifest: Manifest, sub: SubgraphEntry, estimate: Estimate) -> float:
     """Slowdown of a subgraph by the concurrent branches of its segment."""
     beside = any(other.segment == sub.segment and other.name != sub.name for other in manifest.subgraphs)
-    return estimate.contended_ms / estimate.computing_ms if beside and estimate.computing_ms else 1.0
+    return estimate.contention if beside else 1.0
 
 
-def _shares(manifest: Manifest, makespan: float, estimates: Mapping[str, Estimate]) -> dict[str, float]:
+def _shares(manifest: Manifest, trace: Trace, estimates: Mapping[str, Estimate]) -> dict[str, float]:
     """Parts of the makespan: the slowest branches alone, contention, and everything else."""
     alone: dict[str, dict[str, float]] = {}
     together: dict[str, dict[str, float]] = {}
+    computing = _computing(trace)
     for sub in manifest.subgraphs:
-        ms = estimates[sub.name].computing_ms
-        for times, factor in ((alone, 1.0), (together, _contention(manifest, sub, estimates[sub.name]))):
+        for times, ms in ((alone, estimates[sub.name].computing_ms), (together, computing.get(sub.name, 0.0))):
             row = times.setdefault(sub.segment, {})
-            row[sub.processor] = row.get(sub.processor, 0.0) + ms * factor
+            row[sub.processor] = row.get(sub.processor, 0.0) + ms
     return {
-        "efficiency": sum(max(row.values()) for row in alone.values()) / makespan,
-        "communication_ms": makespan - sum(max(row.values()) for row in together.values()),
+        "efficiency": sum(max(row.values()) for row in alone.values()) / trace.makespan_ms,
+        "communication_ms": trace.makespan_ms - sum(max(row.values()) for row in together.values()),
     }
 
 
-def _busy(manifest: Manifest, estimates: Mapping[str, Estimate]) -> dict[str, float]:
+def _computing(trace: Trace) -> dict[str, float]:
+    """How long each subgraph computes beside the others, ms."""
+    return {span.name: span.ms for span in trace.spans if span.kind == "subgraph"}
+
+
+def _busy(manifest: Manifest, trace: Trace) -> dict[str, float]:
     """Computing time of each processor, ms."""
     busy: dict[str, float] = {}
     for sub in manifest.subgraphs:
-        ms = estimates[sub.name].computing_ms * _contention(manifest, sub, estimates[sub.name])
-        busy[sub.processor] = busy.get(sub.processor, 0.0) + ms
+        busy[sub.processor] = busy.get(sub.processor, 0.0) + _computing(trace).get(sub.name, 0.0)
     return busy
 
 
@@ -194,11 +198,11 @@ def _run(manifest: Manifest, device: DeviceProfile, trace: Trace, estimates: Map
             moving[name] = moving.get(name, 0.0) + span.ms
     segments: dict[str, list[Branch]] = {}
     numbers: dict[str, int] = {}
-    waits = _waits(manifest, trace)
+    waits, computing = _waits(manifest, trace), _computing(trace)
     for sub in manifest.subgraphs:
         estimate = estimates[sub.name]
         links = {_far(manifest, sub): moving[sub.name]} if sub.name in moving else {}
-        slowed = (_contention(manifest, sub, estimate) - 1) * estimate.computing_ms
+        slowed = max(0.0, computing.get(sub.name, 0.0) - estimate.computing_ms)
         row = segments.setdefault(sub.segment, [])
         numbers[sub.name] = len(row)
         row.append(Branch.of(estimate, device, links, slowed))

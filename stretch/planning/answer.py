@@ -113,7 +113,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     probability_faster: dict[str, float]  # That the branched run is faster than each control, and than ``all`` of them.
     told: list[str]  # Controls that are told and not recommended: beside an exact design those that would have to be trained.
     measure_next: str | None  # The number of the profile that decides most; None if nothing is uncertain.
-    links: tuple[LinkFigure, ...]  # The design with links of half, the stated and twice the time.
+    links: tuple[LinkFigure, ...]  # The design at the lower ends of the links' intervals, as stated, and at the upper ends.
     changes: tuple[Change, ...]  # The design, and what would be recommended, with other numbers that hang together at half and at twice.
     #: How many times as fast all processors but the best single one would have to be for the same branches to take no longer than that one
     #: alone; None if they do already, or never would.

@@ -23,8 +23,10 @@ from stretch.planning.cost.compare import (
     NO_CLEAR_WINNER,
     Branch,
     Certainty,
+    LinkFigure,
     PredictedRun,
     Recommendation,
+    at_links,
     certainty,
     recommend,
     single_run,
@@ -175,6 +177,10 @@ class PlanResult:
     def deciding(self) -> Deciding:
         """What the recommendation hangs on."""
         return deciding(self._run, self._controls, self.recommendation.told, f"single:{self.best_single.processor}")
+
+    def at_links(self, factor: float) -> LinkFigure:
+        """The design and the best single processor if every transfer took so many times what is stated."""
+        return at_links(self._run, self._controls[f"single:{self.best_single.processor}"], lambda _: factor)
 
     @cached_property
     def objective(self) -> ObjectiveAnswer:

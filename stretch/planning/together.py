@@ -80,8 +80,9 @@ def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> N
     into = sum(alone.transfer(costs.host, single.processor, prod(op.shape)) for op in graph.inputs)
     out = single.ms - estimate.computing_ms - into
     steps = _Steps()
-    contention = estimate.contended_ms / estimate.computing_ms if estimate.computing_ms else 1.0
-    written = steps.add("all", "all", family, ("x",), (("in", into), ("subgraph", estimate.computing_ms), ("out", out)), contention)
+    written = steps.add(
+        "all", "all", family, ("x",), (("in", into), ("subgraph", estimate.computing_ms), ("out", out)), estimate.contention
+    )
     return steps.network(name, (written,), costs)
 
 
@@ -106,9 +107,9 @@ def _segment(steps: _Steps, name: str, row: SegmentTime, arriving: tuple[str, ..
 
 def _contention(row: SegmentTime, branch: BranchTime) -> float:
     """Contention factor of a subgraph; the time of a branch contains contention already."""
-    if len({each.scale.processor for each in row.branches}) > 1 or not branch.estimate.computing_ms:
+    if len({each.scale.processor for each in row.branches}) > 1:
         return 1.0
-    return branch.estimate.contended_ms / branch.estimate.computing_ms
+    return branch.estimate.contention
 
 
 def _place(processor: str, costs: Costs) -> Placement:

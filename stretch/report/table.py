@@ -265,7 +265,7 @@ def _energy(predicted: Predicted) -> str:
 
 
 def _links(predicted: Predicted) -> str:
-    """The design where transfers take half and twice of what the profile says."""
+    """The design at the ends of what the profile says that transfers may take."""
     rows = [row for row in predicted.links if row.factor != 1]
     return ", ".join(
         f"{row.makespan_ms:.2f} ms" + (f" ({row.speedup:.2f}×)" if row.speedup else "") + f" at {row.factor:g} times their time"

@@ -5,10 +5,11 @@ whether the intervals of their times overlap, but in how many draws of those num
 (`stretch.planning.cost.uncertain`) the one is faster than the other.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from itertools import combinations
+from math import log
 from typing import Any
 
 import msgspec
@@ -29,9 +30,6 @@ LEAST_GAIN = 1.03
 
 #: How likely branches must fall short of that for a control to be recommended.
 SURE = 0.7
-
-#: Factors on the time of every transfer that a prediction is stated for.
-LINK_FACTORS = (0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Branch:
             links: Transfers, ms by processor at the far end.
             contention_ms: What it takes longer beside other branches.
         """
-        moving = {uncertain.link(processor): ms for processor, ms in links.items()}
+        moving = {uncertain.link(processor, device): ms for processor, ms in links.items()}
         slowed = {uncertain.contention(kind_of(estimate.processor)): contention_ms} if contention_ms else {}
         return cls(added(uncertain.kernels(estimate, device), moving, slowed), waits)
 
@@ -102,9 +100,9 @@ class PredictedRun:
 
 
 class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """A design if every link of the device took another time than stated."""
+    """A design if every link of the device took another time than stated: at the lower ends of all, as stated, or at the upper ends."""
 
-    factor: float  # On the time of every transfer.
+    factor: float  # On the time of a transfer; of several links the one that is furthest from 1.
     makespan_ms: float  # Of the branched run.
     speedup: float | None  # Over the best single processor, whose transfers change alike; None if that was not compared.
 
@@ -119,7 +117,7 @@ class Certainty(msgspec.Struct, frozen=True, kw_only=True):
     probability_faster: dict[str, float]
     #: The number of the profile that decides most between the run and its nearest rival; None if nothing is uncertain.
     measure_next: str | None
-    links: tuple[LinkFigure, ...]  # The design with links of half, the stated and twice the time.
+    links: tuple[LinkFigure, ...]  # The design at the lower ends of the links' intervals, as stated, and at the upper ends.
 
 
 class Rival(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,11 +200,8 @@ def certainty(found: Recommendation, branched: PredictedRun, single: PredictedRu
     Args:
         single: The best single processor, if it was compared.
     """
-    figures = []
-    for factor in LINK_FACTORS:
-        factors = {key: factor for run in (branched, single) if run for key in run.unknowns if key.what.startswith(uncertain.LINK)}
-        ms = branched.ms(factors)
-        figures.append(LinkFigure(factor=factor, makespan_ms=ms, speedup=single.ms(factors) / ms if single else None))
+    ends = (lambda key: key.low), (lambda key: 1.0), (lambda key: key.high)
+    figures = [at_links(branched, single, end) for end in ends]
     faster = {rival.name.partition(":")[0]: rival.probability for rival in found.rivals}
     return Certainty(
         expected_ms=found.expected_ms,
@@ -216,6 +211,20 @@ def certainty(found: Recommendation, branched: PredictedRun, single: PredictedRu
         measure_next=found.measure,
         links=tuple(figures),
     )
+
+
+def at_links(branched: PredictedRun, single: PredictedRun | None, factor_of: Callable[[Unknown], float]) -> LinkFigure:
+    """The two runs if transfers took other times than stated.
+
+    Args:
+        single: The best single processor, if it was compared.
+        factor_of: Factor on the time of each link.
+    """
+    links = {key for run in (branched, single) if run for key in run.unknowns if key.what.startswith(uncertain.LINK)}
+    factors = {key: factor_of(key) for key in links or {Unknown(uncertain.LINK, *uncertain.LINK_SPREAD)}}
+    ms = branched.ms(factors)
+    furthest = max(factors.values(), key=lambda factor: abs(log(factor)))
+    return LinkFigure(factor=furthest, makespan_ms=ms, speedup=single.ms(factors) / ms if single else None)
 
 
 def single_run(graph: OpGraph, processor: str, precision: str, ms: float, predictor: LatencyPredictor) -> PredictedRun:

@@ -23,7 +23,7 @@ def uncertain_run(segments: Sequence[SegmentTime], device: DeviceProfile, output
         [Branch.of(branch.estimate, device, branch.links, branch.contention_ms, branch.waits) for branch in row.branches]
         for row in segments
     ]
-    return PredictedRun(branches, sum(row.join_ms for row in segments), {link(far): ms for far, ms in (output or {}).items()})
+    return PredictedRun(branches, sum(row.join_ms for row in segments), {link(far, device): ms for far, ms in (output or {}).items()})
 
 
 def kept_ms(draws: Floats) -> float:

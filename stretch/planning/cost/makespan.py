@@ -2,9 +2,9 @@
 
 Algorithm 1 of paper 003 as arithmetic. A segment takes
 
-    max over branches (transfer in + computation × contention + transfer to the host) + join,
+    max over branches (transfer in + computation + contention + transfer to the host) + join,
 
-a whole segment its transfer in and its computation; the model's input and
+where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its computation; the model's input and
 output are in the host's memory. Of what arrives and leaves, a band of rows moves
 the rows that it reads and writes; a branch of channels reads all that arrives.
 Portions of a segment run as
@@ -18,10 +18,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
+from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.joins import join_of
 from predictors.predictor import Estimate, LatencyPredictor
 from predictors.rows import height
+from predictors.side_by_side import Work, ends
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.handover import cuts_itself, handed
 from stretch.planning.cost.schedule import Job, Schedule, schedule
@@ -220,6 +222,7 @@ def segment_time(
         times = portion_times(part.branches, graphs, {part.start: holder}, costs)
     else:
         times = tuple(_branch(scale, graph, holder, elements, joined, costs) for scale, graph in zip(part.branches, graphs, strict=True))
+        times = side_by_side(times, costs.predictor.device) if joined else times
     repeated, params, twice_ms = 0, None, 0.0
     if join_of(part.join).shares:
         once = _undivided(segment, part, channels)
@@ -248,11 +251,21 @@ def _branch(scale: BranchScale, graph: OpGraph, holder: str, elements: int, join
         elements = prod(graph.input.shape)
     estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
     leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
-    slowed = estimate.contended_ms - estimate.computing_ms if joined else 0.0
     entering = costs.moves(holder, scale.processor, elements)
     links = {far: entering.get(far, 0.0) + leaving.get(far, 0.0) for far in (*entering, *leaving)}
     into, out, alone = sum(entering.values()), sum(leaving.values()), estimate.computing_ms
-    return BranchTime(scale, graph.macs, graph.params, into, links, alone, slowed, out, estimate)
+    return BranchTime(scale, graph.macs, graph.params, into, links, alone, 0.0, out, estimate)
+
+
+def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple[BranchTime, ...]:
+    """Branches that begin together, each slower while another one computes."""
+    works = []
+    for branch in branches:
+        processor, estimate = branch.scale.processor, branch.estimate
+        works.append(Work(processor, branch.in_ms, branch.ms, estimate.contention, device.feeder(processor)))
+    return tuple(
+        replace(branch, contention_ms=max(0.0, end - branch.in_ms - branch.ms)) for branch, end in zip(branches, ends(works), strict=True)
+    )
 
 
 def portion_times(

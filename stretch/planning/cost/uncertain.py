@@ -32,8 +32,8 @@ LINK = "the link to"
 #: Numbers that hang together: what they are called.
 LINKS, CONTENTION = "all links", "contention"
 
-#: A link is this many times faster or slower than stated: public runs of one chip with several runtimes differ so.
-LINK_SPREAD = 2.0
+#: A link takes these times of what is stated where its profile says no other: public runs of one chip with several runtimes differ so.
+LINK_SPREAD = (0.5, 2.0)
 
 #: What others take away lies between half and twice of what is stated, as public runs of six phones spread.
 CONTENTION_SPREAD = 2.0
@@ -54,9 +54,10 @@ class Unknown(NamedTuple):
 Factors = Mapping[Unknown, Any]
 
 
-def link(processor: str) -> Unknown:
-    """The link between the host and a processor."""
-    return Unknown(f"{LINK} {processor}", 1 / LINK_SPREAD, LINK_SPREAD, LINKS)
+def link(processor: str, device: DeviceProfile) -> Unknown:
+    """The link between the host and a processor, with the interval that its profile states."""
+    stated = device.links[processor].spread
+    return Unknown(f"{LINK} {processor}", *(stated.value if stated else LINK_SPREAD), LINKS)
 
 
 def contention(processor: str) -> Unknown:

@@ -15,7 +15,7 @@ _POINTS = 2000
 def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first: Trace, command: str = "") -> Page:
     """The page of a simulation."""
     return Page(
-        title=f"{answer.model} on {answer.device}, simulated",
+        title=f"{answer.model}{f' on {answer.device}' if answer.device else ''}, simulated",
         lead=_lead(answer),
         facts=_facts(answer),
         sections=[
@@ -30,19 +30,26 @@ def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first
         source=answer.source,
         made_from=[
             *([("command", command)] if command else []),
-            ("bundle", str(answer.bundle)),
-            ("planned for", answer.planned_for),
+            ("bundle" if answer.bundle.is_dir() else "table of steps", str(answer.bundle)),
+            ("planned for", answer.planned_for or "no device"),
             ("seed", str(answer.seed)),
         ],
     )
 
 
+def times_of(answer: SimulateAnswer) -> str:
+    """Where the times are from, as the end of a sentence."""
+    if not answer.bundle.is_dir():
+        return f"times are the table's, links and contention those of {answer.device}" if answer.device else "times are the table's"
+    return f"the profile of {answer.device} is {'fitted' if answer.calibrated else 'not fitted'} to measurements"
+
+
 def _lead(answer: SimulateAnswer) -> list[str]:
-    fitted = "fitted to measurements" if answer.calibrated else "not fitted to measurements"
+    whose = times_of(answer)
     loads = [f"{load.share:.0%} of {load.processor} taken by others" for load in answer.busy_with_others]
     disturbed = f", with {', '.join(loads)}" if loads else ""
     return [
-        f"{answer.runs} inferences{disturbed}: median {answer.p50_ms:.2f} ms, {answer.makespan_ms:.2f} ms where nothing disturbs. Nothing was measured; the profile of {answer.device} is {fitted}."
+        f"{answer.runs} inferences{disturbed}: median {answer.p50_ms:.2f} ms, {answer.makespan_ms:.2f} ms where nothing disturbs. Nothing was measured; {whose}."
     ]
 
 
@@ -77,7 +84,7 @@ def _first(answer: SimulateAnswer, first: Trace) -> object:
     bars = [bar for bar in trace_bars(first) if bar.start_ms < (end - first.start_ns) / 1e6]
     return timeline(
         "first",
-        f"The first inference on {answer.device}, simulated",
+        f"The first inference on {answer.device}, simulated" if answer.device else "The first inference, simulated",
         f"{busy} of {first.makespan_ms:.2f} ms.",
         {"simulated": bars},
         (end - first.start_ns) / 1e6,

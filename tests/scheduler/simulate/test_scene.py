@@ -153,9 +153,11 @@ def test_subgraph_takes_its_planned_time_and_contention_between_its_exchanges(bu
     links = LatencyPredictor(PIXEL6).links
     # a segment of one branch has no company
     assert times["stem"].parts == (("subgraph", 2.0),)
-    assert times["s1.cpu"].parts == (("subgraph", 3.0),)
     into, out = links.ms("cpu", "gpu", 6 * 64, "fp32"), links.ms("gpu", "cpu", 6 * 64, "fp32")
-    assert times["s1.gpu"].parts == (("in", into), ("subgraph", 3.0), ("out", out))
+    # the CPU has no company before the GPU computes, and the GPU none once the CPU is done
+    together = (2.0 - into) * 1.5
+    assert times["s1.cpu"].parts == (("subgraph", pytest.approx(into + together, rel=1e-12)),)
+    assert times["s1.gpu"].parts == (("in", into), ("subgraph", pytest.approx(together + 2.0 - together / 1.5, rel=1e-12)), ("out", out))
     ((doing, ms),) = times["s1.join"].parts
     assert (doing, times["s1.join"].processor) == ("join", "cpu")
     assert ms == LatencyPredictor(PIXEL6).join_ms("concat", (1, 10, 8, 8), 2, "cpu", "fp32")

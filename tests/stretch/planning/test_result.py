@@ -1,11 +1,13 @@
 """What a result says of a plan, as an answer, as JSON and beside others."""
 
 import json
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 
+from predictors.specifications import Spread
 from stretch.planning.answer import plain
 from stretch.planning.config import PlanConfig
 from stretch.planning.front_answer import front_answer
@@ -29,6 +31,18 @@ def test_slower_links_make_the_branched_run_slower(result):
     times = [row.makespan_ms for row in result.predicted.links]
     assert times == sorted(times)
     assert times[1] == pytest.approx(result.run.makespan_ms)
+
+
+def test_a_plan_states_its_answer_at_the_ends_of_its_own_links():
+    wide = msgspec.structs.replace(MI9.links["gpu"], spread=Spread((0.5, 4.0), "link_gpu"))
+    devices = MI9, replace(MI9, links=MI9.links | {"gpu": wide})
+    usual, result = (plan(resnet50(), device, PlanConfig(processors=("cpu", "gpu"))) for device in devices)
+    assert [row.factor for row in usual.predicted.links] == [0.5, 1.0, 2.0]
+    assert [row.factor for row in result.predicted.links] == [0.5, 1.0, 4.0]
+    slow = result.predicted.links[2].makespan_ms
+    moved = sum(sum(branch.links.values()) for row in result.run.segments for branch in row.branches) + result.run.output_ms
+    assert usual.predicted.links[2].makespan_ms < slow == result.at_links(4.0).makespan_ms <= result.run.makespan_ms + 3 * moved
+    assert result.recommendation.high_ms > usual.recommendation.high_ms
 
 
 @pytest.fixture(scope="module")

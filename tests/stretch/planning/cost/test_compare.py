@@ -95,7 +95,7 @@ def test_number_to_measure_next_is_the_one_that_moves_the_ratio_most():
 
 
 WHOLE_CPU, WHOLE_GPU = (Unknown(f"all on {name}", 1 / 1.2, 1.2, computing(name)) for name in ("cpu", "gpu"))
-LINK = link("gpu")
+LINK = link("gpu", specified("mi9"))
 
 
 def test_each_group_of_numbers_is_changed_in_all_runs_alike():
@@ -160,7 +160,7 @@ def test_kinds_of_kernels_without_a_fit_err_each_for_itself():
 
 
 def test_nine_in_ten_draws_lie_in_the_interval_of_a_number():
-    for key, factors in drawn([Unknown("a", 0.7, 1.4), Unknown("skewed", 0.9, 2.0), link("gpu")]).items():
+    for key, factors in drawn([Unknown("a", 0.7, 1.4), Unknown("skewed", 0.9, 2.0), LINK]).items():
         inside = (key.low <= factors) & (factors <= key.high)
         assert inside.mean() == pytest.approx(0.9, abs=0.03)
         assert interval(factors) == pytest.approx((key.low, key.high), rel=0.1)

@@ -86,10 +86,11 @@ def test_contention_counts_against_efficiency():
     branches = tuple(BranchScale(p, 3, 64, partition=64, align=16) for p in ("cpu", "gpu"))
     part = SegmentDesign("s1", s1.start, s1.end, branches, "project")
     run = timeline(GRAPH, design(whole(stem, "cpu"), part, whole(s2, "cpu"), whole(head, "cpu")), host)
-    branch = run.segments[1].branches[0]
-    # starting kernels takes no longer
+    branch, other = run.segments[1].branches
+    # starting kernels takes no longer, and nothing does before the other branch has what it reads
     launching = sum(kernel.time.launch_ms for kernel in branch.estimate.kernels)
-    assert branch.contention_ms == pytest.approx((branch.ms - launching) * 0.15)
+    assert 0 < other.in_ms < branch.ms
+    assert branch.contention_ms == pytest.approx((branch.ms - other.in_ms) * (1 - launching / branch.ms) * 0.15)
     assert run.efficiency < 1 - 0.99 * branch.contention_ms / run.makespan_ms
 
 
