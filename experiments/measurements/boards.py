@@ -17,6 +17,9 @@ from predictors.measurements.tables import Latency
 
 RUNTIME = "ncnn"
 
+#: The second has every board of the source, without one network in int8 that the first has.
+TABLES = ("ncnn_boards.csv", "ncnn_all_boards.csv")
+
 #: Sizes that ncnn's `benchncnn.cpp` gives to networks whose file states none.
 INPUTS = {"FastestDet": (1, 3, 352, 352), "vision_transformer": (1, 3, 384, 384)}
 
@@ -45,16 +48,18 @@ class Run(NamedTuple):
     device: str  # Our name of the board.
     core_set: str  # Our name of the cores; numbers of threads and kinds of cores.
     precision: str  # In which networks that are not int8 were computed.
+    processor: str = "cpu"  # On a GPU, ncnn computes int8 networks on the CPU: those rows are left out.
 
 
 #: By the beginning of the board's name, threads, `powersave` and `gpu_device`. ncnn computes in fp16 where cores can, unless
 #: its build or version does not: what runs MobileNet, which Winograd does not speed up, beyond the cores' fp32 peak is fp16.
-#: Other tables of the source are left out: it does not tell which cores their threads had.
+#: Eight threads on the Snapdragon 888 had the four large cores (`powersave` 2). Other tables of the source are left out: it does not
+#: tell which cores their threads had, or no profile needs them, or they are broken (a GPU of the Station-M3 that takes 0.5 ms for VGG-16).
 RUNS = {
     ("Raspberry Pi 4", 1, 0, -1): Run("raspberrypi4", "1large", "fp32"),
     ("Raspberry Pi 4", 4, 0, -1): Run("raspberrypi4", "4large", "fp32"),
-    ("Raspberry Pi 5", 1, 0, -1): Run("raspberrypi5", "1large", "fp16"),
-    ("Raspberry Pi 5", 4, 0, -1): Run("raspberrypi5", "4large", "fp16"),
+    ("Raspberry Pi 5 Broadcom BCM2712, Cortex", 1, 0, -1): Run("raspberrypi5", "1large", "fp16"),
+    ("Raspberry Pi 5 Broadcom BCM2712, Cortex", 4, 0, -1): Run("raspberrypi5", "4large", "fp16"),
     ("Rockchip RK3399", 1, 2, -1): Run("rk3399", "1large", "fp32"),
     ("Rockchip RK3399", 2, 2, -1): Run("rk3399", "2large", "fp32"),
     ("Rockchip RK3399", 1, 1, -1): Run("rk3399", "1small", "fp32"),
@@ -73,7 +78,28 @@ RUNS = {
     ("Qualcomm SM8150-AC", 1, 2, -1): Run("sd855plus", "1large", "fp16"),
     ("Qualcomm SM8150-AC", 4, 2, -1): Run("sd855plus", "1large3med", "fp16"),
     ("Radxa Orion O6", 1, 2, -1): Run("orion-o6", "1large", "fp16"),
+    ("Khadas VIM3", 1, 2, -1): Run("a311d", "1large", "fp32"),
+    ("Khadas VIM3", 4, 2, -1): Run("a311d", "4large", "fp32"),
+    ("Intel Celeron N5105", 1, 0, -1): Run("n5105", "1large", "fp32"),
+    ("Intel Celeron N5105", 4, 0, -1): Run("n5105", "4large", "fp32"),
+    ("Qualcomm Snapdragon 888", 8, 2, -1): Run("sd888", "1large3med", "fp16"),
+    ("Qualcomm Snapdragon X Elite", 12, 0, -1): Run("x-elite", "12large", "fp16"),
+    ("MediaTek Dimensity 9300", 1, 2, -1): Run("d9300", "1large", "fp16"),
+    ("MediaTek Dimensity 9300", 4, 2, -1): Run("d9300", "1large3med", "fp16"),
+    ("MediaTek Dimensity 9300", 4, 1, -1): Run("d9300", "4small", "fp16"),
+    ("MediaTek Dimensity 9300", 8, 0, -1): Run("d9300", "1large3med4small", "fp16"),
+    ("Rockchip RK3399", 1, 2, 0): Run("rk3399", "all", "fp16", "gpu"),
+    ("Rockchip RK3588 (Cortex", 1, 2, 0): Run("rk3588", "all", "fp16", "gpu"),
+    ("Khadas VIM3", 6, 2, 0): Run("a311d", "all", "fp16", "gpu"),
+    ("Intel Celeron N5105", 1, 0, 0): Run("n5105", "all", "fp16", "gpu"),
+    ("Qualcomm Snapdragon 888", 8, 2, 0): Run("sd888", "all", "fp16", "gpu"),
+    ("Qualcomm Snapdragon X Elite", 1, 0, 0): Run("x-elite", "all", "fp16", "gpu"),
+    ("MediaTek Dimensity 9300", 1, 2, 0): Run("d9300", "all", "fp16", "gpu"),
 }
+
+#: Networks whose times on GPUs are not those of a GPU: 16 layers `Reduction` of the one and attention of the other lacked Vulkan
+#: versions when tables were made, so that tensors went to the CPU and back.
+NOT_ON_GPUS = ("efficientnetv2_b0", "vision_transformer")
 
 
 def run_of(row: dict[str, str]) -> Run | None:
@@ -91,9 +117,10 @@ def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
     """Times of networks: the least of the runs, since the mean of some has an outlier of ten times that."""
     for row in rows:
         run = run_of(row)
-        if run is not None:
-            precision = "int8" if row["model"].endswith("_int8") else run.precision
-            yield Latency(run.device, row["model"], "cpu", run.core_set, precision, RUNTIME, float(row["min_ms"]))
+        if run is None or (run.processor == "gpu" and (row["model"].endswith("_int8") or row["model"] in NOT_ON_GPUS)):
+            continue
+        precision = "int8" if row["model"].endswith("_int8") else run.precision
+        yield Latency(run.device, row["model"], run.processor, run.core_set, precision, RUNTIME, float(row["min_ms"]))
 
 
 def read_network(path: Path) -> OpGraph:
@@ -104,11 +131,12 @@ def read_network(path: Path) -> OpGraph:
 def main() -> None:
     """Write the folder of measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", type=Path, help="folder with ncnn_boards.csv, LICENSE and models/*.param")
+    parser.add_argument("tables", type=Path, help="folder with TABLES, LICENSE and models/*.param")
     folder: Path = parser.parse_args().tables
     networks = [(path.stem, family(path.stem), read_network(path)) for path in sorted((folder / "models").glob("*.param"))]
-    with (folder / "ncnn_boards.csv").open() as stream:
-        write_measurements("boards", networks, list(latencies(csv.DictReader(stream))), folder / "LICENSE")
+    rows = [row for name in TABLES for row in csv.DictReader((folder / name).read_text().splitlines())]
+    # The tables share most rows, to the digit.
+    write_measurements("boards", networks, list(dict.fromkeys(latencies(rows))), folder / "LICENSE")
 
 
 if __name__ == "__main__":

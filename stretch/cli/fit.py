@@ -50,7 +50,7 @@ def fit(
     measurements: Annotated[
         str,
         typer.Argument(
-            help="NETWORKS.csv with times of a few whole networks, name of measurements that ship with nn-stretch, a folder, or `relatives` for processors without measurements."
+            help="NETWORKS.csv with times of a few whole networks, names of measurements that ship with nn-stretch (several with commas), a folder, or `relatives` for processors without measurements."
         ),
     ],
     device: Annotated[str, typer.Option("--device", "-d", help="Profile id (see `stretch devices`) or TOML file that the fits are for.")],
@@ -107,10 +107,11 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
     from predictors.fitting.fit import fit_device
     from predictors.measurements.networks import load_measurements
 
+    names = [measurements] if Path(measurements).is_dir() else measurements.split(",")
     with out.progress("reading"):
-        table = load_measurements(measurements)
+        tables = [load_measurements(name) for name in names]
     with out.progress("fitting") as step:
-        fits = [fit.fit for fit in fit_device(table, profile, measured_on, step, out.warn)]
+        fits = [fit.fit for table in tables for fit in fit_device(table, profile, measured_on, step, out.warn)]
     command = ["stretch", "fit", measurements, "--device", profile.id, *(["--measured-on", measured_on] if measured_on else [])]
     write_fits(target, profile.id, shlex.join(command), fits)
     return {
