@@ -74,6 +74,12 @@ class Wholes:
         self._built: dict[tuple[object, ...], Built] = {}
         self._pieces: dict[tuple[int, str, tuple[str, ...]], tuple[Segment, list[_Piece]]] = {}
 
+    def on(self, predictor: LatencyPredictor) -> "Wholes":
+        """The same on another device; what was built stays known, by backend."""
+        other = Wholes(predictor)
+        other._built, other._pieces = self._built, self._pieces
+        return other
+
     def of(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> Whole:
         """A branch at full depth."""
         profile = self._predictor.device.processor(scale.processor).profile

@@ -104,7 +104,7 @@ def test_links_are_stated_at_half_and_twice_their_time():
 @pytest.mark.slow
 def test_runs_of_a_plan_take_what_the_plan_says():
     result = plan(resnet50(), MI9)
-    assert result._run.ms() == pytest.approx(result.run.makespan_ms)
+    assert result.predicted_run.ms() == pytest.approx(result.run.makespan_ms)
     expected = {
         f"single:{result.best_single.processor}": result.best_single.ms,
         f"whole_graph:{result.whole_graph.processor}": result.whole_graph.ms,

@@ -86,7 +86,7 @@ def test_modules_whose_tensors_skip_over_their_ends_are_placed():
     assert result.run.makespan_ms < result.best_single.ms
     # draws of the uncertain numbers leave the prediction as it is where nothing is off
     assert result.recommendation.rivals[0].ms == pytest.approx(result.best_single.ms)
-    assert result._run.ms() == pytest.approx(result.run.makespan_ms)
+    assert result.predicted_run.ms() == pytest.approx(result.run.makespan_ms)
 
 
 def test_chain_is_not_placed():
