@@ -67,7 +67,9 @@ def designed(asked: "Asked", choice: Choice, *, trained: bool = True) -> PlanRes
     parts = without_seams(asked.trunk, asked.stages, found.segments(asked.costs))
     design = place_sides(asked.graph, BranchDesign(asked.graph.name, asked.device.id, parts), asked.costs, asked.config.processors)
     tried = asked.config.tries
-    search = _Search(found.optimal and not tried, None if tried or isnan(found.gap) else found.gap, found.evaluated, choice.space.size_log10)
+    search = _Search(
+        found.optimal and not tried, None if tried or isnan(found.gap) else found.gap, found.evaluated, choice.space.size_log10
+    )
     return _compare(asked, design, search, trained=trained)
 
 

@@ -105,8 +105,9 @@ def advise(
         progress: Called after each device.
 
     Raises:
-        UsageError: If no device has a processor for that precision.
+        UsageError: As `check_precision`.
     """
+    check_precision(devices, precision)
     answers: list[DeviceAdvice] = []
     asked: Asked | None = None
     for device in devices:
@@ -114,8 +115,6 @@ def advise(
             answer, asked = _on_device(model, graph, device, planned, asked)
             answers.append(answer)
         progress(device.id)
-    if not answers:
-        raise UsageError(f"no processor of {', '.join(device.id for device in devices)} runs `{precision}` or a wider precision")
     return Advice(
         model=graph.name,
         input=graph.inputs[0].shape,
@@ -126,6 +125,17 @@ def advise(
         answers=sorted(answers, key=lambda answer: (_ms(answer), answer.device)),
         warnings=warnings,
     )
+
+
+def check_precision(devices: Sequence[DeviceProfile], precision: str | None) -> None:
+    """Refuse a precision that there is not, or that no device can run.
+
+    Raises:
+        UsageError: If so.
+    """
+    if not any(precisions_at(device, precision) for device in devices):
+        names = ", ".join(device.id for device in devices)
+        raise UsageError(f"no processor of {names} runs in `{precision}` or a wider precision", f"choose {', '.join(PRECISIONS)}")
 
 
 def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, str]:
@@ -199,7 +209,11 @@ def _on_device(
         costs = asked.costs
         single = ranked_singles(graph, costs, names)[0]
         at_most = single.ms / least_divided_ms(graph, costs)
-        exact = _planned(asked, trained=False) if at_most >= LEAST_GAIN else _Planned(None, f"no exact ones are more than {at_most:.2f} times as fast")
+        exact = (
+            _planned(asked, trained=False)
+            if at_most >= LEAST_GAIN
+            else _Planned(None, f"no exact ones are more than {at_most:.2f} times as fast")
+        )
         # the same costs, so that what both kinds have in common is timed once
         stretched = _planned(replace(asked, config=msgspec.structs.replace(request, kinds=("stretch",)).checked(device)))
         recommended, reason = _recommended(exact, stretched, single)
@@ -268,7 +282,11 @@ def _without_branches(exact: _Planned, stretched: _Planned, single: Single) -> t
             parts.append(each.why)
             continue
         same = next((rival for rival in each.result.recommendation.rivals if rival.name == each.result.recommended), each.single)
-        plain = f", and a plain sequential network of the same cost {same.ratio:.2f} times as fast as they are" if same.name == PLAIN else ""
+        plain = (
+            f", and a plain sequential network of the same cost {1 / same.ratio:.2f} times as fast as they are"
+            if same.name == PLAIN
+            else ""
+        )
         parts.append(f"{kind} branches are predicted to be {each.single.ratio:.2f} times as fast as {single.processor} alone{plain}")
     return f"single:{single.processor}", "; ".join(parts)
 
