@@ -81,9 +81,8 @@ def _low(row: Row) -> float:
 
 def _cells(device: str, by_network: dict[str, list[DeviceAdvice]]) -> Row:
     """One device: what is advised for each network."""
-    return {"device": device} | {
-        name: _cell(next(answer for answer in found if answer.device == device)) for name, found in by_network.items()
-    }
+    cells = {name: _cell(next(answer for answer in found if answer.device == device)) for name, found in by_network.items()}
+    return {"device": device, **cells}
 
 
 def _cell(answer: DeviceAdvice) -> str:
@@ -98,9 +97,8 @@ def _cell(answer: DeviceAdvice) -> str:
 def _counts(name: str, found: list[DeviceAdvice]) -> Row:
     kinds = [answer.recommended.partition(":")[0] for answer in found]
     several = sum(answer.exact_at_most is not None for answer in found)
-    return {"network": name, "devices": len(found), "with several processors": several} | {
-        kind: kinds.count(kind) for kind in ("exact", "stretched", NO_CLEAR_WINNER, "single")
-    }
+    counted = {kind: kinds.count(kind) for kind in ("exact", "stretched", NO_CLEAR_WINNER, "single")}
+    return {"network": name, "devices": len(found), "with several processors": several, **counted}
 
 
 def time_it(runs: int) -> None:
