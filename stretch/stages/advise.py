@@ -209,13 +209,11 @@ def _on_device(
         costs = asked.costs
         single = ranked_singles(graph, costs, names)[0]
         at_most = single.ms / least_divided_ms(graph, costs)
-        exact = (
-            _planned(asked, trained=False)
-            if at_most >= LEAST_GAIN
-            else _Planned(None, f"no exact ones are more than {at_most:.2f} times as fast")
-        )
+        exact = _Planned(None, f"no exact branches are more than {at_most:.2f} times as fast as {single.processor} alone")
+        if at_most >= LEAST_GAIN:
+            exact = _planned(asked, trained=False)
         # the same costs, so that what both kinds have in common is timed once
-        stretched = _planned(replace(asked, config=msgspec.structs.replace(request, kinds=("stretch",)).checked(device)))
+        stretched = _planned(replace(asked, config=msgspec.structs.replace(request, kinds=("stretch",)).checked(device)), trained=True)
         recommended, reason = _recommended(exact, stretched, single)
     else:
         costs = Costs(LatencyPredictor(device), precision)
@@ -235,17 +233,17 @@ def _on_device(
         exact=exact.advice,
         stretched=stretched.advice,
         exact_at_most=at_most,
-        command=_command(model, device, recommended, request),
+        command=_command(model, device, _open(exact, stretched) if recommended == NO_CLEAR_WINNER else recommended, request),
     )
     return answer, like
 
 
-def _planned(asked: Asked, *, trained: bool = True) -> _Planned:
-    """The best branches of a request, or why there are none."""
+def _planned(asked: Asked, *, trained: bool) -> _Planned:
+    """The best branches of a request, or why there are none; `trained` says whether they are to be trained."""
     try:
         choice = choose(asked.trunk, asked.config, asked.costs, asked.stages, explain=False)
     except InfeasibleError as error:
-        return _Planned(None, error.message)
+        return _Planned(None, "no stretched branches meet the constraints" if trained else error.message)
     return _Planned(designed(asked, choice, trained=trained))
 
 
@@ -262,33 +260,36 @@ def _recommended(exact: _Planned, stretched: _Planned, single: Single) -> tuple[
         return _without_branches(exact, stretched, single)
     if kind == EXACT:
         return EXACT, f"{_gain(EXACT, exact)}, and they compute what the original computes{_rounding(exact)}"
-    beside = f"; exact ones {exact.single.ratio:.2f} times" if exact.result else f"; {exact.why}" if exact.why else ""
-    trained = "and faster than a plain sequential network of the same cost, which is to be trained as they are"
-    return STRETCHED, f"{_gain(STRETCHED, stretched)}, {trained}{beside}"
+    beside = f"exact ones {exact.single.ratio:.2f} times" if exact.result else exact.why
+    trained = "and faster than every control, but have to be trained"
+    return STRETCHED, f"{_gain(STRETCHED, stretched)}, {trained}; {beside}"
 
 
 def _without_branches(exact: _Planned, stretched: _Planned, single: Single) -> tuple[str, str]:
     """What to run where no branches are recommended, and why in a sentence."""
     kinds = {EXACT: exact, STRETCHED: stretched}
-    open_kinds = {kind: each.result for kind, each in kinds.items() if each.result and each.result.recommended == NO_CLEAR_WINNER}
-    if open_kinds:
-        kind, result = max(open_kinds.items(), key=lambda each: each[1].speedup)
+    if kind := _open(exact, stretched):
+        result = kinds[kind].result
+        assert result is not None
         near = min(result.recommendation.beatable, key=lambda rival: rival.probability)
-        told = f"{_gain(kind, kinds[kind])}, which is not sure enough"
-        return NO_CLEAR_WINNER, f"{told}; what decides most is {near.measure}" if near.measure else told
+        told = f"{_gain(kind, kinds[kind])}, and {near.ratio:.2f} times as fast as `{near.name}` ({near.low:.2f} to {near.high:.2f})"
+        return NO_CLEAR_WINNER, f"{told}; what decides most is {near.measure or 'not known'}"
     parts = []
     for kind, each in kinds.items():
         if each.result is None:
             parts.append(each.why)
             continue
-        same = next((rival for rival in each.result.recommendation.rivals if rival.name == each.result.recommended), each.single)
-        plain = (
-            f", and a plain sequential network of the same cost {1 / same.ratio:.2f} times as fast as they are"
-            if same.name == PLAIN
-            else ""
-        )
-        parts.append(f"{kind} branches are predicted to be {each.single.ratio:.2f} times as fast as {single.processor} alone{plain}")
+        parts.append(f"{kind} branches are predicted to be {each.single.ratio:.2f} times as fast as {single.processor} alone")
+        if plain := next((rival for rival in each.result.recommendation.beatable if rival.name == PLAIN and rival.ratio < 1), None):
+            parts[-1] += f", and a plain sequential network of the same cost {1 / plain.ratio:.2f} times as fast as they are"
     return f"single:{single.processor}", "; ".join(parts)
+
+
+def _open(exact: _Planned, stretched: _Planned) -> str | None:
+    """Of the kinds for which it is open whether they pay the one that is predicted to gain more; None if there is none."""
+    kinds = {kind: each.result for kind, each in ((EXACT, exact), (STRETCHED, stretched))}
+    gains = {kind: result.speedup for kind, result in kinds.items() if result and result.recommended == NO_CLEAR_WINNER}
+    return max(gains, key=lambda kind: gains[kind], default=None)
 
 
 def _gain(kind: str, planned: _Planned) -> str:
@@ -315,12 +316,12 @@ def _advice(recommended: str, exact: _Planned, stretched: _Planned, single: Sing
     return f"{alone} until the device is measured" if recommended == NO_CLEAR_WINNER else alone
 
 
-def _command(model: str, device: DeviceProfile, recommended: str, request: PlanConfig) -> str:
-    """What plans the same on the command line."""
-    if recommended.startswith("single:"):
+def _command(model: str, device: DeviceProfile, kind: str | None, request: PlanConfig) -> str:
+    """What plans branches of a kind on the command line, or predicts one processor."""
+    if kind not in (EXACT, STRETCHED):
         return shlex.join(["stretch", "predict", model, "--device", device.id])
     options = [Mention("processors", request.processors)] if request.processors else []
-    options.append(Mention("lossless") if recommended == EXACT else Mention("kinds", ("stretch",)))
+    options.append(Mention("lossless") if kind == EXACT else Mention("kinds", ("stretch",)))
     options.append(Mention("precision", request.precision))
     return " ".join([shlex.join(["stretch", "branch", model, "--device", device.id]), *map(as_flag, options)])
 
