@@ -276,6 +276,7 @@ class BandedSpace:
         """A run in bands, divided at each place, as options of its first part."""
         segment = self._segment(run.first, run.last)
         rows = list(divided.values())
+        deep = {key: replace(band, depth=segment.depth) for key, band in {id(band): band for row in rows for band in row}.items()}
         join = self._join_ms(run)
         times = self._times(run, rows)
         computed = np.stack([c for c, _ in times])
@@ -284,7 +285,7 @@ class BandedSpace:
         options = Ways(
             segment,
             "rows",
-            tuple(tuple(replace(row[i], depth=segment.depth) for row in rows) for i in range(len(run.order))),
+            tuple(tuple(deep[id(row[i])] for row in rows) for i in range(len(run.order))),
             macs=np.full(len(rows), segment.graph.macs),
             params=np.full(len(rows), params),
             ms=(computed + moved).max(axis=1) + join,
