@@ -129,6 +129,10 @@ class KernelsTime(NamedTuple):
     contended_ms: float  # While they compute.
 
 
+#: Estimates that are kept: those of a few graphs on every core set in every precision.
+_MOST_ESTIMATES = 128
+
+
 class LatencyPredictor:
     """Predicts graphs on the processors of one device.
 
@@ -145,6 +149,8 @@ class LatencyPredictor:
         self._fusers: dict[tuple[str, tuple[str, ...]], Fuser] = {}
         #: The graph whose kernels were asked for last, by backend: controls put one on every core set in every precision.
         self._fused: dict[tuple[str, tuple[str, ...]], tuple[OpGraph, list[Kernel]]] = {}
+        #: Estimates of the graphs that were asked for last: plans and their controls ask for the same ones again.
+        self._estimates: dict[tuple[int, str, str | None], tuple[OpGraph, Estimate]] = {}
         #: Times by cost, of kernels that the processor computes and of those that the CPU computes for it.
         self._known: dict[tuple[str, str | None], tuple[dict[KernelCost, KernelsTime], dict[KernelCost, KernelsTime]]] = {}
 
@@ -155,6 +161,15 @@ class LatencyPredictor:
             processor: Such as ``gpu`` or ``cpu[1large]``.
             precision: None for the processor's default.
         """
+        key = (id(graph), processor, precision)
+        known = self._estimates.get(key)
+        if known is None:
+            if len(self._estimates) >= _MOST_ESTIMATES:
+                self._estimates.clear()
+            known = self._estimates[key] = graph, self._estimate(graph, processor, precision)
+        return known[1]
+
+    def _estimate(self, graph: OpGraph, processor: str, precision: str | None) -> Estimate:
         model, on = self._model(processor, precision), self.device.processor(processor)
         at = on.check_precision(precision)
         launched = self.kernels(graph, processor)

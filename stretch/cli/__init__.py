@@ -55,6 +55,7 @@ PARTS = frozenset({"boards", "complete", "failures", "inputs", "interrupt", "opt
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
 FIRST = (
+    "advise",
     "branch",
     "search",
     "train",

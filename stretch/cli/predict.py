@@ -1,6 +1,5 @@
 """`stretch predict`: predict the latency of a model on each processor of a device, without the device."""
 
-import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +7,7 @@ import typer
 
 from predictors.errors import UsageError
 from predictors.models.base import ORIGINS, Origin
-from stretch.cli.inputs import InputSizes, read_inputs, tell_size
+from stretch.cli.inputs import InputSizes, is_pattern, read_devices, read_inputs, tell_size
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
 
@@ -32,7 +31,12 @@ def predict(
         ),
     ],
     device: Annotated[
-        str, typer.Option("--device", "-d", help="Profile id (see `stretch devices`), a wildcard pattern such as '*', or TOML file.")
+        str,
+        typer.Option(
+            "--device",
+            "-d",
+            help="Profile id (see `stretch devices`), a wildcard pattern such as '*', TOML file, or several of these with commas.",
+        ),
     ],
     processor: Annotated[str | None, typer.Option("--processor", help="Processor, such as gpu or cpu[1large]. Default: all.")] = None,
     precision: Annotated[str | None, typer.Option("--precision", help="fp32, fp16 or int8. Default: that of each processor.")] = None,
@@ -54,8 +58,8 @@ def predict(
     # Names are checked before the slow import of torch, so that a misspelt one fails early.
     check_html(html)
     shape = read_inputs(input_size)
-    profiles = _profiles(device)
-    if len(profiles) > 1 or _is_pattern(model):
+    profiles = read_devices(device)
+    if len(profiles) > 1 or is_pattern(model):
         if kernels or plot is not None or html is not None:
             raise UsageError("--kernels, --plot and --html are of one model on one device", "name both without wildcards")
         _predict_many(
@@ -107,23 +111,6 @@ def without_kernels(prediction: "Prediction") -> "Prediction":
     return replace(prediction, processors={name: replace(row, kernels=[]) for name, row in prediction.processors.items()})
 
 
-def _is_pattern(name: str) -> bool:
-    """Whether a name is a wildcard pattern."""
-    return any(sign in name for sign in "*?[") and not Path(name).exists()
-
-
-def _profiles(device: str) -> "list[DeviceProfile]":
-    from predictors.devices import list_devices, load_device
-    from predictors.errors import UnknownNameError
-
-    if not _is_pattern(device):
-        return [load_device(device)]
-    names = fnmatch.filter(list_devices(), device)
-    if not names:
-        raise UnknownNameError.among("device", device, list_devices())
-    return [load_device(name) for name in names]
-
-
 def _places(profile: "DeviceProfile", processor: str | None, precision: str | None, *, every: bool) -> list[str]:
     """Selected processors that support the precision, with all core sets or only the default ones."""
     if processor is not None:
@@ -147,7 +134,7 @@ def _predict_many(
     from stretch.stages.network import read_graph
     from stretch.stages.predict import PredictedRow, PredictionTable, Unpredicted, predicted_rows
 
-    models = [name for name, _ in model_names(pattern)] if _is_pattern(pattern) else [pattern]
+    models = [name for name, _ in model_names(pattern)] if is_pattern(pattern) else [pattern]
     if not models:
         raise UnknownNameError.among("model", pattern, [name for name, _ in model_names()])
     predictors = [(LatencyPredictor(profile), names) for profile, names in places]

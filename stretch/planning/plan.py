@@ -32,7 +32,6 @@ from stretch.planning.network.parts import mixing
 from stretch.planning.network.segments import Segment, split_segments
 from stretch.planning.result import PlanResult
 from stretch.planning.search.controls import best_single, ranked_singles, sequential_same_macs
-from stretch.planning.search.operator_split import operator_split
 from stretch.planning.search.placing_sides import place_sides
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.seams import without_seams
@@ -188,20 +187,32 @@ def plan(
     request = config or PlanConfig()
     asked = Asked.of(graph, device, request, accuracy_source)
     asked, choice, instead = _choice(asked, request)
-    found = choice.found
-    parts = without_seams(asked.backbone, asked.stages, found.segments(asked.costs))
-    design = place_sides(graph, BranchDesign(graph.name, device.id, parts), asked.costs, asked.config.processors)
-    tried = asked.config.tries
-    optimal = found.optimal and not tried
-    search = _Search(optimal, None if tried or isnan(found.gap) else found.gap, found.evaluated, choice.space.size_log10)
-    result = _compare(asked, design, search)
+    result = designed(asked, choice)
+    found, design = choice.found, result.design
     unused = unused_processors(asked.backbone, asked.config, choice, design.processors)
     if asked.config.best_in.tried and asked.config.strategy != "evolve":
         said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
         instead = (*instead, Sentence(said, asked.config.objective, str(found.evaluated), Mention("strategy", "evolve")))
     faster = _in_default_precisions(asked, request) if asked.config.exact and design.n_meet else None
     more = (*([faster] if faster else []), *(each.sentence for each in unused))
-    return replace(result, unused=unused, warnings=(*instead, *result.warnings, *more))
+    return replace(result, unused=unused, warnings=(*instead, *_warnings(asked, result), *more))
+
+
+def designed(asked: "Asked", choice: Choice, *, trained: bool = True) -> PlanResult:
+    """The prediction and controls of a design that was searched for, without warnings.
+
+    Args:
+        choice: Of `stretch.planning.choose.choose` for the same request.
+        trained: Whether the sequential network of the same cost, which would have to be trained, is among the controls.
+    """
+    found = choice.found
+    parts = without_seams(asked.backbone, asked.stages, found.segments(asked.costs))
+    design = place_sides(asked.graph, BranchDesign(asked.graph.name, asked.device.id, parts), asked.costs, asked.config.processors)
+    tried = asked.config.tries
+    search = _Search(
+        found.optimal and not tried, None if tried or isnan(found.gap) else found.gap, found.evaluated, choice.space.size_log10
+    )
+    return _compare(asked, design, search, trained=trained)
 
 
 def _in_default_precisions(asked: "Asked", request: PlanConfig) -> Sentence | None:
@@ -279,7 +290,9 @@ def evaluate(
         # A design may keep to one processor; its controls are then found among all of them.
         several = len({device.processor(p).family for p in design.processors}) > 1
         request = msgspec.structs.replace(request, processors=design.processors if several else tuple(device.processors))
-    return _compare(Asked.of(graph, device, request, accuracy_source), design, _Search())
+    asked = Asked.of(graph, device, request, accuracy_source)
+    result = _compare(asked, design, _Search())
+    return replace(result, warnings=_warnings(asked, result))
 
 
 @dataclass(frozen=True)
@@ -311,14 +324,27 @@ class Asked:
         return macs_range(self.backbone, self.config)
 
     @classmethod
-    def of(cls, graph: OpGraph, device: DeviceProfile, config: PlanConfig, accuracy_source: AccuracySource | None = None) -> "Asked":
-        """A request, checked."""
+    def of(
+        cls,
+        graph: OpGraph,
+        device: DeviceProfile,
+        config: PlanConfig,
+        accuracy_source: AccuracySource | None = None,
+        like: "Asked | None" = None,
+    ) -> "Asked":
+        """A request, checked.
+
+        Args:
+            like: One for the same network, on another device or in other precisions, from which what was built is taken.
+        """
         checked = config.checked(device)
         if accuracy_source is None and checked.accuracy:
             accuracy_source = load_accuracy(Path(checked.accuracy), graph.name)
         checked.check_source(accuracy_source)
-        costs = Costs(LatencyPredictor(device), checked.precision, checked.rewrites_on(checked.processors, device))
-        return cls(graph, device, checked, tuple(split_segments(graph, checked.meet or None)), costs, accuracy_source)
+        settings = LatencyPredictor(device), checked.precision, checked.rewrites_on(checked.processors, device)
+        if like is not None and like.config.meet == checked.meet:
+            return cls(graph, device, checked, like.stages, like.costs.on(*settings), accuracy_source)
+        return cls(graph, device, checked, tuple(split_segments(graph, checked.meet or None)), Costs(*settings), accuracy_source)
 
 
 @dataclass(frozen=True)
@@ -331,23 +357,20 @@ class _Search:
     space_log10: float | None = None
 
 
-def _compare(asked: Asked, design: BranchDesign, search: _Search) -> PlanResult:
+def _compare(asked: Asked, design: BranchDesign, search: _Search, *, trained: bool = True) -> PlanResult:
     """A design beside its controls."""
     graph, config, costs, accuracy_source = asked.graph, asked.config, asked.costs, asked.accuracy_source
-    low, high = asked.macs
-    beside = graph.macs - asked.backbone.macs
     singles = ranked_singles(graph, costs, config.processors)
-    result = PlanResult(
+    return PlanResult(
         graph,
-        costs.predictor,
+        costs,
         config,
         design,
         asked.stages,
         timeline(graph, design, costs),
         singles[0],
-        sequential_same_macs(graph, asked.stages, costs, singles, Rules.of(config), (low, high)),
+        sequential_same_macs(graph, asked.stages, costs, singles, Rules.of(config), asked.macs) if trained else None,
         best_single(scaled_graph(graph, design), costs, config.processors),
-        operator_split(graph, asked.stages, costs, config.processors),
         ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
         search.optimal,
         search.gap,
@@ -355,4 +378,10 @@ def _compare(asked: Asked, design: BranchDesign, search: _Search) -> PlanResult:
         search.space_log10,
         accuracy_source.answer(graph, design) if accuracy_source is not None else None,
     )
-    return replace(result, warnings=warnings_of(result, low + beside, high + beside))
+
+
+def _warnings(asked: Asked, result: PlanResult) -> tuple[str, ...]:
+    """What a person should know of a plan."""
+    low, high = asked.macs
+    beside = asked.graph.macs - asked.backbone.macs
+    return warnings_of(result, low + beside, high + beside)

@@ -18,6 +18,7 @@ from stretch.planning.answer import BranchAnswer, ObjectiveAnswer, PlanAnswer, P
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.ahead import Ahead, ahead
+from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import (
     BRANCHED,
     NO_CLEAR_WINNER,
@@ -43,7 +44,7 @@ from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import Segment
 from stretch.planning.objective import Objective
 from stretch.planning.search.controls import Sequential, Single
-from stretch.planning.search.operator_split import OperatorSplit
+from stretch.planning.search.operator_split import OperatorSplit, operator_split
 from stretch.planning.sentences import Spelling, as_argument, spelled
 from stretch.planning.unused import Unused
 
@@ -53,7 +54,7 @@ class PlanResult:
     """A design with its prediction and what it was compared with."""
 
     graph: OpGraph  # The original network.
-    predictor: LatencyPredictor  # The device's, with the times that planning asked for.
+    costs: Costs  # On the device, with the times that planning asked for.
     config: PlanConfig  # The request, with defaults filled in.
     design: BranchDesign  # The design.
     stages: tuple[Segment, ...]  # The network's segments between its own meeting points, or those asked for.
@@ -61,7 +62,6 @@ class PlanResult:
     best_single: Single  # The original on the best single processor.
     sequential: Sequential | None  # The sequential model scaled to the same multiply-accumulates; None if there is none.
     whole_graph: Single  # The branched net as one graph on the best single processor.
-    operator_split: OperatorSplit  # The original with every kernel-sized part on one processor, or its rows over several.
     ideal_split_ms: float  # The original divided without loss.
     optimal: bool | None  # Whether no design of the space is better in the objective; None for a design that was not searched for.
     gap: float | None  # How much better one might be, as a fraction; None where not known.
@@ -83,6 +83,16 @@ class PlanResult:
             f"recommended: {self.recommended}",
         ]
         return "\n".join([*lines, f"warnings: {len(self.warnings)}, see `warnings`"] if self.warnings else lines)
+
+    @property
+    def predictor(self) -> LatencyPredictor:
+        """The device's predictor."""
+        return self.costs.predictor
+
+    @cached_property
+    def operator_split(self) -> OperatorSplit:
+        """The original with every kernel-sized part on one processor, or its rows over several; searched when it is asked for."""
+        return operator_split(self.graph, self.stages, self.costs, self.config.processors)
 
     @property
     def device(self) -> DeviceProfile:
@@ -165,18 +175,18 @@ class PlanResult:
         """The branched run beside its controls, with the intervals of their ratios."""
         # An exact design needs no training, the sequential network of the same cost does: it is told, not advised.
         untrained = self.config.exact or (self.exact and self.design.n_meet > 0)
-        return recommend(self._run, self._controls, told=("sequential_same_macs",) if untrained else ())
+        return recommend(self.predicted_run, self._controls, told=("sequential_same_macs",) if untrained else ())
 
     @cached_property
     def certainty(self) -> Certainty:
         """How sure the prediction is."""
         single = self._controls[f"single:{self.best_single.processor}"]
-        return certainty(self.recommendation, self._run, single)
+        return certainty(self.recommendation, self.predicted_run, single)
 
     @cached_property
     def deciding(self) -> Deciding:
         """What the recommendation hangs on."""
-        return deciding(self._run, self._controls, self.recommendation.told, f"single:{self.best_single.processor}")
+        return deciding(self.predicted_run, self._controls, self.recommendation.told, f"single:{self.best_single.processor}")
 
     def at_links(self, factor: float) -> LinkFigure:
         """The design and the best single processor if every transfer took so many times what is stated."""
@@ -196,7 +206,7 @@ class PlanResult:
             busiest = busiest_ms(self.run, host_among(self.config.precision) or HOST)
             return 1000 / busiest if busiest else None
         if goal.text == "robust":
-            return kept_ms(self._run.drawn_ms(drawn(self._run.unknowns)))
+            return kept_ms(self.predicted_run.drawn_ms(drawn(self.predicted_run.unknowns)))
         if goal.text == "accuracy" and self.accuracy is not None:
             return self.accuracy.top1 if self.accuracy.agreement is None else self.accuracy.agreement
         if not goal.adds or (goal.energy and self.energy_mj is None):
@@ -204,7 +214,7 @@ class PlanResult:
         return goal.latency * self.run.makespan_ms + (goal.energy * (self.energy_mj or 0.0) if goal.energy else 0.0)
 
     @cached_property
-    def _run(self) -> PredictedRun:
+    def predicted_run(self) -> PredictedRun:
         """The timeline in parts that are uncertain."""
         if self.run.sides:
             return self._run_beside()

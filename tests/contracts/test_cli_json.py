@@ -16,6 +16,10 @@ pytestmark = pytest.mark.torch
 
 #: Keys by verb; a nested set is named ``key.``, that of a list's elements ``key[]``, that of each value of a mapping ``key{}``.
 KEYS = {
+    "advise": {
+        "": "model input macs params source precision answers warnings",
+        "answers[]": "device name calibrated advice reason best_single exact stretched exact_at_most recommended command",
+    },
     "branch": {
         "": "model device calibrated macs params exact halo halo_ms repeated macs_ratio params_ratio n_meet segments sides design operator_split_design predicted objective recommended written withheld weights bundle checks warnings agreement refinement",
         "segments[]": "name start end shape depth kind halo halo_ms repeated branches",
@@ -137,6 +141,7 @@ def words(verb, bundle):
         assert spawn("", "export", bundle, "--format", "tflite", "--out", bundle.parent / "tflite").code == 0
         return (bundle.parent / "tflite", "--out", bundle.parent / "runner")
     return {
+        "advise": ("tiny_resnet", "--device", "pixel*,raspberrypi5"),
         "branch": ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", bundle.parent / "again"),
         "search": ("tiny_resnet", "--device", "pixel6", "--processors", "cpu,gpu", *LOOSE, "--top", 3),
         "compare": (bundle,),

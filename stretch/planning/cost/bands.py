@@ -124,13 +124,39 @@ class _Timed(NamedTuple):
     peak_bytes: int
 
 
-class _Known:
-    """What is known of bands of parts at the costs of a device, whichever networks and divisions they are of."""
+#: A part, and what decides the costs of a band of it.
+_StepKey = tuple[int, _Place]
+
+
+class _Step(NamedTuple):
+    """A part of a run, and the rows of its output that a band of the run computes."""
+
+    part: _Part
+    start: int  # First row.
+    stop: int  # The one behind the last row.
+    key: _StepKey  # What equal bands of equal parts have in common.
+
+
+#: First and last part of a run, and first row of its output and the one behind the last.
+_RunRows = tuple[int, int, int, int]
+
+
+class _Built:
+    """What is known of bands of parts, whichever networks and divisions they are of, and whatever the device."""
 
     def __init__(self) -> None:
         self.parts: dict[Structure, _Part] = {}
-        self.kernels: dict[tuple[int, tuple[str, tuple[str, ...]], _Place, bool], list[Kernel]] = {}
-        self.timed: dict[tuple[int, str, _Place, bool], _Timed | None] = {}
+        self.kernels: dict[tuple[_StepKey, tuple[str, tuple[str, ...]], bool], list[Kernel]] = {}
+        #: By the parts of a network: the rows of each part of a run, and multiply-accumulates.
+        self.chains: dict[tuple[int, ...], dict[_RunRows, list[_Step]]] = {}
+        self.macs: dict[tuple[int, ...], dict[_RunRows, int | None]] = {}
+
+
+class _Known:
+    """What is known of their times at the costs of a device."""
+
+    def __init__(self) -> None:
+        self.timed: dict[tuple[str, bool], dict[_StepKey, _Timed | None]] = {}
 
 
 class BandCosts:
@@ -143,18 +169,19 @@ class BandCosts:
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
         self.costs = costs
         self.parts = tuple(parts)
-        self._known = costs.remembered(_Known)
+        self._built, self._known = costs.built(_Built), costs.remembered(_Known)
         self._parts = [self._part(part.graph) for part in parts]
         self._bands: dict[BandKey, BranchCost | None] = {}
         self._cutters: dict[str, bool] = {}
         self._backends: dict[str, tuple[str, tuple[str, ...]]] = {}
-        self._chains: dict[tuple[int, int, int, int], list[tuple[int, int, int]]] = {}
+        same = tuple(map(id, self._parts))
+        self._chains, self._macs = self._built.chains.setdefault(same, {}), self._built.macs.setdefault(same, {})
 
     def _part(self, graph: OpGraph) -> _Part:
         built = structure(graph)
-        if built not in self._known.parts:
-            self._known.parts[built] = _Part(graph)
-        return self._known.parts[built]
+        if built not in self._built.parts:
+            self._built.parts[built] = _Part(graph)
+        return self._built.parts[built]
 
     def rows(self, last: int) -> int:
         """Rows of what a part writes."""
@@ -163,15 +190,16 @@ class BandCosts:
     def prepare(self, bands: Iterable[BandKey]) -> None:
         """Time the kernels of many bands together, which takes little longer than those of one."""
         new: dict[str, list[Kernel]] = {}
-        asked: set[tuple[int, str, _Place, bool]] = set()
+        asked: dict[tuple[str, bool], set[_StepKey]] = {}
         for key in dict.fromkeys(bands):
-            for number, start, stop in self._chain(key):
-                part = self._parts[number]
-                for cut in (False, True) if number == key.first and self._cutting(key.processor) else (False,):
-                    place = (id(part), key.processor, part.place(start, stop), cut)
-                    if place not in self._known.timed and place not in asked:
-                        asked.add(place)
-                        new.setdefault(key.processor, []).extend(self._launched(number, key.processor, start, stop, cut))
+            chain = self._chain(key)
+            wanted = [(chain, False), (chain[-1:], True)] if self._cutting(key.processor) else [(chain, False)]
+            for steps, cut in wanted:
+                timed, seen = self._timed(key.processor, cut), asked.setdefault((key.processor, cut), set())
+                for step in steps:
+                    if step.key not in timed and step.key not in seen:
+                        seen.add(step.key)
+                        new.setdefault(key.processor, []).extend(self._launched(step, key.processor, cut))
         for processor, kernels in new.items():
             self.costs.kernels_time(kernels, processor)
 
@@ -183,38 +211,43 @@ class BandCosts:
 
     def _band(self, key: BandKey) -> BranchCost | None:
         chain = self._chain(key)
-        known: list[_Timed] = []
-        for number, start, stop in chain:
-            timed = self._time(number, key.processor, start, stop, cut=False)
-            if timed is None:
-                return None
-            known.append(timed)
-        if not known:
+        if not chain:
             return None
-        first, (_, start, stop) = self._parts[key.first], chain[-1]
-        top, bottom = first.reads(start, stop)
-        cutting = self._time(key.first, key.processor, start, stop, cut=True) if self._cutting(key.processor) else None
-        cut_ms = cutting.contended_ms - known[-1].contended_ms if cutting else 0.0
+        macs, ms, contended_ms, peak_bytes = 0, 0.0, 0.0, 0
+        timed, begins = self._timed(key.processor, False), chain[-1]
+        # a loop over plain numbers: bands are asked for by the hundred thousand
+        for step in chain:
+            known = timed[step.key] if step.key in timed else self._time(step, key.processor, cut=False)
+            if known is None:
+                return None
+            macs, ms, contended_ms = macs + known.macs, ms + known.ms, contended_ms + known.contended_ms
+            peak_bytes = max(peak_bytes, known.peak_bytes)
+        top, bottom = begins.part.reads(begins.start, begins.stop)
+        cutting = self._time(begins, key.processor, cut=True) if self._cutting(key.processor) else None
+        cut_ms = cutting.contended_ms - known.contended_ms if cutting and known else 0.0
         return BranchCost(
             key.processor,
             depth=0,
             width=self.parts[key.last].width,
             entry="none",
-            macs=sum(each.macs for each in known),
+            macs=macs,
             params=0,
-            ms=sum(each.ms for each in known),
-            contended_ms=sum(each.contended_ms for each in known),
-            peak_bytes=max(each.peak_bytes for each in known),
+            ms=ms,
+            contended_ms=contended_ms,
+            peak_bytes=peak_bytes,
             rows=(key.start, key.stop),
-            reads=(bottom - top) * _line(first.graph.input.shape),
+            reads=(bottom - top) * _line(begins.part.graph.input.shape),
             writes=(key.stop - key.start) * _line(self.parts[key.last].graph.by_name[self.parts[key.last].end].shape),
             cut_ms=cut_ms,
         )
 
     def macs(self, key: BandKey) -> int | None:
         """Multiply-accumulates of a band alone; None if there is none such."""
-        graphs = [self._parts[number].band(start, stop, cut=False) for number, start, stop in self._chain(key)]
-        return sum(graph.macs for graph in graphs if graph is not None) if graphs and None not in graphs else None
+        place = (key.first, key.last, key.start, key.stop)
+        if place not in self._macs:
+            graphs = [step.part.band(step.start, step.stop, cut=False) for step in self._chain(key)]
+            self._macs[place] = sum(graph.macs for graph in graphs if graph is not None) if graphs and None not in graphs else None
+        return self._macs[place]
 
     def _cutting(self, processor: str) -> bool:
         """Whether bands on a processor copy the rows they read where the tensor is there already; else nobody asks what that takes."""
@@ -222,46 +255,48 @@ class BandCosts:
             self._cutters[processor] = cuts_itself(processor, processor, self.costs.predictor)
         return self._cutters[processor]
 
-    def _chain(self, key: BandKey) -> list[tuple[int, int, int]]:
+    def _chain(self, key: BandKey) -> list[_Step]:
         """Each part with the rows of its output that are computed, the last part first; empty where a part would need none."""
         place = (key.first, key.last, key.start, key.stop)
         if place not in self._chains:
-            self._chains[place] = self._rows(*place)
+            self._chains[place] = self._steps(*place)
         return self._chains[place]
 
-    def _rows(self, first: int, last: int, start: int, stop: int) -> list[tuple[int, int, int]]:
+    def _steps(self, first: int, last: int, start: int, stop: int) -> list[_Step]:
         found = []
         for number in range(last, first - 1, -1):
             if start >= stop:
                 return []
-            found.append((number, start, stop))
-            start, stop = self._parts[number].reads(start, stop)
+            part = self._parts[number]
+            found.append(_Step(part, start, stop, (id(part), part.place(start, stop))))
+            start, stop = part.reads(start, stop)
         return found if start < stop else []
 
-    def _launched(self, number: int, processor: str, start: int, stop: int, cut: bool) -> list[Kernel]:
+    def _launched(self, step: _Step, processor: str, cut: bool) -> list[Kernel]:
         """Kernels of a band of a part; none where there is no such band."""
-        part = self._parts[number]
         if processor not in self._backends:
             profile = self.costs.predictor.device.processor(processor).profile
             self._backends[processor] = profile.backend, profile.unsupported
-        key, kernels = (id(part), self._backends[processor], part.place(start, stop), cut), self._known.kernels
+        key, kernels = (step.key, self._backends[processor], cut), self._built.kernels
         if key not in kernels:
-            graph = part.band(start, stop, cut=cut)
+            graph = step.part.band(step.start, step.stop, cut=cut)
             kernels[key] = self.costs.predictor.kernels(graph, processor) if graph is not None else []
         return kernels[key]
 
-    def _time(self, number: int, processor: str, start: int, stop: int, *, cut: bool) -> _Timed | None:
-        part = self._parts[number]
-        key = (id(part), processor, part.place(start, stop), cut)
-        timed = self._known.timed
-        if key not in timed:
-            timed[key] = self._measured(number, processor, start, stop, cut)
-        return timed[key]
+    def _timed(self, processor: str, cut: bool) -> dict[_StepKey, _Timed | None]:
+        """What is known of bands on a processor, with or without the cut they begin with."""
+        return self._known.timed.setdefault((processor, cut), {})
 
-    def _measured(self, number: int, processor: str, start: int, stop: int, cut: bool) -> _Timed | None:
-        if self._parts[number].band(start, stop, cut=cut) is None:
+    def _time(self, step: _Step, processor: str, *, cut: bool) -> _Timed | None:
+        timed = self._timed(processor, cut)
+        if step.key not in timed:
+            timed[step.key] = self._measured(step, processor, cut)
+        return timed[step.key]
+
+    def _measured(self, step: _Step, processor: str, cut: bool) -> _Timed | None:
+        if step.part.band(step.start, step.stop, cut=cut) is None:
             return None
-        kernels = self._launched(number, processor, start, stop, cut)
+        kernels = self._launched(step, processor, cut)
         item = self.costs.item_bytes(processor)
         peak = max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0)
         time = self.costs.kernels_time(kernels, processor)

@@ -82,6 +82,12 @@ class Wholes:
         self._built: dict[tuple[object, ...], Built] = {}
         self._pieces: dict[tuple[int, str, tuple[str, ...]], tuple[Segment, list[_Piece]]] = {}
 
+    def on(self, predictor: LatencyPredictor) -> "Wholes":
+        """The same on another device; what was built stays known, by backend."""
+        other = Wholes(predictor)
+        other._built, other._pieces = self._built, self._pieces
+        return other
+
     def of(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> Whole:
         """A branch at full depth."""
         profile = self._predictor.device.processor(scale.processor).profile
@@ -268,6 +274,7 @@ class Costs:
         self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
         self._rewiring: dict[int, bool] = {}
         self._remembered: dict[type, object] = {}
+        self._built: dict[type, object] = {}
         # Costs are remembered per segment object, which is kept so that its identity stays its own.
         self._known: dict[int, Segment] = {}
         self._cut: dict[tuple[int, str, str], tuple[OpGraph, Segment]] = {}
@@ -277,14 +284,25 @@ class Costs:
         """Costs with one processor at another precision; what was built stays known."""
         if precision is None or self.precision.get(processor) == precision:
             return self
-        other = Costs(self.predictor, {**self.precision, processor: precision}, self.rewrites)
+        return self.on(self.predictor, {**self.precision, processor: precision}, self.rewrites)
+
+    def on(self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]]) -> "Costs":
+        """Costs on another device or in other precisions; what was built stays known, for it depends on backends alone."""
+        other = Costs(predictor, precision, rewrites)
         other._whole, other._dropped, other._known, other._cut = self._whole, self._dropped, self._known, self._cut
-        other._rewritten, other._rewiring, other._wholes = self._rewritten, self._rewiring, self._wholes
+        other._rewritten, other._rewiring, other._wholes = self._rewritten, self._rewiring, self._wholes.on(predictor)
+        other._built = self._built
         return other
 
     def remembered(self, kind: type[T]) -> T:
         """What others remember of these costs, as long as they are: one object of each kind."""
         found = self._remembered.setdefault(kind, kind())
+        assert isinstance(found, kind)
+        return found
+
+    def built(self, kind: type[T]) -> T:
+        """What others remember of what was built, of which nothing depends on a device beyond its backends: one object of each kind."""
+        found = self._built.setdefault(kind, kind())
         assert isinstance(found, kind)
         return found
 

@@ -275,6 +275,28 @@ class _Run:
     order: tuple[str, ...]
 
 
+class _Divisions:
+    """Parts of networks and runs of them, the same ones each time, so that what is built of them is found again."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[int, frozenset[str], bool, bool], tuple[Segment, list[Segment]]] = {}
+        self._segments: dict[tuple[int, str, str, str], tuple[OpGraph, Segment]] = {}
+
+    def parts(self, graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool, vectors: bool) -> list[Segment]:
+        """Those of a stage, as `divide` makes them."""
+        key = (id(stage), clean, every, vectors)
+        if key not in self._parts:
+            self._parts[key] = stage, divide(graph, stage, clean, every=every, vectors=vectors)
+        return self._parts[key][1]
+
+    def segment(self, graph: OpGraph, name: str, start: str, end: str) -> Segment:
+        """A run of them, as `cut_segment` makes it."""
+        key = (id(graph), name, start, end)
+        if key not in self._segments:
+            self._segments[key] = graph, cut_segment(graph, name, start, end)
+        return self._segments[key][1]
+
+
 class BandedSpace:
     """Makes of a space of stages one of parts, in which runs may be split by rows.
 
@@ -290,12 +312,13 @@ class BandedSpace:
         self.graph, self.space, self.merged, self.single = graph, space, merged, single
         costs = space.costs
         clean = clean_cuts(graph, [costs.predictor.kernels(graph, name) for name in space.processors])
-        self.by_stage = [divide(graph, stage, clean, every=single, vectors=vectors) if divided else [stage] for stage in space.segments]
+        self._divisions = costs.built(_Divisions)
+        key = (frozenset(clean), single, vectors)
+        self.by_stage = [self._divisions.parts(graph, stage, *key) if divided else [stage] for stage in space.segments]
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.bands = BandCosts(costs, self.parts)
         self._wholes = [[space.whole(part, p, part.in_width) for p in space.processors] for part in self.parts]
-        self._segments: dict[tuple[int, int], Segment] = {}
         self._transfers: dict[tuple[str, str, int], float] = {}
 
     @cached_property
@@ -463,17 +486,14 @@ class BandedSpace:
 
     def _segment(self, first: int, last: int) -> Segment:
         """A run as a segment."""
-        if (first, last) not in self._segments:
-            run = self.parts[first : last + 1]
-            self._segments[first, last] = (
-                run[0] if len(run) == 1 else cut_segment(self.graph, self.name(first, last), run[0].start, run[-1].end)
-            )
-        return self._segments[first, last]
+        run = self.parts[first : last + 1]
+        return run[0] if len(run) == 1 else self._divisions.segment(self.graph, self.name(first, last), run[0].start, run[-1].end)
 
     def _ways(self, run: _Run, divided: _Divided) -> Ways:
         """A run in bands, divided at each place, as options of its first part."""
         segment = self._segment(run.first, run.last)
         rows = list(divided.values())
+        deep = {key: replace(band, depth=segment.depth) for key, band in {id(band): band for row in rows for band in row}.items()}
         join = self._join_ms(run)
         times = self._times(run, rows)
         computed = np.stack([c for c, _ in times])
@@ -482,7 +502,7 @@ class BandedSpace:
         options = Ways(
             segment,
             "rows",
-            tuple(tuple(replace(row[i], depth=segment.depth) for row in rows) for i in range(len(run.order))),
+            tuple(tuple(deep[id(row[i])] for row in rows) for i in range(len(run.order))),
             macs=np.full(len(rows), segment.graph.macs),
             params=np.full(len(rows), params),
             ms=(computed + moved).max(axis=1) + join,

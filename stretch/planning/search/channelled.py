@@ -21,7 +21,7 @@ from predictors.graph import OpGraph
 from predictors.joins import JoinKind, join_of, joins_that
 from predictors.operators import kind_of
 from predictors.slices import Channels, width
-from stretch.planning.cost.bands import structure
+from stretch.planning.cost.bands import Structure, structure
 from stretch.planning.cost.branch import BranchCost
 from stretch.planning.cost.ways import Ways
 from stretch.planning.design.channels import channel_part
@@ -68,25 +68,46 @@ class ChannelWays:
 
     def __init__(self, graph: OpGraph, space: DesignSpace) -> None:
         self.graph, self.space = graph, space
-        self._alike: dict[object, list[Ways]] = {}
+        self._alike: dict[Structure, list[Ways]] = {}
 
     def of(self, part: Segment, alone_ms: Sequence[float]) -> list[Ways]:
         """Ways to compute a part, one object for each sequence of processors; none where it is not divided by channels."""
-        key = structure(part.graph)
+        key, built = structure(part.graph), self.space.costs.built(_Built)
         if key not in self._alike:
-            self._alike[key] = _Part(self.space, self.graph, part, alone_ms).ways()
-        segments = {join: _sections(self.graph, part, join) for join in {ways.join for ways in self._alike[key]}}
+            self._alike[key] = _Part(self.space, self.graph, part, alone_ms, built.parts.setdefault(key, _Divided())).ways()
+        segments = {join: self._sections(part, join, built) for join in {ways.join for ways in self._alike[key]}}
         found = [replace(ways, segment=segments[ways.join][0], tail=segments[ways.join][1]) for ways in self._alike[key]]
         return [replace(ways, allowed=self.space.allowed(ways)) for ways in found]
+
+    def _sections(self, part: Segment, join: JoinKind, built: "_Built") -> tuple[Segment, Segment | None]:
+        key = (id(part), join)
+        if key not in built.sections:
+            built.sections[key] = part, _sections(self.graph, part, join)
+        return built.sections[key][1]
+
+
+class _Built:
+    """What is known of parts of networks that are built alike, whatever the device, by their structure."""
+
+    def __init__(self) -> None:
+        self.parts: dict[Structure, _Divided] = {}
+        self.sections: dict[tuple[int, JoinKind], tuple[Segment, tuple[Segment, Segment | None]]] = {}
+
+
+class _Divided:
+    """Some channels of a part, as graphs and as the kernels of a backend."""
+
+    def __init__(self) -> None:
+        self.graphs: dict[tuple[JoinKind, Channels], OpGraph | None] = {}
+        self.kernels: dict[tuple[JoinKind, Channels, str, tuple[str, ...]], list[Kernel]] = {}
 
 
 class _Part:
     """One part and its divisions."""
 
-    def __init__(self, space: DesignSpace, graph: OpGraph, part: Segment, alone_ms: Sequence[float]) -> None:
+    def __init__(self, space: DesignSpace, graph: OpGraph, part: Segment, alone_ms: Sequence[float], divided: _Divided) -> None:
         self.space, self.graph, self.part, self.alone_ms = space, graph, part, alone_ms
-        self._graphs: dict[tuple[JoinKind, Channels], OpGraph | None] = {}
-        self._kernels: dict[tuple[JoinKind, Channels, str], list[Kernel]] = {}
+        self._graphs, self._kernels = divided.graphs, divided.kernels
         self._costs: dict[tuple[JoinKind, Channels, str], BranchCost] = {}
 
     def ways(self) -> list[Ways]:
@@ -192,7 +213,8 @@ class _Part:
     def _launched(self, division: _Division, channels: Channels, processor: str) -> list[Kernel]:
         """Kernels of some channels; those of one backend are the same on all its processors."""
         predictor = self.space.costs.predictor
-        key = (division.join, channels, predictor.device.processor(processor).profile.backend)
+        profile = predictor.device.processor(processor).profile
+        key = (division.join, channels, profile.backend, profile.unsupported)
         if key not in self._kernels:
             graph = self._graph(division, channels)
             self._kernels[key] = predictor.kernels(graph, processor) if graph is not None else []

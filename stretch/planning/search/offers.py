@@ -61,7 +61,7 @@ class Offer:
         found = []
         for processor in self.subset:
             own = self.costs.rewritten(self.segment, processor)
-            widths = self.costs.remembered(Offered).widths(own, self.costs.align(processor), self.rules)
+            widths = self.costs.built(Offered).widths(own, self.costs.align(processor), self.rules)
             found.append((widths, depths) if most is None else (_spread(widths, most.widths), _spread(depths, most.depths)))
         return tuple(found)
 

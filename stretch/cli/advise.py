@@ -1,0 +1,107 @@
+"""`stretch advise`: whether to branch a model, on each of many devices."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stretch.cli.inputs import InputSizes, read_devices, read_inputs, tell_size
+from stretch.cli.output import Output, verb
+from stretch.cli.pages import Html, check_html, write_html
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from stretch.stages.advise import Advice, BranchesAdvice
+
+#: Devices up to which the terminal has the reason of each.
+MOST_REASONS = 6
+
+
+@verb
+def advise(
+    out: Output,
+    model: Annotated[
+        str, typer.Argument(help="Name of `stretch models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file.")
+    ],
+    device: Annotated[
+        str,
+        typer.Option("--device", "-d", help="Profile id (see `stretch devices`), wildcard pattern or TOML file; several with commas."),
+    ] = "*",
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision",
+            help="fp32, fp16 or int8: each processor runs in it, or in the next wider one that it has. Default: that of each processor.",
+        ),
+    ] = None,
+    html: Html = None,
+    input_size: InputSizes = None,
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
+) -> None:
+    """Say for each device whether to branch a model: the best single processor, exact and stretched branches, and what to do."""
+    check_html(html)
+    shape, profiles = read_inputs(input_size), read_devices(device)
+    from stretch.stages.advise import advise as answer
+    from stretch.stages.advise import check_precision
+
+    check_precision(profiles, precision)
+    from stretch.cli.train import import_torch
+
+    import_torch()
+    from stretch.api.arguments import garbage_collection_paused
+    from stretch.stages.network import read_network
+
+    with out.progress("advising", total=len(profiles) + 1) as progress, garbage_collection_paused():
+        graph = read_network(model, shape, weights="none", trust_code=trust_code).graph
+        progress()
+        advice = answer(model, graph, profiles, precision, warnings=out.warnings, progress=progress)
+    tell_size(out, shape, graph)
+    guessed = [each.device for each in advice.answers if not each.calibrated]
+    if guessed:
+        out.warn(f"not all times were fitted to measurements on {', '.join(sorted(guessed))}: treat them as estimates")
+    if html is not None:
+        from stretch.report.html.advice_page import advice_page
+
+        write_html(out, html, lambda command: advice_page(advice, command))
+    out.emit(advice, lambda console: _show(console, advice))
+
+
+def _show(console: "Console", advice: "Advice") -> None:
+    from stretch.report.fit import Fitting
+
+    console.print(f"{advice.model}: {advice.macs / 1e6:.1f} M multiply-accumulates; fastest as advised first", markup=False)
+    console.print(Fitting([lambda: _table(advice, wide=True), lambda: _table(advice, wide=False)]))
+    few = len(advice.answers) <= MOST_REASONS
+    shown = [each for each in advice.answers if few or not each.recommended.startswith("single:")]
+    for each in shown:
+        console.print()
+        console.print(f"{each.device}: {each.advice}, for {each.reason}", markup=False, highlight=False)
+        console.print(f"  {each.command}", markup=False, highlight=False, soft_wrap=True)
+    if not few:
+        console.print()
+        console.print("`--device ID` gives the reason for a device that is not listed above, `--json` for all", markup=False)
+
+
+def _table(advice: "Advice", *, wide: bool) -> "Table":
+    """Devices × ways to run the network; without intervals where the terminal is narrow."""
+    from stretch.report.fit import column, plain_table
+
+    table = plain_table()
+    for title in ("device", "best alone"):
+        column(table, title)
+    for title in ("ms", "exact", "stretched"):
+        column(table, title, right=True)
+    column(table, "what to do", fold=True)
+    for each in advice.answers:
+        single = each.best_single
+        ratios = [_ratio(branches, wide=wide) for branches in (each.exact, each.stretched)]
+        table.add_row(each.device, f"{single.processor} {single.precision}", f"{single.ms:.2f}", *ratios, each.advice)
+    return table
+
+
+def _ratio(branches: "BranchesAdvice | None", *, wide: bool) -> str:
+    """Times as fast as the best single processor, with its interval."""
+    if branches is None:
+        return "–"
+    return f"{branches.speedup:.2f}" + (f" ({branches.low:.2f} to {branches.high:.2f})" if wide else "")

@@ -1,0 +1,332 @@
+"""Should a network be branched? One answer for each of many devices, from the planner's own results."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor
+from predictors.errors import InfeasibleError, UsageError
+from predictors.graph import OpGraph
+from predictors.models.base import MEASURED
+from predictors.predictor import LatencyPredictor, origin_of
+from scheduler.progress import Progress
+from stretch.planning.choose import choose
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival, advised, single_run
+from stretch.planning.cost.divided import least_divided_ms
+from stretch.planning.cost.uncertain import drawn, interval
+from stretch.planning.plan import Asked, designed
+from stretch.planning.result import PlanResult
+from stretch.planning.search.controls import Single, ranked_singles
+from stretch.planning.sentences import Mention, as_flag
+
+#: Kinds of branches, as they are recommended and as the JSON calls them.
+EXACT, STRETCHED = "exact", "stretched"
+
+#: The control that would have to be trained as stretched branches are.
+PLAIN = "sequential_same_macs"
+
+#: Names of precisions, the widest first.
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
+
+
+class SingleAdvice(msgspec.Struct, frozen=True, kw_only=True):
+    """The original on the fastest processor by itself."""
+
+    processor: str  # With its core set where that is not the default.
+    precision: str  # At what precision.
+    ms: float  # Its time, transfers of input and output included.
+    low_ms: float  # Lower end of the 90 % interval around it.
+    high_ms: float  # Upper end.
+
+
+class BranchesAdvice(msgspec.Struct, frozen=True, kw_only=True):
+    """The best branches of one kind."""
+
+    ms: float  # Their predicted makespan.
+    speedup: float  # Time of the best single processor over it.
+    low: float  # Lower end of the 90 % interval of that ratio.
+    high: float  # Upper end.
+    processors: list[str]  # Where they run.
+    macs_ratio: float  # Multiply-accumulates over the original's, those that are repeated included.
+    recommended: str  # As in the JSON of `stretch branch`: `branched`, a control, or `no clear winner`.
+
+
+class DeviceAdvice(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do on one device."""
+
+    device: str  # Id of its profile.
+    name: str  # Name of the device.
+    calibrated: bool  # Whether the times of all its processors were fitted to measurements on it.
+    advice: str  # What to do, in a few words.
+    reason: str  # Why, in one sentence.
+    recommended: str  # ``exact``, ``stretched``, ``single:PROCESSOR`` or `no clear winner`.
+    best_single: SingleAdvice  # The original on one processor.
+    exact: BranchesAdvice | None  # Branches that compute what the original computes; None where none were planned.
+    stretched: BranchesAdvice | None  # Branches that make another network; None where there are none.
+    exact_at_most: float | None  # No exact branches are more times as fast as the best single processor; None with one processor.
+    command: str  # What plans the same on the command line.
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """One network on many devices; the fields are the keys of `stretch advise --json`."""
+
+    model: str  # The network.
+    input: tuple[int, ...]  # Shape of its input, with the batch.
+    macs: int  # Multiply-accumulates.
+    params: int  # Learned numbers.
+    source: str  # Always ``predicted``.
+    precision: str | None  # What was asked for; None for the usual one of each processor.
+    answers: list[DeviceAdvice]  # The device that is fastest as advised first.
+    warnings: list[str]  # What a person should know.
+
+
+def advise(
+    model: str,
+    graph: OpGraph,
+    devices: Sequence[DeviceProfile],
+    precision: str | None = None,
+    *,
+    warnings: list[str],
+    progress: Progress = lambda _: None,
+) -> Advice:
+    """What to do with a network on each of some devices.
+
+    Exact branches are not searched for where `least_divided_ms` shows that they cannot gain `LEAST_GAIN`; every other recommendation
+    is that of a plan (`stretch.planning.cost.compare.advised`).
+
+    Args:
+        model: As it was named, for the commands.
+        graph: The network, captured once.
+        precision: ``fp32``, ``fp16`` or ``int8``, see `precisions_at`; the usual one of each processor if None.
+        progress: Called after each device.
+
+    Raises:
+        UsageError: As `check_precision`.
+    """
+    check_precision(devices, precision)
+    answers: list[DeviceAdvice] = []
+    asked: Asked | None = None
+    for device in devices:
+        if planned := precisions_at(device, precision):
+            answer, asked = _on_device(model, graph, device, planned, asked)
+            answers.append(answer)
+        progress(device.id)
+    return Advice(
+        model=graph.name,
+        input=graph.inputs[0].shape,
+        macs=graph.macs,
+        params=graph.params,
+        source="predicted",
+        precision=precision,
+        answers=sorted(answers, key=lambda answer: (_ms(answer), answer.device)),
+        warnings=warnings,
+    )
+
+
+def check_precision(devices: Sequence[DeviceProfile], precision: str | None) -> None:
+    """Refuse a precision that there is not, or that no device can run.
+
+    Raises:
+        UsageError: If so.
+    """
+    if not any(precisions_at(device, precision) for device in devices):
+        names = ", ".join(device.id for device in devices)
+        raise UsageError(f"no processor of {names} runs in `{precision}` or a wider precision", f"choose {', '.join(PRECISIONS)}")
+
+
+def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, str]:
+    """The precision of each processor that has one to offer.
+
+    Args:
+        precision: Each processor has it, or where it lacks it the next wider one; the usual one of each if None.
+
+    Returns:
+        By processor; without those that have narrower ones alone.
+
+    Raises:
+        UsageError: If there is no such precision.
+    """
+    if precision is None:
+        return {name: device.processor(name).default_precision for name in device.processors}
+    if precision not in PRECISIONS:
+        raise UsageError(f"`{precision}` is no precision", f"choose {', '.join(PRECISIONS)}")
+    found = {name: _at_least(device.processor(name), precision) for name in device.processors}
+    return {name: at for name, at in found.items() if at is not None}
+
+
+def _at_least(processor: Processor, precision: str) -> str | None:
+    """The narrowest precision of a processor that is as wide as one; None if it has none."""
+    wide = [each for each in processor.precisions if ITEM_BYTES[each] >= ITEM_BYTES[precision]]
+    return min(wide, key=lambda each: ITEM_BYTES[each], default=None)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """Branches of one kind beside their controls, or why there are none."""
+
+    result: PlanResult | None
+    why: str = ""
+
+    @property
+    def single(self) -> Rival:
+        """The best single processor beside them."""
+        assert self.result is not None
+        return next(rival for rival in self.result.recommendation.rivals if rival.name.startswith("single:"))
+
+    @property
+    def pays(self) -> bool:
+        """Whether they are recommended."""
+        return self.result is not None and self.result.recommended == BRANCHED
+
+    @property
+    def advice(self) -> BranchesAdvice | None:
+        """As plain data."""
+        if self.result is None:
+            return None
+        return BranchesAdvice(
+            ms=self.result.run.makespan_ms,
+            speedup=self.single.ratio,
+            low=self.single.low,
+            high=self.single.high,
+            processors=list(self.result.design.processors),
+            macs_ratio=self.result.macs_ratio,
+            recommended=self.result.recommended,
+        )
+
+
+def _on_device(
+    model: str, graph: OpGraph, device: DeviceProfile, precision: Mapping[str, str], like: Asked | None
+) -> tuple[DeviceAdvice, Asked | None]:
+    """What to do on one device, with the processors that have a precision, and the request of the last one that was planned for."""
+    names, usual = tuple(precision), precisions_at(device, None)
+    request = PlanConfig(processors=() if len(names) == len(usual) else names, precision=dict(precision))
+    if len(names) > 1:
+        asked = like = Asked.of(graph, device, msgspec.structs.replace(request, lossless=True), like=like)
+        costs = asked.costs
+        single = ranked_singles(graph, costs, names)[0]
+        at_most = single.ms / least_divided_ms(graph, costs)
+        exact = _Planned(None, f"no exact branches are more than {at_most:.2f} times as fast as {single.processor} alone")
+        if at_most >= LEAST_GAIN:
+            exact = _planned(asked, trained=False)
+        # the same costs, so that what both kinds have in common is timed once
+        stretched = _planned(replace(asked, config=msgspec.structs.replace(request, kinds=("stretch",)).checked(device)), trained=True)
+        recommended, reason = _recommended(exact, stretched, single)
+    else:
+        costs = Costs(LatencyPredictor(device), precision)
+        single, at_most, exact, stretched = ranked_singles(graph, costs, names)[0], None, _Planned(None), _Planned(None)
+        why = "its profile has one processor" if len(usual) == 1 else f"{names[0]} is the only processor with that precision or a wider one"
+        recommended, reason = f"single:{single.processor}", why
+    run = single_run(graph, single.processor, single.precision, single.ms, costs.predictor)
+    low, high = interval(run.drawn_ms(drawn(run.unknowns)))
+    answer = DeviceAdvice(
+        device=device.id,
+        name=device.name,
+        calibrated=all(origin_of(device.processor(name), at) in MEASURED for name, at in precision.items()),
+        advice=_advice(recommended, exact, stretched, single),
+        reason=reason,
+        recommended=recommended,
+        best_single=SingleAdvice(processor=single.processor, precision=single.precision, ms=single.ms, low_ms=low, high_ms=high),
+        exact=exact.advice,
+        stretched=stretched.advice,
+        exact_at_most=at_most,
+        command=_command(model, device, _open(exact, stretched) if recommended == NO_CLEAR_WINNER else recommended, request),
+    )
+    return answer, like
+
+
+def _planned(asked: Asked, *, trained: bool) -> _Planned:
+    """The best branches of a request, or why there are none; `trained` says whether they are to be trained."""
+    try:
+        choice = choose(asked.backbone, asked.config, asked.costs, asked.stages, explain=False)
+    except InfeasibleError as error:
+        return _Planned(None, "no stretched branches meet the constraints" if trained else error.message)
+    return _Planned(designed(asked, choice, trained=trained))
+
+
+def _recommended(exact: _Planned, stretched: _Planned, single: Single) -> tuple[str, str]:
+    """What to run, and why in a sentence."""
+    if exact.result and stretched.result and exact.pays and stretched.pays:
+        # other weights are worth it where they beat the exact branches as they must beat every control
+        runs = stretched.result.predicted_run, exact.result.predicted_run
+        beaten = advised(runs[0], {EXACT: runs[1]}, drawn(runs[0].unknowns | runs[1].unknowns)) == BRANCHED
+        kind = STRETCHED if beaten else EXACT
+    elif exact.pays or stretched.pays:
+        kind = EXACT if exact.pays else STRETCHED
+    else:
+        return _without_branches(exact, stretched, single)
+    if kind == EXACT:
+        return EXACT, f"{_gain(EXACT, exact)}, and they compute what the original computes{_rounding(exact)}"
+    beside = f"exact ones {exact.single.ratio:.2f} times" if exact.result else exact.why
+    trained = "and faster than every control, but have to be trained"
+    return STRETCHED, f"{_gain(STRETCHED, stretched)}, {trained}; {beside}"
+
+
+def _without_branches(exact: _Planned, stretched: _Planned, single: Single) -> tuple[str, str]:
+    """What to run where no branches are recommended, and why in a sentence."""
+    kinds = {EXACT: exact, STRETCHED: stretched}
+    if kind := _open(exact, stretched):
+        result = kinds[kind].result
+        assert result is not None
+        near = min(result.recommendation.beatable, key=lambda rival: rival.probability)
+        told = f"{_gain(kind, kinds[kind])}, and {near.ratio:.2f} times as fast as `{near.name}` ({near.low:.2f} to {near.high:.2f})"
+        return NO_CLEAR_WINNER, f"{told}; what decides most is {near.measure or 'not known'}"
+    parts = []
+    for kind, each in kinds.items():
+        if each.result is None:
+            parts.append(each.why)
+            continue
+        parts.append(f"{kind} branches are predicted to be {each.single.ratio:.2f} times as fast as {single.processor} alone")
+        if plain := next((rival for rival in each.result.recommendation.beatable if rival.name == PLAIN and rival.ratio < 1), None):
+            parts[-1] += f", and a plain sequential network of the same cost {1 / plain.ratio:.2f} times as fast as they are"
+    return f"single:{single.processor}", "; ".join(parts)
+
+
+def _open(exact: _Planned, stretched: _Planned) -> str | None:
+    """Of the kinds for which it is open whether they pay the one that is predicted to gain more; None if there is none."""
+    kinds = {kind: each.result for kind, each in ((EXACT, exact), (STRETCHED, stretched))}
+    gains = {kind: result.speedup for kind, result in kinds.items() if result and result.recommended == NO_CLEAR_WINNER}
+    return max(gains, key=lambda kind: gains[kind], default=None)
+
+
+def _gain(kind: str, planned: _Planned) -> str:
+    """How fast branches are beside the best single processor."""
+    assert planned.result is not None
+    rival, processor = planned.single, planned.result.best_single.processor
+    return (
+        f"{kind} branches on {' and '.join(planned.result.design.processors)} are predicted to be {rival.ratio:.2f} times as fast as "
+        f"{processor} alone ({rival.low:.2f} to {rival.high:.2f} in nine of ten cases)"
+    )
+
+
+def _rounding(planned: _Planned) -> str:
+    rounds = planned.result.rounding if planned.result else []
+    return f" (rounded in {' and '.join(rounds)})" if rounds else ""
+
+
+def _advice(recommended: str, exact: _Planned, stretched: _Planned, single: Single) -> str:
+    """What to do, in a few words."""
+    for kind, planned, words in ((EXACT, exact, "divide it exactly over"), (STRETCHED, stretched, "stretch it, and train it, over")):
+        if recommended == kind and planned.result:
+            return f"{words} {' and '.join(planned.result.design.processors)}"
+    alone = f"use {single.processor} alone in {single.precision}"
+    return f"{alone} until the device is measured" if recommended == NO_CLEAR_WINNER else alone
+
+
+def _command(model: str, device: DeviceProfile, kind: str | None, request: PlanConfig) -> str:
+    """What plans branches of a kind on the command line, or predicts one processor."""
+    if kind not in (EXACT, STRETCHED):
+        return shlex.join(["stretch", "predict", model, "--device", device.id])
+    options = [Mention("processors", request.processors)] if request.processors else []
+    options.append(Mention("lossless") if kind == EXACT else Mention("kinds", ("stretch",)))
+    options.append(Mention("precision", request.precision))
+    return " ".join([shlex.join(["stretch", "branch", model, "--device", device.id]), *map(as_flag, options)])
+
+
+def _ms(answer: DeviceAdvice) -> float:
+    """Time on a device if it is used as advised, ms."""
+    branches = {EXACT: answer.exact, STRETCHED: answer.stretched}.get(answer.recommended)
+    return branches.ms if branches else answer.best_single.ms

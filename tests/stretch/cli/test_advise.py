@@ -1,0 +1,32 @@
+"""`stretch advise` on the command line."""
+
+import json
+import shlex
+
+import pytest
+
+from tests.stretch.cli.commands import call
+
+pytestmark = pytest.mark.torch
+
+
+def test_command_of_an_answer_plans_what_was_advised(capsys, tmp_path):
+    words = ("resnet18", "--device", "a03s,rk*", "--precision", "fp16", "--html", tmp_path / "advice.html")
+    data = json.loads(call(capsys, "advise", *words, "--json", "--quiet").out)
+    assert "a03s, exact" in (tmp_path / "advice.html").read_text()
+    answer = next(answer for answer in data["answers"] if answer["device"] == "a03s")
+    branches = answer[answer["recommended"]]
+    planned = json.loads(call(capsys, *shlex.split(answer["command"])[1:], "--weights", "none", "--dry-run", "--json", "--quiet").out)
+    assert planned["recommended"] == branches["recommended"] == "branched"
+    assert planned["predicted"]["makespan_ms"] == pytest.approx(branches["ms"])
+
+
+def test_terminal_has_a_row_and_a_reason_for_each_device(capsys):
+    out = call(capsys, "advise", "tiny_resnet", "--device", "pixel*").out
+    assert all(f"\n{name} " in out and f"\n{name}: " in out for name in ("pixel4", "pixel6"))
+
+
+@pytest.mark.parametrize(("flag", "value", "code"), [("--device", "pixel9*", 3), ("--device", "mi9,,mi11", 2), ("--precision", "fp8", 2)])
+def test_misspelt_request_is_refused_before_the_model_is_read(capsys, flag, value, code):
+    outcome = call(capsys, "advise", "no_such_model", flag, value)
+    assert (outcome.code, value in outcome.message) == (code, True)

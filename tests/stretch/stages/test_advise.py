@@ -1,0 +1,57 @@
+"""Advice for many devices is what plans for each of them say."""
+
+from dataclasses import replace
+
+import pytest
+
+from experiments.simulated_speedup.devices import with_speed
+from predictors.devices import load_device
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.compare import LEAST_GAIN
+from stretch.planning.plan import plan
+from stretch.stages.advise import advise, precisions_at
+from tests.predictors.networks import small_resnet
+from tests.predictors.specified import specified
+
+GRAPH = small_resnet(96)
+
+
+def test_answers_are_those_of_plans_made_by_themselves_the_fastest_first():
+    # these share backends: what was built for the first is used for the others
+    names = ("pixel4", "a03s", "mi9", "raspberrypi5")
+    answers = advise("small", GRAPH, [load_device(name) for name in names], warnings=[]).answers
+    ms = [(getattr(answer, answer.recommended, None) or answer.best_single).ms for answer in answers]
+    assert (ms, len(ms)) == (sorted(ms), len(names))
+    compared = 0
+    for answer in answers:
+        device = load_device(answer.device)
+        for branches, options in ((answer.exact, {"lossless": True}), (answer.stretched, {"kinds": ("stretch",)})):
+            if branches is None:
+                continue
+            result = plan(GRAPH, device, PlanConfig(precision=precisions_at(device, None), **options))
+            single = next(rival for rival in result.recommendation.rivals if rival.name.startswith("single:"))
+            assert branches.recommended == result.recommended
+            assert branches.ms == pytest.approx(result.run.makespan_ms)
+            assert (branches.speedup, branches.low, branches.high) == pytest.approx((single.ratio, single.low, single.high))
+            best = answer.best_single
+            assert (best.ms, best.low_ms, best.high_ms) == pytest.approx((result.best_single.ms, single.low_ms, single.high_ms))
+            compared += 1
+    assert compared
+
+
+def test_exact_branches_are_not_planned_where_a_bound_excludes_their_gain():
+    device = with_speed(replace(specified("mi9"), fits={}), "gpu", 0.001)
+    device = replace(device, processors={name: device.processors[name] for name in ("cpu", "gpu")})
+    [answer] = advise("small", GRAPH, [device], warnings=[]).answers
+    assert answer.exact is None
+    assert 0 < answer.exact_at_most < LEAST_GAIN
+    result = plan(GRAPH, device, PlanConfig(lossless=True, precision=precisions_at(device, None)))
+    assert result.recommended.startswith("single:")
+
+
+def test_precision_is_the_narrowest_that_is_as_wide_as_asked():
+    assert precisions_at(load_device("mi9"), "fp16") == {"cpu": "fp32", "gpu": "fp16"}
+    # its NPU has int8 alone
+    [answer] = advise("small", GRAPH, [load_device("rb3gen2")], "fp16", warnings=[]).answers
+    assert (answer.recommended, answer.best_single.precision) == ("single:cpu", "fp32")
+    assert answer.reason == "cpu is the only processor with that precision or a wider one"
