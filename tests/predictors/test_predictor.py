@@ -13,7 +13,7 @@ from predictors.devices import Factor, NotNegative, list_devices, load_device
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UnknownNameError
 from predictors.host import host_among
-from predictors.models.base import KernelTime
+from predictors.models.base import MEASURED, KernelTime
 from predictors.predictor import LatencyPredictor, LinkModel, contended_ms
 from tests.predictors.networks import efficientnet_lite4, resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -31,7 +31,8 @@ def test_estimate_is_the_sum_of_its_kernels_inside_its_interval(device):
         assert estimate.low_ms < estimate.ms < estimate.high_ms
         assert (estimate.processor, estimate.source) == (name, "predicted")
         fit = predictor.device.processor(name).fits.get(estimate.precision)
-        assert estimate.calibrated == (fit is not None and fit.sibling is None)
+        assert estimate.calibrated == (estimate.origin in MEASURED)
+        assert (estimate.origin == "fit") == (fit is not None and fit.sibling is None)
         assert sum(k.kernel.macs for k in estimate.kernels) == small_resnet().macs
 
 
