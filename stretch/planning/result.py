@@ -190,7 +190,7 @@ class PlanResult:
 
     def at_links(self, factor: float) -> LinkFigure:
         """The design and the best single processor if every transfer took so many times what is stated."""
-        return at_links(self._run, self._controls[f"single:{self.best_single.processor}"], lambda _: factor)
+        return at_links(self.predicted_run, self._controls[f"single:{self.best_single.processor}"], lambda _: factor)
 
     @cached_property
     def objective(self) -> ObjectiveAnswer:
