@@ -62,6 +62,7 @@ __all__ = [
     "find_device",
     "list_devices",
     "load_device",
+    "profile_path",
     "quantities",
 ]
 
@@ -281,6 +282,18 @@ def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name.casefold())
 
 
+def profile_path(device: str | Path) -> Path:
+    """File of a profile that is named as `load_device` takes it, whether or not it is there.
+
+    Raises:
+        UnknownNameError: If a name is of no shipped profile, or of several.
+    """
+    text = str(device)
+    if isinstance(device, Path) or text.endswith(".toml") or "/" in text:
+        return Path(device)
+    return PROFILE_FOLDER / f"{find_device(text)}.toml"
+
+
 def load_device(device: str | Path) -> DeviceProfile:
     """Read and check a device profile.
 
@@ -292,11 +305,7 @@ def load_device(device: str | Path) -> DeviceProfile:
         UnknownNameError: If it is none of these, or a chip that several profiles have.
         StretchError: If the file cannot be read or is not a profile.
     """
-    text = str(device)
-    if isinstance(device, Path) or text.endswith(".toml") or "/" in text:
-        path = Path(device)
-    else:
-        path = PROFILE_FOLDER / f"{find_device(text)}.toml"
+    path = profile_path(device)
     raw = read_toml(
         path, "device profile", "give a profile id (see `stretch devices`) or a TOML file such as predictors/profiles/host.toml"
     )

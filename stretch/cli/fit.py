@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.devices import DeviceProfile
+    from predictors.fits import Prior
     from predictors.graph import OpGraph
 
 #: Argument for deriving priors from the fits of other profiles.
@@ -143,20 +144,7 @@ def _from_networks(
 
     with out.progress("reading networks") as step:
         news = calibrate_profile(Path(table), device, target, read, statistic=statistic, size=size, rewrites=tuple(rewrites), step=step)
-    return {
-        name: FitRow(
-            networks=new.prior.left_out.networks,
-            groups=new.prior.left_out.chips,
-            within_10=None,
-            within_20=new.prior.left_out.within_20,
-            mape=new.prior.left_out.mape,
-            coverage=new.prior.left_out.coverage,
-            low=new.prior.interval.low,
-            high=new.prior.interval.high,
-            measure_next=new.next_network,
-        )
-        for name, new in news.items()
-    }
+    return {name: _row_of_prior(new.prior, new.next_network) for name, new in news.items()}
 
 
 def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict[str, FitRow]:
@@ -172,19 +160,22 @@ def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict
     with out.progress("comparing") as step:
         priors = fit_priors(profile, profiles, tables, step)
     write_priors(target, profile.id, f"stretch fit {RELATIVES} --device {profile.id}", priors)
-    return {
-        f"{prior.processor}[{prior.core_set}] {prior.precision}": FitRow(
-            networks=prior.left_out.networks,
-            groups=prior.left_out.chips,
-            within_10=None,
-            within_20=prior.left_out.within_20,
-            mape=prior.left_out.mape,
-            coverage=prior.left_out.coverage,
-            low=prior.interval.low,
-            high=prior.interval.high,
-        )
-        for prior in priors
-    }
+    return {f"{prior.processor}[{prior.core_set}] {prior.precision}": _row_of_prior(prior) for prior in priors}
+
+
+def _row_of_prior(prior: "Prior", measure_next: str | None = None) -> FitRow:
+    """How well a prior predicts what was left out of it."""
+    return FitRow(
+        networks=prior.left_out.networks,
+        groups=prior.left_out.chips,
+        within_10=None,
+        within_20=prior.left_out.within_20,
+        mape=prior.left_out.mape,
+        coverage=prior.left_out.coverage,
+        low=prior.interval.low,
+        high=prior.interval.high,
+        measure_next=measure_next,
+    )
 
 
 def _show(console: "Console", answer: FitAnswer) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictors.devices import PROFILE_FOLDER, find_device, list_devices, load_device
+from predictors.devices import PROFILE_FOLDER, list_devices, load_device, profile_path
 from predictors.errors import StretchError, UsageError
 from predictors.files import write_whole
 from predictors.fits import prior_path, write_priors
@@ -48,7 +48,7 @@ def calibrate_profile(
         UsageError: If the new id is taken or none, or a rewrite makes another network.
         StretchError: If the table or the profile cannot be used; nothing is written then.
     """
-    path = Path(device) if device.endswith(".toml") or "/" in device else PROFILE_FOLDER / f"{find_device(device)}.toml"
+    path = profile_path(device)
     base = load_device(path)
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", target.stem) or (target.stem in list_devices() and target.parent.resolve() != PROFILE_FOLDER):
         raise UsageError(f"--out {target}: `{target.stem}` cannot be the id of a new profile", "choose another name, such as `mine`")
