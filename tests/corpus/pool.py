@@ -37,7 +37,12 @@ class Child:
                 "err": self._log.read_text(errors="replace")[-2000:],
                 "escaped": f"the process ended with {code}",
             }
-        return json.loads(answer)
+        outcome = json.loads(answer)
+        # What earlier commands left (arenas of threads, caches) must not count against a later one: at the limit of its memory
+        # the interpreter itself fails in odd ways.
+        if outcome.pop("grown"):
+            self.close()
+        return outcome
 
     def close(self):
         """End the process."""
@@ -49,7 +54,8 @@ class Child:
             self._process = None
 
     def _start(self):
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "NN_STRETCH_DRIVERS": "dsp", "COLUMNS": "200"}
+        # each arena of a thread would take 64 MiB of address space that nobody uses
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "NN_STRETCH_DRIVERS": "dsp", "COLUMNS": "200"}
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("worker.py")), str(self._bundle)],

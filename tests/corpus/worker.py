@@ -71,11 +71,13 @@ def main():
     os.dup2(2, 1)
     faulthandler.enable()
     app = warm()
-    resource.setrlimit(resource.RLIMIT_AS, (used() + MEMORY,) * 2)
+    started = used()
+    resource.setrlimit(resource.RLIMIT_AS, (started + MEMORY,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps(run(app, json.loads(line))), file=answers, flush=True)
+        outcome = run(app, json.loads(line))
+        print(json.dumps(outcome | {"grown": used() - started > MEMORY // 2}), file=answers, flush=True)
 
 
 if __name__ == "__main__":
