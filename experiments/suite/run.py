@@ -3,12 +3,13 @@
 `reach DIR` runs the fast tests with coverage by test and keeps what it finds in DIR (the packages `coverage` and `pytest-xdist`
 are needed). `strength DIR NAME` judges 300 mutants with that and writes the record `NAME`; `--mutants FILE` takes those of an
 earlier record, so that two suites are judged by the same changes. `times NAME` times `make test` alone and beside two processes
-that compute.
+that compute. `orders NAME` runs the fast tests in random order, with one and with two threads in turn, and adds to the record.
 """
 
 import argparse
 import concurrent.futures
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -25,6 +26,11 @@ from experiments.suite.contexts import SOURCES, settings
 from experiments.suite.mutants import ROOMS, ROOT, Mutant, Verdict, copied, draw, judge, located, preload
 
 RESULTS = Path(__file__).parent / "results"
+#: What the fast tests are, in the two processes that `make test` starts: a choice of markers, and where to look with how many workers.
+SUITES = (
+    ("openvino and not slow", lambda workers: ["tests/scheduler/delegates"]),
+    ("not openvino and not slow", lambda workers: ["-n", str(workers), "--dist", "loadfile"]),
+)
 TESTS = ["-q", "-p", "no:randomly", "-p", "experiments.suite.contexts"]
 
 
@@ -39,9 +45,8 @@ def reach(folder: Path, workers: int) -> int:
     path = os.pathsep.join([str(site), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"COVERAGE_PROCESS_START": str(folder / "rc"), "PYTHONPATH": path}
     status = 0
-    for name, chosen in (("openvino", "openvino and not slow"), ("others", "not openvino and not slow")):
-        where = ["tests/scheduler/delegates"] if name == "openvino" else ["-n", str(workers), "--dist", "loadfile"]
-        command = [sys.executable, "-m", "pytest", *TESTS, "-m", chosen, *where, f"--junitxml={folder}/{name}.xml"]
+    for number, (chosen, where) in enumerate(SUITES):
+        command = [sys.executable, "-m", "pytest", *TESTS, "-m", chosen, *where(workers), f"--junitxml={folder}/{number}.xml"]
         status |= subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     return status
 
@@ -188,14 +193,37 @@ def times(name: str, runs: int) -> None:
             last = [line for line in done.stdout.splitlines() if " passed" in line][-1:]
             rows.append({"run": f"{'quiet' if not beside else 'two busy loops beside'}, {run + 1}", "minutes": round(wall / 60, 2), "processor minutes": round(processor / 60, 2), "result": (last or ["none"])[0].strip("= "), "exit code": done.returncode})  # fmt: skip
     write_record(
-        RESULTS / f"{name}.json", {"runs": rows}, source="measured", command=f"python -m experiments.suite.run times {name}", runs=runs, load=load
+        RESULTS / f"{name}.json",
+        {"runs": rows},
+        source="measured",
+        command=f"python -m experiments.suite.run times {name}",
+        runs=runs,
+        load=load,
     )
+
+
+def orders(name: str, runs: int, workers: int) -> None:
+    """Run the fast tests in random orders, with one and two threads in turn, and add each run to the record."""
+    path = RESULTS / f"{name}.json"
+    rows = list(read_record(path).tables["runs"]) if path.exists() else []
+    for _ in range(runs):
+        seed, threads, load = random.SystemRandom().randrange(2**32), 1 + len(rows) % 2, os.getloadavg()[0]
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        lines, start = [], time.monotonic()
+        for chosen, where in SUITES:
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "randomly", f"--randomly-seed={seed}", "-m", chosen, *where(workers)]
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+            lines += [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR")) or " passed" in line]
+        rows.append({"commit": revision(ROOT)[:12], "seed": seed, "threads": threads, "load": round(load, 1), "minutes": round((time.monotonic() - start) / 60, 2), "result": "; ".join(lines)})  # fmt: skip
+        write_record(
+            path, {"runs": rows}, source="measured", command=f"python -m experiments.suite.run orders {name}", runs=len(rows), load=load
+        )
 
 
 def main() -> int:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(prog="python -m experiments.suite.run", description=__doc__)
-    parser.add_argument("what", choices=("reach", "strength", "times"))
+    parser.add_argument("what", choices=("reach", "strength", "times", "orders"))
     parser.add_argument("words", nargs="+", help="DIR, DIR NAME or NAME")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout whose tests are judged")
     parser.add_argument("--mutants", type=Path, help="a record whose mutants are taken")
@@ -209,8 +237,10 @@ def main() -> int:
     if options.what == "strength":
         mutants = mutants_of(options.mutants) if options.mutants else draw(options.count, options.seed, options.root)
         strength(Path(options.words[0]).resolve(), options.words[1], options.root.resolve(), mutants, options.workers)
-    else:
+    elif options.what == "times":
         times(options.words[0], options.runs)
+    else:
+        orders(options.words[0], options.runs, options.workers)
     return 0
 
 
