@@ -5,7 +5,6 @@ import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,14 +14,10 @@ from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.measure.benchmark import Benchmark, Effort, Timing, benchmark, shares_a_core
 from scheduler.placement.mapping import parse_mapping
-from scheduler.runtime import executor as queues
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
 
 HERE = Path(__file__).parent
-
-#: Inferences of a turn where two ways of waiting are compared.
-BURST = 10
 
 
 def handoff_us(trace: Trace, session: Session) -> float:
@@ -60,36 +55,6 @@ def empty_handoffs(bundle: Bundle, mapping: Mapping[str, str], runs: int) -> lis
             session.run(x)
             costs.append(handoff_us(session.trace, session))
     return costs
-
-
-def spinning_or_not(bundle: Bundle, mapping: Mapping[str, str], runs: int, warmup: int) -> dict[str, list[float]]:
-    """Hand-off cost of the same inferences with threads that sleep until they are woken, and with ones that spin when they are due.
-
-    Two sessions take turns, `warmup` inferences of each turn not counting: the one before has put others to sleep.
-    """
-    x = random_input(bundle)
-    costs: dict[str, list[float]] = {"sleep": [], "spin": []}
-    with ExitStack() as open_sessions:
-        sessions = {}
-        for way in costs:
-            queues.SPINS = way == "spin"
-            try:
-                sessions[way] = open_sessions.enter_context(Session(bundle, mapping))
-            finally:
-                queues.SPINS = False
-        for turn in range(2 + runs // BURST):
-            for way, session in play_order(sessions, turn):
-                for number in range(warmup + BURST):
-                    session.run(x)
-                    if turn > 1 and number >= warmup:
-                        costs[way].append(handoff_us(session.trace, session))
-    return costs
-
-
-def play_order(sessions: Mapping[str, Session], turn: int) -> list[tuple[str, Session]]:
-    """The sessions of a turn: each is the first in every other one."""
-    found = list(sessions.items())
-    return found if turn % 2 == 0 else found[::-1]
 
 
 def measure(bundle: Bundle, mapping: Mapping[str, str], rounds: int, warmup: int) -> tuple[Benchmark, list[float], int]:
@@ -138,7 +103,6 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--empty-runs", type=int, default=500, help="inferences with subgraphs that cost nothing")
-    parser.add_argument("--wait-runs", type=int, default=200, help="inferences of each way of waiting")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "host.json")
     options = parser.parse_args(words)
     load = os.getloadavg()[0]
@@ -147,7 +111,6 @@ def main(words: list[str] | None = None) -> int:
         mapping = parse_mapping([options.mapping])
         result, costs, met = measure(bundle, mapping, options.rounds, options.warmup)
         empty = empty_handoffs(bundle, mapping, options.empty_runs)
-        waits = spinning_or_not(bundle, mapping, options.wait_runs, options.warmup)
     except StretchError as error:
         sys.stderr.write(f"error: {error.message}\n")
         return error.exit_code
@@ -167,7 +130,6 @@ def main(words: list[str] | None = None) -> int:
         options.out,
         {
             "handoff": [row("of the bundle", costs), row("that cost nothing", empty)],
-            "waiting": [row(f"of the bundle, threads {way}", found) for way, found in waits.items()],
             "efficiency": overview,
             "comparison": comparison(result),
         },
@@ -177,7 +139,6 @@ def main(words: list[str] | None = None) -> int:
         interleaved=True,
         about={
             "handoff": About(interleaved=False, rows={"that cost nothing": Facts(runs=options.empty_runs)}),
-            "waiting": About(runs=len(waits["sleep"])),
         },
         load=load,
         notes=[

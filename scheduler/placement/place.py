@@ -54,18 +54,6 @@ def queues_of(placements: Iterable[Placement]) -> dict[str, Dispatch]:
     return queues
 
 
-def own_cores(placements: Iterable[Placement]) -> frozenset[str]:
-    """Queues whose thread has cores that no other queue uses: what it does there holds nobody up."""
-    cores: dict[str, set[int]] = {}
-    for place in placements:
-        cores.setdefault(place.queue, set()).update(place.cores, place.thread_cores)
-    return frozenset(
-        queue
-        for queue, core_set in cores.items()
-        if core_set and all(core_set.isdisjoint(other) for name, other in cores.items() if name != queue)
-    )
-
-
 def interchangeable(placements: Iterable[Placement], movable: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Queues that can do each other's work: all of it on the same movable delegate, on as many cores.
 

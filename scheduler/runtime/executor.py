@@ -3,18 +3,18 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count, pairwise
-from queue import Empty
+from queue import Empty, SimpleQueue
 from time import perf_counter_ns
 from typing import TypeVar
 
 from predictors.errors import StretchError
 from scheduler.cores import pinned
 from scheduler.delegates.base import Array, AsyncInvocation
-from scheduler.placement.place import Placement, own_cores
+from scheduler.placement.place import Placement
 from scheduler.runtime.buffers import Buffers, subgraph_spans
 from scheduler.runtime.code import Aborted, Code
 from scheduler.runtime.driver import Driver, Lane
@@ -35,17 +35,12 @@ from scheduler.runtime.events import (
 )
 from scheduler.runtime.failures import HangError, hang_reason, step_failure
 from scheduler.runtime.machine import Machine
-from scheduler.runtime.mailbox import Mailbox
 from scheduler.runtime.plan import ExecutionPlan
 from scheduler.runtime.record import Recorder
 from scheduler.runtime.trace import Span, Trace
 from scheduler.runtime.transitions import Node, Transitions
 from scheduler.runtime.watch import TIME_LIMIT_S, Watch, interrupt, note_hang
 from scheduler.runtime.workers import Call, Completion, Worker
-
-#: Whether threads watch memory when they are due to be handed something (`scheduler.runtime.mailbox`): worth it where cores sleep
-#: deeply while nothing else runs on them, a loss where they are kept awake by others.
-SPINS = False
 
 #: The calling thread, among those that a `Watch` looks at.
 CALLER = "calling thread"
@@ -70,7 +65,7 @@ class Queues:
     ) -> None:
         self._limit_s = limit_s
         self._place_of, self._abort = place_of, abort
-        self._completions: Mailbox[Completion] = Mailbox()
+        self._completions: SimpleQueue[Completion] = SimpleQueue()
         self._watch = Watch(limit_s, self._overdue)
         #: What runs now, by thread; who runs a step on the calling thread says so here.
         self.running = self._watch.running
@@ -89,23 +84,6 @@ class Queues:
         if place.dispatch == "blocking" and place.queue not in self._workers:
             self._workers[place.queue] = Worker(place.queue, place.thread_cores, self._completions, self.running)
 
-    def spin(self, own: Collection[str], caller: str | None) -> None:
-        """Who may watch memory when it is due to be handed something, from now on.
-
-        Args:
-            own: Queues whose core nobody else computes on.
-            caller: Queue of the calling thread; None for none.
-        """
-        self._completions.spins = SPINS and caller in own
-        for queue, worker in self._workers.items():
-            worker.jobs.spins = SPINS and queue in own
-
-    def wake(self, names: Collection[str]) -> None:
-        """Have the threads of some queues awake for what they will be given in a moment, if they spin at all."""
-        for queue in names:
-            if queue in self._workers and self._workers[queue].jobs.spins:
-                self._workers[queue].wake()
-
     def submitter(self, queue: str, *calls: Call) -> Callable[[], None]:
         """What hands steps to the thread of their queue, each with its name and whether it is waited for (`Worker.submitter`)."""
         return self._workers[queue].submitter(calls)
@@ -122,13 +100,9 @@ class Queues:
             self._enqueued[name] = (call, start)
         self.running[CALLER] = None
 
-    def wait(self, after: str = "") -> Completion:
-        """How a step went that was handed to others: the first that has ended.
-
-        Args:
-            after: What ended before the wait; waits after the same take about the same time.
-        """
-        found = self._completion(after) if not self._enqueued else self._wait_for_any()
+    def wait(self) -> Completion:
+        """How a step went that was handed to others: the first that has ended."""
+        found = self._completion() if not self._enqueued else self._wait_for_any()
         if found[1] is not None and self._hang is not None:  # what else its thread was given will never run
             raise self._hang
         return found
@@ -195,10 +169,10 @@ class Queues:
         self._watch.close()
         self._enqueued.clear()
 
-    def _completion(self, after: str) -> Completion:
+    def _completion(self) -> Completion:
         while True:
             try:
-                return self._completions.get(after, LOOK_S)
+                return self._completions.get(timeout=LOOK_S)
             except Empty:  # here Ctrl-C takes effect
                 continue
 
@@ -355,10 +329,6 @@ class Executor(Driver[Lane]):
         spans = tuple(span for record in self._done for span in self._spans(*record))
         return Trace(spans, start, end, os.getloadavg()[0], dict(self._replaced))
 
-    def expect(self) -> None:
-        """Say that an inference begins in a moment, so that threads wake up while its inputs are looked at and copied."""
-        self._queues.wake(self._first)
-
     def run_alone(self, name: str) -> Span:
         """Run one subgraph where it is placed, with every other processor idle."""
         place = self._places[name]
@@ -408,14 +378,11 @@ class Executor(Driver[Lane]):
         self._know_cores()
 
     def _know_cores(self) -> None:
-        """Where the calling thread is pinned, and who has a core of its own, as subgraphs are placed now."""
+        """Where the calling thread is pinned, and which steps are handed together, as subgraphs are placed now."""
         inline = next((place for place in self._places.values() if place.dispatch == "inline"), None)
         self._inline_cores = () if inline is None else inline.cores[:1]
-        self._queues.spin(own_cores(self._places.values()), None if inline is None else inline.queue)
         handed = {name: place.queue for name, place in self._places.items() if place.dispatch == "blocking"}
         self._following = followers(self.plan, handed)
-        begun = {name for tensor in self.plan.inputs for name in self.plan.readers.get(tensor, ())}
-        self._first = {queue for name, queue in handed.items() if name in begun}
 
     def _begin_anew(self) -> None:
         """The state machine with nothing in flight, wherever the last run left off."""
@@ -533,7 +500,7 @@ class Executor(Driver[Lane]):
         return name
 
     def _wait(self) -> str | Event:
-        name, error, start, end = self._queues.wait(self._done[-1][0] if self._done else "")
+        name, error, start, end = self._queues.wait()
         if error is not None:
             return self._raised(name, error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}"))
         self._done.append((name, start, end))

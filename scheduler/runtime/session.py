@@ -202,7 +202,6 @@ class Session:
         self._refuse_callbacks()
         with self._lock:
             executor = self._idle()
-            executor.expect()
             arrays = executor.buffers.arrays
             check_inputs(given, arrays)
             while True:

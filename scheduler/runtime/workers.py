@@ -1,7 +1,6 @@
 """Threads that are created once, each pinned, each running one call at a time.
 
-A hand-off through two mailboxes (`scheduler.runtime.mailbox`) is the quickest of what
-there is; `ThreadPoolExecutor` adds a future with its lock and condition to every call.
+A hand-off through two queues is the quickest of what there is; `ThreadPoolExecutor` adds a future with its lock and condition to every call.
 What a future would tell, the completion record tells.
 """
 
@@ -9,10 +8,10 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from queue import SimpleQueue
 from time import perf_counter_ns
 
 from scheduler.cores import pin_thread
-from scheduler.runtime.mailbox import Mailbox
 from scheduler.runtime.watch import Running
 
 #: How one call went: its name, what it raised, when it started and ended in nanoseconds.
@@ -21,9 +20,6 @@ Completion = tuple[str, BaseException | None, int, int]
 Call = tuple[str, Callable[[], None], bool]
 #: Calls that are run one after the other until one of them raises; None ends the thread.
 Job = tuple[Call, ...] | None
-
-#: What a thread has done that was woken early.
-EARLY = "woken early"
 
 #: Seconds for a thread to end after it was asked to; one that hangs in a delegate is left behind.
 _LEAVE_S = 0.3
@@ -36,9 +32,9 @@ class Worker:
         running: Where it says under its name what it runs now, for a `Watch`.
     """
 
-    def __init__(self, name: str, cores: tuple[int, ...], completions: Mailbox[Completion], running: Running | None = None) -> None:
+    def __init__(self, name: str, cores: tuple[int, ...], completions: SimpleQueue[Completion], running: Running | None = None) -> None:
         #: What it is given to run.
-        self.jobs: Mailbox[Job] = Mailbox()
+        self.jobs: SimpleQueue[Job] = SimpleQueue()
         self._thread = threading.Thread(
             target=_serve,
             args=(self.jobs, completions, cores, name, {} if running is None else running),
@@ -52,10 +48,6 @@ class Worker:
     def submit(self, name: str, call: Callable[[], None]) -> None:
         """Have `call` run after those submitted before it."""
         self.jobs.put(((name, call, True),))
-
-    def wake(self) -> None:
-        """Have the thread awake for what it will be given in a moment."""
-        self.jobs.put(())
 
     def submitter(self, calls: Sequence[Call]) -> Callable[[], None]:
         """Has these very calls run in their order, with nothing left to look up or allocate.
@@ -75,13 +67,11 @@ class Worker:
         _stop(self.jobs, self._thread, None if wait else _LEAVE_S)
 
 
-def _serve(jobs: Mailbox[Job], completions: Mailbox[Completion], cores: tuple[int, ...], own: str, running: Running) -> None:
+def _serve(jobs: SimpleQueue[Job], completions: SimpleQueue[Completion], cores: tuple[int, ...], own: str, running: Running) -> None:
     pin_thread(cores)
-    name = ""
     call: Callable[[], None] | None = None
     report: Completion | None = None
-    while (job := jobs.get(name)) is not None:
-        name = EARLY
+    while (job := jobs.get()) is not None:
         reports: list[Completion] = []
         for name, call, awaited in job:
             reports.append(_run(name, call, own, running))
@@ -114,7 +104,7 @@ def _run(name: str, call: Callable[[], None], own: str, running: Running) -> Com
         del error
 
 
-def _stop(jobs: Mailbox[Job], thread: threading.Thread, seconds: float | None) -> None:
+def _stop(jobs: SimpleQueue[Job], thread: threading.Thread, seconds: float | None) -> None:
     jobs.put(None)
     if thread is not threading.current_thread():
         thread.join(seconds)

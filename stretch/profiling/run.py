@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from queue import SimpleQueue
 from statistics import median
 from time import monotonic, perf_counter_ns
 
@@ -32,7 +33,6 @@ from scheduler.measure.links import Handover, fit_link
 from scheduler.measure.networks import runner, time_kernels, time_operators
 from scheduler.measure.steady import LEAST, MOST, UNSTEADY, Steady, preferred, time_steadily
 from scheduler.measure.together import time_together
-from scheduler.runtime.mailbox import Mailbox
 from scheduler.runtime.workers import Completion, Worker
 from scheduler.tuning.interrupt import interruption_waits
 from stretch.environment import processor_name
@@ -323,7 +323,7 @@ class Handing:
 
     def __init__(self, host: tuple[int, ...], cores: tuple[int, ...]) -> None:
         self._host = host
-        self._completions: Mailbox[Completion] = Mailbox()
+        self._completions: SimpleQueue[Completion] = SimpleQueue()
         self._worker = Worker("profile", cores, self._completions)
 
     def handing(self, work: Callable[[], None]) -> Callable[[], float]:

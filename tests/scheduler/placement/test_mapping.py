@@ -15,7 +15,7 @@ from scheduler.bundle.manifest import Alternative
 from scheduler.delegates import CpuDelegate, delegates
 from scheduler.placement.fallback import fallback_placement
 from scheduler.placement.mapping import parse_mapping, place_processors, target_placement
-from scheduler.placement.place import Placement, interchangeable, own_cores, place_subgraphs, queues_of
+from scheduler.placement.place import Placement, interchangeable, place_subgraphs, queues_of
 from scheduler.placement.priority import choose_processors
 from scheduler.placement.processors import device_dispatch, is_integer_only
 
@@ -145,14 +145,6 @@ def test_only_equal_movable_delegates_on_as_many_cores_do_each_others_work():
 
 def test_queue_with_a_subgraph_that_must_stay_helps_nobody_and_is_not_helped():
     assert kinds({"cpu": "cpu0", "gpu": "cpu1", "dsp": "reference1"}, {"cpu"}) == {"cpu0": ()}
-
-
-def test_queue_whose_cores_another_uses_has_none_of_its_own():
-    apart = place_processors(["cpu", "gpu"], {"cpu": "cpu0", "gpu": "cpu1"}, cores=(0, 1))
-    assert own_cores(apart.values()) == {"cpu0", "cpu1"}
-    shared = place_processors(["cpu", "gpu", "dsp"], {"cpu": "cpu0+1", "gpu": "cpu1", "dsp": "cpu2"}, cores=(0, 1, 2))
-    assert own_cores(shared.values()) == {"cpu2"}
-    assert own_cores([dataclasses.replace(apart["gpu"], cores=())]) == set()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from scheduler.delegates.base import Invocation, UnableError
 from scheduler.delegates.reference import ReferenceDelegate
-from scheduler.runtime import executor as queues
 from scheduler.runtime.executor import awaited, followers, in_a_row
 from scheduler.runtime.plan import PlannedSubgraph, plan_of
 from scheduler.runtime.session import Session
@@ -120,12 +119,6 @@ def path(tmp_path):
     return one_after_the_other(tmp_path / "bundle")
 
 
-@pytest.fixture(params=[False, True], ids=["sleeps", "spins"])
-def spinning(request, monkeypatch):
-    monkeypatch.setattr(queues, "SPINS", request.param)
-
-
-@pytest.mark.usefixtures("spinning")
 def test_steps_that_a_queue_goes_on_with_are_run_once_and_give_the_networks_output(path):
     noting = Noting()
     with Session(path, {"gpu": "reference"}, delegates={"reference": noting}) as session:
