@@ -5,6 +5,8 @@ MODEL ?= resnet50
 DEVICE ?= pixel6
 # processes that share the tests; a file's tests stay together
 WORKERS ?= 2
+# without compiled bytecode each of the many processes of the tests compiles torch and its packages anew
+unexport PYTHONDONTWRITEBYTECODE
 BUNDLE := runs/$(MODEL)_$(DEVICE)
 
 .PHONY: help install demo test slow explore lint docs paper site lock release clean

@@ -266,7 +266,9 @@ def rates(bundles: Mapping[str, Bundle], device: DeviceProfile) -> list[Row]:
         ),
         f"{first} with {other} beside": (first, Scene(runs=SIMULATED), True),
     }
-    return [_rate(what, networks[name], scene, [networks[other]] if concurrent else []) for what, (name, scene, concurrent) in scenes.items()]
+    return [
+        _rate(what, networks[name], scene, [networks[other]] if concurrent else []) for what, (name, scene, concurrent) in scenes.items()
+    ]
 
 
 def _rate(what: str, network: Network, scene: Scene, workloads: Sequence[Network]) -> Row:

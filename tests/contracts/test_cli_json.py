@@ -141,7 +141,7 @@ def words(verb, bundle):
         assert spawn("", "export", bundle, "--format", "tflite", "--out", bundle.parent / "tflite").code == 0
         return (bundle.parent / "tflite", "--out", bundle.parent / "runner")
     return {
-        "advise": ("tiny_resnet", "--device", "pixel*,raspberrypi5"),
+        "advise": ("tiny_resnet", "--device", "pixel6"),
         "branch": ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", bundle.parent / "again"),
         "search": ("tiny_resnet", "--device", "pixel6", "--processors", "cpu,gpu", *LOOSE, "--top", 3),
         "compare": (bundle,),

@@ -13,6 +13,7 @@ from experiments.records import read_record
 from tests.contracts.repository import ROOT
 
 
+@pytest.mark.slow
 def test_every_figure_is_that_of_its_records_and_its_page_says_where_they_come_from():
     for name in figures():
         assert (HERE / name / FILE).read_text(encoding="utf-8") == picture(name).svg(name), "run make paper"

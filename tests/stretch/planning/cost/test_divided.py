@@ -36,6 +36,7 @@ def test_bound_is_that_of_the_linear_program(times, last_exchange):
         assert bound == pytest.approx(found, rel=1e-6)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("device", [specified("mi9"), with_speed(specified("mi9"), "gpu", 0.2), *map(load_device, ("pixel4", "q6690"))])
 def test_no_exact_plan_is_faster_than_the_bound(device):
     graph = small_resnet(64)
