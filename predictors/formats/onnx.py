@@ -13,6 +13,7 @@ from typing import Any
 
 from predictors.errors import StretchError, UsageError
 from predictors.files import read_bytes
+from predictors.formats.inference import infer_shapes
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.registry import Rules
@@ -295,18 +296,12 @@ def _settle(path: Path, inputs: list[Any], requested: Mapping[str, Sequence[int]
 
 def _infer(path: Path, model: Any) -> dict[str, Shape]:
     """Shapes of all tensors that ONNX can tell."""
-    import onnx
-
     # What an exporter wrote down for another size would contradict the one that is asked for.
     del model.graph.value_info[:]
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
-    except Exception as error:
-        raise StretchError(f"the shapes of {path} do not fit each other: {str(error).splitlines()[0]}") from error
     shapes = {}
-    for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
+    for value in infer_shapes(model, str(path)):
         tensor = value.type.tensor_type
         sizes = tuple(dim.dim_value for dim in tensor.shape.dim)
         if tensor.HasField("shape") and all(size > 0 for size in sizes):

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from predictors.errors import StretchError, UsageError
+from predictors.formats.inference import infer_shapes
 from scheduler.delegates.cpu import load_runtime
 from scheduler.explain.answer import Fix, RuntimeExplanation
 from scheduler.explain.child import in_child
@@ -33,8 +34,6 @@ def raise_opset(model: Any) -> Any | None:
 
 def fix_batch(model: Any) -> Any | None:
     """The model with batch 1: dynamic first axes of inputs become 1, and so do all axes of the same symbolic size."""
-    import onnx
-
     weights = {tensor.name for tensor in model.graph.initializer}
     firsts = [v.type.tensor_type.shape.dim[0] for v in model.graph.input if v.name not in weights and v.type.tensor_type.shape.dim]
     opened = [dim for dim in firsts if dim.dim_value <= 0]
@@ -49,7 +48,9 @@ def fix_batch(model: Any) -> Any | None:
             if dim.dim_param in names or (axis == 0 and dim.dim_value <= 0):
                 dim.dim_value = 1
     del changed.graph.value_info[:]
-    return onnx.shape_inference.infer_shapes(changed, data_prop=True)
+    known = {value.name for value in (*changed.graph.input, *changed.graph.output)}
+    changed.graph.value_info.extend(value for value in infer_shapes(changed, "the model") if value.name not in known | weights)
+    return changed
 
 
 def single_precision(model: Any) -> Any | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from predictors.errors import StretchError, UsageError
+from predictors.formats.inference import infer_shapes
 from scheduler.formats.onnx import open_onnx
 from scheduler.formats.tflite import Network, open_tflite
 
@@ -112,13 +113,11 @@ def _name_nodes(proto: Any) -> None:
 
 def _known(proto: Any) -> dict[str, tuple[int, tuple[int | None, ...] | None]]:
     """Element type and shape of tensors, as far as ONNX works them out."""
-    import onnx
-
     tensors: dict[str, tuple[int, tuple[int | None, ...] | None]] = {}
     values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
-    # Shapes that do not fit together are for the runtime to tell; a file above 2 GB is not looked at.
-    with suppress(Exception):
-        values += onnx.shape_inference.infer_shapes(proto, data_prop=True).graph.value_info
+    # shapes that do not fit together are for the runtime to tell
+    with suppress(StretchError):
+        values += infer_shapes(proto, "the model")
     for value in values:
         tensor = value.type.tensor_type
         dims = tuple(d.dim_value if d.dim_value > 0 else None for d in tensor.shape.dim) if tensor.HasField("shape") else None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from predictors.errors import StretchError
+from predictors.formats.inference import infer_shapes
 from scheduler.delegates.base import Array
 from scheduler.formats.onnx import open_onnx
 
@@ -15,10 +16,6 @@ Shape = tuple[int, ...]
 
 #: Opset below which axes of Pad and ReduceMean are attributes.
 MIN_OPSET = 18
-#: Window operators of lower opsets are read as 22 defines them: no window starts in the padding.
-INFERENCE_OPSET = 22
-#: Constants with more elements are known to shape inference by their shape alone.
-LARGE = 1024
 #: Element types of ONNX for 32-bit and 16-bit reals.
 _REALS = (1, 10)
 
@@ -109,28 +106,8 @@ def _real(values: Array) -> Array:
 
 def _shapes(proto: Any, model: Path) -> dict[str, Shape]:
     """Shapes that ONNX infers, with large weights replaced by inputs of their shape, so that none is copied."""
-    import onnx
-    from onnx import helper
-
-    light = onnx.ModelProto()
-    light.ir_version = 10
-    light.opset_import.append(helper.make_opsetid("", max(INFERENCE_OPSET, *(o.version for o in proto.opset_import))))
-    light.graph.name = "shapes"
-    light.graph.node.extend(proto.graph.node)
-    light.graph.input.extend(proto.graph.input)
-    light.graph.output.extend(proto.graph.output)
-    declared = {value.name for value in proto.graph.input}
-    for tensor in proto.graph.initializer:
-        if sum(tensor.dims) <= LARGE:
-            light.graph.initializer.append(tensor)
-        elif tensor.name not in declared:
-            light.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
-    try:
-        inferred = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
-    except onnx.shape_inference.InferenceError as error:
-        raise StretchError(f"the shapes of {model} do not fit together: {str(error).splitlines()[0]}") from error
     shapes = {}
-    for value in (*inferred.value_info, *inferred.output):
+    for value in infer_shapes(proto, str(model), trusted=True):
         dims = value.type.tensor_type.shape.dim
         if value.type.tensor_type.HasField("shape") and all(d.dim_value > 0 for d in dims):
             shapes[value.name] = tuple(d.dim_value for d in dims)

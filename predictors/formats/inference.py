@@ -1,0 +1,122 @@
+"""Shapes of an ONNX file's tensors by the inference of the onnx library, without its large weights.
+
+For some files that inference ends with a signal, does not end or takes gigabytes (`GatherND` with negative ``batch_dims``, `Split` with
+more outputs than it says): a file of any origin is worked out in a process of its own, with limits.
+"""
+
+import os
+import warnings
+from math import prod
+from typing import Any
+
+from predictors.errors import StretchError
+
+#: Element counts above which a weight says nothing of a shape.
+LARGE = 1024
+
+#: Processor seconds, and bytes beside what this process has, that the inference of one file may take.
+LIMIT_S, LIMIT_BYTES = 20, 4 << 30
+
+#: Opset from which pooling windows are counted as runtimes compute them, and the first whose operators mean the same in it.
+_WINDOWS, _ALIKE = 22, 18
+
+
+def infer_shapes(model: Any, name: str, *, trusted: bool = False) -> list[Any]:
+    """The `onnx.ValueInfoProto` of inputs, of tensors as far as they can be worked out, and of outputs.
+
+    Args:
+        model: An `onnx.ModelProto`; not changed.
+        name: What messages call it.
+        trusted: Whether its operators were checked one by one, so that no process is needed.
+
+    Raises:
+        StretchError: If shapes do not fit each other, or the inference fails.
+    """
+    content = without_weights(model).SerializeToString()
+    ok, answer = _answer(content) if trusted or not hasattr(os, "fork") else _in_child(content)
+    if not ok:
+        raise StretchError(f"the shapes of {name} {answer.decode()}", "export it again" if answer else "")
+    import onnx
+
+    graph = onnx.load_model_from_string(answer).graph
+    return [*graph.input, *graph.value_info, *graph.output]
+
+
+def without_weights(model: Any) -> Any:
+    """A copy whose large weights are inputs of the same shape."""
+    import onnx
+    from onnx import helper
+
+    light = onnx.ModelProto(ir_version=max(model.ir_version, 8))
+    light.opset_import.extend(model.opset_import)
+    for opset in light.opset_import:
+        if opset.domain in ("", "ai.onnx") and opset.version >= _ALIKE:
+            opset.version = max(opset.version, _WINDOWS)
+    light.functions.extend(model.functions)
+    light.graph.name = "shapes"
+    for field in ("node", "input", "output", "value_info"):
+        getattr(light.graph, field).extend(getattr(model.graph, field))
+    declared = {value.name for value in model.graph.input}
+    for tensor in model.graph.initializer:
+        if prod(tensor.dims) <= LARGE and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            light.graph.initializer.append(tensor)
+        elif tensor.name not in declared:
+            light.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    return light
+
+
+def _answer(content: bytes) -> tuple[bool, bytes]:
+    """Whether inference went well, and the model with its shapes, or what is wrong with them."""
+    import onnx
+
+    try:
+        inferred = onnx.shape_inference.infer_shapes(content, strict_mode=False, data_prop=True)
+    except Exception as error:
+        return False, f"do not fit each other: {(str(error).splitlines() or [''])[0]}".encode()
+    return True, inferred if isinstance(inferred, bytes) else inferred.SerializeToString()
+
+
+def _in_child(content: bytes) -> tuple[bool, bytes]:
+    """`_answer` of a process that may end in any way."""
+    import onnx.shape_inference  # noqa: F401 (the child must not import anything)
+
+    reading, writing = os.pipe()
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # the child runs C++ alone, and ends
+        child = os.fork()
+    if not child:
+        try:
+            os.close(reading)
+            _limit()
+            ok, answer = _answer(content)
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(bytes([ok]) + answer)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            answer = pipe.read()
+    finally:
+        _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status) or not answer:
+        return False, b"cannot be worked out: the onnx library fails at them"
+    return bool(answer[0]), answer[1:]
+
+
+def _limit() -> None:
+    """Hold the process to its limits; no report of its end is printed or kept."""
+    import faulthandler
+    import resource
+
+    faulthandler.disable()
+    with open("/dev/null", "w") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
+    try:
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return
+    least = [value for value in resource.getrlimit(resource.RLIMIT_AS) if value != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(used + LIMIT_BYTES, *least, used + LIMIT_BYTES),) * 2)

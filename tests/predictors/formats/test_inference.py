@@ -1,0 +1,48 @@
+"""Shape inference of the onnx library on files of any origin."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from predictors.errors import StretchError
+from predictors.formats.inference import LARGE, infer_shapes
+from predictors.formats.onnx import read_onnx
+from scheduler.explain.model import open_model
+
+
+def model_of(nodes, inputs, outputs, weights=()):
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    graph = helper.make_graph(nodes, "g", tensors, ends, [numpy_helper.from_array(value, name) for name, value in weights])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+#: Files on which the inference of onnx 1.23 ends its process with a signal.
+FATAL = {
+    "gather": model_of(
+        [helper.make_node("GatherND", ["x", "i"], ["y"], batch_dims=-2)], {"x": [2, 3, 4]}, ["y"], [("i", np.zeros((2, 1), np.int64))]
+    ),
+    "split": model_of([helper.make_node("Split", ["x"], list("abcd"), num_outputs=2)], {"x": [4, 4]}, list("abcd")),
+}
+
+
+@pytest.mark.parametrize("name", FATAL)
+def test_file_that_ends_the_librarys_inference_is_refused_in_a_sentence(tmp_path, name):
+    onnx.save(FATAL[name], tmp_path / "m.onnx")
+    with pytest.raises(StretchError, match=r"the shapes of .*m\.onnx cannot be worked out"):
+        read_onnx(tmp_path / "m.onnx")
+    assert [op.op for op in open_model(tmp_path / "m.onnx").ops] == [FATAL[name].graph.node[0].op_type]
+
+
+def test_shapes_do_not_depend_on_the_process_or_on_weights_that_are_left_out():
+    weight = np.ones((LARGE, 3, 1, 1), np.float32)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Reshape", ["c", "s"], ["y"])]
+    model = model_of(nodes, {"x": [1, 3, 4, 4]}, ["y"], [("w", weight), ("s", np.array([1, -1]))])
+    apart, here = (
+        {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in infer_shapes(model, "m", trusted=trusted)}
+        for trusted in (False, True)
+    )
+    assert apart == here
+    assert (apart["c"], apart["y"]) == ([1, LARGE, 4, 4], [1, LARGE * 16])
+    assert len(model.graph.initializer) == 2
