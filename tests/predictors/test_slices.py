@@ -55,6 +55,10 @@ def test_cut_is_moved_and_flattened_elements_belong_to_whole_channels():
     assert (found.reads, found.computes) == ((Channels(1, 3),), Channels(9, 27))
 
 
+def test_vector_has_one_channel():
+    assert [width(shape) for shape in ((1, 8, 4, 4), (1, 8), (8,))] == [8, 8, 1]
+
+
 def test_features_of_more_axes_than_two_are_no_channels():
     attrs = {"out_features": 8, "bias": True}
     assert columns(seen(attrs, (1, 8), (1, 5)), Channels(2, 4)).attrs["out_features"] == 2

@@ -227,6 +227,13 @@ def test_part_in_another_precision_stays_a_part():
     assert any("wrap_with_autocast" in str(node.target) for node in exported.graph.nodes)
 
 
+def test_part_without_gradients_is_taken_in():
+    exported = program(enabled=False)
+    assert any("wrap_with" in str(node.target) for node in exported.graph.nodes)
+    inline(exported)
+    assert not any("wrap_with" in str(node.target) for node in exported.graph.nodes)
+
+
 class Masked(nn.Module):
     def forward(self, image, mask, gain=2.0):
         return image * mask * gain

@@ -186,6 +186,11 @@ def test_kept_channels_are_those_with_the_largest_norm(captured):
     parts = tuple(part if s.name == "s2" else whole(s) for s in split_segments(found.graph))
     branch = scaled_branches(found.graph, BranchDesign("tiny_resnet", "test", parts))[2][0]
     scores = importance(branch.source, branch.channels, found.weights)
+    group = branch.channels.pieces[branch.source.output][0][0]
+    writers = [op.name for op in branch.source.ops if op.kind == "conv" and branch.channels.pieces[op.name][0][0] == group]
+    norms = [found.weights[name]["weight"].abs().flatten(1).sum(1) for name in writers]
+    assert len(norms) > 1
+    torch.testing.assert_close(scores[group], sum(norms))
     chosen = choose_units(branch, scores, 0, sliced=False)
     for group, kept in chosen.items():
         if group in scores and len(kept) < branch.channels.units[group]:

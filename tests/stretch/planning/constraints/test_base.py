@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import all_constraints
 from stretch.planning.constraints.balance import Balance
+from stretch.planning.constraints.base import FIRST, constraints
 from stretch.planning.constraints.communication import Communication
 from tests.stretch.planning.combinations import ways
 
@@ -15,6 +16,12 @@ from tests.stretch.planning.combinations import ways
 def test_constraint_can_be_asked_for_and_says_nothing_of_its_own_accord_where_it_has_no_default(constraint):
     assert constraint.option.name in PlanConfig.__struct_fields__
     assert getattr(PlanConfig(), constraint.option.name) == constraint.option.default
+
+
+def test_every_constraint_is_listed_once_those_that_are_blamed_first_in_front():
+    names = [constraint.option.name for constraint in all_constraints()]
+    assert sorted(names) == sorted(constraints)
+    assert names[: len(FIRST)] == list(FIRST)
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1), st.floats(0.01, 10), st.floats(0.1, 50))

@@ -43,6 +43,12 @@ def test_options_add_up_to_the_prediction_of_the_whole_design():
     assert design.n_meet == len(segment_features(GRAPH, design))
 
 
+def test_range_of_losses_holds_all_that_were_measured():
+    fitted = made()
+    logs = [np.log(loss(each.error)) for each in fitted.alone]
+    assert fitted.range[0] < min(logs) < max(logs) < fitted.range[1]
+
+
 def test_segment_that_stays_whole_changes_nothing():
     own = predictor()
     for options in (o for group in make_space(GRAPH).options for o in group if len(o.candidates) == 1):

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.depth import drop_units
-from stretch.planning.design.scale import scaled_graph
+from stretch.planning.design.scale import kept_units, scaled_graph
 from stretch.planning.design.widths import partitions, scaled_units
+from stretch.planning.network.channels import channel_groups
 from stretch.planning.network.segments import split_segments
+from tests.predictors.networks import Net
 from tests.stretch.designs import identity_design, whole
 
 TINY = ["tiny_resnet", "tiny_mobilenet", "tiny_regnet", "tiny_vgg", "tiny_efficientnet"]
@@ -58,6 +60,22 @@ def test_design_that_does_not_fit_is_refused_naming_the_segment(captured, change
     with pytest.raises(StretchError, match=reason) as caught:
         scaled_graph(graph, BranchDesign(graph.name, "test", tuple(parts.values())))
     assert "s1" in caught.value.message
+
+
+def test_channels_that_cannot_be_scaled_are_kept_whatever_the_width():
+    net = Net(1, 3, 64, 64)
+    net.conv(16, 3, 2)
+    block = net.conv(16, 3, 2)
+    # half of a group of channels that change together: the group keeps its width
+    net.add("slice", start=3, stop=9)
+    net.add("add", block, net.conv(16))
+    net.conv(32, 3, 2)
+    net.head(10)
+    _, segment, *_ = split_segments(net.graph("halved"))
+    groups = channel_groups(segment.graph)
+    assert groups.pieces[segment.graph.output][0][0] in groups.frozen
+    with pytest.raises(StretchError, match="its channels would be 16"):
+        kept_units(segment, segment.graph, groups, BranchScale("cpu", segment.depth, 8), 16)
 
 
 @pytest.mark.torch

@@ -103,6 +103,19 @@ def test_tail_ends_at_what_is_not_affine_and_knows_the_addition():
     assert (second.end, second.norm, second.add, second.skip) == (convs[1], None, ops["add"], ops["batch_norm"])
 
 
+class Gated(Residual):
+    def forward(self, x):
+        x = self.norm(self.first(x))
+        return x * self.second(x)
+
+
+def test_product_with_another_tensor_is_no_part_of_a_tail():
+    found = capture(Gated().eval(), (1, 3, 8, 8), "gated")
+    second = [op.name for op in found.graph.ops if op.kind == "conv"][1]
+    tail = tail_of(found.graph, second)
+    assert (tail.end, tail.add, tail.skip) == (second, None, None)
+
+
 def test_layer_with_more_inputs_than_rows_stays_as_it_was():
     torch.manual_seed(0)
     x = [images(20, 3, 1, 1)]
