@@ -1,5 +1,6 @@
 """Calls that have weights as torch's modules, under the names that the weights have."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -18,7 +19,7 @@ def _stored(site: Site, *names: str) -> dict[str, Stored | None]:
     return found if all(each or site.given.get(name) is None for name, each in found.items()) else {}
 
 
-def _holding(site: Site, module: nn.Module, x: str = "input", **tensors: Stored | None) -> Value:
+def _holding(site: Site, module: nn.Module, tensors: Mapping[str, Stored | None], x: str = "input") -> Value:
     """The module with these very parameters and statistics, in their place; None for one that it has not."""
     home = ""
     for name, given in tensors.items():
@@ -62,7 +63,7 @@ def _convolution(site: Site) -> Value:
         device="meta",
         **{name: _each(site.given[name], len(kernel)) for name in windows},
     )
-    return _holding(site, module, **tensors)
+    return _holding(site, module, tensors)
 
 
 @rule("batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit_functional", "native_batch_norm", "cudnn_batch_norm")
@@ -73,7 +74,7 @@ def _batch_norm(site: Site) -> Value:
     if not all(tensors.get(name) for name in names[2:]) or (tensors["weight"] is None) != (tensors["bias"] is None):
         return None
     shape, eps, momentum = shape_of(site.x), site.given.get("eps", site.given.get("epsilon")), site.given.get("momentum", 0.1)
-    return _holding(site, _BATCH_NORMS[len(shape)](shape[1], float(eps), float(momentum), tensors["weight"] is not None), **tensors)
+    return _holding(site, _BATCH_NORMS[len(shape)](shape[1], float(eps), float(momentum), tensors["weight"] is not None), tensors)
 
 
 @rule("linear")
@@ -99,7 +100,7 @@ def _layer(site: Site, x: str, weight: Stored | None, bias: Stored | None) -> Va
     if weight is None or weight.value.dim() != 2:
         return None
     module = nn.Linear(weight.value.shape[1], weight.value.shape[0], bias is not None, device="meta")
-    return _holding(site, module, x, weight=weight, bias=bias)
+    return _holding(site, module, {"weight": weight, "bias": bias}, x)
 
 
 @rule("layer_norm", "native_layer_norm")
@@ -108,7 +109,7 @@ def _layer_norm(site: Site) -> Value:
     if not tensors or (tensors["bias"] is not None and tensors["weight"] is None):
         return None
     shape, has = [int(n) for n in site.given["normalized_shape"]], [each is not None for each in tensors.values()]
-    return _holding(site, nn.LayerNorm(shape, float(site.given["eps"]), *has), **tensors)
+    return _holding(site, nn.LayerNorm(shape, float(site.given["eps"]), *has), tensors)
 
 
 @rule("group_norm")
@@ -119,10 +120,10 @@ def _group_norm(site: Site) -> Value:
     groups, channels = int(site.given["num_groups"]), shape_of(site.x)[1]
     if groups < 1 or channels % groups:
         raise StretchError(f"it has {groups} groups of {channels} channels")
-    return _holding(site, nn.GroupNorm(groups, channels, float(site.given["eps"]), tensors["weight"] is not None), **tensors)
+    return _holding(site, nn.GroupNorm(groups, channels, float(site.given["eps"]), tensors["weight"] is not None), tensors)
 
 
 @rule("prelu", "_prelu_kernel")
 def _prelu(site: Site) -> Value:
     weight = site.stored("weight")
-    return None if weight is None else _holding(site, nn.PReLU(weight.value.numel()), "self", weight=weight)
+    return None if weight is None else _holding(site, nn.PReLU(weight.value.numel()), {"weight": weight}, "self")
