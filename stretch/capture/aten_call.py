@@ -92,6 +92,13 @@ class AtenCall:
         value = self.given.get(name)
         return value if isinstance(value, Value) and not value.op else None
 
+    def order(self, rank: int) -> tuple[int, ...]:
+        """Which of so many axes comes where in its result, told by torch itself."""
+        target: Any = self.node.target
+        dims = torch.empty([2 + i for i in range(rank)], device="meta")
+        others = [self.given[argument.name] for argument in target._schema.arguments[1:]]
+        return tuple(size - 2 for size in target(dims, *others).shape)
+
 
 #: A chain of operators, the tensor itself in another shape, or its pieces; None if the call must be opaque.
 Made = list[Step] | Value | tuple[Value, ...] | None

@@ -1,5 +1,6 @@
 """What ATen operators become: operators of known kinds where they fit, views, or opaque operators."""
 
+from collections.abc import Callable
 from math import prod
 
 from torch import fx
@@ -54,30 +55,11 @@ def _expand(call: AtenCall) -> Made:
 def _permute(call: AtenCall) -> Made:
     """Free where only the order of an image's channels and pixels changes, which each runtime keeps as it likes."""
     x = call.tensors[0]
-    order = _order(call, len(x.shape))
-    if order is None:
-        return None
+    order = call.order(len(x.shape))
     moved = [d for d in order if x.shape[d] != 1]
     if moved == sorted(moved) or order in ((0, 2, 3, 1), (0, 3, 1, 2)) or (order == (0, 2, 1) and _is_image(call, x)):
         return x.seen(call.out)
     return _copy(x, call.out, "permute")
-
-
-def _order(call: AtenCall, rank: int) -> tuple[int, ...] | None:
-    if call.operator == "permute":
-        return tuple(int(d) % rank for d in call.given["dims"])
-    order = list(range(rank))
-    if call.operator in ("t", "numpy_T"):
-        return tuple(reversed(order))
-    if call.operator == "movedim":
-        return None
-    a, b = (
-        (-2, -1)
-        if call.operator == "adjoint"
-        else (call.given.get("dim0", call.given.get("axis0")), call.given.get("dim1", call.given.get("axis1")))
-    )
-    order[a], order[b] = order[b], order[a]
-    return tuple(order)
 
 
 def _is_image(call: AtenCall, x: Value) -> bool:
@@ -120,15 +102,19 @@ def _select(call: AtenCall) -> Made:
 
 @_aten_moves_add("split", "chunk", "split_with_sizes", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk")
 def _split(call: AtenCall) -> Made:
-    """Pieces along one axis, each copied where it is used."""
+    return pieces(call, _cut)
+
+
+def pieces(call: AtenCall, cut: Callable[[Value, int, int, Shape], Step]) -> Made:
+    """Pieces of a tensor along one axis, each cut out where it is used, by what `cut` makes of tensor, axis, start and shape."""
     x, dim, at = call.tensors[0], int(call.given["dim"]) % len(call.tensors[0].shape), 0
     if len(call.shapes) == 1:
         return (x.seen(call.out),)
-    pieces = []
+    found = []
     for shape in call.shapes:
-        pieces.append(Value(x.op, shape, piece=_cut(x, dim, at, shape)))
+        found.append(Value(x.op, shape, piece=cut(x, dim, at, shape)))
         at += 1 if call.operator == "unbind" else shape[dim]
-    return tuple(pieces)
+    return tuple(found)
 
 
 @_aten_moves_add("cat", "concat", "concatenate")

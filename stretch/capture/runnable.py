@@ -18,11 +18,10 @@ from predictors.shapes import Attr, Shape
 from stretch.capture.aten import AtenLowering
 from stretch.capture.aten_call import AtenCall, Made, Step, Value
 from stretch.capture.aten_opaque import attributes, opaque, opaque_node, over_elements
-from stretch.capture.aten_rules import RULES
+from stretch.capture.aten_rules import RULES, pieces
 from stretch.capture.axes.applied import applied
 from stretch.capture.axes.attention import chain_of, written_out
 from stretch.capture.axes.maps import Maps
-from stretch.capture.axes.rules import order_of
 from stretch.capture.captured import Captured
 from stretch.capture.exported import export, inputs_of, returned_nodes
 from stretch.capture.inputs import Inputs, InputShapes
@@ -248,7 +247,7 @@ def _made(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any)
 def _permute(call: AtenCall) -> Made:
     """A view where only axes of one element move."""
     x = call.tensors[0]
-    order = order_of(call, len(x.shape))
+    order = call.order(len(x.shape))
     moved = [d for d in order if x.shape[d] != 1]
     return x.seen(call.out) if moved == sorted(moved) else [_made("permute", "copy", call.out, "permute.default", x, list(order))]
 
@@ -259,21 +258,15 @@ def _expand(call: AtenCall) -> Made:
 
 
 def _split(call: AtenCall) -> Made:
-    """Pieces along one axis, each copied where it is used."""
-    x, dim, at = call.tensors[0], int(call.given["dim"]) % len(call.tensors[0].shape), 0
-    if len(call.shapes) == 1:
-        return (x.seen(call.shapes[0]),)
-    pieces = []
-    for shape in call.shapes:
-        if call.operator == "unbind":
-            step = _made("slice", "copy", shape, "select.int", x, dim, at)
-        elif dim == 1 and len(shape) in (2, 4):
-            step = Step("slice", {"start": at, "stop": at + shape[1]}, (x,))
-        else:
-            step = _made("slice", "copy", shape, "slice.Tensor", x, dim, at, at + shape[dim], 1)
-        pieces.append(Value(x.op, shape, piece=step))
-        at += 1 if call.operator == "unbind" else shape[dim]
-    return tuple(pieces)
+    return pieces(call, _piece)
+
+
+def _piece(x: Value, dim: int, at: int, shape: Shape) -> Step:
+    if len(shape) < len(x.shape):
+        return _made("slice", "copy", shape, "select.int", x, dim, at)
+    if dim == 1 and len(shape) in (2, 4):
+        return Step("slice", {"start": at, "stop": at + shape[1]}, (x,))
+    return _made("slice", "copy", shape, "slice.Tensor", x, dim, at, at + shape[dim], 1)
 
 
 def _same(call: AtenCall) -> Made:

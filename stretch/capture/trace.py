@@ -225,7 +225,6 @@ def folded(ops: Sequence[Op]) -> list[Op]:
     return found
 
 
-#: (kind, attributes, weights, suffix of the name)
 #: An operator on its way into the graph: kind, attributes, own weights, suffix of its name.
 Lowered = tuple[str, dict[str, Attr], Own, str]
 

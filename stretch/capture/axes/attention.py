@@ -12,7 +12,6 @@ from predictors.shapes import Attr, number
 from stretch.capture.aten_call import AtenCall, Value
 from stretch.capture.axes.constants import spread
 from stretch.capture.axes.maps import Maps
-from stretch.capture.axes.rules import order_of
 from stretch.capture.factors import Axes, Factor, common
 
 #: Products of two tensors.
@@ -292,7 +291,7 @@ def _followed(scores: Scores, call: AtenCall, before: fx.Node) -> bool:
         scores.axes = axes or scores.axes
         return axes is not None
     if name in _MOVED:
-        scores.axes = scores.axes.permuted(order_of(call, len(scores.axes.axes)))
+        scores.axes = scores.axes.permuted(call.order(len(scores.axes.axes)))
         return True
     if name in _SOFTMAX:
         over = scores.axes.axes[int(given["dim"]) % len(scores.axes.axes)]

@@ -37,15 +37,7 @@ def _reshape(maps: Maps, call: AtenCall) -> Result:
 def _permute(maps: Maps, call: AtenCall) -> Result:
     x = call.tensors[0]
     axes = maps.axes_of(x)
-    return None if axes is None else maps.value(x.op, axes.permuted(order_of(call, len(x.shape))), x)
-
-
-def order_of(call: AtenCall, rank: int) -> tuple[int, ...]:
-    """Which axis comes where, told by torch itself."""
-    target: Any = call.node.target
-    dims = torch.empty([2 + i for i in range(rank)], device="meta")
-    others = [call.given[argument.name] for argument in target._schema.arguments[1:]]
-    return tuple(size - 2 for size in target(dims, *others).shape)
+    return None if axes is None else maps.value(x.op, axes.permuted(call.order(len(x.shape))), x)
 
 
 @_rule("dropout", "feature_dropout", "native_dropout", "detach", "alias", "contiguous", "clone", "to", "_to_copy", "type_as", "expand")

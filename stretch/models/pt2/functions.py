@@ -12,73 +12,59 @@ from predictors.errors import StretchError
 from stretch.models.builder import shape_of
 from stretch.models.pt2.site import RULES, Rule, Site, Value, rule
 
-#: Modules of one tensor, made of the arguments behind it.
+#: Modules of one tensor, made of the arguments behind it: named like their operators, and those that are not.
+_ALIKE = (nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh, nn.GELU)
 _MODULES: dict[str, Callable[..., nn.Module]] = {
-    "relu": nn.ReLU,
-    "relu6": nn.ReLU6,
-    "hardtanh": nn.Hardtanh,
-    "hardswish": nn.Hardswish,
-    "hardsigmoid": nn.Hardsigmoid,
-    "silu": nn.SiLU,
-    "mish": nn.Mish,
-    "sigmoid": nn.Sigmoid,
-    "tanh": nn.Tanh,
+    **{make.__name__.lower(): make for make in _ALIKE},
     "leaky_relu": nn.LeakyReLU,
-    "adaptive_avg_pool2d": nn.AdaptiveAvgPool2d,
-    "_adaptive_avg_pool2d": nn.AdaptiveAvgPool2d,
+    **dict.fromkeys(("adaptive_avg_pool2d", "_adaptive_avg_pool2d"), nn.AdaptiveAvgPool2d),
 }
 
 #: Functions with the arguments of the operator.
-_SAME: dict[str, Callable[..., Any]] = {
-    "cat": torch.cat,
-    "flatten": torch.flatten,
-    "permute": torch.permute,
-    "transpose": torch.transpose,
-    "reshape": torch.reshape,
-    "view": torch.reshape,
-    "_unsafe_view": torch.reshape,
-    "clamp": torch.clamp,
-    "pixel_shuffle": F.pixel_shuffle,
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{each.__name__: each for each in (torch.cat, torch.flatten, torch.permute, torch.transpose, torch.squeeze, torch.unsqueeze)},
+    **{each.__name__: each for each in (torch.clamp, torch.mean, torch.softmax, torch.log_softmax, F.pixel_shuffle)},
+    **dict.fromkeys(("reshape", "view", "_unsafe_view"), torch.reshape),
+    "_softmax": torch.softmax,
+    "_log_softmax": torch.log_softmax,
 }
 
-_PAIRS: dict[str, Callable[..., Any]] = {"add": operator.add, "sub": operator.sub, "div": operator.truediv}
-
-_PASSING = ("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as")
-_DROPPING = ("dropout", "feature_dropout", "alpha_dropout", "native_dropout")
+_PAIRS: dict[str, Callable[..., Any]] = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv}
 
 
 def _module(make: Callable[..., nn.Module]) -> Rule:
     return lambda site: site.called(make(*list(site.given.values())[1:]))
 
 
-def _same(function: Callable[..., Any]) -> Rule:
-    return lambda site: site.builder.call(function, *site.written(list(site.given.values())))
+def _function(function: Callable[..., Any]) -> Rule:
+    def apply(site: Site) -> Value:
+        given = dict(site.given)
+        # in another type it is no call that capture knows
+        if any((given.pop("dtype", None), given.pop("half_to_float", None))):
+            return None
+        return site.builder.call(function, *site.written(list(given.values())))
+
+    return apply
 
 
 def _pair(function: Callable[..., Any]) -> Rule:
     def combine(site: Site) -> Value:
+        x, other = site.given["self"], site.given["other"]
         if site.given.get("alpha", 1) != 1 or site.given.get("rounding_mode") is not None:
             return None
-        return site.builder.call(function, site.written(site.given["self"]), site.written(site.given["other"]))
+        # decompositions write SiLU as a product with the sigmoid of the same tensor
+        gated = function is operator.mul and isinstance(other, fx.Node) and isinstance(site.builder.behind(other), nn.Sigmoid)
+        return site.called(nn.SiLU()) if gated and other.args[0] is x else site.builder.call(function, *site.written([x, other]))
 
     return combine
 
 
 RULES.update({name: _module(make) for name, make in _MODULES.items()})
-RULES.update({name: _same(function) for name, function in _SAME.items()})
+RULES.update({name: _function(function) for name, function in _FUNCTIONS.items()})
 RULES.update({name: _pair(function) for name, function in _PAIRS.items()})
 
 
-@rule("mul")
-def _product(site: Site) -> Value:
-    """A product; by the sigmoid of the same tensor it is SiLU, which decompositions write so."""
-    x, gate = site.given["self"], site.given["other"]
-    if isinstance(x, fx.Node) and isinstance(gate, fx.Node) and isinstance(site.builder.behind(gate), nn.Sigmoid) and gate.args[0] is x:
-        return site.called(nn.SiLU())
-    return _pair(operator.mul)(site)
-
-
-@rule(*_PASSING)
+@rule("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as")
 def _pass(site: Site) -> Value:
     """What it reads, unless its type changes."""
     to = site.given.get("dtype")
@@ -87,15 +73,10 @@ def _pass(site: Site) -> Value:
     return site.x if to is None or to == site.x.meta["val"].dtype else None
 
 
-@rule(*_DROPPING)
+@rule("dropout", "feature_dropout", "alpha_dropout", "native_dropout")
 def _drop(site: Site) -> Value:
     """Nothing is dropped once a network is trained."""
     return site.called(nn.Dropout(float(site.given["p"])), x="input")
-
-
-@rule("gelu")
-def _gelu(site: Site) -> Value:
-    return site.called(nn.GELU(str(site.given["approximate"])))
 
 
 @rule("elu")
@@ -105,39 +86,11 @@ def _elu(site: Site) -> Value:
     return site.called(nn.ELU(float(site.given["alpha"])))
 
 
-@rule("mean")
-def _mean(site: Site) -> Value:
-    if "dim" not in site.given or site.given.get("dtype") is not None:
-        return None
-    return site.builder.call(torch.mean, site.x, site.given["dim"], bool(site.given["keepdim"]))
-
-
-@rule("softmax", "_softmax", "log_softmax", "_log_softmax")
-def _softmax(site: Site) -> Value:
-    if site.given.get("dtype") is not None or site.given.get("half_to_float"):
-        return None
-    name = site.operator._overloadpacket.__name__.removeprefix("_")
-    return site.builder.call(getattr(torch, name), site.x, int(site.given["dim"]))
-
-
-@rule("max_pool2d", "max_pool2d_with_indices")
-def _max_pool(site: Site) -> Value:
-    given = site.given
-    step = given["stride"] or given["kernel_size"]
-    return site.called(
-        nn.MaxPool2d(
-            *(_two(each) for each in (given["kernel_size"], step, given["padding"], given["dilation"])), ceil_mode=given["ceil_mode"]
-        )
-    )
-
-
-@rule("avg_pool2d")
-def _average_pool(site: Site) -> Value:
-    given = site.given
-    if given["divisor_override"] is not None:
-        return None
-    sizes = [_two(each) for each in (given["kernel_size"], given["stride"] or given["kernel_size"], given["padding"])]
-    return site.called(nn.AvgPool2d(*sizes, bool(given["ceil_mode"]), bool(given["count_include_pad"])))
+@rule("max_pool2d", "max_pool2d_with_indices", "avg_pool2d")
+def _pool(site: Site) -> Value:
+    options = {key: _two(value) for key, value in list(site.given.items())[1:]}
+    make = nn.AvgPool2d if site.name == "avg_pool2d" else nn.MaxPool2d
+    return site.called(make(**options | {"stride": options["stride"] or options["kernel_size"]}))
 
 
 def _two(value: Any) -> Any:
@@ -147,8 +100,7 @@ def _two(value: Any) -> Any:
 
 @rule("split", "split_with_sizes", "chunk")
 def _split(site: Site) -> Value:
-    x, how, axis = site.written(list(site.given.values())[:3])
-    parts = site.builder.call(torch.chunk if site.operator._overloadpacket.__name__ == "chunk" else torch.split, x, how, axis)
+    parts = site.builder.call(torch.chunk if site.name == "chunk" else torch.split, *site.written(list(site.given.values())[:3]))
     return [site.builder.call(operator.getitem, parts, i) for i in range(len(parts.meta["val"]))]
 
 
@@ -171,16 +123,6 @@ def _select(site: Site) -> Value:
     return site.builder.call(operator.getitem, site.x, (*[slice(None)] * axis, int(site.given["index"])))
 
 
-@rule("unsqueeze")
-def _unsqueeze(site: Site) -> Value:
-    return site.builder.call(torch.unsqueeze, site.x, int(site.given["dim"]))
-
-
-@rule("squeeze")
-def _squeeze(site: Site) -> Value:
-    return site.builder.call(torch.squeeze, *site.written([each for each in site.given.values() if each is not None]))
-
-
 @rule("expand")
 def _expand(site: Site) -> Value:
     return site.builder.method("expand", site.x, *site.given["size"])
@@ -188,10 +130,8 @@ def _expand(site: Site) -> Value:
 
 @rule("constant_pad_nd", "pad")
 def _pad(site: Site) -> Value:
-    value = site.given["value"]
-    return site.builder.call(
-        F.pad, site.x, list(site.given["pad"]), str(site.given.get("mode", "constant")), 0.0 if value is None else value
-    )
+    mode, value = str(site.given.get("mode", "constant")), site.given["value"]
+    return site.builder.call(F.pad, site.x, list(site.given["pad"]), mode, value or 0.0)
 
 
 @rule("upsample_nearest2d")

@@ -115,19 +115,11 @@ _ASSERTED = ("_assert_", "sym_constrain_range", "_functional_sym_constrain", "_f
 
 #: What networks compute with sizes.
 _OF_SIZES: dict[str, Callable[..., Any]] = {
-    "_operator.add": operator.add,
-    "_operator.sub": operator.sub,
-    "_operator.mul": operator.mul,
-    "_operator.floordiv": operator.floordiv,
-    "_operator.mod": operator.mod,
-    "_operator.neg": operator.neg,
-    "_operator.eq": operator.eq,
-    "_operator.ne": operator.ne,
-    "_operator.lt": operator.lt,
-    "_operator.le": operator.le,
-    "_operator.gt": operator.gt,
-    "_operator.ge": operator.ge,
-    "_operator.truediv": operator.truediv,
+    **{
+        f"_operator.{each.__name__}": each
+        for each in (operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg)
+    },
+    **{f"_operator.{each.__name__}": each for each in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)},
     "math.trunc": int,
     "torch.sym_int": int,
     "torch.sym_float": float,
@@ -205,9 +197,7 @@ class _Lowering:
             made = self._of_sizes(target, node)
         else:
             raise StretchError("it is no operator of torch", "call run_decompositions() before torch.export.save")
-        names = _names(node)
-        results = list(made) if isinstance(made, list | tuple) else [made]
-        for name, value in zip(names, results, strict=False):
+        for name, value in zip(_names(node), _several(made), strict=False):
             self._values[name] = value
 
     def _of_sizes(self, target: str, node: Node) -> Any:
@@ -229,7 +219,8 @@ class _Lowering:
     def _call(self, name: str, node: Node) -> Value:
         packet, _, overload = name.partition(".")
         if packet in _MAKING:
-            return self._made(packet, overload, node)
+            target = _overload(packet, overload)
+            return Stored(next(iter(_names(node)), packet), _of_stored(target, bound(target, node, self._value), made=True))
         changes = packet.endswith("_") and not packet.endswith("__")
         packet = packet.removesuffix("_") if changes else packet
         # What a rule writes down otherwise is not called itself, and may be more than a function of tensors.
@@ -238,64 +229,34 @@ class _Lowering:
         site = Site(target, given, _module_of(node), self._builder)
         self._follow(target, node, changes)
         if not any(isinstance(each, fx.Node) for each in _flat(list(given.values()))):
-            return self._known(target, given, node)
+            return self._known(target, given)
         made = RULES[packet](site) if packet in RULES else None
         return self._as_it_is(site) if made is None else made
 
     def _as_it_is(self, site: Site) -> Value:
         """The operator itself; where it gives several tensors, each of them."""
         find_operator(_called(site.operator))
-        schema = site.operator._schema
-        given = {key: value for key, value in site.given.items() if key not in PLACES}
-        positional = [site.written(given[each.name]) for each in schema.arguments if not each.kwarg_only and each.name in given]
-        options = {
-            each.name: site.written(given[each.name]) for each in schema.arguments if each.kwarg_only and given.get(each.name) is not None
-        }
-        if any(given.get(key) for key in ("train", "dropout_p")):
+        if any(site.given.get(key) for key in ("train", "dropout_p")):
             raise StretchError("it was exported in training mode", "call eval() before torch.export.export")
-        made = self._builder.call(site.operator, *positional, **options)
+        positional, options = _arguments(site.operator, site.given)
+        options = {key: site.written(value) for key, value in options.items()}
+        made = self._builder.call(site.operator, *site.written(positional), **options)
         if isinstance(made.meta["val"], torch.Tensor):
             return made
         return [self._builder.call(operator.getitem, made, i) for i in range(len(made.meta["val"]))]
 
-    def _known(self, target: OpOverload, given: dict[str, Value], node: Node) -> Value:
-        """What is computed of stored tensors alone, once it is sure how large it gets."""
+    def _known(self, target: OpOverload, given: Mapping[str, Value]) -> Value:
+        """What a call gives that reads stored tensors alone."""
         stored = [each for each in _flat(list(given.values())) if isinstance(each, Stored)]
         if not stored:
             raise StretchError("it reads no tensor")
         find_operator(_called(target))
-        given = {key: value for key, value in given.items() if key not in PLACES}
-        schema = target._schema.arguments
-        meta, real = (
-            (
-                [_replaced(given[each.name], how) for each in schema if not each.kwarg_only and each.name in given],
-                {each.name: _replaced(given[each.name], how) for each in schema if each.kwarg_only and given.get(each.name) is not None},
-            )
-            for how in (lambda s: s.value.detach().to("meta"), lambda s: s.value.detach())
-        )
-        with torch.no_grad():
-            seen = target(*meta[0], **meta[1])
-            if any(each.numel() > MAX_KNOWN for each in (seen if isinstance(seen, tuple | list) else [seen])):
-                raise StretchError("it makes a stored tensor too large")
-            found = target(*real[0], **real[1])
+        found = _of_stored(target, given)
         learned = any(isinstance(each.value, torch.nn.Parameter) for each in stored)
         made = [
-            Stored(stored[0].name, _learned(each) if learned else each) for each in (found if isinstance(found, tuple | list) else [found])
+            Stored(stored[0].name, torch.nn.Parameter(each) if learned and each.is_floating_point() else each) for each in _several(found)
         ]
         return made if isinstance(found, tuple | list) else made[0]
-
-    def _made(self, packet: str, overload: str, node: Node) -> Stored:
-        """A tensor of numbers."""
-        target = _overload(packet, overload)
-        given = bound(target, node, self._value)
-        schema = target._schema.arguments
-        args = [given[each.name] for each in schema if not each.kwarg_only]
-        options = {
-            each.name: given[each.name] for each in schema if each.kwarg_only and each.name == "dtype" and given[each.name] is not None
-        }
-        if target(*args, **options, device="meta").numel() > MAX_KNOWN:
-            raise StretchError("it makes a stored tensor too large")
-        return Stored(_names(node)[0] if _names(node) else packet, target(*args, **options))
 
     def _value(self, arg: Tagged) -> Value:
         """What an argument stands for."""
@@ -356,6 +317,33 @@ def _overload(packet: str, overload: str) -> OpOverload:
     return found
 
 
+def _arguments(target: OpOverload, given: Mapping[str, Value]) -> tuple[list[Value], dict[str, Value]]:
+    """Arguments by position and by name, without those that say where tensors lie."""
+    known = [each for each in target._schema.arguments if each.name not in PLACES]
+    options = {each.name: given[each.name] for each in known if each.kwarg_only and given[each.name] is not None}
+    return [given[each.name] for each in known if not each.kwarg_only], options
+
+
+def _of_stored(target: OpOverload, given: Mapping[str, Value], *, made: bool = False) -> Any:
+    """What is computed of stored tensors, or made of numbers alone, once it is sure how large it gets."""
+
+    def computed(device: str) -> Any:
+        def tensor(value: Any) -> Any:
+            return value.value.detach().to(device) if isinstance(value, Stored) else value
+
+        args, options = fx.node.map_aggregate(_arguments(target, given), tensor)
+        return target(*args, **options, **({"device": device} if made else {}))
+
+    with torch.no_grad():
+        if any(each.numel() > MAX_KNOWN for each in _several(computed("meta"))):
+            raise StretchError("it makes a stored tensor too large")
+        return computed("cpu")
+
+
+def _several(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
 def _called(target: OpOverload) -> str:
     return f"{target._overloadpacket.__name__}.{target._overloadname}"
 
@@ -380,16 +368,6 @@ def _module_of(node: Node) -> str:
 
 def _flat(values: Any) -> list[Any]:
     return [one for each in values for one in (_flat(each) if isinstance(each, list | tuple) else [each])]
-
-
-def _replaced(value: Value, how: Callable[[Stored], torch.Tensor]) -> Any:
-    if isinstance(value, list | tuple):
-        return [_replaced(each, how) for each in value]
-    return how(value) if isinstance(value, Stored) else value
-
-
-def _learned(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.nn.Parameter(tensor) if tensor.is_floating_point() else tensor
 
 
 def _without_data(value: Value) -> torch.Tensor:

@@ -33,6 +33,11 @@ class Site:
     builder: Builder  # What its rule writes into.
 
     @property
+    def name(self) -> str:
+        """Name of the operator without its overload."""
+        return str(self.operator._overloadpacket.__name__)
+
+    @property
     def x(self) -> fx.Node:
         """Its first argument as a tensor of the network."""
         return self.tensor(next(iter(self.given)))
@@ -60,7 +65,7 @@ class Site:
     def called(self, module: nn.Module, name: str = "", x: str = "") -> fx.Node:
         """A module on one of its arguments, the first by default, under a name of its own or that of where it was called."""
         read = self.tensor(x) if x else self.x
-        return self.builder.module(module, read, name or self.module or self.operator._overloadpacket.__name__)
+        return self.builder.module(module, read, name or self.module or self.name)
 
 
 #: Writes what a call computes; None where the call is not one that the rule knows, and stays as it is.
