@@ -180,15 +180,15 @@ def times(name: str, runs: int) -> None:
     rows = []
     for beside in (0, 2):
         for run in range(runs):
-            loads = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(beside)]
+            others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(beside)]
             try:
                 before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
                 done = subprocess.run(["make", "test"], cwd=ROOT, capture_output=True, text=True, check=False)
                 wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
             finally:
-                for load in loads:
-                    load.kill()
-                    load.wait()
+                for other in others:
+                    other.kill()
+                    other.wait()
             processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             last = [line for line in done.stdout.splitlines() if " passed" in line][-1:]
             rows.append({"run": f"{'quiet' if not beside else 'two busy loops beside'}, {run + 1}", "minutes": round(wall / 60, 2), "processor minutes": round(processor / 60, 2), "result": (last or ["none"])[0].strip("= "), "exit code": done.returncode})  # fmt: skip

@@ -193,8 +193,8 @@ def test_every_verb_has_its_keys_listed():
     assert KEYS.keys() == set(VERBS)
 
 
-#: Verbs that measure or fit, which takes long.
-LONG = ("profile",)
+#: Verbs that measure or compile, which takes long.
+LONG = ("profile", "runner")
 
 
 @pytest.mark.parametrize("verb", [pytest.param(verb, marks=pytest.mark.slow) if verb in LONG else verb for verb in VERBS])

@@ -61,6 +61,7 @@ def sessions(bundle_dir):
         yield gpu, {"both": both, "cpu alone": alone}
 
 
+@pytest.mark.slow
 def test_policy_that_is_told_the_same_decides_the_same(sessions):
     gpu, both = sessions
     session = AdaptiveSession(both, RULES, quiet=3)

@@ -48,6 +48,7 @@ def test_images_that_the_original_answers_alike_are_refused(network, space):
         measure(network.captured, space, images(16, 0), alike, 0.0)
 
 
+@pytest.mark.slow
 def test_whole_design_is_measured_as_it_is_built_calibrated_and_compared(network, space):
     design = random_designs(space, network.graph.name, "pixel6", 1, (0.8, 1.2), 0)[0]
     fitted, held = images(16, 0), images(12, 1)

@@ -58,6 +58,7 @@ def test_processor_that_holds_the_output_hands_it_over():
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_simulation_of_many_inferences_in_flight_takes_as_long_as_the_busiest_processor(tmp_path):
     pytest.importorskip("torch")
     import stretch

@@ -8,7 +8,6 @@ from tests.stretch.planning.search.test_goal import GRAPHS, goal_of, spaced
 from tests.stretch.planning.spaces import every_design
 
 
-@pytest.mark.representatives(1)
 @pytest.mark.parametrize("text", ["latency", "energy"])
 @pytest.mark.parametrize(
     ("name", "kinds", "processors"),
@@ -18,6 +17,7 @@ from tests.stretch.planning.spaces import every_design
         ("paths", ("channels", "graph"), ("cpu", "gpu")),
     ],
 )
+@pytest.mark.slow
 def test_each_design_has_a_segment_like_none_before_and_shares_as_little_as_brute_force(text, name, kinds, processors):
     graph, space = GRAPHS[name], spaced(name, kinds, processors)
     low, high, goal = round(0.9 * graph.macs), round(1.5 * graph.macs), goal_of(text, space)

@@ -84,6 +84,7 @@ def test_every_branch_is_a_box_with_its_numbers(kinds):
             assert box.words in text
 
 
+@pytest.mark.slow
 def test_bands_cover_the_map_and_say_what_is_computed_twice():
     found = planned(("rows",))
     rows, _ = stretched_rows(found)
