@@ -95,7 +95,7 @@ class QueueThreads:
         return self._threads.get(queue) is threading.current_thread()
 
     @property
-    def own_calling_thread(self) -> bool:
+    def own_caller(self) -> bool:
         """Whether the caller is one of these threads."""
         return threading.current_thread() in self._threads.values()
 
@@ -139,6 +139,7 @@ class Pipeline(Driver[PipelineLane]):
         recorder: Writes down what the state machine is told and answers; None for nobody.
         named: Gives the outputs, by the names of their tensors, the names that callers know.
         changed: Guards what the state machine knows, and tells of its changes; None for one of its own.
+        threads: Run its steps and those of whoever else uses them; None for some of its own.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class Pipeline(Driver[PipelineLane]):
         recorder: Recorder | None = None,
         named: Callable[[Mapping[str, Array]], Mapping[str, Array]] = dict,
         changed: threading.Condition | None = None,
+        threads: QueueThreads | None = None,
     ) -> None:
         super().__init__(plan, [PipelineLane(buffers) for buffers in lanes], code, recorder)
         self._limit_s, self._named = limit_s, named
@@ -162,7 +164,7 @@ class Pipeline(Driver[PipelineLane]):
         self._watch = Watch(limit_s, self._overdue)
         self._traces: deque[Trace] = deque(maxlen=KEPT_TRACES)
         self._depths: deque[QueueDepth] = deque(maxlen=KEPT_TRACES * 16)
-        self._threads = QueueThreads()
+        self._threads = threads or QueueThreads()
         self._begin(placements)
         for name, place in placements.items():
             self._add(name, place)
@@ -192,8 +194,8 @@ class Pipeline(Driver[PipelineLane]):
 
     @property
     def owns_calling_thread(self) -> bool:
-        """Whether the caller is a thread of this pipeline, which must not wait for it."""
-        return self._threads.own_calling_thread
+        """Whether the caller is a thread of a queue, which must not wait for inferences."""
+        return self._threads.own_caller
 
     def submit(self, x: Mapping[str, Array]) -> Future[Values]:
         """Start an inference; waits while as many as there are lanes are in flight."""

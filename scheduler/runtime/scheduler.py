@@ -62,7 +62,7 @@ class SharedQueues:
         self.changed = threading.Condition()
         self.machine = MultiTenantMachine({}, patience_ms)
         self._clients: dict[str, SharedPipeline] = {}
-        self._threads = QueueThreads()
+        self.threads = QueueThreads()
 
     def add(self, name: str, client: Client, pipeline: "SharedPipeline") -> None:
         """Have a client's inferences, run by a pipeline; the lock is not held."""
@@ -70,46 +70,36 @@ class SharedQueues:
             self.machine.add(name, client)
             self._clients[name] = pipeline
 
-    def open(self, queue: str, cores: tuple[int, ...]) -> None:
-        """Have a thread for a queue."""
-        with self.changed:
-            self._threads.open(queue, cores)
-
     def tell(self, event: SharedEvent) -> Sequence[Command]:
         """Tell the state machine, and hand out the steps that it answers; the lock is held."""
         answer = self.machine.handle(event)
         for command in answer:
             if isinstance(command.instruction, Start):
                 job = partial(self._clients[command.client].work, command.instruction, command.place)
-                self._threads.put(command.instruction.queue, job)
+                self.threads.put(command.instruction.queue, job)
         return answer
 
     def give_up(self, client: str, queue: str) -> None:
         """A client's step hangs: its inferences are given up, and its queue gets another thread; the lock is held."""
         self.tell(ClientRemoved(client, self.now()))
-        self._threads.renew(queue)
+        self.threads.renew(queue)
         self.tell(QueueReleased(queue, self.now()))
 
     def left(self, queue: str) -> None:
         """A step of a client who was given up has ended; the lock is held."""
-        if self._threads.calling(queue):
+        if self.threads.calling(queue):
             self.tell(QueueReleased(queue, self.now()))
-
-    @property
-    def own_calling_thread(self) -> bool:
-        """Whether the caller is one of these threads."""
-        return self._threads.own_calling_thread
 
     def dismiss(self) -> None:
         """Have every thread end once it has done what it was given."""
         with self.changed:
-            self._threads.dismiss()
+            self.threads.dismiss()
 
     def close(self, *, wait: bool = True) -> None:
         """Return when the threads have ended, but for those that hang."""
         self.dismiss()
         if wait:
-            self._threads.join()
+            self.threads.join()
 
 
 class SharedPipeline(Pipeline):
@@ -136,12 +126,7 @@ class SharedPipeline(Pipeline):
         self._shared, self._client, self._weight, self._count = shared, client, weight, len(lanes)
         #: Whether it was closed.
         self._gone = False
-        super().__init__(plan, placements, lanes, code, limit_s, None, named, shared.changed)
-
-    @property
-    def owns_calling_thread(self) -> bool:
-        """Whether the caller is a thread of a queue, which must not wait for inferences."""
-        return self._shared.own_calling_thread
+        super().__init__(plan, placements, lanes, code, limit_s, None, named, shared.changed, shared.threads)
 
     def submit(self, x: Mapping[str, Array], deadline_s: float = inf, priority: int = 0) -> Future[Values]:
         """Start an inference; waits while as many of this client as there are lanes are in flight."""
@@ -184,9 +169,6 @@ class SharedPipeline(Pipeline):
     def _placed(self) -> Mapping[str, Placement]:
         with self._changed:
             return dict(self._shared.machine.placements(self._client))
-
-    def _open(self, place: Placement) -> None:
-        self._shared.open(place.queue, place.thread_cores)
 
     def _tell(self, event: Event) -> Finish | Fail | None:
         assert not isinstance(event, InputReady)

@@ -98,33 +98,33 @@ class Turns:
         """A step of an inference may run on a queue from now on."""
         if inference not in self._inferences:
             raise ValueError(f"`{step}` is of an inference that has not begun")
-        found = self._queues.setdefault(queue, _Queue([], None, {}))
+        state = self._queues.setdefault(queue, _Queue([], None, {}))
         client = inference[0]
-        if client not in found.clients():
+        if client not in state.clients():
             # what it was not given while it wanted nothing is not owed to it
-            found.given[client] = max(found.given.get(client, 0.0), found.floor)
-        found.waiting.append((inference, step))
+            state.given[client] = max(state.given.get(client, 0.0), state.floor)
+        state.waiting.append((inference, step))
 
     def next(self, queue: str, at_ms: float) -> Turn | None:
         """Give a queue to what is the most urgent; None if something holds it, or nothing waits."""
-        found = self._queues.get(queue)
-        if found is None or found.holder is not None or not found.waiting:
+        state = self._queues.get(queue)
+        if state is None or state.holder is not None or not state.waiting:
             return None
-        found.floor = max(found.floor, min(found.given[client] for client in found.clients()))
-        turn = min(found.waiting, key=lambda each: self._key(found, each[0], at_ms))
-        found.waiting.remove(turn)
-        found.holder = turn, at_ms
+        state.floor = max(state.floor, min(state.given[client] for client in state.clients()))
+        turn = min(state.waiting, key=lambda each: self._key(state, each[0], at_ms))
+        state.waiting.remove(turn)
+        state.holder = turn, at_ms
         return turn
 
     def leave(self, queue: str, at_ms: float) -> Turn:
         """What held a queue is over."""
-        found = self._queues.get(queue)
-        if found is None or found.holder is None:
+        state = self._queues.get(queue)
+        if state is None or state.holder is None:
             raise ValueError(f"nothing runs on `{queue}`")
-        turn, since_ms = found.holder
+        turn, since_ms = state.holder
         client = turn[0][0]
-        found.given[client] += max(0.0, at_ms - since_ms) / self._weights[client]
-        found.holder = None
+        state.given[client] += max(0.0, at_ms - since_ms) / self._weights[client]
+        state.holder = None
         return turn
 
     def end(self, inference: Inference) -> None:
@@ -135,18 +135,18 @@ class Turns:
 
     def holder(self, queue: str) -> Turn | None:
         """What a queue runs."""
-        found = self._queues.get(queue)
-        return None if found is None or found.holder is None else found.holder[0]
+        state = self._queues.get(queue)
+        return None if state is None or state.holder is None else state.holder[0]
 
     def waiting(self, queue: str) -> Sequence[Turn]:
         """What waits for a queue, in the order in which it came."""
-        found = self._queues.get(queue)
-        return () if found is None else tuple(found.waiting)
+        state = self._queues.get(queue)
+        return () if state is None else tuple(state.waiting)
 
     def given_ms(self, queue: str, client: str) -> float:
         """What counts as given to a client of a queue: time, ms over its weight, and what it missed while it wanted nothing."""
-        found = self._queues.get(queue)
-        return 0.0 if found is None else found.given.get(client, 0.0)
+        state = self._queues.get(queue)
+        return 0.0 if state is None else state.given.get(client, 0.0)
 
     def _key(self, queue: _Queue, inference: Inference, at_ms: float) -> tuple[float, float, float, float]:
         known = self._inferences[inference]
