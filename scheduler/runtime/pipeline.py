@@ -12,9 +12,9 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from time import perf_counter_ns
-from typing import Protocol
 
 import numpy as np
 
@@ -36,26 +36,88 @@ from scheduler.runtime.watch import TIME_LIMIT_S, Watch, note_hang
 #: Traces that are kept, of the inferences that ended last.
 KEPT_TRACES = 64
 
-#: A step that is to run, and where its subgraph was placed when it was started; None for a join.
-Task = tuple[Start, Placement | None]
-
 #: Seconds after which a close looks again whether what it waits for hangs.
-_LOOK_S = 0.2
+LOOK_S = 0.2
 
 
-class InFlight(Protocol):
-    """What is known of the inferences of a pipeline."""
+class _QueueThread(threading.Thread):
+    """Runs the steps of one queue, each a call; None ends it.
+
+    Args:
+        cores: Cores that it is pinned to; empty for none.
+    """
+
+    def __init__(self, queue: str, cores: tuple[int, ...]) -> None:
+        super().__init__(name=f"nn-stretch {queue} in flight", daemon=True)
+        self.cores = cores
+        self.inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        #: What it was given by the step that it runs: it goes on with that and need not be woken.
+        self.following: Callable[[], None] | None = None
+
+    def run(self) -> None:
+        pin_thread(self.cores)
+        while (step := self.inbox.get()) is not None:
+            while step is not None:
+                step()
+                step, self.following = self.following, None
+
+
+class QueueThreads:
+    """A thread for each queue; whoever uses them guards them with a lock."""
+
+    def __init__(self) -> None:
+        self._threads: dict[str, _QueueThread] = {}
+        self._dismissed = False
+
+    def open(self, queue: str, cores: tuple[int, ...]) -> None:
+        """Have a thread for a queue."""
+        if queue not in self._threads:
+            thread = self._threads[queue] = _QueueThread(queue, cores)
+            thread.start()
+            if self._dismissed:
+                thread.inbox.put(None)
+
+    def put(self, queue: str, step: Callable[[], None]) -> None:
+        """Have a queue, which runs nothing else any more, run a step."""
+        if self.calling(queue):
+            self._threads[queue].following = step
+        else:
+            self._threads[queue].inbox.put(step)
+
+    def renew(self, queue: str) -> None:
+        """Have another thread for a queue whose thread hangs."""
+        hung = self._threads.pop(queue)
+        hung.inbox.put(None)  # should it ever come back
+        self.open(queue, hung.cores)
+
+    def calling(self, queue: str) -> bool:
+        """Whether the caller is the thread of a queue."""
+        return self._threads.get(queue) is threading.current_thread()
 
     @property
-    def placements(self) -> Mapping[str, Placement]:
-        """Where each subgraph is started from now on."""
+    def own_caller(self) -> bool:
+        """Whether the caller is one of these threads."""
+        return threading.current_thread() in self._threads.values()
 
-    @property
-    def in_flight(self) -> int:
-        """How many inferences have not ended."""
+    def dismiss(self) -> None:
+        """Have every thread end once it has done what it was given, now or when it is made."""
+        self._dismissed = True
+        for thread in self._threads.values():
+            thread.inbox.put(None)
 
-    def waiting(self) -> dict[str, int]:
-        """Subgraphs that wait for each queue."""
+    def join(self, go_on: Callable[[], bool] = lambda: True) -> bool:
+        """Wait until the other threads have ended; whether none is left.
+
+        Args:
+            go_on: Whether to wait longer for one that has not ended within a moment.
+        """
+        threads = list(self._threads.values())
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(LOOK_S)
+                while thread.is_alive() and go_on():
+                    thread.join(LOOK_S)
+        return not any(thread.is_alive() for thread in threads)
 
 
 class PipelineLane(Lane):
@@ -77,6 +139,7 @@ class Pipeline(Driver[PipelineLane]):
         recorder: Writes down what the state machine is told and answers; None for nobody.
         named: Gives the outputs, by the names of their tensors, the names that callers know.
         changed: Guards what the state machine knows, and tells of its changes; None for one of its own.
+        threads: Run its steps and those of whoever else uses them; None for some of its own.
     """
 
     def __init__(
@@ -89,6 +152,7 @@ class Pipeline(Driver[PipelineLane]):
         recorder: Recorder | None = None,
         named: Callable[[Mapping[str, Array]], Mapping[str, Array]] = dict,
         changed: threading.Condition | None = None,
+        threads: QueueThreads | None = None,
     ) -> None:
         super().__init__(plan, [PipelineLane(buffers) for buffers in lanes], code, recorder)
         self._limit_s, self._named = limit_s, named
@@ -96,22 +160,27 @@ class Pipeline(Driver[PipelineLane]):
         placements = {name: self._fitted(place) for name, place in placements.items()}
         self._changed = changed or threading.Condition()
         self._closed = False
-        self._dismissed = False
         self._hang: HangError | None = None
         self._watch = Watch(limit_s, self._overdue)
         self._traces: deque[Trace] = deque(maxlen=KEPT_TRACES)
         self._depths: deque[QueueDepth] = deque(maxlen=KEPT_TRACES * 16)
-        self._threads: list[threading.Thread] = []
-        self._inboxes: dict[str, SimpleQueue[Task | None]] = {}
-        self._state = self._begun(placements)
+        self._threads = threads or QueueThreads()
+        self._begin(placements)
         for name, place in placements.items():
             self._add(name, place)
 
-    def _begun(self, placements: Mapping[str, Placement]) -> InFlight:
+    def _begin(self, placements: Mapping[str, Placement]) -> None:
         """Have a state machine."""
         self._machine = Machine(self.plan, placements, len(self._lanes), caller=False, movable=self._code.movable())
         self._begin_record(self._machine)
-        return self._machine
+
+    def _running(self) -> int:
+        """How many inferences have not ended; the lock is held."""
+        return self._machine.in_flight
+
+    def _waiting(self) -> dict[str, int]:
+        """Subgraphs that wait for each queue; the lock is held."""
+        return self._machine.waiting()
 
     @property
     def bytes(self) -> int:
@@ -125,8 +194,8 @@ class Pipeline(Driver[PipelineLane]):
 
     @property
     def owns_calling_thread(self) -> bool:
-        """Whether the caller is a thread of this pipeline, which must not wait for it."""
-        return threading.current_thread() in self._threads
+        """Whether the caller is a thread of a queue, which must not wait for inferences."""
+        return self._threads.own_caller
 
     def submit(self, x: Mapping[str, Array]) -> Future[Values]:
         """Start an inference; waits while as many as there are lanes are in flight."""
@@ -154,7 +223,7 @@ class Pipeline(Driver[PipelineLane]):
     def drain(self) -> None:
         """Return when no inference is in flight."""
         with self._changed:
-            while self._state.in_flight and self._hang is None:
+            while self._running() and self._hang is None:
                 self._changed.wait()
             self._raise_hang()
 
@@ -180,19 +249,15 @@ class Pipeline(Driver[PipelineLane]):
         """Have the threads end by themselves once what is in flight has ended."""
         with self._changed:
             self._closed = True
-            if not self._state.in_flight:
+            if not self._running():
                 self._dismiss()
 
     def close(self, *, wait: bool = True) -> None:
         """Return when what is in flight and the threads have ended; threads that hang are given up."""
         self.stop()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(_LOOK_S)
-                while wait and thread.is_alive() and self._hang is None:
-                    thread.join(_LOOK_S)
+        ended = self._threads.join(lambda: wait and self._hang is None)
         self._watch.close()
-        if not any(thread.is_alive() for thread in self._threads):
+        if ended:
             # Bound subgraphs hold memory, files and processes.
             self._lanes = []
 
@@ -202,48 +267,33 @@ class Pipeline(Driver[PipelineLane]):
 
     def _placed(self) -> Mapping[str, Placement]:
         with self._changed:
-            return dict(self._state.placements)
+            return dict(self._machine.placements)
 
     def _open(self, place: Placement) -> None:
         with self._changed:
-            if place.queue not in self._inboxes:
-                inbox = self._inboxes[place.queue] = SimpleQueue()
-                name = f"nn-stretch {place.queue} in flight"
-                thread = threading.Thread(target=self._serve, args=(inbox, place.thread_cores), name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
-                if self._dismissed:
-                    inbox.put(None)
+            self._threads.open(place.queue, place.thread_cores)
 
-    def _tell(self, event: Event, own: str | None = None) -> tuple[Task | None, Finish | Fail | None]:
-        """Tell the state machine and hand out what it answers; the lock is held."""
-        following: Task | None = None
+    def _tell(self, event: Event) -> Finish | Fail | None:
+        """Tell the state machine, hand out the steps that it answers, and give the end of an inference; the lock is held."""
         end: Finish | Fail | None = None
         for instruction in self._handle(self._machine, event):
             if isinstance(instruction, Finish | Fail):
                 end = instruction
             elif isinstance(instruction, Start):
-                task = (instruction, self._machine.placements.get(instruction.step))
-                if instruction.queue == own:
-                    following = task
-                else:
-                    self._inboxes[instruction.queue].put(task)
-        return following, end
+                place = self._machine.placements.get(instruction.step)
+                self._threads.put(instruction.queue, partial(self.work, instruction, place))
+        return end
 
     def _dismiss(self) -> None:
         """Have every thread end, now or when it is made; the lock is held."""
-        self._dismissed = True
-        for inbox in self._inboxes.values():
-            inbox.put(None)
+        self._threads.dismiss()
 
-    def _serve(self, inbox: "SimpleQueue[Task | None]", cores: tuple[int, ...]) -> None:
-        pin_thread(cores)
-        task = inbox.get()
-        while task is not None:
-            task = self._work(*task) or inbox.get()
+    def work(self, task: Start, place: Placement | None) -> None:
+        """Run a step on the thread of its queue.
 
-    def _work(self, task: Start, place: Placement | None) -> Task | None:
-        """Run a step; returns what this thread is to run next."""
+        Args:
+            place: Where its subgraph was placed when it was started; None for a join.
+        """
         lane = self._lanes[task.lane]
         error: Exception | None = None
         start = perf_counter_ns()
@@ -259,23 +309,23 @@ class Pipeline(Driver[PipelineLane]):
         self._watch.running[task.queue] = None
         if error is None:
             lane.spans += self._spans(task, place, start, perf_counter_ns())
-            return self._report(task, StepDone(task.lane, task.step, task.queue))
-        return self._report(task, self._lost(task.lane, task.step, task.queue, place, error))
+            self._report(task, StepDone(task.lane, task.step, task.queue))
+        else:
+            self._report(task, self._lost(task.lane, task.step, task.queue, place, error))
 
-    def _report(self, task: Start, event: Event) -> Task | None:
+    def _report(self, task: Start, event: Event) -> None:
         """Tell the state machine, and hand out the result of an inference that ended."""
         lane = self._lanes[task.lane]
         with self._changed:
             if self._hang is not None:  # every future has been told
                 self._left(task.queue)
-                return None
-            following, end = self._tell(event, task.queue)
-            self._depths.append(QueueDepth(perf_counter_ns(), self._state.waiting()))
+                return
+            end = self._tell(event)
+            self._depths.append(QueueDepth(perf_counter_ns(), self._waiting()))
             if end is not None:
                 self._traces.append(Trace(tuple(lane.spans), lane.start_ns, perf_counter_ns(), replaced=dict(self._replaced)))
         if end is not None:
             self._hand_out(end)
-        return following
 
     def _hand_out(self, end: Finish | Fail) -> None:
         """Give an inference's result to whoever waits for it, and its lane to the next one."""
@@ -283,7 +333,7 @@ class Pipeline(Driver[PipelineLane]):
         future = lane.future
         if isinstance(end, Fail):
             error = lane.errors.get(end.step)
-            raised = step_failure(end.step, self._state.placements.get(end.step), error, end.error)
+            raised = step_failure(end.step, self._placed().get(end.step), error, end.error)
             raised.__cause__ = error
             output: Values | None = None
         else:
@@ -292,7 +342,7 @@ class Pipeline(Driver[PipelineLane]):
             self._code.keeper.ended()
         with self._changed:
             self._free.append(end.lane)
-            if self._closed and not self._state.in_flight:
+            if self._closed and not self._running():
                 self._dismiss()
             self._changed.notify_all()
         # A hang elsewhere may have answered for it in between.
@@ -304,7 +354,7 @@ class Pipeline(Driver[PipelineLane]):
 
     def _overdue(self, queue: str, call: tuple[str, int]) -> bool:
         """Told by the watch: nothing that is in flight can be waited for any more, unless this does not hang; whether to look again."""
-        place = self._state.placements[call[0]]
+        place = self._placed()[call[0]]
         ended = self._code.abort(place, hang_reason(self._limit_s)) if self._watch.running.get(queue) is call else "ended"
         if ended != "no":
             return ended == "restarting"

@@ -17,7 +17,7 @@ from scheduler.runtime.inputs import zeros
 from scheduler.runtime.scheduler import Scheduler, SharedSession
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
-from scheduler.runtime.urgency import checked_priority, deadline_at
+from scheduler.runtime.turns import checked_priority, deadline_at
 from scheduler.service.requests import DeadlineError, OverloadedError, Request, Waiting
 from scheduler.simulate.admit import Admission, Demand, admit
 from scheduler.simulate.networks import Network

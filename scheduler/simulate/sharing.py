@@ -1,19 +1,15 @@
 """Users of a simulation who take turns on processors as those of a `Scheduler` do: the same state machine, under the simulation's clock."""
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
 from scheduler.runtime.events import Event, Finish, InputReady, Replaced, Start
-from scheduler.runtime.several import Begins, Go, Several, SharedEvent, Told, User
+from scheduler.runtime.multi_tenant import Client, MultiTenantMachine, RequestArrived, SharedEvent, StepEvent
 from scheduler.runtime.turns import PATIENCE_MS
 from scheduler.simulate.flow import Answer, Engine, Step
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
-
-#: Events that are kept, with what they were answered.
-KEPT = 4096
 
 
 @dataclass(frozen=True)
@@ -32,11 +28,9 @@ class Shared:
     """
 
     def __init__(self, sharing: Sharing, now: Callable[[], float]) -> None:
-        self._several = Several({}, sharing.patience_ms)
+        self.machine = MultiTenantMachine({}, sharing.patience_ms)
         self._weights, self._now = sharing.weights, now
         self._engines: dict[str, SharedEngine] = {}
-        #: What was told last, and what that was answered.
-        self.events: deque[tuple[SharedEvent, tuple[Go, ...]]] = deque(maxlen=KEPT)
 
     def engine(self, network: Network, scene: Scene, number: int) -> "SharedEngine":
         """What runs a user's inferences.
@@ -45,7 +39,7 @@ class Shared:
             scene: How many of them at once, and until when they have to be over.
         """
         weight = self._weights[number] if number < len(self._weights) else 1.0
-        self._several.add(str(number), User(network.plan, network.placements, scene.in_flight, weight))
+        self.machine.add(str(number), Client(network.plan, network.placements, scene.in_flight, weight))
         shared_engine = self._engines[str(number)] = SharedEngine(network, scene, number, self)
         return shared_engine
 
@@ -53,14 +47,14 @@ class Shared:
         """Tell the machine what happened to a user's inference."""
         user, now = str(engine.number), self._now()
         if isinstance(event, InputReady):
-            shared_event: SharedEvent = Begins(user, event.lane, now, engine.deadline_ms(event.lane), engine.scene.priority)
+            shared_event: SharedEvent = RequestArrived(user, event.lane, now, engine.deadline_ms(event.lane), engine.scene.priority)
         else:
             assert not isinstance(event, Replaced)  # nothing is placed elsewhere while it is simulated
-            shared_event = Told(user, now, event)
-        answer = self._several.handle(shared_event)
-        self.events.append((shared_event, tuple(answer)))
-        starts = tuple(self._engines[go.user].started(go.instruction) for go in answer if isinstance(go.instruction, Start))
-        return Answer(starts, next((go.instruction.lane for go in answer if isinstance(go.instruction, Finish)), None))
+            shared_event = StepEvent(user, now, event)
+        answer = self.machine.handle(shared_event)
+        commands = [(command.client, command.instruction) for command in answer]
+        starts = tuple(self._engines[client].started(start) for client, start in commands if isinstance(start, Start))
+        return Answer(starts, next((end.lane for _, end in commands if isinstance(end, Finish)), None))
 
 
 class SharedEngine(Engine):

@@ -1,4 +1,4 @@
-"""Several users of the same processors, and whose turn it is."""
+"""Several clients of the same processors, and whose turn it is."""
 
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -10,153 +10,154 @@ from hypothesis import strategies as st
 
 from predictors.errors import UsageError
 from scheduler.runtime.events import Fail, Finish, Replaced, Start, StepDone, StepFailed, StepReturned
-from scheduler.runtime.several import Begins, Go, Gone, Left, Several, Told, User
+from scheduler.runtime.multi_tenant import Client, ClientRemoved, Command, MultiTenantMachine, QueueReleased, RequestArrived, StepEvent
 from scheduler.runtime.turns import Turns
 from tests.scheduler.runtime.plans import blocking, planned, plans
 
 ONE = planned([("one", "gpu", "x", "t"), ("two", "gpu", "t", "y")])
 
 
-def user(plan_and_places=ONE, lanes=2, weight=1.0):
-    return User(*plan_and_places, lanes, weight)
+def client(plan_and_places=ONE, lanes=2, weight=1.0):
+    return Client(*plan_and_places, lanes, weight)
 
 
 def two(**options):
-    return Several({"a": user(), "b": user()}, **options)
+    return MultiTenantMachine({"a": client(), "b": client()}, **options)
 
 
 def started(answer):
-    return [(go.user, go.instruction.lane, go.instruction.step) for go in answer if isinstance(go.instruction, Start)]
+    starts = [(command.client, command.instruction) for command in answer if isinstance(command.instruction, Start)]
+    return [(client, start.lane, start.step) for client, start in starts]
 
 
 def test_between_two_steps_of_one_inference_another_user_comes_first_if_it_is_more_urgent():
-    several = two()
-    several.handle(Begins("a", 0, 0.0))
-    several.handle(Begins("b", 0, 1.0, deadline_ms=20.0))
-    assert started(several.handle(Told("a", 5.0, StepDone(0, "one", "gpu")))) == [("b", 0, "one")]
-    assert started(several.handle(Told("b", 6.0, StepDone(0, "one", "gpu")))) == [("b", 0, "two")]
-    ended = several.handle(Told("b", 7.0, StepDone(0, "two", "gpu")))
+    machine = two()
+    machine.handle(RequestArrived("a", 0, 0.0))
+    machine.handle(RequestArrived("b", 0, 1.0, deadline_ms=20.0))
+    assert started(machine.handle(StepEvent("a", 5.0, StepDone(0, "one", "gpu")))) == [("b", 0, "one")]
+    assert started(machine.handle(StepEvent("b", 6.0, StepDone(0, "one", "gpu")))) == [("b", 0, "two")]
+    ended = machine.handle(StepEvent("b", 7.0, StepDone(0, "two", "gpu")))
     assert started(ended) == [("a", 0, "two")]
-    assert ended[-1] == Go("b", Finish(0))
+    assert ended[-1] == Command("b", Finish(0))
 
 
 def test_without_deadlines_users_take_turns_by_what_they_were_given():
-    several = two()
-    several.handle(Begins("a", 0, 0.0))
-    several.handle(Begins("b", 0, 0.0))
-    assert started(several.handle(Told("a", 5.0, StepDone(0, "one", "gpu")))) == [("b", 0, "one")]
-    assert started(several.handle(Told("b", 6.0, StepDone(0, "one", "gpu")))) == [("b", 0, "two")]
+    machine = two()
+    machine.handle(RequestArrived("a", 0, 0.0))
+    machine.handle(RequestArrived("b", 0, 0.0))
+    assert started(machine.handle(StepEvent("a", 5.0, StepDone(0, "one", "gpu")))) == [("b", 0, "one")]
+    assert started(machine.handle(StepEvent("b", 6.0, StepDone(0, "one", "gpu")))) == [("b", 0, "two")]
 
 
 def test_lane_may_be_used_again_once_its_inference_is_over_and_not_before():
-    several = two()
-    several.handle(Begins("a", 0, 0.0))
+    machine = two()
+    machine.handle(RequestArrived("a", 0, 0.0))
     with pytest.raises(ValueError, match="cannot begin"):
-        several.handle(Begins("a", 0, 0.0))
+        machine.handle(RequestArrived("a", 0, 0.0))
     with pytest.raises(ValueError, match="has no lane 2"):
-        several.handle(Begins("a", 2, 0.0))
-    several.handle(Told("a", 1.0, StepDone(0, "one", "gpu")))
-    assert several.handle(Told("a", 2.0, StepDone(0, "two", "gpu"))) == [Go("a", Finish(0))]
-    assert started(several.handle(Begins("a", 0, 3.0))) == [("a", 0, "one")]
+        machine.handle(RequestArrived("a", 2, 0.0))
+    machine.handle(StepEvent("a", 1.0, StepDone(0, "one", "gpu")))
+    assert machine.handle(StepEvent("a", 2.0, StepDone(0, "two", "gpu"))) == [Command("a", Finish(0))]
+    assert started(machine.handle(RequestArrived("a", 0, 3.0))) == [("a", 0, "one")]
 
 
 def test_failure_ends_its_inference_and_nothing_of_others():
-    several = two()
-    several.handle(Begins("a", 0, 0.0))
-    several.handle(Begins("b", 0, 0.0))
-    answer = several.handle(Told("a", 1.0, StepFailed(0, "one", "gpu", "broken")))
+    machine = two()
+    machine.handle(RequestArrived("a", 0, 0.0))
+    machine.handle(RequestArrived("b", 0, 0.0))
+    answer = machine.handle(StepEvent("a", 1.0, StepFailed(0, "one", "gpu", "broken")))
     assert started(answer) == [("b", 0, "one")]
-    assert answer[-1] == Go("a", Fail(0, "one", "broken"))
-    assert several.in_flight("a") == 0
+    assert answer[-1] == Command("a", Fail(0, "one", "broken"))
+    assert machine.in_flight("a") == 0
 
 
 def test_step_that_comes_back_waits_where_it_is_placed_now_and_the_others_go_along():
-    several = two()
+    machine = two()
     there = replace(blocking("gpu", 3), reason="elsewhere")
-    several.handle(Begins("a", 0, 0.0))
-    several.handle(Begins("a", 1, 0.0))
-    several.handle(Begins("b", 0, 0.0))
-    answer = several.handle(Told("a", 1.0, StepReturned(0, "one", "gpu", there)))
-    assert [(go.user, go.instruction.lane, go.instruction.queue) for go in answer] == [("b", 0, "gpu"), ("a", 0, "cpu3")]
-    assert several.placements("a")["one"].queue == "cpu3"
+    machine.handle(RequestArrived("a", 0, 0.0))
+    machine.handle(RequestArrived("a", 1, 0.0))
+    machine.handle(RequestArrived("b", 0, 0.0))
+    answer = machine.handle(StepEvent("a", 1.0, StepReturned(0, "one", "gpu", there)))
+    assert [(each.client, each.instruction.lane, each.instruction.queue) for each in answer] == [("b", 0, "gpu"), ("a", 0, "cpu3")]
+    assert machine.placements("a")["one"].queue == "cpu3"
     # the other one waits where it was placed when it began to
-    assert several.turns.waiting("gpu") == ((("a", 1), "one"),)
+    assert machine.turns.waiting("gpu") == ((("a", 1), "one"),)
 
 
 def test_subgraph_that_is_placed_elsewhere_starts_there_in_inferences_to_come():
-    several = two()
-    several.handle(Told("a", 0.0, Replaced("one", blocking("gpu", 3))))
-    (go,) = several.handle(Begins("a", 0, 1.0))
-    assert go.instruction.queue == go.place.queue == "cpu3"
-    assert several.placements("b")["one"].queue == "gpu"
+    machine = two()
+    machine.handle(StepEvent("a", 0.0, Replaced("one", blocking("gpu", 3))))
+    (command,) = machine.handle(RequestArrived("a", 0, 1.0))
+    assert command.instruction.queue == command.place.queue == "cpu3"
+    assert machine.placements("b")["one"].queue == "gpu"
 
 
 def test_user_who_is_gone_holds_a_queue_until_it_is_left_and_may_come_back():
-    several = two()
-    several.handle(Begins("a", 0, 0.0))
-    several.handle(Begins("a", 1, 0.0))
-    several.handle(Begins("b", 0, 0.0))
-    assert several.handle(Gone("a", 1.0)) == []
-    assert (several.in_flight("a"), several.in_flight("b")) == (0, 1)
+    machine = two()
+    machine.handle(RequestArrived("a", 0, 0.0))
+    machine.handle(RequestArrived("a", 1, 0.0))
+    machine.handle(RequestArrived("b", 0, 0.0))
+    assert machine.handle(ClientRemoved("a", 1.0)) == []
+    assert (machine.in_flight("a"), machine.in_flight("b")) == (0, 1)
     with pytest.raises(ValueError, match="not running"):
-        several.handle(Told("a", 2.0, StepDone(0, "one", "gpu")))
-    several.add("a", user(lanes=1))
-    assert several.handle(Begins("a", 0, 3.0)) == []
-    assert started(several.handle(Left("gpu", 4.0))) == [("b", 0, "one")]
-    assert started(several.handle(Told("b", 5.0, StepDone(0, "one", "gpu")))) == [("b", 0, "two")]
-    ended = several.handle(Told("b", 6.0, StepDone(0, "two", "gpu")))
+        machine.handle(StepEvent("a", 2.0, StepDone(0, "one", "gpu")))
+    machine.add("a", client(lanes=1))
+    assert machine.handle(RequestArrived("a", 0, 3.0)) == []
+    assert started(machine.handle(QueueReleased("gpu", 4.0))) == [("b", 0, "one")]
+    assert started(machine.handle(StepEvent("b", 5.0, StepDone(0, "one", "gpu")))) == [("b", 0, "two")]
+    ended = machine.handle(StepEvent("b", 6.0, StepDone(0, "two", "gpu")))
     assert started(ended) == [("a", 0, "one")]
 
 
 def test_users_are_checked():
     with pytest.raises(UsageError, match="weight"):
-        Several({"a": user(weight=0.0)})
+        MultiTenantMachine({"a": client(weight=0.0)})
     with pytest.raises(ValueError, match="needs a lane"):
-        Several({"a": user(lanes=0)})
-    several = two()
-    several.handle(Begins("a", 0, 0.0))
+        MultiTenantMachine({"a": client(lanes=0)})
+    machine = two()
+    machine.handle(RequestArrived("a", 0, 0.0))
     with pytest.raises(ValueError, match="in flight"):
-        several.add("a", user())
+        machine.add("a", client())
     with pytest.raises(ValueError, match="has no lane"):
-        several.handle(Begins("nobody", 0, 0.0))
+        machine.handle(RequestArrived("nobody", 0, 0.0))
     with pytest.raises(ValueError, match="not running"):
-        several.handle(Told("b", 0.0, StepDone(0, "one", "gpu")))
+        machine.handle(StepEvent("b", 0.0, StepDone(0, "one", "gpu")))
 
 
 @st.composite
 def worlds(draw):
-    """Users with plans of their own, and inferences of (user, arrival, deadline, priority, seed of its times)."""
-    users = {
-        name: User(*draw(plans()), draw(st.integers(1, 3)), draw(st.sampled_from([1.0, 2.0])))
+    """Clients with plans of their own, and inferences of (client, arrival, deadline, priority, seed of its times)."""
+    clients = {
+        name: Client(*draw(plans()), draw(st.integers(1, 3)), draw(st.sampled_from([1.0, 2.0])))
         for name in ("a", "b", "c")[: draw(st.integers(1, 3))]
     }
     asked = draw(
         st.lists(
-            st.tuples(st.sampled_from(sorted(users)), st.integers(0, 60), st.one_of(st.just(inf), st.integers(1, 80)), st.integers(-3, 3)),
+            st.tuples(st.sampled_from([*clients]), st.integers(0, 60), st.one_of(st.just(inf), st.integers(1, 80)), st.integers(-3, 3)),
             min_size=1,
             max_size=12,
         )
     )
-    return users, sorted(asked, key=lambda each: each[1]), draw(st.lists(st.integers(0, 9), min_size=8, max_size=8))
+    return clients, sorted(asked, key=lambda each: each[1]), draw(st.lists(st.integers(0, 9), min_size=8, max_size=8))
 
 
-def play(users, asked, lengths, several):
+def play(clients, asked, lengths, machine):
     """Run all of it on a clock that is a number; gives events, answers and what was told of each inference."""
-    free = {name: list(range(each.lanes)) for name, each in users.items()}
+    free = {name: list(range(each.lanes)) for name, each in clients.items()}
     pending, ends, log, number = list(asked), [], [], 0
     count = 0
 
     def tell(event, now):
         nonlocal count
-        answer = several.handle(event)
+        answer = machine.handle(event)
         log.append((event, answer))
-        for go in answer:
-            if isinstance(go.instruction, Start):
+        for command in answer:
+            if isinstance(command.instruction, Start):
                 count += 1
-                ms = lengths[(len(go.instruction.step) + go.instruction.lane + count) % len(lengths)]
-                heappush(ends, (now + ms, count, go.user, go.instruction))
-            elif isinstance(go.instruction, Finish):
-                free[go.user].append(go.instruction.lane)
+                ms = lengths[(len(command.instruction.step) + command.instruction.lane + count) % len(lengths)]
+                heappush(ends, (now + ms, count, command.client, command.instruction))
+            elif isinstance(command.instruction, Finish):
+                free[command.client].append(command.instruction.lane)
 
     now = 0.0
     while pending or ends:
@@ -165,7 +166,7 @@ def play(users, asked, lengths, several):
                 pending.remove(each)
                 number += 1
                 name, at, deadline, priority = each
-                tell(Begins(name, free[name].pop(0), now, at + deadline, priority), now)
+                tell(RequestArrived(name, free[name].pop(0), now, at + deadline, priority), now)
         coming = [each[1] for each in pending if each[1] > now]
         if not ends:
             now = min(coming) if coming else now
@@ -174,60 +175,60 @@ def play(users, asked, lengths, several):
             now = min(coming)
             continue
         now, _, name, start = heappop(ends)
-        tell(Told(name, now, StepDone(start.lane, start.step, start.queue)), now)
+        tell(StepEvent(name, now, StepDone(start.lane, start.step, start.queue)), now)
     return log
 
 
 @pytest.mark.slow
 @given(worlds())
 def test_nothing_is_lost_steps_come_in_order_and_the_same_events_have_the_same_answers(world):
-    users, asked, lengths = world
-    log = play(users, asked, lengths, Several(users))
-    begun = [event for event, _ in log if isinstance(event, Begins)]
-    finished = [go for _, answer in log for go in answer if isinstance(go.instruction, Finish)]
+    clients, asked, lengths = world
+    log = play(clients, asked, lengths, MultiTenantMachine(clients))
+    begun = [event for event, _ in log if isinstance(event, RequestArrived)]
+    finished = [command for _, answer in log for command in answer if isinstance(command.instruction, Finish)]
     assert len(begun) == len(finished) == len(asked)
-    _check_steps(users, log)
-    again = Several(users)
+    _check_steps(clients, log)
+    again = MultiTenantMachine(clients)
     assert [again.handle(event) for event, _ in log] == [answer for _, answer in log]
 
 
-def _check_steps(users, log):
+def _check_steps(clients, log):
     """Each step runs once an inference, after what it reads, on a queue that runs nothing else."""
     running, there, done = {}, {}, {}
     for event, answer in log:
-        if isinstance(event, Begins):
-            there[event.user, event.lane] = set(users[event.user].plan.inputs)
-            done[event.user, event.lane] = set()
+        if isinstance(event, RequestArrived):
+            there[event.client, event.lane] = set(clients[event.client].plan.inputs)
+            done[event.client, event.lane] = set()
         else:
             step = event.event
-            assert running.pop(step.queue) == (event.user, step.lane, step.step)
-            there[event.user, step.lane] |= set(users[event.user].plan.step(step.step).outputs)
-            done[event.user, step.lane].add(step.step)
-        for go in answer:
-            plan = users[go.user].plan
-            key = (go.user, go.instruction.lane)
-            if isinstance(go.instruction, Finish):
+            assert running.pop(step.queue) == (event.client, step.lane, step.step)
+            there[event.client, step.lane] |= set(clients[event.client].plan.step(step.step).outputs)
+            done[event.client, step.lane].add(step.step)
+        for command in answer:
+            plan = clients[command.client].plan
+            key = (command.client, command.instruction.lane)
+            if isinstance(command.instruction, Finish):
                 assert done[key] == set(plan.order)
                 continue
-            start = go.instruction
+            start = command.instruction
             assert set(plan.step(start.step).inputs) <= there[key]
             assert start.step not in done[key]
             assert start.queue not in running
             running[start.queue] = (*key, start.step)
 
 
-def turns(*users, patience_ms=1e9, **weights):
+def turns(*clients, patience_ms=1e9, **weights):
     found = Turns(patience_ms)
-    for user in users or ("a", "b"):
-        found.add(user, weights.get(user, 1.0))
+    for client in clients or ("a", "b"):
+        found.add(client, weights.get(client, 1.0))
     return found
 
 
 def asked(found, *inferences, queue="q", at=0.0):
-    """Begin inferences of (user, lane, deadline, priority), each with a step for the queue."""
-    for user, lane, *rest in inferences:
-        found.begin((user, lane), at, *rest)
-        found.ask((user, lane), "s", queue)
+    """Begin inferences of (client, lane, deadline, priority), each with a step for the queue."""
+    for client, lane, *rest in inferences:
+        found.begin((client, lane), at, *rest)
+        found.ask((client, lane), "s", queue)
 
 
 def drained(found, queue="q", at=0.0, ms=1.0):
@@ -259,9 +260,9 @@ def test_queue_that_is_held_or_not_wanted_is_given_to_nobody():
 def test_who_was_given_less_goes_first_and_weights_count():
     found = turns(a=2.0)
     given_to = {"a": 0, "b": 0}
-    for user in given_to:
+    for client in given_to:
         for lane in range(40):
-            asked(found, (user, lane))
+            asked(found, (client, lane))
     for number in range(30):
         turn = found.next("q", float(number))
         given_to[turn[0][0]] += 1
@@ -276,7 +277,7 @@ def test_who_wanted_nothing_for_long_is_owed_nothing():
         found.next("q", float(number))
         found.leave("q", number + 1.0)
     asked(found, *(("b", lane) for lane in range(40)), at=20.0)
-    order = [user for user, _ in drained(found, at=20.0)]
+    order = [client for client, _ in drained(found, at=20.0)]
     # from now on in turns, not b alone until it has had twenty
     assert abs(order[:20].count("a") - order[:20].count("b")) <= 1
 
@@ -330,9 +331,9 @@ SOME = st.lists(
 def test_each_that_waits_gets_its_turn_once_in_the_order_of_deadlines_and_priorities(inferences):
     found = turns("a", "b", "c")
     keys = {}
-    for lane, (user, deadline, priority, _) in enumerate(inferences):
-        asked(found, (user, lane, deadline, priority))
-        keys[user, lane] = (deadline, -priority)
+    for lane, (client, deadline, priority, _) in enumerate(inferences):
+        asked(found, (client, lane, deadline, priority))
+        keys[client, lane] = (deadline, -priority)
     order = drained(found)
     assert sorted(order) == sorted(keys)
     assert [keys[each] for each in order] == sorted(keys.values())
@@ -343,13 +344,13 @@ def test_each_that_waits_gets_its_turn_once_in_the_order_of_deadlines_and_priori
 def test_two_who_always_want_a_queue_differ_by_one_step_each_at_most(one, other, weight):
     found = turns(a=float(weight))
     lengths = {"a": list(one), "b": list(other)}
-    for user, steps in lengths.items():
-        asked(found, *((user, lane) for lane in range(len(steps))))
+    for client, steps in lengths.items():
+        asked(found, *((client, lane) for lane in range(len(steps))))
     at, had = 0.0, {"a": 0.0, "b": 0.0}
     while all(lengths.values()):
-        (user, _), _ = found.next("q", at)
-        ms = lengths[user].pop()
+        (client, _), _ = found.next("q", at)
+        ms = lengths[client].pop()
         at += ms
         found.leave("q", at)
-        had[user] += ms
+        had[client] += ms
         assert abs(had["a"] / weight - had["b"]) <= 20 / weight + 20 + 1e-9
