@@ -20,11 +20,10 @@ from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.draws import uncertain_run
 from stretch.planning.cost.uncertain import drawn
-from stretch.planning.pareto import front
+from stretch.planning.pareto import front, several
 from stretch.planning.plan import Asked, plan
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.result import SearchResult
-from stretch.planning.several import several
 
 HERE = Path(__file__).parent
 #: Repetitions behind each time.

@@ -165,9 +165,8 @@ def front_rows(
     """The front of one network on some processors, exact and stretched segments together, each row with its design."""
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
-    from stretch.planning.front_answer import front_answer
     from stretch.planning.own_options import KINDS
-    from stretch.planning.pareto import front
+    from stretch.planning.pareto import front, front_answer
 
     config = PlanConfig(processors=processors, kinds=tuple(KINDS), macs=macs, **LOOSE)
     answer = front_answer(front(graph, load_device(device), config, ("latency", "agreement"), TOP, source), {})

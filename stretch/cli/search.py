@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from scheduler.progress import Progress
     from stretch.capture.inputs import InputShapes
     from stretch.planning.cost.accuracy import AccuracySource
-    from stretch.planning.front_answer import FrontAnswer
-    from stretch.planning.together_answer import TogetherAnswer
+    from stretch.planning.pareto import FrontAnswer
+    from stretch.planning.together import TogetherAnswer
     from stretch.stages.network import Network
 
 
@@ -120,9 +120,7 @@ def search(
     from stretch.cli.train import import_torch
 
     import_torch()
-    from stretch.planning.front_answer import front_answer
-    from stretch.planning.pareto import Front, front
-    from stretch.planning.several import Several, several
+    from stretch.planning.pareto import front, front_answer, several
     from stretch.report.front import draw_front, print_front
     from stretch.report.html.front_page import front_page
     from stretch.stages.network import read_network
@@ -136,7 +134,6 @@ def search(
         usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
         began = time.perf_counter()
         progress("designs")
-        found_front: Front | Several
         if differ:
             found_front = several(network.graph, profile, request, top or TOP, within or WITHIN, source)
         else:

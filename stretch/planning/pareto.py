@@ -1,29 +1,38 @@
-"""The front of a network on a device: designs none of which another beats in all of what is weighed."""
+"""The front of a network on a device, designs none of which another beats in all of what is weighed; or its best design and others that differ."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
-from math import ceil
+from math import ceil, isnan
+from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
+from stretch.planning.answer import plain
 from stretch.planning.choose import choose, search_request
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.accuracy import AccuracySource
+from stretch.planning.cost.accuracy import AccuracySource, PredictedAccuracy
+from stretch.planning.cost.energy import run_mj
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.cost.sensitivity import MeasuredOn, Sensitivity
+from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
 from stretch.planning.plan import Asked
 from stretch.planning.search.banded import without_stretched
 from stretch.planning.search.bounds import loss_of
+from stretch.planning.search.controls import ranked_singles, sequential_same_macs
 from stretch.planning.search.criteria import FREE, Criteria, undominated
+from stretch.planning.search.diverse import diverse_designs
+from stretch.planning.search.goal import Goal
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.measures import Power
 from stretch.planning.search.placing_sides import place_sides
 from stretch.planning.search.result import SearchResult
+from stretch.planning.search.rules import Rules
 from stretch.planning.search.seams import without_seams
 from stretch.planning.sentences import Mention, Sentence
 
@@ -50,13 +59,17 @@ class FrontDesign:
 
 @dataclass(frozen=True)
 class Front:
-    """Designs none of which is better than another in all of what is weighed."""
+    """Designs none of which is better than another in all of what is weighed, or the best one and others that differ."""
 
-    weighed: tuple[str, ...]  # What is weighed.
-    designs: tuple[FrontDesign, ...]  # From the slowest to the fastest.
+    designs: tuple[FrontDesign, ...]  # From the slowest to the fastest; of designs that differ from the best one on.
     asked: Asked  # The request, checked, with what it is answered from.
     space_log10: float  # Decimal logarithm of the number of designs.
     evaluated: int  # Ways whose cost was computed.
+    weighed: tuple[str, ...] = ()  # What is weighed; nothing where designs differ.
+    values: tuple[float, ...] | None = None  # Of each design that differs, what it was to be best in; None for a front.
+    within: float | None = None  # How many times the best one's value the others may have, at most; None for a front.
+    optimal: bool = False  # Whether the first design is the best one, or all of a front are as they are said to be.
+    gap: float | None = None  # How much better than the first one might be, as a fraction; None where not known, and for a front.
 
 
 def front(
@@ -102,7 +115,8 @@ def front(
     kept = _spread(undominated(found, values), count or MOST)
     best = sorted((found[i] for i in kept), key=lambda each: (each.ms, each.macs), reverse=True)
     designs = tuple(designed(asked, each) for each in best)
-    return Front(tuple(names), designs, asked, parts[0].space.size_log10, max(each.evaluated for each in found))
+    evaluated, optimal = max(each.evaluated for each in found), all(each.optimal for each in designs)
+    return Front(designs, asked, parts[0].space.size_log10, evaluated, tuple(names), optimal=optimal)
 
 
 def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
@@ -244,3 +258,167 @@ def designed(asked: Asked, found: SearchResult) -> FrontDesign:
     loss = None if source is None else loss_of(found, source)
     peak = max(int(ways.peak_bytes[index]) for ways, index in found.picks)
     return FrontDesign(design, ms, loss, found.optimal, design.n_meet, all(o.exact or not o.branched for o, _ in found.picks), peak)
+
+
+def several(
+    graph: OpGraph, device: DeviceProfile, config: PlanConfig, count: int, within: float, accuracy_source: AccuracySource | None = None
+) -> Front:
+    """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments.
+
+    Args:
+        within: How many times the best one's value the others may have, at most.
+        accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
+    """
+    if not 1 <= within < float("inf"):
+        raise UsageError(Sentence("{} {} is not a factor from 1 up", Mention("within"), f"{within:g}"), "write it as 1.2")
+    asked = Asked.of(graph, device, config, accuracy_source)
+    checked = asked.config
+    for name, other in (
+        ("objective", not checked.best_in.adds),
+        ("strategy", checked.strategy != "exact"),
+        ("join", checked.widens),
+        ("params", checked.params is not None),
+    ):
+        if other:
+            raise UsageError(
+                Sentence("several designs that differ are not searched for with {}", Mention(name, getattr(checked, name))),
+                Sentence("leave it out, or plan one design with {}", Mention(name)),
+            )
+    choice = choose(asked.backbone, checked, asked.costs, asked.stages, asked.accuracy_source)
+    goal, space, best = Goal.of(checked.best_in, device, checked.processors), choice.space, choice.found
+    found = diverse_designs(space, *asked.macs, choice.n_meet, goal, best, count, within)
+    values = tuple(goal.value(space, each.picks) for each in found)
+    gap = None if isnan(best.gap) else best.gap
+    designs = tuple(designed(asked, each) for each in found)
+    return Front(designs, asked, space.size_log10, best.evaluated, values=values, within=within, optimal=best.optimal, gap=gap)
+
+
+class FrontDesignAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One design of a front."""
+
+    name: str  # By which the table and the files call it.
+    predicted_ms: float  # Its makespan.
+    speedup: float  # Best single processor over the makespan.
+    #: The sequential model of the same multiply-accumulates over the makespan; None where there is none.
+    speedup_over_sequential: float | None
+    macs: int  # Multiply-accumulates, those that are repeated included.
+    macs_ratio: float  # Over the original's.
+    params: int  # Learned numbers.
+    n_meet: int  # Meeting points.
+    #: Whether it computes exactly what the original computes, in fp32; `rounding` of the answer says what planned precisions change.
+    exact: bool
+    branches: list[str]  # What becomes of each segment that branches, in words.
+    accuracy: PredictedAccuracy | None  # What is predicted of its accuracy; None where nothing predicts it.
+    energy_mj: float | None  # Energy of its processors; None if the profile states no power of one.
+    peak_bytes: int  # Activation bytes alive at one time, by the planner's estimate.
+    optimal: bool  # Whether no design within the constraints is better in all of what is weighed; false where three things are.
+    value: float | None = None  # In what designs were to be best in, where that was asked for.
+    design: BranchDesign  # The design, as a design file has it.
+    file: str | None = None  # Its design file, where it was written.
+
+
+class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A front and what stands beside it."""
+
+    model: str  # The network.
+    device: str  # The device.
+    processors: list[str]  # That branches may use.
+    pareto: list[str]  # What is weighed; nothing where the best design and others that differ were asked for.
+    objective: str | None  # What designs were to be best in; None for a front.
+    within: float | None  # How many times the best one's value the others may have, at most; None for a front.
+    optimal: bool  # Whether the first design is the best one, or all of a front are as they are said to be.
+    gap: float | None  # How much better than the first design one might be, as a fraction; None where that is not known, and for a front.
+    precision: dict[str, str]  # Planned, of each processor.
+    rounding: list[str]  # Of these, the ones that round beyond fp32: ``int8``, ``fp16``.
+    designs: list[FrontDesignAnswer]  # From the slowest to the fastest.
+    best_single_ms: float  # The original on the best single processor.
+    best_single_processor: str  # Which.
+    best_single_precision: str  # In which precision.
+    #: The sequential model scaled to multiply-accumulates in the range that was asked for; None where there is none.
+    sequential_same_macs_ms: float | None
+    sequential_same_macs_processor: str | None  # Where.
+    sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
+    evaluated: int  # Ways whose cost was computed.
+    space_log10: float  # Decimal logarithm of the number of designs.
+    seconds: dict[str, float]  # Wall time by what it went into.
+    sensitivity: MeasuredOn | None  # On what sensitivity was measured, where designs were weighed by it.
+    sensitivity_file: str | None = None  # Where it was written.
+    source: str = "predicted"  # Where the numbers come from.
+    warnings: list[str] = []  # What a person should know.
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `stretch search --json` prints."""
+        return plain(self)
+
+
+def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
+    """A front, or designs that differ, beside their controls."""
+    values = front.values or [None] * len(front.designs)
+    asked, config = front.asked, front.asked.config
+    singles = ranked_singles(asked.graph, asked.costs, config.processors)
+    single, sequential = singles[0], sequential_same_macs(asked.graph, asked.stages, asked.costs, singles, Rules.of(config), asked.macs)
+    rows = [
+        _row(f"{number:02}", front, each, value, single.ms, None if sequential is None else sequential.single.ms)
+        for number, (each, value) in enumerate(zip(front.designs, values, strict=True), 1)
+    ]
+    source = asked.accuracy_source
+    return FrontAnswer(
+        model=asked.graph.name,
+        device=asked.device.id,
+        processors=list(config.processors),
+        pareto=list(front.weighed),
+        objective=None if front.values is None else config.objective,
+        within=front.within,
+        optimal=front.optimal,
+        gap=front.gap,
+        precision=dict(config.precision),
+        rounding=sorted(set(config.precision.values()) - {"fp32"}, reverse=True),
+        designs=rows,
+        best_single_ms=single.ms,
+        best_single_processor=single.processor,
+        best_single_precision=single.precision,
+        sequential_same_macs_ms=sequential.single.ms if sequential else None,
+        sequential_same_macs_processor=sequential.single.processor if sequential else None,
+        sequential_same_macs_ratio=sequential.macs / asked.graph.macs if sequential else None,
+        evaluated=front.evaluated,
+        space_log10=front.space_log10,
+        seconds=seconds,
+        sensitivity=source.on if isinstance(source, Sensitivity) else None,
+    )
+
+
+def _row(
+    name: str, front: Front, found: FrontDesign, value: float | None, single_ms: float, sequential_ms: float | None
+) -> FrontDesignAnswer:
+    asked, source = front.asked, front.asked.accuracy_source
+    run = timeline(asked.graph, found.design, asked.costs)
+    return FrontDesignAnswer(
+        name=name,
+        predicted_ms=run.makespan_ms,
+        speedup=single_ms / run.makespan_ms,
+        speedup_over_sequential=None if sequential_ms is None else sequential_ms / run.makespan_ms,
+        macs=run.macs,
+        macs_ratio=run.macs / asked.graph.macs,
+        params=run.params,
+        n_meet=found.n_meet,
+        exact=found.exact,
+        branches=[words_of(part) for part in found.design.segments if not part.whole],
+        accuracy=None if source is None or found.loss is None else source.told(found.loss),
+        energy_mj=run_mj(run, asked.device),
+        peak_bytes=found.peak_bytes,
+        optimal=found.optimal,
+        value=value,
+        design=found.design,
+    )
+
+
+def words_of(part: SegmentDesign) -> str:
+    """A branched segment in a few words."""
+
+    def share(branch: Any) -> str:
+        for what in ("rows", "channels", "paths"):
+            if (span := getattr(branch, what)) is not None:
+                return f"{what} {span[0]}:{span[1]}"
+        return "" if branch.ends is not None else f"{branch.depth}×{branch.width}"
+
+    return f"{part.name}: " + " | ".join(f"{branch.processor} {share(branch)}".rstrip() for branch in part.branches)

@@ -1,7 +1,7 @@
 """Designs of two networks that suit each other: of candidates for each, the pair whose simulated run together is the best.
 
 Candidates of a network are the best design and others that differ from it for every set of processors
-(`stretch.planning.several`), and the whole network on each single processor. Every pair of candidates is simulated, its
+(`stretch.planning.pareto.several`), and the whole network on each single processor. Every pair of candidates is simulated, its
 subgraphs taking turns as those of a `scheduler.Scheduler` do; so of these candidates the pair is the best one, which says
 nothing of designs that are none of them.
 """
@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,14 +27,15 @@ from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
 from scheduler.simulate.sharing import Sharing
 from scheduler.simulate.times import Doing, StepTime
+from stretch.planning.answer import plain
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.times import BranchTime, SegmentTime, Timeline
 from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.pareto import several, words_of
 from stretch.planning.plan import Asked
 from stretch.planning.search.controls import Single, ranked_singles
-from stretch.planning.several import several
 
 
 @dataclass
@@ -274,3 +275,80 @@ def _candidate(network: Network, design: BranchDesign | None) -> Candidate:
     used = tuple(dict.fromkeys(place.processor for place in network.placements.values()))
     (alone,) = Clock(network, Scene()).run().latencies_ms
     return Candidate(network, design, used, alone)
+
+
+class PairedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One network of a pair."""
+
+    model: str  # The network.
+    processors: list[str]  # That it uses.
+    branches: list[str]  # What becomes of each segment that branches, in words; nothing where the network stays whole.
+    alone_ms: float  # An inference with nothing beside it.
+    best_alone_ms: float  # Of its candidate that is fastest alone.
+    latency_ms: float  # An inference beside one of the other network that begins at the same time.
+    design: BranchDesign | None  # The design, as a design file has it; None for the whole network on one processor.
+    file: str | None = None  # Its design file, where it was written.
+
+
+class TogetherAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Two networks on one device."""
+
+    device: str  # The device.
+    processors: list[str]  # That could be used.
+    goal: str  # What the pair is best in: makespan, latency or throughput.
+    designs: list[PairedAnswer]  # Of both networks.
+    makespan_ms: float  # One inference of each begun together, until both are over.
+    pairs_per_second: float | None  # Inferences of each a second with several in flight; None where that was not the goal.
+    sequential_ms: float  # Both one after the other, each on its fastest candidate.
+    fixed_ms: float  # As `makespan_ms` of the best pair that has each network whole on one processor.
+    fixed_per_second: float | None  # As `pairs_per_second` of that pair.
+    fixed: list[str]  # Processor of each network there.
+    speedup_over_sequential: float  # In what the pair is best in.
+    speedup_over_fixed: float  # Likewise.
+    candidates: list[int]  # How many of each network there were; every pair of them was simulated.
+    seconds: dict[str, float]  # Wall time by what it went into.
+    source: str = "simulated"  # Where the numbers come from.
+    warnings: list[str] = []  # What a person should know.
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `stretch search --json` prints."""
+        return plain(self)
+
+
+def together_answer(found: Together, seconds: dict[str, float]) -> TogetherAnswer:
+    """The best pair beside what it has to beat."""
+    best, fixed = found.best, found.fixed
+    value, sequential, mapped = (ran.value(found.goal, found.weights) for ran in (best.ran, found.sequential, fixed.ran))
+    return TogetherAnswer(
+        device=found.device.id,
+        processors=list(found.processors),
+        goal=found.goal,
+        designs=[_paired(each, alone, ms) for each, alone, ms in zip(_both(best), found.alone, best.ran.latencies_ms, strict=True)],
+        makespan_ms=best.ran.makespan_ms,
+        pairs_per_second=best.ran.pairs_per_second,
+        sequential_ms=found.sequential.makespan_ms,
+        fixed_ms=fixed.ran.makespan_ms,
+        fixed_per_second=fixed.ran.pairs_per_second,
+        fixed=[each.processors[0] for each in _both(fixed)],
+        speedup_over_sequential=sequential / value,
+        speedup_over_fixed=mapped / value,
+        candidates=list(found.candidates),
+        seconds=seconds,
+    )
+
+
+def _both(pair: Pair) -> tuple[Candidate, Candidate]:
+    return pair.first, pair.second
+
+
+def _paired(candidate: Candidate, alone: Candidate, latency_ms: float) -> PairedAnswer:
+    parts = [] if candidate.design is None else [part for part in candidate.design.segments if not part.whole]
+    return PairedAnswer(
+        model=candidate.network.name,
+        processors=list(candidate.processors),
+        branches=[words_of(part) for part in parts],
+        alone_ms=candidate.alone_ms,
+        best_alone_ms=alone.alone_ms,
+        latency_ms=latency_ms,
+        design=candidate.design,
+    )

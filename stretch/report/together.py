@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from stretch.planning.together_answer import TogetherAnswer
+from stretch.planning.together import TogetherAnswer
 from stretch.report.fit import column, plain_table
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from scheduler.progress import Progress, silent
 from stretch.capture.inputs import InputShapes
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import Asked
-from stretch.planning.together import Goal, candidates, together
-from stretch.planning.together_answer import TogetherAnswer, together_answer
+from stretch.planning.together import Goal, TogetherAnswer, candidates, together, together_answer
 from stretch.stages.network import read_network
 
 

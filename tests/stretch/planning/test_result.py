@@ -10,8 +10,7 @@ import pytest
 from predictors.specifications import Spread
 from stretch.planning.answer import plain
 from stretch.planning.config import PlanConfig
-from stretch.planning.front_answer import front_answer
-from stretch.planning.pareto import front
+from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified

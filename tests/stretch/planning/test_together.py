@@ -7,9 +7,8 @@ import pytest
 
 from predictors.errors import UsageError
 from stretch.planning.config import PlanConfig
-from stretch.planning.several import several
-from stretch.planning.together import GOALS, candidates, run_together, together
-from stretch.planning.together_answer import together_answer
+from stretch.planning.pareto import several
+from stretch.planning.together import GOALS, candidates, run_together, together, together_answer
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE

@@ -13,8 +13,7 @@ from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreem
 from scheduler.explain.answer import Fix, RuntimeExplanation, RuntimeOperator, UnsupportedReason
 from stretch.comparison.rows import ComparedRow
 from stretch.planning.config import PlanConfig
-from stretch.planning.front_answer import front_answer
-from stretch.planning.pareto import front
+from stretch.planning.pareto import front, front_answer
 from stretch.report.agreement import agreement_lines
 from stretch.report.comparison import HEADINGS, cells
 from stretch.report.fit import Fitting, column, plain_table

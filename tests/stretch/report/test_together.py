@@ -3,8 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from stretch.planning.together import together
-from stretch.planning.together_answer import together_answer
+from stretch.planning.together import together, together_answer
 from stretch.report.together import print_together
 from tests.stretch.planning.test_together import MI9, PROCESSORS, both  # noqa: F401
 

@@ -23,8 +23,7 @@ from scheduler.simulate.predicted import predicted_trace
 from scheduler.simulate.scene import Scene
 from stretch.comparison.rows import CompareAnswer, ComparedRow
 from stretch.planning.config import PlanConfig
-from stretch.planning.front_answer import front_answer
-from stretch.planning.pareto import front
+from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan
 from stretch.planning.sentences import chance
 from stretch.report.html.bench_page import bench_page
