@@ -26,16 +26,6 @@ def printed(renderable, width=120):
     return stream.getvalue()
 
 
-@pytest.mark.slow
-def test_table_has_a_row_per_branch_with_its_numbers(data):
-    lines = printed(design_table(data)).splitlines()
-    assert len(lines) == 1 + sum(len(s.branches) for s in data.segments)
-    row = next(line for line in lines if line.startswith("s3"))
-    branch = next(s for s in data.segments if s.name == "s3").branches[0]
-    for text in ("1024×14×14", "cpu int8", f"{branch.depth}/6", f"{branch.width}/1024", "project", f"{branch.macs / 1e6:.1f}"):
-        assert text in row
-
-
 def test_timeline_has_a_bar_per_processor_in_proportion_to_time(data):
     lines = timeline_bars(data, 60)
     bars = {line.split()[0]: line[line.index("|") + 1 : line.rindex("|")] for line in lines[:2]}
