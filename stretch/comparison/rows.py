@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from scheduler.bundle.load import Bundle
-from stretch.planning.answer import PlanAnswer
+from stretch.planning.result import PlanAnswer
 
 #: Where a row came from.
 Kind = Literal["bundle", "plan", "design of a search", "run", "refused"]

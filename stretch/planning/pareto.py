@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
-from stretch.planning.answer import plain
 from stretch.planning.choose import choose, search_request
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, PredictedAccuracy
@@ -22,6 +21,7 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.sensitivity import MeasuredOn, Sensitivity
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
 from stretch.planning.plan import Asked
+from stretch.planning.result import plain
 from stretch.planning.search.banded import without_stretched
 from stretch.planning.search.bounds import loss_of
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs

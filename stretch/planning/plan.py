@@ -1,6 +1,7 @@
 """Decide a design: search, controls, recommendation (paper 003, section 4)."""
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,13 +31,14 @@ from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.parts import mixing
 from stretch.planning.network.segments import Segment, split_segments
-from stretch.planning.result import PlanResult
+from stretch.planning.result import PlanResult, UnusedProcessor
 from stretch.planning.search.controls import best_single, ranked_singles, sequential_same_macs
+from stretch.planning.search.exact import search_exact
 from stretch.planning.search.placing_sides import place_sides
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.seams import without_seams
+from stretch.planning.search.space import DesignSpace
 from stretch.planning.sentences import Mention, Sentence, chance
-from stretch.planning.unused import unused_processors
 
 #: Kinds of opaque operators that are named.
 MOST_NAMED = 6
@@ -194,7 +196,7 @@ def plan(
         said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
         instead = (*instead, Sentence(said, asked.config.objective, str(found.evaluated), Mention("strategy", "evolve")))
     faster = _in_default_precisions(asked, request) if asked.config.exact and design.n_meet else None
-    more = (*([faster] if faster else []), *(each.sentence for each in unused))
+    more = (*([faster] if faster else []), *(each.reason for each in unused))
     return replace(result, unused=unused, warnings=(*instead, *_warnings(asked, result), *more))
 
 
@@ -385,3 +387,50 @@ def _warnings(asked: Asked, result: PlanResult) -> tuple[str, ...]:
     low, high = asked.macs
     beside = asked.graph.macs - asked.backbone.macs
     return warnings_of(result, low + beside, high + beside)
+
+
+def unused_processors(graph: OpGraph, config: PlanConfig, choice: Choice, used: Sequence[str]) -> tuple[UnusedProcessor, ...]:
+    """Every processor of the request that a design leaves out."""
+    idle = [name for name in config.processors if name not in used]
+    # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
+    free = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
+    comparable = config.strategy == "exact" and not config.widens and free
+    return tuple(
+        _unused(name, _fastest_with(graph, config, choice, name) if comparable else None, choice.found.ms, _rule(choice.space, name))
+        for name in idle
+    )
+
+
+def _unused(processor: str, ms: float | None, best_ms: float, rule: str) -> UnusedProcessor:
+    """A processor without work, and why in a sentence."""
+    reasons = []
+    if ms is not None:
+        reasons.append(f"the fastest design that uses it is predicted to take {ms:.2f} ms, {best_ms:.2f} ms without")
+    if rule:
+        reasons.append(rule)
+    reasons = reasons or ["no design within the constraints uses it"]
+    reason = Sentence(f"the {{}} is not used: {'; '.join('{}' for _ in reasons)}", processor, *reasons)
+    return UnusedProcessor(processor=processor, ms=ms, best_ms=best_ms, rule=rule or None, reason=reason)
+
+
+def _fastest_with(graph: OpGraph, config: PlanConfig, choice: Choice, processor: str) -> float | None:
+    """The fastest design that uses a processor."""
+    best = search_exact(choice.space, *macs_range(graph, config), choice.n_meet, using=processor)
+    return None if best is None else best.ms
+
+
+def _rule(space: DesignSpace, processor: str) -> str:
+    """The rule that every branch on a processor breaks, in words."""
+    groups = [ways for options in space.options for ways in options if processor in ways.processors and ways.branched]
+    if not groups:
+        return "no segment can branch to it"
+    if any(group.allowed.any() for group in groups):
+        return ""
+    base = [space.alone_ms(group) for group in groups]
+    for constraint, value in space.rules.asked:
+        bound = [(group, ms) for group, ms in zip(groups, base, strict=True) if constraint.exact or not group.exact]
+        why = constraint.missed(value, [group for group, _ in bound], [ms for _, ms in bound]) if bound else None
+        if why is not None:
+            return Sentence("no branch on it meets {}: {}", Mention(constraint.option.name), why)
+    single = [Mention(each.option.name) for each, value in space.rules.asked if each.mask(value, groups[0], base[0]) is not None]
+    return Sentence(f"no branch on it meets {', '.join('{}' for _ in single)} all at once", *single)

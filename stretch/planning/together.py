@@ -27,7 +27,6 @@ from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
 from scheduler.simulate.sharing import Sharing
 from scheduler.simulate.times import Doing, StepTime
-from stretch.planning.answer import plain
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import timeline
@@ -35,6 +34,7 @@ from stretch.planning.cost.times import BranchTime, SegmentTime, Timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.pareto import several, words_of
 from stretch.planning.plan import Asked
+from stretch.planning.result import plain
 from stretch.planning.search.controls import Single, ranked_singles
 
 

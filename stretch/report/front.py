@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from predictors.errors import StretchError
 from predictors.install import install_line
-from stretch.planning.answer import exact_words
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.pareto import FrontAnswer, FrontDesignAnswer
+from stretch.planning.result import exact_words
 from stretch.report.fit import Fitting, column, plain_table
 
 if TYPE_CHECKING:

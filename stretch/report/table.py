@@ -7,14 +7,14 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from stretch.planning.answer import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SegmentAnswer, exact_words
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
+from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SegmentAnswer, exact_words
 from stretch.planning.sentences import chance
 from stretch.report.fit import Fitting, column, plain_table
 
 if TYPE_CHECKING:
-    from stretch.api.answer import BranchedAnswer
+    from stretch.api.branched import BranchedAnswer
 
 #: Display names of controls.
 CONTROLS = {

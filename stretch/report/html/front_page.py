@@ -1,7 +1,7 @@
 """The report of `stretch search`: a front, or the best design and others that differ."""
 
-from stretch.planning.answer import exact_words
 from stretch.planning.pareto import FrontAnswer, FrontDesignAnswer
+from stretch.planning.result import exact_words
 from stretch.report.front import AXES, TITLES, front_figure, value_of
 from stretch.report.html.charts import chart
 from stretch.report.html.page import Fact, Grid, Page, Section

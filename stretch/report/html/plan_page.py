@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from predictors.models.base import ORIGINS
-from stretch.planning.answer import PlanAnswer, SegmentAnswer, exact_words
+from stretch.planning.result import PlanAnswer, SegmentAnswer, exact_words
 from stretch.planning.sentences import chance
 from stretch.report.html.charts import Bar, Chart, Interval, intervals, spread, timeline
 from stretch.report.html.page import Fact, Grid, Page, Section, Stretched
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from predictors.models.base import Origin
     from scheduler.bundle.agreement import Agreement
-    from stretch.api.answer import BranchedAnswer
+    from stretch.api.branched import BranchedAnswer
 
 
 def controls_section(plan: PlanAnswer) -> Section:

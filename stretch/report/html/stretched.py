@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretch.planning.answer import BranchAnswer, PlanAnswer, SegmentAnswer
+from stretch.planning.result import BranchAnswer, PlanAnswer, SegmentAnswer
 
 #: So many segments in a row that stay whole on one processor are drawn as one.
 LONG = 4

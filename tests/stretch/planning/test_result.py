@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from predictors.specifications import Spread
-from stretch.planning.answer import plain
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan
+from stretch.planning.result import plain
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.cost.measured import GRAPH, ON, made

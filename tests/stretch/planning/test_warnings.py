@@ -18,10 +18,9 @@ from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.network.segments import split_segments
-from stretch.planning.plan import plan, warnings_of
+from stretch.planning.plan import plan, unused_processors, warnings_of
 from stretch.planning.search.exact import search_exact
 from stretch.planning.sentences import Mention, Sentence, as_flag, as_key, as_word, chance, errors_spelled, spelled
-from stretch.planning.unused import unused_processors
 from tests.predictors.networks import efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE
@@ -99,8 +98,8 @@ def test_time_of_the_fastest_design_with_it_is_that_of_an_exhaustive_search():
     for each in told:
         assert each.ms == pytest.approx(exhaustive(config, choice, each.processor))
         assert each.ms >= each.best_ms == choice.found.ms
-        assert f"the {each.processor} is not used: the fastest design that uses it is predicted to take {each.ms:.2f} ms" in each.sentence
-        assert each.rule == ""
+        assert f"the {each.processor} is not used: the fastest design that uses it is predicted to take {each.ms:.2f} ms" in each.reason
+        assert each.rule is None
 
 
 def test_merged_stages_do_not_pass_for_a_use():

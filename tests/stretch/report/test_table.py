@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from stretch.planning.answer import PlanAnswer
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
+from stretch.planning.result import PlanAnswer
 from stretch.report.table import design_table, figures, plan_report, print_plan, timeline_bars
 from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
