@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from predictors.errors import StretchError
+from predictors.shapes import Shape
 
 #: Element counts above which a weight says nothing of a shape.
 LARGE = 1024
@@ -35,11 +36,21 @@ def infer_shapes(model: Any, name: str, *, trusted: bool = False) -> list[Any]:
     content = without_weights(model).SerializeToString()
     ok, answer = _answer(content) if trusted or not hasattr(os, "fork") else _in_child(content)
     if not ok:
-        raise StretchError(f"the shapes of {name} {answer.decode()}", "export it again" if answer else "")
+        raise StretchError(f"the shapes of {name} {answer.decode()}", "export it again")
     import onnx
 
     graph = onnx.load_model_from_string(answer).graph
     return [*graph.input, *graph.value_info, *graph.output]
+
+
+def fixed_shapes(model: Any, name: str, *, trusted: bool = False) -> dict[str, Shape]:
+    """Shapes of the tensors whose sizes can all be worked out, by name; as `infer_shapes`."""
+    shapes = {}
+    for value in infer_shapes(model, name, trusted=trusted):
+        sizes = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        if value.type.tensor_type.HasField("shape") and all(size > 0 for size in sizes):
+            shapes[value.name] = sizes
+    return shapes
 
 
 def without_weights(model: Any) -> Any:
@@ -73,7 +84,7 @@ def _answer(content: bytes) -> tuple[bool, bytes]:
         inferred = onnx.shape_inference.infer_shapes(content, strict_mode=False, data_prop=True)
     except Exception as error:
         return False, f"do not fit each other: {(str(error).splitlines() or [''])[0]}".encode()
-    return True, inferred if isinstance(inferred, bytes) else inferred.SerializeToString()
+    return True, inferred.SerializeToString()
 
 
 def _in_child(content: bytes) -> tuple[bool, bytes]:
@@ -119,4 +130,4 @@ def _limit() -> None:
     except OSError:
         return
     least = [value for value in resource.getrlimit(resource.RLIMIT_AS) if value != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min(used + LIMIT_BYTES, *least, used + LIMIT_BYTES),) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (min([used + LIMIT_BYTES, *least]),) * 2)

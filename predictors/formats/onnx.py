@@ -13,7 +13,7 @@ from typing import Any
 
 from predictors.errors import StretchError, UsageError
 from predictors.files import read_bytes
-from predictors.formats.inference import infer_shapes
+from predictors.formats.inference import fixed_shapes
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.registry import Rules
@@ -300,13 +300,7 @@ def _infer(path: Path, model: Any) -> dict[str, Shape]:
     del model.graph.value_info[:]
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
-    shapes = {}
-    for value in infer_shapes(model, str(path)):
-        tensor = value.type.tensor_type
-        sizes = tuple(dim.dim_value for dim in tensor.shape.dim)
-        if tensor.HasField("shape") and all(size > 0 for size in sizes):
-            shapes[value.name] = sizes
-    return shapes
+    return fixed_shapes(model, str(path))
 
 
 class _Lowering:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from predictors.errors import StretchError
-from predictors.formats.inference import infer_shapes
+from predictors.formats.inference import fixed_shapes
 from scheduler.delegates.base import Array
 from scheduler.formats.onnx import open_onnx
 
@@ -92,7 +92,7 @@ def read_graph(model: Path) -> Graph:
         # Precision is the delegate's: a cast between reals only says where half precision begins and ends.
         op = "Identity" if node.op_type == "Cast" and attrs["to"] in _REALS else node.op_type
         nodes.append(Node(name, op, tuple(node.input), node.output[0], attrs, (name,)))
-    shapes = _shapes(proto, model) | {name: array.shape for name, array in constants.items()} | inputs | outputs
+    shapes = fixed_shapes(proto, str(model), trusted=True) | {name: array.shape for name, array in constants.items()} | inputs | outputs
     for written in nodes:
         if written.output not in shapes:
             raise StretchError(f"`{written.output}` of {model} has no fixed shape", "export the model with fixed shapes")
@@ -102,13 +102,3 @@ def read_graph(model: Path) -> Graph:
 def _real(values: Array) -> Array:
     """Weights in single precision, whatever they are stored in."""
     return values.astype(np.float32) if values.dtype == np.float16 else values
-
-
-def _shapes(proto: Any, model: Path) -> dict[str, Shape]:
-    """Shapes that ONNX infers, with large weights replaced by inputs of their shape, so that none is copied."""
-    shapes = {}
-    for value in infer_shapes(proto, str(model), trusted=True):
-        dims = value.type.tensor_type.shape.dim
-        if value.type.tensor_type.HasField("shape") and all(d.dim_value > 0 for d in dims):
-            shapes[value.name] = tuple(d.dim_value for d in dims)
-    return shapes
