@@ -21,7 +21,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.draws import uncertain_run
 from stretch.planning.cost.uncertain import drawn
 from stretch.planning.pareto import front, several
-from stretch.planning.plan import Asked, plan
+from stretch.planning.plan import PlanningProblem, plan
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.result import SearchResult
 
@@ -68,9 +68,9 @@ def one_core() -> Iterator[None]:
 
 def chosen(graph: OpGraph, device: str, config: PlanConfig) -> tuple[SearchResult, float]:
     """The design of a request, and the decimal logarithm of the number of those it was chosen from."""
-    asked = Asked.of(graph, load_device(device), config)
+    asked = PlanningProblem.of(graph, load_device(device), config)
     choice = choose(asked.backbone, asked.config, asked.costs, asked.stages)
-    return choice.found, choice.space.size_log10
+    return choice.result, choice.space.size_log10
 
 
 def timed(name: str, work: Callable[[], object]) -> Row:

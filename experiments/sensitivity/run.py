@@ -129,9 +129,9 @@ def _read(rows: Sequence[dict[str, Any]]) -> "list[Measured]":
 def _space(graph: "OpGraph", device: Any, config: Any) -> "DesignSpace":
     """Designs of a network's stages, merged or not, on a device."""
     from stretch.planning.choose import stretched_space
-    from stretch.planning.plan import Asked
+    from stretch.planning.plan import PlanningProblem
 
-    asked = Asked.of(graph, device, config)
+    asked = PlanningProblem.of(graph, device, config)
     return stretched_space(graph, asked.config, asked.costs, asked.stages, merged=True)
 
 
@@ -254,7 +254,7 @@ def judged(run: dict[str, Any], source: "Sensitivity") -> tuple[Row, list[Row]]:
     from stretch.planning.cost.sensitivity_fit import loss_of_design, spearman
 
     random = _read(run["random"])
-    told = [source.told(loss_of_design(source, each.segments)) for each in random]
+    told = [source.prediction(loss_of_design(source, each.segments)) for each in random]
     measured = np.array([each.agreement for each in random])
     predicted = np.array([each.agreement or 0.0 for each in told])
     inside = [(t.low or 0.0) <= each.agreement <= (t.high or 1.0) for t, each in zip(told, random, strict=True)]

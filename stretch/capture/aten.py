@@ -39,21 +39,21 @@ class AtenLowering:
         self.weights: dict[str, dict[str, torch.Tensor]] = {}
         self._views: dict[tuple[str, Shape], str] = {}
 
-    def graph(self, given: Mapping[str, str], returned: Sequence[str]) -> OpGraph:
+    def graph(self, names: Mapping[str, str], returned: Sequence[str]) -> OpGraph:
         """The operator graph."""
         for node in self._exported.nodes:
             if node.op == "placeholder":
-                self._values[node] = self._placeholder(node, given)
+                self._values[node] = self._placeholder(node, names)
             elif node.op == "get_attr":
                 self._values[node] = self._given_beside(node)
             elif node.op == "call_function":
                 self._lower(node)
         return self._finish(returned)
 
-    def _placeholder(self, node: fx.Node, given: Mapping[str, str]) -> Value:
-        if node.name not in given:
+    def _placeholder(self, node: fx.Node, names: Mapping[str, str]) -> Value:
+        if node.name not in names:
             return self._given_beside(node)
-        shape, name = self._shape(node, node.meta.get("val")), given[node.name]
+        shape, name = self._shape(node, node.meta.get("val")), names[node.name]
         self._ops[name] = Op(name, "input", attrs={"shape": shape}, shape=shape)
         return Value(name, shape, dtype=node.meta["val"].dtype)
 
@@ -93,36 +93,36 @@ class AtenLowering:
             if isinstance(parts, tuple) and isinstance(node.args[1], int) and node.args[1] < len(parts):
                 self._values[node] = self._part(node, parts[node.args[1]])
             return
-        found = node.meta.get("val")
-        results = [each for each in (found if isinstance(found, tuple | list) else [found]) if isinstance(each, torch.Tensor)]
+        value = node.meta.get("val")
+        results = [item for item in (value if isinstance(value, tuple | list) else [value]) if isinstance(item, torch.Tensor)]
         if not results:
             return
-        shapes = [self._shape(node, each) for each in results]
+        shapes = [self._shape(node, result) for result in results]
         call = AtenCall(node, self._given(node), shapes)
-        several = isinstance(found, tuple | list)
+        several = isinstance(value, tuple | list)
         if all(0 in shape for shape in shapes):
-            made: Value | tuple[Value, ...] = tuple(map(_empty, shapes)) if several else _empty(call.out)
+            applied: Value | tuple[Value, ...] = tuple(map(_empty, shapes)) if several else _empty(call.out)
         else:
-            made = self._apply(call, several) if call.tensors else self._constant(call, several)
-        self._values[node] = _typed(made, results)
+            applied = self._apply(call, several) if call.tensors else self._constant(call, several)
+        self._values[node] = _typed(applied, results)
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable and node.args and isinstance(node.args[0], fx.Node):
             self._moved[self._source(node.args[0])] = node
 
     def _constant(self, call: AtenCall, several: bool) -> Value | tuple[Value, ...]:
         """What depends on weights alone, and is computed before the network runs."""
-        made = tuple(Value("", shape) for shape in call.shapes)
-        return made if several else made[0]
+        values = tuple(Value("", shape) for shape in call.shapes)
+        return values if several else values[0]
 
     def _apply(self, call: AtenCall, several: bool) -> Value | tuple[Value, ...]:
         rule = RULES.get(call.operator)
-        made = rule(call) if rule is not None else None
-        if isinstance(made, tuple):
+        built = rule(call) if rule is not None else None
+        if isinstance(built, tuple):
             # Each part is cut out where it is used.
-            return made
-        if isinstance(made, Value):
-            return made
-        value = self._emit(call, made) if made is not None else None
+            return built
+        if isinstance(built, Value):
+            return built
+        value = self._emit(call, built) if built is not None else None
         if value is None:
             value = self._emit(call, opaque_node(call))
         if value is None:
@@ -151,7 +151,7 @@ class AtenLowering:
         last = ""
         for step in steps:
             reads = [*([last] if last else []), *[self.reading(value) for value in step.reads]]
-            shapes = [self._ops[each].shape if each in self._ops else emitted[-1].shape for each in reads]
+            shapes = [self._ops[read].shape if read in self._ops else emitted[-1].shape for read in reads]
             try:
                 shape = kind_of(step.kind).shape(shapes, step.attrs)
             except (ValueError, KeyError, TypeError, IndexError):
@@ -162,7 +162,7 @@ class AtenLowering:
         if not emitted or prod(emitted[-1].shape) != prod(call.shapes[0]):
             return None
         self._ops |= {op.name: op for op in emitted}
-        self.weights |= {name: own for name, own in weights.items() if own}
+        self.weights |= {name: weight for name, weight in weights.items() if weight}
         return Value(last, call.shapes[0], base=emitted[-1].shape)
 
     def reading(self, value: Value) -> str:
@@ -181,17 +181,17 @@ class AtenLowering:
         schema = getattr(node.target, "_schema", None)
         named: dict[str, Any] = {}
         if schema is None:
-            named = {str(i): each for i, each in enumerate(node.args)} | dict(node.kwargs)
+            named = {str(i): arg for i, arg in enumerate(node.args)} | dict(node.kwargs)
         else:
             for i, argument in enumerate(schema.arguments):
                 default = argument.default_value if argument.has_default_value() else None
                 named[argument.name] = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, default)
-        known = {key: fx.node.map_aggregate(each, self._known) for key, each in named.items()}
+        known = {key: fx.node.map_aggregate(item, self._known) for key, item in named.items()}
         # joined to others, a tensor without elements adds nothing
-        return {key: _not_empty(each) if isinstance(each, list) else each for key, each in known.items()}
+        return {key: _not_empty(item) if isinstance(item, list) else item for key, item in known.items()}
 
-    def _known(self, each: Any) -> Any:
-        return self._values.get(self._source(each)) if isinstance(each, fx.Node) else each
+    def _known(self, item: Any) -> Any:
+        return self._values.get(self._source(item)) if isinstance(item, fx.Node) else item
 
     def _source(self, node: fx.Node) -> fx.Node:
         while node in self._moved:
@@ -230,13 +230,13 @@ def _empty(shape: Shape) -> Value:
     return Value("", shape, tensor=torch.empty(shape))
 
 
-def _not_empty(each: list[Any]) -> list[Any]:
+def _not_empty(item: list[Any]) -> list[Any]:
     """A list without tensors that have no elements, unless there are no others."""
-    return [value for value in each if not (isinstance(value, Value) and 0 in value.shape)] or each
+    return [value for value in item if not (isinstance(value, Value) and 0 in value.shape)] or item
 
 
-def _typed(made: Value | tuple[Value, ...], results: Sequence[torch.Tensor]) -> Value | tuple[Value, ...]:
+def _typed(value: Value | tuple[Value, ...], results: Sequence[torch.Tensor]) -> Value | tuple[Value, ...]:
     """Values with the types of their elements."""
-    if isinstance(made, Value):
-        return replace(made, dtype=results[0].dtype)
-    return tuple(replace(each, dtype=result.dtype) for each, result in zip(made, results, strict=False))
+    if isinstance(value, Value):
+        return replace(value, dtype=results[0].dtype)
+    return tuple(replace(item, dtype=result.dtype) for item, result in zip(value, results, strict=False))

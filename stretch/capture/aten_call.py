@@ -47,7 +47,7 @@ class AtenCall:
     """A call."""
 
     node: fx.Node  # In the exported graph.
-    given: Mapping[str, Any]  # Arguments by name.
+    arguments: Mapping[str, Any]  # Arguments by name.
     shapes: list[Shape] = field(default_factory=list)  # Of its results.
 
     @property
@@ -70,33 +70,33 @@ class AtenCall:
     @property
     def values(self) -> list[Value]:
         """All tensors among its arguments."""
-        return list(_flat(list(self.given.values())))
+        return list(_flat(list(self.arguments.values())))
 
     @property
     def tensors(self) -> list[Value]:
         """Those that depend on the network's input."""
-        return [each for each in self.values if each.op]
+        return [value for value in self.values if value.op]
 
     @property
     def constants(self) -> int:
         """Elements of those that do not."""
-        return sum(prod(each.shape) for each in self.values if not each.op)
+        return sum(prod(value.shape) for value in self.values if not value.op)
 
     def tensor(self, name: str) -> Value | None:
         """The argument of this name, if it is a tensor that depends on the input."""
-        value = self.given.get(name)
+        value = self.arguments.get(name)
         return value if isinstance(value, Value) and value.op else None
 
     def constant(self, name: str) -> Value | None:
         """The argument of this name, if it is a tensor that does not."""
-        value = self.given.get(name)
+        value = self.arguments.get(name)
         return value if isinstance(value, Value) and not value.op else None
 
     def order(self, rank: int) -> tuple[int, ...]:
         """Which of so many axes comes where in its result, told by torch itself."""
         target: Any = self.node.target
         dims = torch.empty([2 + i for i in range(rank)], device="meta")
-        others = [self.given[argument.name] for argument in target._schema.arguments[1:]]
+        others = [self.arguments[argument.name] for argument in target._schema.arguments[1:]]
         return tuple(size - 2 for size in target(dims, *others).shape)
 
 
@@ -105,9 +105,9 @@ Made = list[Step] | Value | tuple[Value, ...] | None
 AtenRule = Callable[[AtenCall], Made]
 
 
-def _flat(given: Any) -> Iterator[Value]:
-    if isinstance(given, Value):
-        yield given
-    elif isinstance(given, list | tuple):
-        for each in given:
-            yield from _flat(each)
+def _flat(arguments: Any) -> Iterator[Value]:
+    if isinstance(arguments, Value):
+        yield arguments
+    elif isinstance(arguments, list | tuple):
+        for item in arguments:
+            yield from _flat(item)

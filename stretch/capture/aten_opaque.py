@@ -95,10 +95,10 @@ def product(call: AtenCall, inner: int, right: int, groups: int, left: int) -> S
 
 def reduced(call: AtenCall) -> Step:
     """One that sums up or picks: each element of its result is of as many as it reads."""
-    read = max(prod(each.shape) for each in call.tensors)
+    read = max(prod(tensor.shape) for tensor in call.tensors)
     batch = call.out[0] if call.out else 1
-    made = prod(call.out)
-    work = (1, 1, max(1, made // batch), max(1, read // made), batch)
+    built = prod(call.out)
+    work = (1, 1, max(1, built // batch), max(1, read // built), batch)
     return Step("opaque", attributes(call.out, "reduce", call.operator, work, call.constants), tuple(call.tensors))
 
 
@@ -107,7 +107,7 @@ def opaque_node(call: AtenCall) -> list[Step]:
     name = call.operator
     if name in REDUCTIONS:
         return [reduced(call)]
-    if any(each in name for each in _POOLS):
+    if any(pool in name for pool in _POOLS):
         taps = max(1, prod(call.tensors[0].shape) // prod(call.out))
         return [Step("opaque", over_elements(call.out, "pool", name, call.constants, taps), tuple(call.tensors))]
     kernel = "copy" if name in COPIES or name.startswith("upsample") else "elementwise"

@@ -85,11 +85,11 @@ def _cut(x: Value, dim: int, start: int, out: Shape) -> Step:
 
 @_aten_moves_add("slice", "narrow")
 def _slice(call: AtenCall) -> Made:
-    x, dim = call.tensors[0], int(call.given["dim"]) % len(call.out)
+    x, dim = call.tensors[0], int(call.arguments["dim"]) % len(call.out)
     if x.shape == call.out:
         return x
-    start = int(call.given.get("start") or 0)
-    if call.given.get("step", 1) != 1:
+    start = int(call.arguments.get("start") or 0)
+    if call.arguments.get("step", 1) != 1:
         return _copy(x, call.out, "slice")
     return [_cut(x, dim, start + x.shape[dim] if start < 0 else start, call.out)]
 
@@ -107,14 +107,14 @@ def _split(call: AtenCall) -> Made:
 
 def pieces(call: AtenCall, cut: Callable[[Value, int, int, Shape], Step]) -> Made:
     """Pieces of a tensor along one axis, each cut out where it is used, by what `cut` makes of tensor, axis, start and shape."""
-    x, dim, at = call.tensors[0], int(call.given["dim"]) % len(call.tensors[0].shape), 0
+    x, dim, at = call.tensors[0], int(call.arguments["dim"]) % len(call.tensors[0].shape), 0
     if len(call.shapes) == 1:
         return (x.seen(call.out),)
-    found = []
+    result = []
     for shape in call.shapes:
-        found.append(Value(x.op, shape, piece=cut(x, dim, at, shape)))
+        result.append(Value(x.op, shape, piece=cut(x, dim, at, shape)))
         at += 1 if call.operator == "unbind" else shape[dim]
-    return tuple(found)
+    return tuple(result)
 
 
 @_aten_moves_add("cat", "concat", "concatenate")
@@ -122,17 +122,17 @@ def _concat(call: AtenCall) -> Made:
     parts = call.tensors
     if not call.constants and len(parts) == 1:
         return parts[0]
-    if not call.constants and int(call.given["dim"]) % len(call.out) == 1:
+    if not call.constants and int(call.arguments["dim"]) % len(call.out) == 1:
         return [Step("concat", {}, tuple(parts))]
     return [Step("opaque", over_elements(call.out, "copy", "concat", call.constants), tuple(parts))]
 
 
 @_aten_moves_add("pad", "constant_pad_nd")
 def _pad(call: AtenCall) -> Made:
-    x, pad = call.tensors[0], [int(n) for n in call.given["pad"]]
+    x, pad = call.tensors[0], [int(n) for n in call.arguments["pad"]]
     if not any(pad):
         return x
-    zero = call.given.get("mode", "constant") == "constant" and call.given.get("value") in (None, 0, 0.0)
+    zero = call.arguments.get("mode", "constant") == "constant" and call.arguments.get("value") in (None, 0, 0.0)
     if not zero or len(x.shape) != 4 or any(pad[4:]) or min(pad) < 0:
         return _copy(x, call.out, "pad")
     left, right, top, bottom = [*pad, 0, 0, 0, 0][:4]
@@ -150,30 +150,30 @@ _add = RULES.add
 
 def _padding(call: AtenCall, kernel: Shape, dilation: tuple[int, int]) -> tuple[int, int, int, int]:
     """Top, left, bottom, right; of an even window torch pads ``same`` more at the end."""
-    if call.given["padding"] == "valid":
+    if call.arguments["padding"] == "valid":
         return (0, 0, 0, 0)
-    if call.given["padding"] == "same":
+    if call.arguments["padding"] == "same":
         total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         return (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
-    return window_padding(call.given["padding"])
+    return window_padding(call.arguments["padding"])
 
 
 @_add("conv2d", "convolution", "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def _convolution(call: AtenCall) -> Made:
-    x, weight, groups = call.tensor("input"), call.given["weight"], call.given["groups"]
-    transposed = call.operator.startswith("conv_transpose") or bool(call.given.get("transposed"))
+    x, weight, groups = call.tensor("input"), call.arguments["weight"], call.arguments["groups"]
+    transposed = call.operator.startswith("conv_transpose") or bool(call.arguments.get("transposed"))
     if x is None or not isinstance(weight, Value):
         return None
     if not transposed and not weight.op and len(x.shape) == 4:
-        kernel, dilation = weight.shape[2:], pair(call.given["dilation"])
+        kernel, dilation = weight.shape[2:], pair(call.arguments["dilation"])
         attrs: dict[str, Attr] = {
             "out_channels": call.out[1],
             "kernel": kernel,
-            "stride": pair(call.given["stride"]),
+            "stride": pair(call.arguments["stride"]),
             "padding": _padding(call, kernel, dilation),
             "dilation": dilation,
             "groups": groups,
-            "bias": call.given["bias"] is not None,
+            "bias": call.arguments["bias"] is not None,
         }
         return [Step("conv", attrs, (x,))]
     channels = x.shape[-len(weight.shape) + 1]
@@ -188,15 +188,15 @@ def _linear(call: AtenCall) -> Made:
     x, weight = call.tensor("input"), call.constant("weight")
     if x is None or weight is None or len(weight.shape) != 2:
         return None
-    return [Step("linear", {"out_features": weight.shape[0], "bias": call.given["bias"] is not None}, (x,))]
+    return [Step("linear", {"out_features": weight.shape[0], "bias": call.arguments["bias"] is not None}, (x,))]
 
 
 @_add("matmul", "mm", "bmm", "addmm", "baddbmm", "dot", "mv")
 def _matmul(call: AtenCall) -> Made:
     pairs = [("mat1", "mat2"), ("batch1", "batch2"), ("self", "other"), ("self", "mat2"), ("self", "tensor"), ("self", "vec")]
-    names = next(each for each in pairs if all(name in call.given for name in each))
-    a, b = (call.given[name] for name in names)
-    bias = [each for each in call.values if each is not a and each is not b]
+    names = next(item for item in pairs if all(name in call.arguments for name in item))
+    a, b = (call.arguments[name] for name in names)
+    bias = [value for value in call.values if value is not a and value is not b]
     if a.op and not b.op and len(b.shape) == 2 and (not bias or bias[0].shape == b.shape[1:]):
         return [Step("linear", {"out_features": b.shape[1], "bias": bool(bias)}, (a,))]
     inner = a.shape[-1]
@@ -208,7 +208,7 @@ def _matmul(call: AtenCall) -> Made:
 @_add("einsum")
 def _einsum(call: AtenCall) -> Made:
     """A product of two tensors by the letters of its equation."""
-    equation, operands = str(call.given["equation"]).replace(" ", ""), call.values
+    equation, operands = str(call.arguments["equation"]).replace(" ", ""), call.values
     if len(operands) != 2 or "." in equation or "->" not in equation:
         return None
     (first, second), out = equation.split("->")[0].split(","), equation.split("->")[1]
@@ -222,16 +222,16 @@ def _einsum(call: AtenCall) -> Made:
 @_add("scaled_dot_product_attention")
 def _attention(call: AtenCall) -> Made:
     """As runtimes that lack it compute it: a scaled product, a softmax over it, and a second product."""
-    query, key, value = (call.given[name] for name in ("query", "key", "value"))
+    query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
     if not (query.op and key.op and value.op):
         return None
     batch, inner, left, right = prod(query.shape[:-2]), query.shape[-1], query.shape[-2], key.shape[-2]
     scores = (*query.shape[:-1], right)
     steps = [
-        Step("mul_scalar", {"value": float(call.given.get("scale") or inner**-0.5)}, (query,)),
+        Step("mul_scalar", {"value": float(call.arguments.get("scale") or inner**-0.5)}, (query,)),
         Step("opaque", attributes(scores, "matmul", "matmul", (inner, right, batch, 1, left)), (key,)),
     ]
-    mask = call.given.get("attn_mask")
+    mask = call.arguments.get("attn_mask")
     if isinstance(mask, Value):
         reads = (mask,) if mask.op else ()
         steps.append(Step("opaque", over_elements(scores, "elementwise", "add", 0 if mask.op else prod(mask.shape)), reads))
@@ -243,7 +243,7 @@ def _attention(call: AtenCall) -> Made:
 @_add("lstm", "gru", "rnn_tanh", "rnn_relu")
 def _recurrent(call: AtenCall) -> Made:
     """All steps of all layers as one product of what a step reads with its gates' weights."""
-    x, weights = call.tensors[0], [each.shape for each in call.given["params"] if len(each.shape) == 2]
+    x, weights = call.tensors[0], [item.shape for item in call.arguments["params"] if len(item.shape) == 2]
     steps = prod(x.shape[:-1])
     # each direction of each layer has a matrix for its input and one for its state
     pairs = len(weights) // 2
@@ -254,31 +254,31 @@ def _recurrent(call: AtenCall) -> Made:
 @_add("batch_norm", "_native_batch_norm_legit_no_training")
 def _batch_norm(call: AtenCall) -> Made:
     x = call.tensor("input")
-    if x is None or len(x.shape) < 2 or call.given.get("training"):
+    if x is None or len(x.shape) < 2 or call.arguments.get("training"):
         return None
-    affine = call.given["weight"] is not None
-    return [Step("batch_norm", {"eps": float(call.given["eps"]), "momentum": float(call.given["momentum"]), "affine": affine}, (x,))]
+    affine = call.arguments["weight"] is not None
+    return [Step("batch_norm", {"eps": float(call.arguments["eps"]), "momentum": float(call.arguments["momentum"]), "affine": affine}, (x,))]
 
 
 @_add("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax")
 def _softmax(call: AtenCall) -> Made:
     x = call.tensors[0]
     kind = "log_softmax" if "log" in call.operator else "softmax"
-    if len(x.shape) in (2, 4) and call.given["dim"] % len(x.shape) == 1:
+    if len(x.shape) in (2, 4) and call.arguments["dim"] % len(x.shape) == 1:
         return [Step(kind, {}, (x,))]
     return [Step("opaque", over_elements(call.out, "elementwise", kind), (x,))]
 
 
 @_add("max_pool2d", "max_pool2d_with_indices")
 def _max_pool(call: AtenCall) -> Made:
-    g = call.given
+    g = call.arguments
     window = pooling_window(call.tensors[0].shape, g["kernel_size"], g["stride"] or None, g["padding"], g["ceil_mode"], g["dilation"])
     return _pooled(call, "max_pool", window | {"dilation": pair(g["dilation"])})
 
 
 @_add("avg_pool2d")
 def _avg_pool(call: AtenCall) -> Made:
-    g = call.given
+    g = call.arguments
     window = pooling_window(call.tensors[0].shape, g["kernel_size"], g["stride"] or None, g["padding"], g["ceil_mode"])
     return _pooled(call, "avg_pool", window | {"count_include_pad": bool(g["count_include_pad"])})
 
@@ -293,7 +293,7 @@ def _adaptive(call: AtenCall) -> Made:
     if len(x.shape) != 4:
         return None
     try:
-        kind, attrs = adaptive_pool("max" if "max" in call.operator else "avg", x.shape, tuple(call.given["output_size"]))
+        kind, attrs = adaptive_pool("max" if "max" in call.operator else "avg", x.shape, tuple(call.arguments["output_size"]))
     except Refusal:
         return None
     return x if kind == "identity" else [Step(kind, attrs, (x,))]
@@ -303,11 +303,11 @@ def _adaptive(call: AtenCall) -> Made:
 def _reduce(call: AtenCall) -> Made:
     """A mean over height and width is global pooling; another reduction is opaque."""
     x = call.tensors[0]
-    dims = call.given.get("dim")
+    dims = call.arguments.get("dim")
     over = sorted(d % len(x.shape) for d in ([dims] if isinstance(dims, int) else dims or ()))
     if len(x.shape) == 4 and over == [2, 3] and call.operator in ("mean", "amax"):
         kind = "global_avg_pool" if call.operator == "mean" else "global_max_pool"
-        return [Step(kind, {"keepdims": bool(call.given["keepdim"])}, (x,))]
+        return [Step(kind, {"keepdims": bool(call.arguments["keepdim"])}, (x,))]
     return [reduced(call)]
 
 
@@ -315,7 +315,7 @@ def _activation(kind: str, *names: str, **attributes: tuple[str, type]) -> None:
     """A rule for operators of one tensor; attributes by name: of which argument, as which type."""
 
     def rule(call: AtenCall) -> Made:
-        attrs: dict[str, Attr] = {key: read(call.given[argument]) for key, (argument, read) in attributes.items()}
+        attrs: dict[str, Attr] = {key: read(call.arguments[argument]) for key, (argument, read) in attributes.items()}
         return [Step(kind, attrs, (call.tensors[0],))] if call.tensors[0].shape == call.out else None
 
     _add(*names)(rule)
@@ -338,8 +338,8 @@ def _prelu(call: AtenCall) -> Made:
 
 @_add("hardtanh", "clamp", "clip", "clamp_min")
 def _clamp(call: AtenCall) -> Made:
-    low = call.given.get("min_val", call.given.get("min"))
-    high = call.given.get("max_val", call.given.get("max"))
+    low = call.arguments.get("min_val", call.arguments.get("min"))
+    high = call.arguments.get("max_val", call.arguments.get("max"))
     if isinstance(low, Value) or isinstance(high, Value):
         return None
     x = call.tensors[0]
@@ -356,10 +356,10 @@ def _with_number(call: AtenCall, x: Value, kind: str, value: float, neutral: flo
 
 @_add("add", "sub", "mul", "div", "neg")
 def _arithmetic(call: AtenCall) -> Made:
-    a, b, name = call.given["self"], call.given.get("other"), call.operator
+    a, b, name = call.arguments["self"], call.arguments.get("other"), call.operator
     if name == "neg":
         return _with_number(call, a, "mul_scalar", -1.0, 1.0)
-    if call.given.get("alpha", 1) != 1 or call.given.get("rounding_mode"):
+    if call.arguments.get("alpha", 1) != 1 or call.arguments.get("rounding_mode"):
         return None
     if isinstance(b, int | float) and a.op and a.shape == call.out:
         if name in ("add", "sub"):

@@ -25,9 +25,9 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
         StretchError: If it can neither be traced nor exported; says why tracing refused
             it, and in the hint why torch does not export it.
     """
-    given = Inputs.of(input_shape, module)
+    arguments = Inputs.of(input_shape, module)
     try:
-        return capture_traced(module, given, name)
+        return capture_traced(module, arguments, name)
     except UsageError:
         raise
     except StretchError as error:
@@ -36,7 +36,7 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
     from stretch.capture.runnable import capture_runnable
 
     try:
-        return capture_runnable(module, given, name or type(module).__name__, refused.message)
+        return capture_runnable(module, arguments, name or type(module).__name__, refused.message)
     except UsageError:
         raise
     except StretchError as error:

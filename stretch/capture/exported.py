@@ -44,10 +44,10 @@ def inline(program: torch.export.ExportedProgram) -> None:
             module.graph.erase_node(named)
 
 
-def _replace(graph: fx.Graph, call: fx.Node, part: fx.Graph, given: tuple[Any, ...]) -> None:
+def _replace(graph: fx.Graph, call: fx.Node, part: fx.Graph, arguments: tuple[Any, ...]) -> None:
     """The nodes of a graph in place of its call."""
     arriving = [node for node in part.nodes if node.op == "placeholder"]
-    known: dict[fx.Node, Any] = dict(zip(arriving, given, strict=True))
+    known: dict[fx.Node, Any] = dict(zip(arriving, arguments, strict=True))
     with graph.inserting_before(call):
         results = graph.graph_copy(part, known)
     for reader in list(call.users):
@@ -63,22 +63,22 @@ def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 
         module: A network of tensors; it is left in the mode it was in, and its weights are not looked at.
         input_shape: As of `stretch.capture.capture`.
     """
-    name, given = name or type(module).__name__, Inputs.of(input_shape, module)
+    name, arguments = name or type(module).__name__, Inputs.of(input_shape, module)
     with evaluating(module):
-        program = export(module, given, name)
-    outputs = [each for each in returned_nodes(program) if each is not None]
-    return AtenLowering(program.graph, name).graph(inputs_of(program, given, name), outputs)
+        program = export(module, arguments, name)
+    outputs = [returned_node for returned_node in returned_nodes(program) if returned_node is not None]
+    return AtenLowering(program.graph, name).graph(inputs_of(program, arguments, name), outputs)
 
 
-def inputs_of(program: torch.export.ExportedProgram, given: Inputs, name: str) -> dict[str, str]:
+def inputs_of(program: torch.export.ExportedProgram, inputs: Inputs, name: str) -> dict[str, str]:
     """Names of the nodes that stand for the inputs, and what the inputs are called."""
     nodes = program.graph_signature.user_inputs
-    if len(nodes) != len(given.shapes):
+    if len(nodes) != len(inputs.shapes):
         raise StretchError(
             f"`{name}` needs exactly one input tensor, its forward takes {len(nodes)}",
             "give each of its inputs a shape, as a mapping from their names or with --input NAME=SHAPE",
         )
-    return dict(zip(map(str, nodes), given.shapes, strict=True))
+    return dict(zip(map(str, nodes), inputs.shapes, strict=True))
 
 
 def returned_nodes(program: torch.export.ExportedProgram) -> list[str | None]:
@@ -87,11 +87,11 @@ def returned_nodes(program: torch.export.ExportedProgram) -> list[str | None]:
     return [arg.name if isinstance(arg, TensorArgument) else None for arg in user]
 
 
-def export(module: nn.Module, given: Inputs, name: str) -> torch.export.ExportedProgram:
+def export(module: nn.Module, inputs: Inputs, name: str) -> torch.export.ExportedProgram:
     """A network in evaluation mode as ATen operators that change nothing in place through views."""
     first = next(iter(module.parameters()), None)
     device = first.device if first is not None else "cpu"
-    args, kwargs = given.arguments([torch.zeros(shape, device=device) for shape in given.shapes.values()])
+    args, kwargs = inputs.arguments([torch.zeros(shape, device=device) for shape in inputs.shapes.values()])
     # What torch and networks warn of while they are traced concerns neither cost nor the person who asks for it.
     with warnings.catch_warnings(), _unlogged():
         warnings.simplefilter("ignore")
@@ -101,7 +101,7 @@ def export(module: nn.Module, given: Inputs, name: str) -> torch.export.Exported
             inline(program)
             return _functional(program)
         except Exception as error:
-            raise _refused(module, given, device, name, error) from error
+            raise _refused(module, inputs, device, name, error) from error
 
 
 @contextlib.contextmanager
@@ -128,16 +128,16 @@ def _writes_into_view(node: fx.Node) -> bool:
         return False
     written = node.args[0] if node.args else None
     source = getattr(getattr(written, "target", None), "_schema", None)
-    views = source is not None and any(each.alias_info is not None and not each.alias_info.is_write for each in source.returns)
+    views = source is not None and any(item.alias_info is not None and not item.alias_info.is_write for item in source.returns)
     return views or schema.name in ("aten::copy_", "aten::index_put_")
 
 
-def _refused(module: nn.Module, given: Inputs, device: torch.device | str, name: str, error: Exception) -> StretchError:
+def _refused(module: nn.Module, inputs: Inputs, device: torch.device | str, name: str, error: Exception) -> StretchError:
     """What to say of a network that cannot be exported: whether its inputs are to blame, or the network."""
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if str(device) != "meta":
         try:
-            check_input(module, given, name, device)
+            check_input(module, inputs, name, device)
         except UsageError as rejected:
             return rejected
     return StretchError(

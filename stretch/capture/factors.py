@@ -53,10 +53,10 @@ class Axes:
 
     def channels(self) -> list[int]:
         """Channels of the map, in the order in which the tensor has them."""
-        found = [self.first]
+        result = [self.first]
         for factor in self.factors("channel"):
-            found = [at + i * factor.step for at in found for i in range(factor.size)]
-        return found
+            result = [at + i * factor.step for at in result for i in range(factor.size)]
+        return result
 
     def reshaped(self, shape: Shape) -> "Axes | None":
         """The same elements in another shape; None if an axis would begin within a factor."""
@@ -156,16 +156,16 @@ def _size(axis: Sequence[Factor]) -> int:
 
 def _merged(axis: Sequence[Factor]) -> Axis:
     """Factors without those of one element, and neighbours that continue each other as one."""
-    found: list[Factor] = []
+    merged: list[Factor] = []
     for factor in axis:
         if factor.size == 1:
             continue
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if last is not None and last.of == factor.of and last.step == factor.step * factor.size:
-            found[-1] = Factor(factor.of, last.size * factor.size, factor.step)
+            merged[-1] = Factor(factor.of, last.size * factor.size, factor.step)
         else:
-            found.append(factor)
-    return tuple(found)
+            merged.append(factor)
+    return tuple(merged)
 
 
 def rearrangement(pairs: Sequence[tuple[Factor, Factor]]) -> tuple[Shape, Shape] | None:

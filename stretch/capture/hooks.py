@@ -24,12 +24,12 @@ def check_hooks(module: nn.Module, shapes: InputShapes | Inputs, name: str) -> N
     hooked = [(hooks, dict(hooks)) for hooks in hooks_of(module)]
     if not hooked:
         return
-    given = Inputs.of(shapes, module)
-    before = _output(module, given)
+    arguments = Inputs.of(shapes, module)
+    before = _output(module, arguments)
     try:
         for hooks, _ in hooked:
             hooks.clear()
-        after = _output(module, given)
+        after = _output(module, arguments)
     finally:
         for hooks, kept in hooked:
             hooks.update(kept)
@@ -40,8 +40,8 @@ def check_hooks(module: nn.Module, shapes: InputShapes | Inputs, name: str) -> N
         raise StretchError(f"a hook of `{name}` changes its output", "write what the hook does into forward, and remove it")
 
 
-def _output(module: nn.Module, given: Inputs) -> list[torch.Tensor] | None:
+def _output(module: nn.Module, inputs: Inputs) -> list[torch.Tensor] | None:
     """The tensors it gives for one input; None if it fails, which capturing it says in full."""
     with torch.no_grad(), contextlib.suppress(Exception):
-        return tensors(given.call(module, given.random()))
+        return tensors(inputs.call(module, inputs.random()))
     return None

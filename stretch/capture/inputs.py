@@ -28,29 +28,31 @@ class Inputs:
     named: bool = False
 
     @classmethod
-    def of(cls, given: "InputShapes | Inputs", module: nn.Module) -> "Inputs":
+    def of(cls, input_shapes: "InputShapes | Inputs", module: nn.Module) -> "Inputs":
         """The inputs of a network."""
-        if isinstance(given, Inputs):
-            return given
-        if is_shape(given):
-            return cls({ONLY: checked_shape(ONLY, given)})
+        if isinstance(input_shapes, Inputs):
+            return input_shapes
+        if is_shape(input_shapes):
+            return cls({ONLY: checked_shape(ONLY, input_shapes)})
         # of a network that is traced, such as one of an ONNX file, the signature is that of its own forward
         arguments = list(inspect.signature(module.forward).parameters.values())
-        tensors = [each for each in arguments if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
-        names = [each.name for each in tensors]
+        tensors = [argument for argument in arguments if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)]
+        names = [tensor.name for tensor in tensors]
         name = type(module).__name__
-        if not isinstance(given, Mapping):
-            if len(given) > len(names):
+        if not isinstance(input_shapes, Mapping):
+            if len(input_shapes) > len(names):
                 taken = ", ".join(names) or "nothing"
-                raise UsageError(f"there are {len(given)} input shapes, the forward of `{name}` takes {taken}", "give a shape for each")
-            given = dict(zip(names, given, strict=False))  # type: ignore[arg-type]
-        if unknown := [each for each in given if each not in names]:
+                raise UsageError(
+                    f"there are {len(input_shapes)} input shapes, the forward of `{name}` takes {taken}", "give a shape for each"
+                )
+            input_shapes = dict(zip(names, input_shapes, strict=False))  # type: ignore[arg-type]
+        if unknown := [input_shape for input_shape in input_shapes if input_shape not in names]:
             raise UsageError(f"`{name}` has no input `{unknown[0]}`", f"its forward takes {', '.join(names) or 'nothing'}")
-        if missing := [each.name for each in tensors if each.default is each.empty and each.name not in given]:
+        if missing := [tensor.name for tensor in tensors if tensor.default is tensor.empty and tensor.name not in input_shapes]:
             raise UsageError(f"`{name}` has no shape for its input `{missing[0]}`", _every(names))
-        if not given:
+        if not input_shapes:
             raise UsageError(f"there is no shape for any input of `{name}`", _every(names))
-        return cls({each: checked_shape(each, given[each]) for each in names if each in given}, named=True)
+        return cls({name: checked_shape(name, input_shapes[name]) for name in names if name in input_shapes}, named=True)
 
     def random(self, seed: int = 0, device: torch.device | str = "cpu") -> list[torch.Tensor]:
         """Normally distributed numbers for each, in order."""
@@ -77,9 +79,9 @@ def _every(names: Sequence[str]) -> str:
     return f"give each of {', '.join(names)} its shape, as a mapping or with --input {names[0]}=1x3x224x224" if names else "give it inputs"
 
 
-def is_shape(given: Any) -> bool:
+def is_shape(arguments: Any) -> bool:
     """Whether shapes of inputs are that of one input, not of several."""
-    return not isinstance(given, Mapping) and all(isinstance(each, int) or hasattr(each, "__index__") for each in given)
+    return not isinstance(arguments, Mapping) and all(isinstance(argument, int) or hasattr(argument, "__index__") for argument in arguments)
 
 
 def whole_numbers(name: str, where: str) -> UsageError:
@@ -94,12 +96,12 @@ def whole_numbers(name: str, where: str) -> UsageError:
     )
 
 
-def checked_shape(name: str, given: Any) -> Shape:
+def checked_shape(name: str, arguments: Any) -> Shape:
     """The shape of an input."""
     try:
-        shape = tuple(operator.index(size) for size in given)
+        shape = tuple(operator.index(size) for size in arguments)
     except TypeError:
         shape = ()
     if not shape or min(shape) < 1:
-        raise UsageError(f"the input `{name}` has {given!r}, which is no shape", "give whole numbers from 1, such as (1, 3, 224, 224)")
+        raise UsageError(f"the input `{name}` has {arguments!r}, which is no shape", "give whole numbers from 1, such as (1, 3, 224, 224)")
     return shape

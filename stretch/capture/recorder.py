@@ -27,8 +27,8 @@ class Recorder:
         there, key = (self._reads, "read") if argument.op else (self._constants, "constant")
         if not argument.op and argument.tensor is None:
             raise ValueError("is a tensor that is not known")
-        same = (each is argument or (argument.op and (each.op, each.shape) == (argument.op, argument.shape)) for each in there)
-        at = next((i for i, found in enumerate(same) if found), None)
+        same = (item is argument or (argument.op and (item.op, item.shape) == (argument.op, argument.shape)) for item in there)
+        at = next((i for i, result in enumerate(same) if result), None)
         if at is None:
             there.append(argument)
             at = len(there) - 1

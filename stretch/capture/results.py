@@ -16,17 +16,17 @@ def relabelled(output: Any, seen: Any, named: Callable[[torch.Tensor], str | Non
     there, known = list(keyed(output)), [leaf for _, leaf in leaves(seen)]
     if [isinstance(leaf, torch.Tensor) for _, leaf in there] != [isinstance(leaf, torch.Tensor) for leaf in known]:
         raise Refusal("it has another form where it is captured")
-    made = []
+    built = []
     for (key, leaf), tensor in zip(there, known, strict=True):
         name = named(tensor) if isinstance(tensor, torch.Tensor) else None
-        made.append(Result(name, key) if name is not None else leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
-    return Returned(rebuilt(output, iter(made)))
+        built.append(Result(name, key) if name is not None else leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
+    return Returned(rebuilt(output, iter(built)))
 
 
 def outputs_of(returned: Returned, inputs: Sequence[str], name: str) -> list[str]:
     """Names of the operators that are the network's outputs, each once."""
     results = list(dict.fromkeys(result.name for result in returned.results))
-    outputs = [each for each in results if each not in inputs]
+    outputs = [result for result in results if result not in inputs]
     if outputs:
         return outputs
     if results:
@@ -47,14 +47,14 @@ def left_out(returned: Returned, inputs: Sequence[str]) -> list[str]:
     """Sentences on what a network returns and no file can compute: its inputs, and what does not depend on them."""
     fixed = [key for key, leaf in keyed(returned.template) if not isinstance(leaf, Result)]
     passed = [result.key for result in returned.results if result.name in inputs]
-    found = []
+    outcome = []
     if fixed:
         what = ", ".join(f"`{key}`" for key in fixed)
-        found.append(f"{what} of what the network returns does not depend on its input: the module returns it, bundles leave it out")
+        outcome.append(f"{what} of what the network returns does not depend on its input: the module returns it, bundles leave it out")
     if passed:
         what = ", ".join(f"`{key}`" for key in passed)
-        found.append(f"{what} of what the network returns is its input as it came: the module returns it, bundles leave it out")
-    return found
+        outcome.append(f"{what} of what the network returns is its input as it came: the module returns it, bundles leave it out")
+    return outcome
 
 
 def reachable(ops: Sequence[Op], outputs: Sequence[str]) -> list[Op]:

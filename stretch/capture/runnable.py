@@ -45,30 +45,30 @@ _PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "generat
 
 def computed(call: AtenCall) -> Made:
     """What computes a call: a chain of operators, the tensor itself in another shape, or its pieces."""
-    drops = call.operator in _DROPOUTS and call.given.get("train")
-    if drops or call.given.get("dropout_p"):
+    drops = call.operator in _DROPOUTS and call.arguments.get("train")
+    if drops or call.arguments.get("dropout_p"):
         raise Refusal("it drops at random in evaluation too")
-    own = OWN.get(call.operator)
-    made = own(call) if own is not None else RULES.get(call.operator, lambda call: None)(call)
-    if isinstance(made, Value | tuple):
-        return made
-    if made is not None and all(step.weights or CALLS in step.attrs for step in made if step.kind == "opaque"):
-        known = [_with_weights(call, step) for step in made]
+    value = OWN.get(call.operator)
+    built = value(call) if value is not None else RULES.get(call.operator, lambda call: None)(call)
+    if isinstance(built, Value | tuple):
+        return built
+    if built is not None and all(step.weights or CALLS in step.attrs for step in built if step.kind == "opaque"):
+        known = [_with_weights(call, step) for step in built]
         if all(known):
             return [step for step in known if step is not None]
-    return [as_call(call, made)]
+    return [as_call(call, built)]
 
 
-def as_call(call: AtenCall, made: list[Step] | None) -> Step:
+def as_call(call: AtenCall, steps: list[Step] | None) -> Step:
     """One operator for a call whatever a rule makes of it: opaque, computed by torch."""
-    return _called(call, _priced(call, made))
+    return _called(call, _priced(call, steps))
 
 
-def _priced(call: AtenCall, made: list[Step] | None) -> Step:
+def _priced(call: AtenCall, steps: list[Step] | None) -> Step:
     """The opaque operator of a call, at the price of the kernel that its rule has for it."""
-    if made is None or len(made) != 1:
+    if steps is None or len(steps) != 1:
         return _attention_price(call) if call.operator == "scaled_dot_product_attention" else opaque_node(call)[0]
-    step = made[0]
+    step = steps[0]
     if step.kind == "opaque":
         return step
     if not call.out:
@@ -79,7 +79,7 @@ def _priced(call: AtenCall, made: list[Step] | None) -> Step:
 
 def _attention_price(call: AtenCall) -> Step:
     """Two products of one size."""
-    query, key = call.given["query"].shape, call.given["key"].shape
+    query, key = call.arguments["query"].shape, call.arguments["key"].shape
     return opaque(call, "matmul", (query[-1], key[-2], prod(query[:-2]), 2, query[-2]))
 
 
@@ -102,26 +102,26 @@ def _in_floats(call: AtenCall) -> bool:
 
 
 def _result_type(call: AtenCall) -> torch.dtype:
-    found = call.node.meta["val"]
-    dtype: torch.dtype = (found[0] if isinstance(found, tuple | list) else found).dtype
+    result = call.node.meta["val"]
+    dtype: torch.dtype = (result[0] if isinstance(result, tuple | list) else result).dtype
     return dtype
 
 
 def _constant(call: AtenCall, name: str) -> torch.Tensor | None:
-    value = call.given.get(name)
+    value = call.arguments.get(name)
     return value.tensor if isinstance(value, Value) else None
 
 
 def _matrix(call: AtenCall, step: Step) -> Weights | None:
     """Of a linear layer on vectors, or a product with a constant matrix."""
-    if len(call.out) != 2 or any(call.given.get(factor, 1) != 1 for factor in ("alpha", "beta")):
+    if len(call.out) != 2 or any(call.arguments.get(factor, 1) != 1 for factor in ("alpha", "beta")):
         return None
     if call.operator == "linear":
         weight, bias = _constant(call, "weight"), _constant(call, "bias")
     else:
-        other = next((name for name in ("mat2", "other") if name in call.given), "")
-        found = _constant(call, other)
-        weight, bias = None if found is None else found.t(), _constant(call, "self") if step.attrs["bias"] else None
+        other = next((name for name in ("mat2", "other") if name in call.arguments), "")
+        constant = _constant(call, other)
+        weight, bias = None if constant is None else constant.t(), _constant(call, "self") if step.attrs["bias"] else None
     return _filled(weight=weight, bias=bias) if weight is not None and bool(step.attrs["bias"]) == (bias is not None) else None
 
 
@@ -147,8 +147,8 @@ def _slopes(call: AtenCall, step: Step) -> Weights | None:
 
 def _per_channel(key: str) -> Callable[[AtenCall, Step], Weights | None]:
     def bind(call: AtenCall, step: Step) -> Weights | None:
-        found = next((value.tensor for value in call.values if not value.op), None)
-        return None if found is None or found.dtype != torch.float32 else {key: found.reshape(-1)}
+        first = next((value.tensor for value in call.values if not value.op), None)
+        return None if first is None or first.dtype != torch.float32 else {key: first.reshape(-1)}
 
     return bind
 
@@ -160,10 +160,10 @@ def _same_batch(call: AtenCall, step: Step) -> Weights | None:
 
 def _enlarged(call: AtenCall, step: Step) -> Weights | None:
     """Factors that torch was given are those of the sizes."""
-    given = call.given.get("scale_factors") or [call.given.get("scales_h"), call.given.get("scales_w")]
+    value = call.arguments.get("scale_factors") or [call.arguments.get("scales_h"), call.arguments.get("scales_w")]
     scale = step.attrs["scale"]
     assert isinstance(scale, tuple)
-    return {} if all(each in (None, factor) for each, factor in zip(given, scale, strict=True)) else None
+    return {} if all(item in (None, factor) for item, factor in zip(value, scale, strict=True)) else None
 
 
 def _grouped(call: AtenCall, step: Step) -> Weights | None:
@@ -177,7 +177,7 @@ def _unless(**usual: Any) -> Callable[[AtenCall, Step], Weights | None]:
     """An operator without weights, unless an argument that its family does not have is another than usual."""
 
     def bind(call: AtenCall, step: Step) -> Weights | None:
-        return {} if all(call.given.get(name, value) == value for name, value in usual.items()) else None
+        return {} if all(call.arguments.get(name, value) == value for name, value in usual.items()) else None
 
     return bind
 
@@ -219,8 +219,8 @@ def _called(call: AtenCall, step: Step) -> Step:
     positional = [(argument.name, argument.kwarg_only) for argument in schema.arguments]
     known = Recorder()
     try:
-        arguments = tuple(known(call.given[name]) for name, only in positional if not only)
-        options = {key: known(call.given[key]) for key, only in positional if only and key not in _PLACES and call.given[key] is not None}
+        arguments = tuple(known(call.arguments[name]) for name, only in positional if not only)
+        options = {key: known(call.arguments[key]) for key, only in positional if only and key not in _PLACES and call.arguments[key] is not None}
     except ValueError as error:
         raise Refusal(f"its argument {error}") from error
     return known.step(step, (Call(name, arguments, options),))
@@ -283,15 +283,15 @@ def _cast(x: Value, out: Shape, dtype: torch.dtype) -> Step:
 
 def _attention(call: AtenCall) -> Made:
     """A scaled product, a softmax over it, and a second product, as runtimes without attention compute it."""
-    query, key, value = (call.given[name] for name in ("query", "key", "value"))
-    mask = call.given.get("attn_mask")
+    query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
+    mask = call.arguments.get("attn_mask")
     floats = not isinstance(mask, Value) or mask.dtype == torch.float32
-    if not (query.op and key.op and value.op) or call.given.get("is_causal") or call.given.get("enable_gqa") or not floats:
+    if not (query.op and key.op and value.op) or call.arguments.get("is_causal") or call.arguments.get("enable_gqa") or not floats:
         return None
     batch, inner, left, right = prod(query.shape[:-2]), query.shape[-1], query.shape[-2], key.shape[-2]
     scores = (*call.out[:-1], right)
     product = attributes(scores, "matmul", "matmul", (inner, right, batch, 1, left))
-    scale = call.given.get("scale")
+    scale = call.arguments.get("scale")
     known = Recorder()
     calls = (
         Call("mul.Scalar", (known(query), float(inner**-0.5 if scale is None else scale))),
@@ -319,34 +319,34 @@ def _behind(
 
 
 def _group_norm(call: AtenCall) -> Made:
-    groups, affine = int(call.given["num_groups"]), call.given.get("weight") is not None
-    return [Step("group_norm", {"groups": groups, "eps": float(call.given["eps"]), "affine": affine}, (call.tensors[0],))]
+    groups, affine = int(call.arguments["num_groups"]), call.arguments.get("weight") is not None
+    return [Step("group_norm", {"groups": groups, "eps": float(call.arguments["eps"]), "affine": affine}, (call.tensors[0],))]
 
 
 def _difference(call: AtenCall) -> Made:
     """Of two tensors, as the sum of one and the other's negative."""
-    first, second = call.given["self"], call.given["other"]
+    first, second = call.arguments["self"], call.arguments["other"]
     tensors = isinstance(first, Value) and isinstance(second, Value) and bool(first.op and second.op)
-    if not tensors or call.given.get("alpha", 1) != 1 or len(first.shape) != len(second.shape) or not _in_floats(call):
+    if not tensors or call.arguments.get("alpha", 1) != 1 or len(first.shape) != len(second.shape) or not _in_floats(call):
         return RULES["sub"](call)
     return [Step("mul_scalar", {"value": -1.0}, (second,)), Step("add", {}, (first,))]
 
 
 def _quotient(call: AtenCall) -> Made:
-    first, second = call.given["self"], call.given["other"]
+    first, second = call.arguments["self"], call.arguments["other"]
     tensors = isinstance(first, Value) and isinstance(second, Value) and bool(first.op and second.op)
-    if not tensors or call.given.get("rounding_mode") or len(first.shape) != len(second.shape):
+    if not tensors or call.arguments.get("rounding_mode") or len(first.shape) != len(second.shape):
         return RULES["div"](call)
     return [Step("div", {}, (first, second))]
 
 
 def _with_product(call: AtenCall) -> Made:
     """A tensor times a factor a channel plus an offset a channel."""
-    offset, one, other = (call.given[name] for name in ("self", "tensor1", "tensor2"))
+    offset, one, other = (call.arguments[name] for name in ("self", "tensor1", "tensor2"))
     x, factor = (one, other) if one.op else (other, one)
     rank, channels = len(call.out), call.out[1] if len(call.out) > 1 else 0
-    fits = [not each.op and each.tensor is not None and each.shape == (1, channels, *[1] * (rank - 2)) for each in (factor, offset)]
-    if call.given.get("value", 1) != 1 or not x.op or x.shape != call.out or not all(fits) or not _in_floats(call) or rank != 4:
+    fits = [not value.op and value.tensor is not None and value.shape == (1, channels, *[1] * (rank - 2)) for value in (factor, offset)]
+    if call.arguments.get("value", 1) != 1 or not x.op or x.shape != call.out or not all(fits) or not _in_floats(call) or rank != 4:
         return None
     return [Step("scale", {}, (x,), {"weight": factor.tensor.reshape(-1)}), Step("shift", {}, (), {"bias": offset.tensor.reshape(-1)})]
 
@@ -409,12 +409,12 @@ class RunnableLowering(AtenLowering):
         learned = any(value.learned for value in call.values)
         args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._tensor)
         with torch.no_grad():
-            found = target(*args, **kwargs)
-        made = [
-            Value("", tuple(each.shape), dtype=each.dtype, tensor=each, learned=learned and each.is_floating_point())
-            for each in (found if several else [found])
+            result = target(*args, **kwargs)
+        values = [
+            Value("", tuple(item.shape), dtype=item.dtype, tensor=item, learned=learned and item.is_floating_point())
+            for item in (result if several else [result])
         ]
-        return tuple(made) if several else made[0]
+        return tuple(values) if several else values[0]
 
     def _tensor(self, argument: Any) -> Any:
         if not isinstance(argument, fx.Node):
@@ -434,13 +434,13 @@ class RunnableLowering(AtenLowering):
         """A tensor of which only the shape depends on the input, and that is known."""
         target: Any = call.node.target
         args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._of_shape)
-        made = target(*args, **kwargs)
-        return Value("", tuple(made.shape), tensor=made)
+        built = target(*args, **kwargs)
+        return Value("", tuple(built.shape), tensor=built)
 
     def _of_shape(self, argument: Any) -> Any:
-        found = self._tensor(argument)
+        tensor = self._tensor(argument)
         meta = argument.meta.get("val") if isinstance(argument, fx.Node) else None
-        return torch.zeros(tuple(meta.shape), dtype=meta.dtype) if isinstance(meta, torch.Tensor) and found is None else found
+        return torch.zeros(tuple(meta.shape), dtype=meta.dtype) if isinstance(meta, torch.Tensor) and tensor is None else tensor
 
     def _lower(self, node: fx.Node) -> None:
         if node in self._waiting:
@@ -453,13 +453,13 @@ class RunnableLowering(AtenLowering):
         elif chain is None:
             super()._lower(node)
         else:
-            calls = [AtenCall(each, AtenLowering._given(self, each), [self._shape(each, each.meta["val"])]) for each in chain]
-            made = written_out(self._maps, calls)
-            if made is not None:
-                self._values[node] = replace(made, dtype=node.meta["val"].dtype)
+            calls = [AtenCall(item, AtenLowering._given(self, item), [self._shape(item, item.meta["val"])]) for item in chain]
+            built = written_out(self._maps, calls)
+            if built is not None:
+                self._values[node] = replace(built, dtype=node.meta["val"].dtype)
                 return
-            for each in chain:
-                super()._lower(each)
+            for item in chain:
+                super()._lower(item)
 
     def _kept(self, outputs: Sequence[str]) -> list[Op]:
         """Operators that lead to outputs; of what is computed whole anyway, parts are not computed anew."""
@@ -476,15 +476,15 @@ class RunnableLowering(AtenLowering):
     def _finish(self, returned: Sequence[str]) -> OpGraph:
         """The operators that lead to the outputs; what alone is left of an operator has its name."""
         graph = super()._finish(returned)
-        left = [(made, whole) for made, (whole, _) in self._maps.instead.items() if made in graph.by_name and whole not in graph.by_name]
+        left = [(built, whole) for built, (whole, _) in self._maps.instead.items() if built in graph.by_name and whole not in graph.by_name]
         alone = Counter(whole for _, whole in left)
-        names = {made: whole for made, whole in left if alone[whole] == 1}
-        self.weights |= {whole: self.weights.pop(made) for made, whole in names.items() if made in self.weights}
+        names = {built: whole for built, whole in left if alone[whole] == 1}
+        self.weights |= {whole: self.weights.pop(built) for built, whole in names.items() if built in self.weights}
         self._returned = {node: names.get(name, name) if name else None for node, name in self._returned.items()}
         named = [
-            replace(op, name=names.get(op.name, op.name), inputs=tuple(names.get(each, each) for each in op.inputs)) for op in graph.ops
+            replace(op, name=names.get(op.name, op.name), inputs=tuple(names.get(item, item) for item in op.inputs)) for op in graph.ops
         ]
-        return OpGraph.build(graph.name, named, [names.get(each, each) for each in graph.outputs])
+        return OpGraph.build(graph.name, named, [names.get(output, output) for output in graph.outputs])
 
     def reading(self, value: Value) -> str:
         """Name of the operator whose tensor has the value's shape, its elements in their order."""
@@ -495,36 +495,36 @@ class RunnableLowering(AtenLowering):
         return super().reading(value)
 
     def _results(self, call: AtenCall, several: bool) -> Value | tuple[Value, ...]:
-        made = applied(self._maps, call)
-        if made is None:
-            given = {name: self._plain(each) for name, each in call.given.items()}
-            return self._computed(replace(call, given=given), several)
-        return (made,) if several and isinstance(made, Value) else made
+        built = applied(self._maps, call)
+        if built is None:
+            results = {name: self._plain(item) for name, item in call.arguments.items()}
+            return self._computed(replace(call, arguments=results), several)
+        return (built,) if several and isinstance(built, Value) else built
 
     def _plain(self, argument: Any) -> Any:
         if isinstance(argument, list | tuple):
-            return [self._plain(each) for each in argument]
+            return [self._plain(item) for item in argument]
         return self._maps.plain(argument) if isinstance(argument, Value) else argument
 
     def _computed(self, call: AtenCall, several: bool) -> Value | tuple[Value, ...]:
         if not hasattr(call.node.target, "_schema"):
             raise Refusal(f"`{call.node.target}` is no operator of torch")
-        made = computed(call)
-        if isinstance(made, Value):
-            return (made,) if several else made
-        if isinstance(made, tuple):
-            return made
-        assert made is not None
+        built = computed(call)
+        if isinstance(built, Value):
+            return (built,) if several else built
+        if isinstance(built, tuple):
+            return built
+        assert built is not None
         if several and any(reader.users and reader.args[1] for reader in call.node.users):
-            made = [as_call(call, made)]
-            return tuple(Value(made[0].reads[0].op, shape, piece=of_result(made[0], i, shape)) for i, shape in enumerate(call.shapes))
-        value = self._emit(call, made)
+            built = [as_call(call, built)]
+            return tuple(Value(built[0].reads[0].op, shape, piece=of_result(built[0], i, shape)) for i, shape in enumerate(call.shapes))
+        value = self._emit(call, built)
         if value is None:
             raise Refusal(f"its shapes {call.shapes} do not fit")
         return (value,) if several else value
 
     def _given(self, node: fx.Node) -> dict[str, Any]:
-        unknown = [each for each in node.all_input_nodes if self._source(each) not in self._values]
+        unknown = [all_input_node for all_input_node in node.all_input_nodes if self._source(all_input_node) not in self._values]
         if unknown:
             raise StretchError(f"cannot capture node `{node.name}` of `{self._name}`: it reads `{unknown[0].name}`, which is no tensor")
         return super()._given(node)
@@ -532,19 +532,19 @@ class RunnableLowering(AtenLowering):
 
 def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name: str, refusal: str = "") -> Captured:
     """The operator graph of a network and its weights, by `torch.export`."""
-    given = Inputs.of(input_shape, module)
+    arguments = Inputs.of(input_shape, module)
     with evaluating(module):
-        program = export(module, given, name)
+        program = export(module, arguments, name)
         lowering = RunnableLowering(program.graph, name, _tensors(program))
         outputs = returned_nodes(program)
-        graph = lowering.graph(inputs_of(program, given, name), [each for each in outputs if each is not None])
+        graph = lowering.graph(inputs_of(program, arguments, name), [output for output in outputs if output is not None])
         weights = {op.name: lowering.weights[op.name] for op in graph.ops if op.name in lowering.weights}
         with torch.no_grad():
-            want = given.call(module, given.random())
-        returned = _returned(want, [None if each is None else lowering.result(each) for each in outputs], name)
+            want = arguments.call(module, arguments.random())
+        returned = _returned(want, [None if output is None else lowering.result(output) for output in outputs], name)
         warnings = left_out(returned, [op.name for op in graph.inputs])
         captured = Captured(graph, weights, module, refusal, returned, tuple(warnings))
-        _check(captured, given, want)
+        _check(captured, arguments, want)
     return captured
 
 
@@ -556,11 +556,11 @@ def _returned(output: Any, results: Sequence[str | None], name: str) -> Returned
             f"`{name}` returns a {type(output).__name__} that torch.export sees in another form",
             "let its forward return tensors in tuples, lists and dictionaries",
         )
-    made = []
+    returned = []
     for (key, leaf), result in zip(held, results, strict=True):
         fixed = leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
-        made.append(fixed if result is None or not isinstance(leaf, torch.Tensor) else Result(result, key))
-    return Returned(rebuilt(output, iter(made)))
+        returned.append(fixed if result is None or not isinstance(leaf, torch.Tensor) else Result(result, key))
+    return Returned(rebuilt(output, iter(returned)))
 
 
 def _tensors(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
@@ -571,19 +571,19 @@ def _tensors(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
     return {node: there[name] for node, name in named.items() if isinstance(there.get(name), torch.Tensor)}
 
 
-def _check(captured: Captured, given: Inputs, want: Any) -> None:
+def _check(captured: Captured, inputs: Inputs, want: Any) -> None:
     """A captured graph is never silently wrong: it gives what the network gives."""
     results = {result.name for result in captured.returned.results}
     with torch.no_grad():
-        values = dict(zip(given.shapes, given.random(), strict=True))
+        values = dict(zip(inputs.shapes, inputs.random(), strict=True))
         left = {name: len(readers) for name, readers in captured.graph.consumers.items()}
         for op in captured.graph.ops:
             if op.kind != "input":
-                values[op.name] = _module(captured, op)(*(values[each] for each in op.inputs))
-            for each in dict.fromkeys(op.inputs):
-                left[each] -= 1
-                if not left[each] and each not in results:
-                    del values[each]
+                values[op.name] = _module(captured, op)(*(values[item] for item in op.inputs))
+            for item in dict.fromkeys(op.inputs):
+                left[item] -= 1
+                if not left[item] and item not in results:
+                    del values[item]
     if not all(agrees(got, expected) for got, expected in differences(values, want, captured.returned)):
         raise StretchError(
             f"`{captured.graph.name}` computes something else when it is exported by torch",

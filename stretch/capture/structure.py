@@ -91,16 +91,16 @@ def keyed(structure: Any) -> Iterator[tuple[str, Any]]:
         yield name, leaf
 
 
-def rebuilt(structure: Any, made: Iterator[Any]) -> Any:
+def rebuilt(structure: Any, built: Iterator[Any]) -> Any:
     """A structure of the same kinds with other leaves.
 
     Args:
-        made: Gives a leaf for each of its `leaves`, in their order.
+        built: Gives a leaf for each of its `leaves`, in their order.
     """
     held = _held(structure)
     if held is None:
-        return next(made)
-    parts = [rebuilt(value, made) for _, value in held]
+        return next(built)
+    parts = [rebuilt(value, built) for _, value in held]
     if isinstance(structure, list | tuple):
         kind = type(structure)
         # a named tuple takes them one by one

@@ -207,7 +207,7 @@ def folded(ops: Sequence[Op]) -> list[Op]:
         ops: Operators in topological order, their shapes not known yet.
     """
     pads = {op.name: op for op in ops if LOWEST in op.attrs}
-    found = []
+    result = []
     for op in ops:
         if op.name in pads:
             continue
@@ -221,8 +221,8 @@ def folded(ops: Sequence[Op]) -> list[Op]:
             if any(side > size // 2 for side, size in zip(both, 2 * ints(op.attrs, "kernel"), strict=True)):
                 raise Refusal(f"`{op.name}` reads an image padded by minus infinity further than half of its window")
             op = replace(op, inputs=pad.inputs, attrs={**op.attrs, "padding": both})
-        found.append(op)
-    return found
+        result.append(op)
+    return result
 
 
 #: An operator on its way into the graph: kind, attributes, own weights, suffix of its name.
@@ -308,14 +308,16 @@ class Lowering:
 
     def _lower_module(self, node: fx.Node) -> View:
         """A module's operators, each reading the one before it; only the first may read several tensors."""
-        given = [*node.args, *node.kwargs.values()]
-        flat = list(given[0]) if len(given) == 1 and isinstance(given[0], list | tuple) else given
+        arguments = [*node.args, *node.kwargs.values()]
+        flat = list(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else arguments
         sources = [self._view(node, n) for n in flat]
         if not sources:
             raise Refusal("it reads no tensor")
         last = sources[0].form == "last"
         module = self._traced.get_submodule(str(node.target))
-        steps: list[Lowered] = [(kind, attrs, own, suffix) for suffix, kind, attrs, own in lower_module(module, sources[0].shape, last)]
+        steps: list[Lowered] = [
+            (kind, attrs, current, suffix) for suffix, kind, attrs, current in lower_module(module, sources[0].shape, last)
+        ]
         if last and defined_on_last(module):
             # Lowering saw to it.
             return self._emit(node, steps, sources, str(node.target).replace(".", "_"), "last")
@@ -380,14 +382,14 @@ class Lowering:
     def _emit(self, node: fx.Node, steps: list[Lowered], sources: list[View], base: str, form: str) -> View:
         reads = tuple(view.op for view in sources)
         name = ""
-        for kind, attrs, own, suffix in steps:
+        for kind, attrs, current, suffix in steps:
             if not name:
                 name = base = _unique(base, node.name, self._used)
             else:
                 name = _unique(f"{base}_{suffix}", f"{base}_{suffix}", self._used)
             self._ops.append(Op(name, kind, reads, attrs))
-            if own:
-                self.weights[name] = own
+            if current:
+                self.weights[name] = current
             reads = (name,)
         shape = self._values.shapes[node]
         return View(name, _channels_first(shape) if form == "last" else shape, form)
@@ -467,11 +469,11 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
     """
     name = name or type(module).__name__
     with evaluating(module):
-        given = Inputs.of(input_shape, module)
-        check_hooks(module, given, name)
-        traced = _trace(module, given, name)
-        values, same = _run(module, traced, given, name)
-        lowering = Lowering(traced, values, name, named=given.named)
+        arguments = Inputs.of(input_shape, module)
+        check_hooks(module, arguments, name)
+        traced = _trace(module, arguments, name)
+        values, same = _run(module, traced, arguments, name)
+        lowering = Lowering(traced, values, name, named=arguments.named)
         graph = lowering.graph()
         if not same:
             raise StretchError(
@@ -498,16 +500,16 @@ def unchanged(module: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for part, own, tables in parts:
+        for part, current, tables in parts:
             vars(part).clear()
-            vars(part).update(own)
+            vars(part).update(current)
             for table, content in zip(_TABLES, tables, strict=True):
                 there = getattr(part, table)
                 there.clear()
                 there.update(content)
 
 
-def _trace(module: nn.Module, given: Inputs, name: str) -> fx.GraphModule:
+def _trace(module: nn.Module, inputs: Inputs, name: str) -> fx.GraphModule:
     """Trace with symbols; where the network decides by shapes, with those that these inputs give."""
     tracer: Tracer = Tracer(autowrap_functions=(), param_shapes_constant=True)
     try:
@@ -515,39 +517,39 @@ def _trace(module: nn.Module, given: Inputs, name: str) -> fx.GraphModule:
             graph = tracer.trace(module)
             return fx.GraphModule(tracer.root, graph)
     except Exception as first:
-        shaped = ShapedTracer(given)
+        shaped = ShapedTracer(inputs)
         try:
             with unchanged(module):
                 graph = shaped.trace(module)
                 return fx.GraphModule(shaped.root, graph)
         except Exception as error:
-            check_input(module, given, name)
+            check_input(module, inputs, name)
             raise StretchError(
                 f"`{name}` cannot be traced by torch.fx: {_last_line(first)}{source_line(error) or source_line(first)}",
                 "its forward must not branch on tensor values; give a factory of the traceable part as `module:factory`",
             ) from error
 
 
-def check_input(module: nn.Module, given: Inputs, name: str, device: torch.device | str = "cpu") -> None:
+def check_input(module: nn.Module, inputs: Inputs, name: str, device: torch.device | str = "cpu") -> None:
     """Tell inputs that the network itself rejects from a network that cannot be captured."""
     try:
         with torch.no_grad():
-            given.call(module, given.random(device=device))
+            inputs.call(module, inputs.random(device=device))
     except Exception as error:
-        raise _rejected(error, given, name) from error
+        raise _rejected(error, inputs, name) from error
 
 
 #: What torch says where it needs whole numbers, such as those of words.
 _WHOLE = ("expected tensor for argument #1 'indices'", "tensors used as indices must be long")
 
 
-def _rejected(error: Exception, given: Inputs, name: str) -> UsageError:
+def _rejected(error: Exception, inputs: Inputs, name: str) -> UsageError:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if any(each in reason.lower() for each in _WHOLE):
+    if any(item in reason.lower() for item in _WHOLE):
         return whole_numbers(name, source_line(error))
-    size = "an input of" if len(given.shapes) == 1 else "inputs of"
+    size = "an input of" if len(inputs.shapes) == 1 else "inputs of"
     return UsageError(
-        f"`{name}` rejects {size} {given}: {reason}{source_line(error)}", "choose another size with --input, such as 3x224x224"
+        f"`{name}` rejects {size} {inputs}: {reason}{source_line(error)}", "choose another size with --input, such as 3x224x224"
     )
 
 
@@ -556,15 +558,15 @@ def _last_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
 
 
-def _run(module: nn.Module, traced: fx.GraphModule, given: Inputs, name: str) -> tuple[Values, bool]:
+def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -> tuple[Values, bool]:
     """Run the traced network and the network itself; whether they agree."""
-    waiting = dict(zip(given.shapes, given.random(), strict=True))
+    waiting = dict(zip(inputs.shapes, inputs.random(), strict=True))
     arguments: list[Any] = []
     for node in (node for node in traced.graph.nodes if node.op == "placeholder"):
         target = str(node.target)
-        own = target if given.named else ONLY
-        if own in waiting and (given.named or not node.args):
-            arguments.append(waiting.pop(own).clone())
+        current = target if inputs.named else ONLY
+        if current in waiting and (inputs.named or not node.args):
+            arguments.append(waiting.pop(current).clone())
         elif target.startswith("*"):
             # nothing is given beyond what has a name
             arguments += []
@@ -582,9 +584,9 @@ def _run(module: nn.Module, traced: fx.GraphModule, given: Inputs, name: str) ->
         with torch.no_grad():
             # In-place operations write into what they are given.
             got = values.run(*arguments)
-            want = values.returned = given.call(module, given.random())
+            want = values.returned = inputs.call(module, inputs.random())
     except Exception as error:
-        raise _rejected(error, given, name) from error
+        raise _rejected(error, inputs, name) from error
     mine, theirs = tensors(got), tensors(want)
     return values, len(mine) == len(theirs) and all(agrees(a, b) for a, b in zip(mine, theirs, strict=True))
 

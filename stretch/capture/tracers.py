@@ -111,10 +111,10 @@ class ShapedTracer(Tracer):
     Every node is computed on tensors without data as soon as it is recorded.
     """
 
-    def __init__(self, given: Inputs) -> None:
+    def __init__(self, inputs: Inputs) -> None:
         super().__init__(autowrap_functions=(), param_shapes_constant=True)
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self._given = given
+        self._given = inputs
         self._computing = False
         #: Results without data, by node; a node that cannot be computed so has none.
         self.values: dict[fx.Node, Any] = {}
@@ -161,8 +161,8 @@ class ShapedTracer(Tracer):
 
 def source_line(error: BaseException) -> str:
     """The network's own line that an exception came from, as `` (file, line 3: `assert …`)``; empty if there is none."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OTHERS)]
-    for frame in reversed(own):
+    current = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OTHERS)]
+    for frame in reversed(current):
         text = linecache.getline(frame.filename, frame.lineno or 0).strip()
         if text:
             return f" ({Path(frame.filename).name}, line {frame.lineno}: `{text}`)"

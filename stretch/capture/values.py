@@ -113,7 +113,7 @@ class Values(fx.Interpreter):
 
         Another one where the tensor was changed in place in between.
         """
-        found = self._moved.get((reader, read), read)
-        if found is None:
+        value = self._moved.get((reader, read), read)
+        if value is None:
             raise Refusal(f"it reads `{read.name}`, which was changed in place through a view of it")
-        return found
+        return value

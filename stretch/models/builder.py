@@ -52,10 +52,10 @@ class Builder:
 
     def module(self, module: nn.Module, x: fx.Node, name: str) -> fx.Node:
         """A module that reads one tensor, under a name of its own."""
-        own = self._own(name)
-        self._home(own).add_module(own.rpartition(".")[2], module.eval())
-        state = {key: each.to("meta") for key, each in module.state_dict().items()}
-        return self._record(self._graph.call_module(own, (x,)), lambda seen: functional_call(module, state, (seen,)))
+        current = self._own(name)
+        self._home(current).add_module(current.rpartition(".")[2], module.eval())
+        state = {key: item.to("meta") for key, item in module.state_dict().items()}
+        return self._record(self._graph.call_module(current, (x,)), lambda seen: functional_call(module, state, (seen,)))
 
     def behind(self, node: fx.Node) -> nn.Module | None:
         """The module that gives this, if one does."""
@@ -67,48 +67,48 @@ class Builder:
 
     def tensor(self, value: torch.Tensor, name: str) -> fx.Node:
         """The same, of a tensor; a parameter stays the one that it is."""
-        own = self._own(name)
-        home, last = self._home(own), own.rpartition(".")[2]
+        current = self._own(name)
+        home, last = self._home(current), current.rpartition(".")[2]
         if isinstance(value, nn.Parameter) or value.is_floating_point():
             home.register_parameter(last, value if isinstance(value, nn.Parameter) else nn.Parameter(value))
         else:
             home.register_buffer(last, value)
-        node = self._graph.get_attr(own)
+        node = self._graph.get_attr(current)
         node.meta["val"] = value.to("meta")
         return node
 
     def finish(self, result: Any, name: str) -> fx.GraphModule:
         """The network that returns this: calls within tuples, lists and dictionaries; what leads to nothing is left out."""
         self._graph.output(result)
-        made = fx.GraphModule(self._root, self._graph, name)
-        made.graph.eliminate_dead_code()
-        made.delete_all_unused_submodules()
-        made.recompile()
-        return made.eval()
+        graph_module = fx.GraphModule(self._root, self._graph, name)
+        graph_module.graph.eliminate_dead_code()
+        graph_module.delete_all_unused_submodules()
+        graph_module.recompile()
+        return graph_module.eval()
 
     def _record(self, node: fx.Node, compute: Callable[..., Any]) -> fx.Node:
         try:
-            args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda item: item.meta["val"])
             with torch.no_grad():
-                made = compute(*args, **kwargs)
+                built = compute(*args, **kwargs)
         # Torch raises an error of its own kind for each thing that does not fit.
         except Exception as error:
             raise StretchError(f"torch does not take what it reads: {(str(error).splitlines() or ['?'])[0][:160]}") from error
-        parts = made if isinstance(made, tuple | list) else (made,)
+        parts = built if isinstance(built, tuple | list) else (built,)
         sizes = [part.numel() for part in parts if isinstance(part, torch.Tensor)]
         if not all(0 < size <= MAX_ALIVE for size in sizes):
             raise StretchError(f"it makes a tensor of {max(sizes):.1e} elements, 1 to {MAX_ALIVE:.1e} are allowed")
-        node.meta["val"] = made
+        node.meta["val"] = built
         return node
 
     def _home(self, name: str) -> nn.Module:
         """The module that something of this name lies in."""
-        found = self._root
+        root = self._root
         for part in name.split(".")[:-1]:
-            if not hasattr(found, part):
-                found.add_module(part, nn.Module())
-            found = getattr(found, part)
-        return found
+            if not hasattr(root, part):
+                root.add_module(part, nn.Module())
+            root = getattr(root, part)
+        return root
 
     def _own(self, name: str) -> str:
         """A name for a submodule or parameter, like the one in the file."""
@@ -117,21 +117,21 @@ class Builder:
         home = self._within(path[:-1])
         if home is None:
             path, home = [plain_name(name)], self._root
-        plain, found, count = path[-1], path[-1], 1
-        while hasattr(home, found) or (len(path) == 1 and _taken(found)):
-            found, count = f"{plain}_{count}", count + 1
-        return ".".join([*path[:-1], found])
+        plain, result, count = path[-1], path[-1], 1
+        while hasattr(home, result) or (len(path) == 1 and _taken(result)):
+            result, count = f"{plain}_{count}", count + 1
+        return ".".join([*path[:-1], result])
 
     def _within(self, path: Sequence[str]) -> nn.Module | None:
         """The module of this path, there already or yet to be made; None where something else has its name."""
         if len(path) > MAX_DEPTH or (path and _taken(path[0])):
             return None
-        found: Any = self._root
+        root: Any = self._root
         for part in path:
-            found = getattr(found, part, None) if hasattr(found, part) else nn.Module()
-            if not isinstance(found, nn.Module):
+            root = getattr(root, part, None) if hasattr(root, part) else nn.Module()
+            if not isinstance(root, nn.Module):
                 return None
-        return found
+        return root
 
 
 def _taken(name: str) -> bool:
@@ -165,12 +165,12 @@ def turned(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
 
 def filled(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
     """The module with these parameters and statistics, by name; None for one that it has not."""
-    for name, given in numbers.items():
-        own = getattr(module, name)
-        if given is not None and tuple(own.shape) != given.shape:
-            raise StretchError(f"its weights have the shape {list(given.shape)}, {list(own.shape)} are needed")
-        if given is not None:
+    for name, number in numbers.items():
+        current = getattr(module, name)
+        if number is not None and tuple(current.shape) != number.shape:
+            raise StretchError(f"its weights have the shape {list(number.shape)}, {list(current.shape)} are needed")
+        if number is not None:
             # The file's array may lie in memory that cannot be written.
-            value = torch.from_numpy(given.copy())
-            setattr(module, name, nn.Parameter(value) if isinstance(own, nn.Parameter) else value)
+            value = torch.from_numpy(number.copy())
+            setattr(module, name, nn.Parameter(value) if isinstance(current, nn.Parameter) else value)
     return module

@@ -81,9 +81,9 @@ class RawProposals(nn.Module):
         return {"maps": maps, "objectness": objectness, "boxes": boxes}
 
 
-def _maps(found: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
+def _maps(tensor: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
     """The maps of a backbone, largest first."""
-    return list(found.values()) if isinstance(found, Mapping) else [found]
+    return list(tensor.values()) if isinstance(tensor, Mapping) else [tensor]
 
 
 @families.register("detection")
@@ -112,16 +112,16 @@ class DetectionFamily:
 
     def preprocessing(self, name: str) -> Preprocessing:
         """What torchvision's own transform within the detector does to a picture, but for its size."""
-        mean, std = next((own for part, own in _COLOURS.items() if name.startswith(part)), (IMAGENET.mean, IMAGENET.std))
+        mean, std = next((current for part, current in _COLOURS.items() if name.startswith(part)), (IMAGENET.mean, IMAGENET.std))
         return Preprocessing(mean, std, 1.0)
 
     def default_weights(self, name: str) -> tuple[dict[str, Tensor], str]:
         """Of the weights torchvision calls default those of the backbone and the heads, from the local hub folder or the network."""
         weights = tv.get_model_weights(name).DEFAULT
-        found = read_weights(trained_weights_file(weights.url))
-        renamed = {key.replace("rpn.head.", "head.", 1) if key.startswith("rpn.head.") else key: value for key, value in found.items()}
-        own = {key: value for key, value in renamed.items() if key.startswith(("backbone.", "head."))}
-        return own, f"torchvision {weights}"
+        result = read_weights(trained_weights_file(weights.url))
+        renamed = {key.replace("rpn.head.", "head.", 1) if key.startswith("rpn.head.") else key: value for key, value in result.items()}
+        current = {key: value for key, value in renamed.items() if key.startswith(("backbone.", "head."))}
+        return current, f"torchvision {weights}"
 
     def checked(self) -> frozenset[str]:
         """The detectors branched in the project's tests."""

@@ -31,16 +31,16 @@ def check_host(host: str) -> None:
     """
     if urllib.request.getproxies().get("https"):
         return
-    found: list[object] = []
+    result: list[object] = []
 
     def ask() -> None:
         with contextlib.suppress(OSError):
-            found.extend(socket.getaddrinfo(host, 443, type=socket.SOCK_STREAM))
+            result.extend(socket.getaddrinfo(host, 443, type=socket.SOCK_STREAM))
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(PATIENCE)
-    if not found:
+    if not result:
         raise OSError(f"{host} cannot be reached from here")
 
 

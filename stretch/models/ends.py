@@ -72,53 +72,53 @@ def named_ends(path: Path, stated: Sequence[Stated]) -> tuple[End, ...]:
     """The inputs of a file, each with the name of an argument."""
     if not stated:
         raise StretchError(f"{path} has no input", "export the network with what it reads")
-    for each in stated:
-        if each.whole and not each.cast:
-            raise whole_numbers(str(path), f" as its input `{_cut(each.name)}`")
-        if not each.whole and each.kind not in _REALS:
+    for item in stated:
+        if item.whole and not item.cast:
+            raise whole_numbers(str(path), f" as its input `{_cut(item.name)}`")
+        if not item.whole and item.kind not in _REALS:
             raise StretchError(
-                f"the input `{_cut(each.name)}` of {path} is of type {each.kind}, not of 32-bit reals", "export the part that reads reals"
+                f"the input `{_cut(item.name)}` of {path} is of type {item.kind}, not of 32-bit reals", "export the part that reads reals"
             )
     return tuple(
-        End(each.name, argument, None if each.sizes is None else tuple(each.sizes), each.kind if each.whole else "")
-        for each, argument in zip(stated, arguments([each.name for each in stated]), strict=True)
+        End(item.name, argument, None if item.sizes is None else tuple(item.sizes), item.kind if item.whole else "")
+        for item, argument in zip(stated, arguments([item.name for item in stated]), strict=True)
     )
 
 
 def arguments(names: Sequence[str]) -> list[str]:
     """A name that an argument in Python may have for each of a file's inputs, no two alike; one that is such a name stays."""
     plain = [plain_name(name) for name in names]
-    plain = [f"{each}_" if keyword.iskeyword(each) or each in _TAKEN else each for each in plain]
-    made: dict[int, str] = {}
+    plain = [f"{item}_" if keyword.iskeyword(item) or item in _TAKEN else item for item in plain]
+    built: dict[int, str] = {}
     for i in sorted(range(len(names)), key=lambda i: plain[i] != names[i]):
-        made[i] = _another(plain[i], set(made.values()))
-    return [made[i] for i in range(len(names))]
+        built[i] = _another(plain[i], set(built.values()))
+    return [built[i] for i in range(len(names))]
 
 
-def settled(path: Path, ends: Sequence[End], asked: InputShapes | None) -> dict[str, Shape]:
+def settled(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
     """The shape of each input in numbers, by its argument.
 
-    What is asked for is seen first: axes that the file calls by one name are as long as it says of one of them.
+    The requested shapes come first: axes that the file calls by one name are as long as it says of one of them.
 
     Args:
-        asked: Shapes, batch first: of its one input, or of several in their order or by their names, those of the file or
+        input_shapes: Shapes, batch first: of its one input, or of several in their order or by their names, those of the file or
             of the arguments; where some or all are left out, what the file states.
     """
-    given = _asked(path, ends, asked)
+    inputs = _asked(path, ends, input_shapes)
     known: dict[str, tuple[str, int]] = {}
     for end in ends:
-        if end.argument in given:
-            _check_asked(path, end, given[end.argument], known)
-    found = {}
+        if end.argument in inputs:
+            _check_asked(path, end, inputs[end.argument], known)
+    result = {}
     for end in ends:
-        shape = given.get(end.argument) or tuple(_usual(size, end, known) for size in end.sizes or ())
+        shape = inputs.get(end.argument) or tuple(_usual(size, end, known) for size in end.sizes or ())
         hint = _ONE if len(ends) == 1 else _NAMED.format(end.argument)
         if not shape or any(n < 1 and not size.fixed for n, size in zip(shape, end.sizes or (), strict=False)):
             raise UsageError(f"the size of the input `{_cut(end.name)}` of {path} is open", f"give it {hint}")
         if min(shape) < 1 or math.prod(shape) > MAX_ALIVE:
             raise StretchError(f"the input `{_cut(end.name)}` of {path} has the shape {list(shape)}, which no network reads")
-        found[end.argument] = shape
-    return found
+        result[end.argument] = shape
+    return result
 
 
 def by_name(results: Sequence[tuple[str, Any]]) -> Any:
@@ -129,10 +129,10 @@ def by_name(results: Sequence[tuple[str, Any]]) -> Any:
     """
     if len(results) == 1:
         return results[0][1]
-    made: dict[str, Any] = {}
+    built: dict[str, Any] = {}
     for name, value in results:
-        made[_another(name, made)] = value
-    return made
+        built[_another(name, built)] = value
+    return built
 
 
 def finished(path: Path, builder: Builder, ends: Sequence[End], returned: Any, warnings: Sequence[str]) -> fx.GraphModule:
@@ -144,8 +144,8 @@ def finished(path: Path, builder: Builder, ends: Sequence[End], returned: Any, w
     Args:
         returned: What it returns: calls of the network, and what the file states itself, within tuples, lists and dictionaries.
     """
-    found = [leaf for _, leaf in leaves(returned) if isinstance(leaf, fx.Node)]
-    if all(node.op in ("placeholder", "get_attr") for node in found):
+    result = [leaf for _, leaf in leaves(returned) if isinstance(leaf, fx.Node)]
+    if all(node.op in ("placeholder", "get_attr") for node in result):
         raise StretchError(f"{path} computes nothing from its input")
     network = builder.finish(returned, "Network")
     shapes = {name: tuple(node.meta["val"].shape) for name, node in builder.inputs.items()}
@@ -175,33 +175,33 @@ def _copied(path: Path, network: fx.GraphModule) -> list[str]:
 def _told(path: Path, ends: Sequence[End]) -> list[str]:
     """Inputs that are called otherwise than in the file, where there are several, and those that are of other numbers."""
     other = [f"`{_cut(end.name)}` is `{end.argument}`" for end in ends if end.name != end.argument]
-    found = [f"inputs of {path} have other names here: {', '.join(other)}"] if other and len(ends) > 1 else []
-    return found + [
+    rows = [f"inputs of {path} have other names here: {', '.join(other)}"] if other and len(ends) > 1 else []
+    return rows + [
         f"the input `{_cut(end.name)}` of {path} is of type {end.kind} and becomes reals at once: here it is of reals"
         for end in ends
         if end.kind
     ]
 
 
-def _asked(path: Path, ends: Sequence[End], asked: InputShapes | None) -> dict[str, Shape]:
+def _asked(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
     """The shapes that are asked for, by argument."""
-    if asked is None:
+    if input_shapes is None:
         return {}
-    if not isinstance(asked, Mapping):
-        shapes: Sequence[Any] = [asked] if is_shape(asked) else list(asked)
+    if not isinstance(input_shapes, Mapping):
+        shapes: Sequence[Any] = [input_shapes] if is_shape(input_shapes) else list(input_shapes)
         if len(shapes) != len(ends):
             count = "one shape is" if len(shapes) == 1 else f"{len(shapes)} shapes are"
             raise UsageError(f"{count} given, {path} has {_counted(ends)}", "give each its shape " + _NAMED.format(ends[0].argument))
         return {end.argument: checked_shape(end.name, shape) for end, shape in zip(ends, shapes, strict=True)}
-    found: dict[str, Shape] = {}
-    for name, shape in asked.items():
-        end = next((each for each in ends if each.name == name), None) or next((each for each in ends if each.argument == name), None)
+    mapping: dict[str, Shape] = {}
+    for name, shape in input_shapes.items():
+        end = next((end for end in ends if end.name == name), None) or next((end for end in ends if end.argument == name), None)
         if end is None:
             raise UsageError(f"{path} has no input `{_cut(str(name))}`", f"it has {_counted(ends)}")
-        if end.argument in found:
+        if end.argument in mapping:
             raise UsageError(f"the input `{_cut(end.name)}` of {path} has two shapes", "give it one")
-        found[end.argument] = checked_shape(end.name, shape)
-    return found
+        mapping[end.argument] = checked_shape(end.name, shape)
+    return mapping
 
 
 def _check_asked(path: Path, end: End, shape: Shape, known: dict[str, tuple[str, int]]) -> None:
@@ -242,10 +242,10 @@ def _counted(ends: Sequence[End]) -> str:
 
 def _another(name: str, used: Any) -> str:
     """The name, with a number where it is used already."""
-    found, count = name, 1
-    while found in used:
-        found, count = f"{name}_{count}", count + 1
-    return found
+    result, count = name, 1
+    while result in used:
+        result, count = f"{name}_{count}", count + 1
+    return result
 
 
 def _cut(name: str) -> str:

@@ -91,8 +91,8 @@ def each_family(wanted: str | None = None) -> Iterator[tuple[str, Family]]:
 
 def model_names(pattern: str = "*") -> list[tuple[str, str]]:
     """Name and family of the models whose name matches a wildcard pattern, sorted by name."""
-    found = [(prefix + name, key) for key, family in each_family() for prefix, names in [_names(key, family)] for name in names]
-    return sorted((name, key) for name, key in found if fnmatchcase(name, pattern))
+    result = [(prefix + name, key) for key, family in each_family() for prefix, names in [_names(key, family)] for name in names]
+    return sorted((name, key) for name, key in result if fnmatchcase(name, pattern))
 
 
 def find_family(name: str) -> tuple[Family, str] | None:

@@ -24,10 +24,10 @@ class Inputs(Generic[Seen]):
 
     def known(self, i: int, what: str) -> np.ndarray:
         """Input `i`, which the file must store."""
-        found = self.value(i)
-        if not isinstance(found, np.ndarray):
+        value = self.value(i)
+        if not isinstance(value, np.ndarray):
             raise StretchError(f"its {what} depends on what the network reads, or is left out")
-        return found
+        return value
 
     def optional(self, i: int, what: str) -> np.ndarray | None:
         """Input `i`, which the file stores if it is there."""

@@ -75,9 +75,9 @@ def load_model(
         if name.endswith(FILES):
             module = _read(name, input_shape)
             return _given(name, module, weights, generator, "as the file has them", module.input_shape)
-        found = find_family(name)
-        if found is not None:
-            return _from_family(name, *found, weights, generator)
+        family = find_family(name)
+        if family is not None:
+            return _from_family(name, *family, weights, generator)
         # timm's own names have a colon too
         if ":" in name and not name.startswith("timm:"):
             return _from_factory(name, _factory(name, trust_code), weights, generator, input_shape)
@@ -100,19 +100,19 @@ def _read(name: str, input_shape: "InputShapes | None") -> Any:
     return importlib.import_module(f"stretch.models.{name.rpartition('.')[2]}").read_module(name, input_shape)
 
 
-def _from_family(name: str, family: Any, own: str, weights: str, generator: "torch.Generator") -> LoadedModel:
-    module = family.build(own).eval()
-    shape = family.input_shape(own)
+def _from_family(name: str, family: Any, current: str, weights: str, generator: "torch.Generator") -> LoadedModel:
+    module = family.build(current).eval()
+    shape = family.input_shape(current)
     # families of other packages may leave it to their modules
-    told = getattr(family, "preprocessing", None)
-    read = stated_preprocessing(module, name) if told is None else told(own)
+    value = getattr(family, "preprocessing", None)
+    read = stated_preprocessing(module, name) if value is None else value(current)
     if weights not in ("default", "none"):
         _load_file(module, name, Path(weights))
         return LoadedModel(module, name, shape, "file", weights, read, list(getattr(module, "warnings", [])))
     reason, warnings = "asked for", list(getattr(module, "warnings", []))
     if weights == "default":
         try:
-            trained = family.default_weights(own)
+            trained = family.default_weights(current)
         except OSError as error:
             reason = str(error)
         else:
@@ -182,19 +182,19 @@ def _without_factory(name: str) -> StretchError:
         body = ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError, RecursionError, OSError) as error:
         return StretchError(f"{path} is no Python code: {error}")
-    found = [
+    result = [
         part.name for part in body if isinstance(part, ast.ClassDef) or (isinstance(part, ast.FunctionDef) and not _needs_arguments(part))
     ]
-    public = [each for each in found if not each.startswith("_")]
+    public = [item for item in result if not item.startswith("_")]
     hint = f"{name}:{public[0]}" if len(public) == 1 else f"{name}:FUNCTION"
     names = f"; it has {', '.join(public)}" if len(public) > 1 else "" if public else "; it has none that needs no arguments"
     return UsageError(f"`{name}` is a file: name the function or class in it that makes the model", f"write `{hint}`{names}")
 
 
 def _needs_arguments(function: ast.FunctionDef) -> bool:
-    given = function.args
-    positional = len(given.posonlyargs) + len(given.args) - len(given.defaults)
-    return positional > 0 or any(default is None for default in given.kw_defaults)
+    args = function.args
+    positional = len(args.posonlyargs) + len(args.args) - len(args.defaults)
+    return positional > 0 or any(default is None for default in args.kw_defaults)
 
 
 def _execute(path: Path) -> Any:
@@ -270,15 +270,15 @@ def _load_file(module: "nn.Module", name: str, path: Path) -> None:
 
 def _fit(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", origin: str) -> None:
     """Load tensors that must be exactly the module's own."""
-    own = module.state_dict()
-    needed = {key for key in own if not key.endswith("num_batches_tracked")}
+    state_dict = module.state_dict()
+    needed = {key for key in state_dict if not key.endswith("num_batches_tracked")}
     for key in sorted(needed - tensors.keys()):
         raise StretchError(f"{origin} does not fit `{name}`: it lacks `{key}`")
-    for key in sorted(tensors.keys() - own.keys()):
+    for key in sorted(tensors.keys() - state_dict.keys()):
         raise StretchError(f"{origin} does not fit `{name}`: it has `{key}`, the model has not")
     for key in sorted(needed):
-        if tensors[key].shape != own[key].shape:
+        if tensors[key].shape != state_dict[key].shape:
             raise StretchError(
-                f"{origin} does not fit `{name}`: `{key}` is {tuple(tensors[key].shape)}, the model needs {tuple(own[key].shape)}"
+                f"{origin} does not fit `{name}`: `{key}` is {tuple(tensors[key].shape)}, the model needs {tuple(state_dict[key].shape)}"
             )
     module.load_state_dict(tensors, strict=False)

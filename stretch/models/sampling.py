@@ -17,10 +17,10 @@ def between(at: np.ndarray, old: int) -> np.ndarray:
         raise StretchError(f"it resizes {old} to {len(at)} pixels with coordinates that torch has not")
     at = np.clip(at, 0, old - 1)
     low = np.floor(at).astype(int)
-    made = np.zeros((len(at), old), np.float32)
-    np.add.at(made, (np.arange(len(at)), low), 1 - (at - low))
-    np.add.at(made, (np.arange(len(at)), np.minimum(low + 1, old - 1)), at - low)
-    return made
+    values = np.zeros((len(at), old), np.float32)
+    np.add.at(values, (np.arange(len(at)), low), 1 - (at - low))
+    np.add.at(values, (np.arange(len(at)), np.minimum(low + 1, old - 1)), at - low)
+    return values
 
 
 def blended(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:

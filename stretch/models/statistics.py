@@ -44,8 +44,8 @@ def settle(module: nn.Module, input_shape: InputShapes, generator: torch.Generat
     if not norms:
         return
     try:
-        given = Inputs.of(input_shape, module)
-        given.call(module, [_images((IMAGES, *shape[1:]), generator) for shape in given.shapes.values()])
+        arguments = Inputs.of(input_shape, module)
+        arguments.call(module, [_images((IMAGES, *shape[1:]), generator) for shape in arguments.shapes.values()])
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum

@@ -35,31 +35,35 @@ def padded(builder: Builder, x: fx.Node, before: Sequence[int], behind: Sequence
 
 def unpadded(x: fx.Node, before: Sequence[int], behind: Sequence[int], allowed: Sequence[float]) -> tuple[fx.Node, list[int], list[int]]:
     """What a padding by one of these numbers reads, and the sides of both paddings together; the tensor itself if it is none."""
-    own = [int(n) for n in before], [int(n) for n in behind]
+    current = [int(n) for n in before], [int(n) for n in behind]
     if x.op != "call_function" or x.target is not F.pad or x.args[2] != "constant":
-        return x, *own
+        return x, *current
     flat, value = list(x.args[1]), x.args[3]
     if value not in allowed and not (-inf in allowed and value <= _LOWEST):
-        return x, *own
+        return x, *current
     if not flat or len(flat) > 2 * len(before) or min(flat) < 0:
-        return x, *own
+        return x, *current
     flat += [0] * (2 * len(before) - len(flat))
     pairs = [flat[i : i + 2] for i in range(0, len(flat), 2)][::-1]
     earlier = x.args[0]
     assert isinstance(earlier, fx.Node)
-    return earlier, [a + b for (a, _), b in zip(pairs, own[0], strict=True)], [a + b for (_, a), b in zip(pairs, own[1], strict=True)]
+    return (
+        earlier,
+        [a + b for (a, _), b in zip(pairs, current[0], strict=True)],
+        [a + b for (_, a), b in zip(pairs, current[1], strict=True)],
+    )
 
 
 def _evened(
     x: fx.Node, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], before: list[int], behind: list[int]
 ) -> list[int]:
     """Padding behind each axis, as much as before it where no window reads what that adds: torch pads both sides alike."""
-    made = []
+    evened = []
     for size, k, s, d, first, last in zip(shape_of(x)[2:], kernel, stride, dilation, before, behind, strict=True):
         reach = d * (k - 1) + 1
         counts = [(size + first + more - reach) // s for more in (last, first)]
-        made.append(first if last < first and counts[0] == counts[1] else last)
-    return made
+        evened.append(first if last < first and counts[0] == counts[1] else last)
+    return evened
 
 
 def convolved(
@@ -106,7 +110,7 @@ def max_pooled(
     """The largest of each window; what is padded never is. `up`: whether windows may overhang."""
     earlier = x.args[0] if x.op == "call_function" and x.target is F.pad else x
     # Where nothing is below zero, zeros are never larger than the largest either.
-    floor = isinstance(earlier, fx.Node) and nonnegative(earlier, builder, given=False)
+    floor = isinstance(earlier, fx.Node) and nonnegative(earlier, builder, of_input=False)
     inner, before, behind = unpadded(x, before, behind, [-inf, 0.0] if floor else [-inf])
     behind = behind if up else _evened(inner, kernel, stride, dilation, before, behind)
     if _halved(before, behind, kernel):
@@ -134,15 +138,15 @@ def mean_pooled(
     name: str,
 ) -> fx.Node:
     """The mean of each window. `counted`: whether padding counts; `up`: whether windows may overhang."""
-    own, none = _halved(before, behind, kernel), not any((*before, *behind))
+    halved, none = _halved(before, behind, kernel), not any((*before, *behind))
     if none and not up:
         inner, before, behind = unpadded(x, before, behind, [0.0])
         behind = _evened(inner, kernel, stride, [1] * len(kernel), before, behind)
         x = inner if _halved(before, behind, kernel) else x
         before, behind = (before, behind) if x is inner else ([0] * len(kernel), [0] * len(kernel))
         # Without padding it does not matter, and torch's own networks count it.
-        own, counted = True, True
-    if own:
+        halved, counted = True, True
+    if halved:
         module = _AVERAGE_POOLS[len(shape_of(x))](tuple(kernel), tuple(stride), tuple(before), up, counted)
         return builder.module(module, x, name)
     if len(kernel) == 2:
@@ -159,12 +163,12 @@ def _halved(before: Sequence[int], behind: Sequence[int], kernel: Sequence[int])
     return list(before) == list(behind) and all(pad <= k // 2 for pad, k in zip(before, kernel, strict=True))
 
 
-def nonnegative(x: fx.Node, builder: Builder, *, given: bool) -> bool:
+def nonnegative(x: fx.Node, builder: Builder, *, of_input: bool) -> bool:
     """Whether no number of a tensor is below zero for sure; `given` says whether none of the network's input is."""
     waiting, seen = [x], set()
     while waiting:
         node = waiting.pop()
-        if node in seen or (node.op == "placeholder" and given) or _positive(node):
+        if node in seen or (node.op == "placeholder" and of_input) or _positive(node):
             continue
         seen.add(node)
         if node.op == "call_module" and not isinstance(builder.behind(node), _KEEPING_MODULES):

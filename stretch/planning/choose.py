@@ -35,7 +35,7 @@ from stretch.planning.strategies import search
 class Choice:
     """A design that was searched for."""
 
-    found: SearchResult  # The design.
+    result: SearchResult  # The design.
     space: DesignSpace  # The designs it was chosen from.
     n_meet: int  # Branched segments that it was to have, at least.
 
@@ -46,7 +46,7 @@ class Searched:
 
     space: DesignSpace  # The designs.
     n_meet: int  # Branched segments that they have, at least.
-    found: SearchResult | None  # The best one; None if there is none.
+    result: SearchResult | None  # The best one; None if there is none.
 
 
 def macs_range(graph: OpGraph, config: PlanConfig) -> tuple[int, int]:
@@ -76,31 +76,31 @@ def choose(
     goal = _goal(config, costs)
     parts = search_request(graph, config, costs, stages, accuracy_source)
     space, n_meet = parts[0].space, parts[0].n_meet
-    found = least_of([part.found for part in parts if part.found is not None])
-    if found is None and not explain:
+    least = least_of([part.result for part in parts if part.result is not None])
+    if least is None and not explain:
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
-    if found is None:
+    if least is None:
         raise _refusal(graph, config, costs, stages, space)
     bounds = Bounds(graph, space, config, macs_range(graph, config), n_meet, goal)
     if config.params is not None:
-        found = bounds.within_params(found)
+        least = bounds.within_params(least)
     if accuracy_source is not None and getattr(config, accuracy_source.option) is not None:
-        found = bounds.accurate_enough(found, accuracy_source)
+        least = bounds.accurate_enough(least, accuracy_source)
     if accuracy_source is not None and config.objective == "accuracy":
-        found = bounds.most_accurate(found, accuracy_source)
-    if config.latency_budget is not None and found.ms > config.latency_budget and not config.best_in.only_latency:
-        found = bounds.fast_enough(found)
-    if config.latency_budget is not None and found.ms > config.latency_budget:
+        least = bounds.most_accurate(least, accuracy_source)
+    if config.latency_budget is not None and least.ms > config.latency_budget and not config.best_in.only_latency:
+        least = bounds.fast_enough(least)
+    if config.latency_budget is not None and least.ms > config.latency_budget:
         what = Sentence(
             "the fastest design of `{}` on {} takes {} ms, more than {}",
-            graph.name, costs.predictor.device.id, f"{found.ms:.4g}", Mention("latency_budget", config.latency_budget),
+            graph.name, costs.predictor.device.id, f"{least.ms:.4g}", Mention("latency_budget", config.latency_budget),
         )  # fmt: skip
-        raise refusal(what, [TightRule("latency_budget", config.latency_budget, ceil(found.ms * 1000) / 1000)])
+        raise refusal(what, [TightRule("latency_budget", config.latency_budget, ceil(least.ms * 1000) / 1000)])
     if config.best_in.tried:
         score, macs = score_of(config.best_in, goal, space), macs_range(graph, config)
-        starts = [found, *fastest_designs(space, *macs, n_meet)]
-        found = evolve(space, *macs, n_meet, score, starts, keeps=bounds.keeps(accuracy_source)) or found
-    return Choice(found, space, n_meet)
+        starts = [least, *fastest_designs(space, *macs, n_meet)]
+        least = evolve(space, *macs, n_meet, score, starts, keeps=bounds.keeps(accuracy_source)) or least
+    return Choice(least, space, n_meet)
 
 
 def stretched_space(
@@ -124,10 +124,10 @@ def search_request(
         if name not in (names := [stage.name for stage in stages]):
             raise UnknownNameError.among("stage to keep", name, names)
     merges = accuracy_source is not None and accuracy_source.merges
-    found = _searched(graph, config, costs, stages, merges=merges)
+    searched = _searched(graph, config, costs, stages, merges=merges)
     if accuracy_source is None and config.params is None:
-        found += _by_fewer(graph, config, costs, stages)
-    return found
+        searched += _by_fewer(graph, config, costs, stages)
+    return searched
 
 
 def _searched(
@@ -139,20 +139,20 @@ def _searched(
     """
     merged = config.merge == "always" or (merges and config.merge == "auto" and not config.meet)
     space = stretched_space(graph, config, costs, stages, merged=merged, holders=holders)
-    fine, n_meet, found = space, config.n_meet, None
+    fine, n_meet, searched = space, config.n_meet, None
     if "stretch" in config.planned_kinds:
         fine = _cut(graph, config, space, merged=merged)
-        found = _search(graph, config, costs, fine, n_meet)
+        searched = _search(graph, config, costs, fine, n_meet)
         # Meeting points that were asked for stay.
-        if found is None and config.merge == "auto" and not config.meet and not merges:
+        if searched is None and config.merge == "auto" and not config.meet and not merges:
             space, merged = merge_stages(graph, space), True
             fine = _cut(graph, config, space, merged=True)
             for n_meet in range(max(space.most_meetings, config.n_meet), config.n_meet - 1, -1):
-                found = _search(graph, config, costs, fine, n_meet)
-                if found is not None:
+                searched = _search(graph, config, costs, fine, n_meet)
+                if searched is not None:
                     break
     if set(config.planned_kinds) == {"stretch"}:
-        return [Searched(fine, n_meet, found)]
+        return [Searched(fine, n_meet, searched)]
     if config.exact or config.cuts == "stages":
         mixed = with_exact_kinds(graph, config, space)
     else:
@@ -176,13 +176,13 @@ def _by_fewer(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence
         return []
     if config.best_in.tried:
         return []
-    found: list[Searched] = []
+    by_fewer: list[Searched] = []
     for count in range(2, len(config.processors)):
         for some in combinations(config.processors, count):
             request = config.on(some)
             if search_some(_space(request, costs, stages, _join(request)), *macs_range(graph, config), config.n_meet) is None:
-                found += _searched(graph, request, costs, stages, merges=False, holders=config.processors)
-    return found
+                by_fewer += _searched(graph, request, costs, stages, merges=False, holders=config.processors)
+    return by_fewer
 
 
 def _goal(config: PlanConfig, costs: Costs) -> Goal:
@@ -199,11 +199,11 @@ def _mixed(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace,
     goal, macs = _goal(config, costs), macs_range(graph, config)
     several = config.strategy in ("exact", "evolve")
     best = _best(graph, config, goal, space, n_meet) if several else search(config.strategy, space, *macs, n_meet)
-    found = [Searched(space, n_meet, best)]
+    mixed = [Searched(space, n_meet, best)]
     if n_meet > config.n_meet:
         same = without_stretched(space)
-        found.append(Searched(same, config.n_meet, search_best(same, *macs, config.n_meet, goal)))
-    return found
+        mixed.append(Searched(same, config.n_meet, search_best(same, *macs, config.n_meet, goal)))
+    return mixed
 
 
 def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
@@ -253,17 +253,17 @@ def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace
             return None
         space = _space(config, costs, [options.segment for options, _ in guide.picks], _join(config))
     if config.widens:
-        found = search_concat(lambda arriving: _space(config, costs, space.segments, config.join, arriving), low, high, n_meet)
+        concat = search_concat(lambda arriving: _space(config, costs, space.segments, config.join, arriving), low, high, n_meet)
     else:
-        found = search(config.strategy, space, low, high, n_meet)
-    if found is None and search_exact(space, low, high, n_meet) is not None:
+        concat = search(config.strategy, space, low, high, n_meet)
+    if concat is None and search_exact(space, low, high, n_meet) is not None:
         if config.widens:
             raise InfeasibleError(
                 f"no design of `{graph.name}` with `{config.join}` joins was found in the range of multiply-accumulates",
                 Sentence("use {}", Mention("join", DEFAULT)),
             )
         raise _missed(graph, config)
-    return found
+    return concat
 
 
 def _best(graph: OpGraph, config: PlanConfig, goal: Goal, space: DesignSpace, n_meet: int) -> SearchResult | None:
@@ -271,10 +271,10 @@ def _best(graph: OpGraph, config: PlanConfig, goal: Goal, space: DesignSpace, n_
     macs = macs_range(graph, config)
     if config.strategy == "exact" or config.best_in.tried:
         return search_best(space, *macs, n_meet, goal)
-    found = evolve(space, *macs, n_meet, Added(goal, space), ())
-    if found is None and search_best(space, *macs, n_meet, goal) is not None:
+    result = evolve(space, *macs, n_meet, Added(goal, space), ())
+    if result is None and search_best(space, *macs, n_meet, goal) is not None:
         raise _missed(graph, config)
-    return found
+    return result
 
 
 def _missed(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
@@ -305,7 +305,7 @@ def _refusal(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[
             return with_exact_kinds(graph, request, other)
         return merge_stages(graph, other) if space.longest_span > 1 else other
 
-    found = explain_infeasible(graph, space, config, build)
+    result = explain_infeasible(graph, space, config, build)
     if config.planned_kinds == ("stretch",):
-        found.hint = Sentence("{}, or split the network as it is with {}", found.hint or "", Mention("lossless"))
-    return found
+        result.hint = Sentence("{}, or split the network as it is with {}", result.hint or "", Mention("lossless"))
+    return result

@@ -27,15 +27,19 @@ FIRST = (
 
 
 def _ordered() -> tuple[Option, ...]:
-    found = {option.name: option for option in (*OWN, *(each.option for each in all_constraints()))}
-    return tuple(found[name] for name in (*FIRST, *sorted(found.keys() - set(FIRST))))
+    ordered = {option.name: option for option in (*OWN, *(constraint.option for constraint in all_constraints()))}
+    return tuple(ordered[name] for name in (*FIRST, *sorted(ordered.keys() - set(FIRST))))
 
 
 #: Every option of the planner.
 PLAN_OPTIONS = _ordered()
 
 _Fields = msgspec.defstruct(
-    "_Fields", [(each.name, each.kind, each.default) for each in PLAN_OPTIONS], frozen=True, forbid_unknown_fields=True, kw_only=True
+    "_Fields",
+    [(plan_option.name, plan_option.kind, plan_option.default) for plan_option in PLAN_OPTIONS],
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
 )
 
 
@@ -83,7 +87,9 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
     def leaves_design_open(self) -> bool:
         """Whether the design is left to the planner: nothing is asked for beyond processors, precisions, and that nothing changes."""
         return all(
-            getattr(self, each.name) == each.default for each in PLAN_OPTIONS if each.name not in ("processors", "precision", "lossless")
+            getattr(self, plan_option.name) == plan_option.default
+            for plan_option in PLAN_OPTIONS
+            if plan_option.name not in ("processors", "precision", "lossless")
         )
 
     @property
@@ -117,21 +123,21 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             UsageError: If a value is out of range or does not fit another.
             UnknownNameError: If the device lacks a processor.
         """
-        own = self.having(msgspec.structs.asdict(self))
-        own._check_together()
-        processors = _processors(own.processors or own._usual_processors(device), device)
+        having = self.having(msgspec.structs.asdict(self))
+        having._check_together()
+        processors = _processors(having.processors or having._usual_processors(device), device)
         families = [device.processor(name).family for name in processors]
-        for name in own.precision:
+        for name in having.precision:
             if name not in families and name not in processors:
                 raise UsageError(f"a precision is given for `{name}`, which is not among the processors {', '.join(processors)}")
         precision = {}
         for name in processors:
             processor = device.processor(name)
-            named = own.precision.get(name, own.precision.get(processor.family))
-            precision[name] = processor.check_precision(named or (float_precision(processor) if own.exact else None))
-        own.rewrites_on(processors, device)
-        min_width = own.min_width if own.min_width is not None else least_width(len(processors))
-        return msgspec.structs.replace(own, processors=processors, precision=precision, min_width=min_width)
+            named = having.precision.get(name, having.precision.get(processor.family))
+            precision[name] = processor.check_precision(named or (float_precision(processor) if having.exact else None))
+        having.rewrites_on(processors, device)
+        min_width = having.min_width if having.min_width is not None else least_width(len(processors))
+        return msgspec.structs.replace(having, processors=processors, precision=precision, min_width=min_width)
 
     def _usual_processors(self, device: DeviceProfile) -> tuple[str, ...]:
         """Processors of a request that names none."""
@@ -146,27 +152,27 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             UsageError: If one is not written as it should be, or names a processor that is not among these.
             UnknownNameError: If there is no such rewrite.
         """
-        found: dict[str, tuple[str, ...]] = {}
+        result: dict[str, tuple[str, ...]] = {}
         if not self.rewrite:
             for place in processors:
-                found[place] = device.processor(place).profile.rewrites
-                for name in found[place]:
+                result[place] = device.processor(place).profile.rewrites
+                for name in result[place]:
                     if name not in rewrites:
                         raise StretchError(
                             f"processor `{place}` of {device.id} has the unknown rewrite `{name}` in its profile", nearest(name, rewrites)
                         )
-        for each in self.rewrite if self.rewrite != ("none",) else ():
-            where, colon, name = each.rpartition(":")
+        for item in self.rewrite if self.rewrite != ("none",) else ():
+            where, colon, name = item.rpartition(":")
             if not colon:
                 hint = Sentence("write {}, or {}", Mention("rewrite", "gpu:silu=relu6"), Mention("rewrite", "none"))
-                raise UsageError(f"the rewrite `{each}` names no processor", hint)
+                raise UsageError(f"the rewrite `{item}` names no processor", hint)
             places = [one for one in processors if where in (one, one.partition("[")[0])]
             if not places:
                 raise UsageError(f"a rewrite is given for `{where}`, which is not among the processors {', '.join(processors)}")
             rewrites.get(name)
             for place in places:
-                found[place] = (*found.get(place, ()), name)
-        return found
+                result[place] = (*result.get(place, ()), name)
+        return result
 
     def on(self, processors: tuple[str, ...]) -> "PlanConfig":
         """This checked request for fewer of its processors, as if it had been made for them.
@@ -174,9 +180,9 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         Args:
             processors: Some of them.
         """
-        own = {name: at for name, at in self.precision.items() if name in processors}
+        mapping = {name: at for name, at in self.precision.items() if name in processors}
         floor = least_width(len(processors)) if self.min_width == least_width(len(self.processors)) else self.min_width
-        return msgspec.structs.replace(self, processors=processors, precision=own, min_width=floor)
+        return msgspec.structs.replace(self, processors=processors, precision=mapping, min_width=floor)
 
     def _check_together(self) -> None:
         """Refuse values that do not fit each other."""
@@ -201,8 +207,8 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         """Refuse cuts at blocks where another option says where segments meet, or no search has them."""
         if self.cuts == "stages":
             return
-        for name, asked in (("meet", bool(self.meet)), ("join", self.widens), ("strategy", self.strategy not in ("exact", "evolve"))):
-            if asked:
+        for name, request in (("meet", bool(self.meet)), ("join", self.widens), ("strategy", self.strategy not in ("exact", "evolve"))):
+            if request:
                 raise UsageError(
                     Sentence("segments are not cut at {} with {}", self.cuts, Mention(name, getattr(self, name))),
                     Sentence("leave out {} or {}", Mention("cuts"), Mention(name)),
@@ -212,12 +218,12 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         """Refuse an objective that other options leave no search for."""
         if self.best_in.only_latency or self.objective == "accuracy":
             return
-        for name, asked in (
+        for name, request in (
             ("join", self.widens),
             ("params", self.params is not None),
             ("strategy", self.strategy not in ("exact", "evolve")),
         ):
-            if asked:
+            if request:
                 raise UsageError(
                     Sentence("the objective `{}` is not planned for with {}", self.objective, Mention(name, getattr(self, name))),
                     Sentence("leave out {} or {}", Mention("objective"), Mention(name)),
@@ -279,7 +285,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
 def float_precision(processor: Processor) -> str | None:
     """The precision that a processor has by default among those that need no images to find ranges on; None if it has none."""
     usual = (processor.default_precision, "fp32", *processor.precisions)
-    return next((each for each in usual if each != "int8" and each in processor.precisions), None)
+    return next((item for item in usual if item != "int8" and item in processor.precisions), None)
 
 
 def least_width(processors: int) -> float:
@@ -303,4 +309,6 @@ def _processors(names: tuple[str, ...], device: DeviceProfile) -> tuple[str, ...
     return processors
 
 
-PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(f"    {each.name}: {each.told}" for each in PLAN_OPTIONS)
+PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(
+    f"    {plan_option.name}: {plan_option.told}" for plan_option in PLAN_OPTIONS
+)

@@ -59,13 +59,13 @@ class Objective:
 
 def read_objective(text: str) -> Objective:
     """An objective as a person writes it: a word, or weights of latency and energy as ``0.7*latency+0.3*energy``."""
-    asked = text.strip()
-    if asked in ALONE:
-        return Objective(asked)
-    if asked in ADDING:
-        return Objective(asked, ((asked, 1.0),))
-    found: dict[str, float] = {}
-    for part in re.split(r"(?<![eE])\+", asked):
+    request = text.strip()
+    if request in ALONE:
+        return Objective(request)
+    if request in ADDING:
+        return Objective(request, ((request, 1.0),))
+    objective: dict[str, float] = {}
+    for part in re.split(r"(?<![eE])\+", request):
         term = _TERM.fullmatch(part.strip())
         if term is None:
             raise UsageError(
@@ -77,12 +77,12 @@ def read_objective(text: str) -> Objective:
             raise UsageError(f"the objective `{name}` is not weighed against others", f"ask for {name} alone, or weigh latency and energy")
         if name not in ADDING:
             raise UnknownNameError.among("objective", name, (*ADDING, *ALONE))
-        if name in found:
+        if name in objective:
             raise UsageError(f"the objective names `{name}` twice", "give each one weight")
-        found[name] = _weight(term["weight"], name)
-    if not any(found.values()):
+        objective[name] = _weight(term["weight"], name)
+    if not any(objective.values()):
         raise UsageError("all weights of the objective are 0", "give one of them a weight")
-    return Objective(asked, tuple(found.items()))
+    return Objective(request, tuple(objective.items()))
 
 
 def _weight(word: str | None, name: str) -> float:

@@ -20,7 +20,7 @@ from stretch.planning.cost.energy import run_mj
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.sensitivity import MeasuredOn, Sensitivity
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
-from stretch.planning.plan import Asked
+from stretch.planning.plan import PlanningProblem
 from stretch.planning.result import plain
 from stretch.planning.search.banded import without_stretched
 from stretch.planning.search.bounds import loss_of
@@ -62,7 +62,7 @@ class Front:
     """Designs none of which is better than another in all of what is weighed, or the best one and others that differ."""
 
     designs: tuple[FrontDesign, ...]  # From the slowest to the fastest; of designs that differ from the best one on.
-    asked: Asked  # The request, checked, with what it is answered from.
+    problem: PlanningProblem  # The request, checked, with what it is answered from.
     space_log10: float  # Decimal logarithm of the number of designs.
     evaluated: int  # Ways whose cost was computed.
     weighed: tuple[str, ...] = ()  # What is weighed; nothing where designs differ.
@@ -92,31 +92,31 @@ def front(
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
     """
     names = check_weighed(weighed)
-    asked = Asked.of(graph, device, config, accuracy_source)
-    source, checked = asked.accuracy_source, asked.config
+    query = PlanningProblem.of(graph, device, config, accuracy_source)
+    source, checked = query.accuracy_source, query.config
     _check(names, checked, source, count)
     power = Power.of(device, checked.processors) if "energy" in names else None
     losses = None if source is None else source.losses
-    own = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
+    current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
     request = replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
-    parts = search_request(asked.backbone, request, asked.costs, asked.stages, source)
-    found, values = [], []
+    parts = search_request(query.backbone, request, query.costs, query.stages, source)
+    result, values = [], []
     for part in parts:
-        if part.found is not None:
-            criteria = Criteria(part.space, *asked.macs, part.n_meet, power, losses)
-            levels = Levels(criteria, own, source)
-            some = levels.grid(count or MOST) if len(own) == 3 else levels.pair(count)
-            found += some
-            values += [[criteria.value(name, each) for name in own] for each in some]
-    if not found:
+        if part.result is not None:
+            criteria = Criteria(part.space, *query.macs, part.n_meet, power, losses)
+            levels = Levels(criteria, current, source)
+            some = levels.grid(count or MOST) if len(current) == 3 else levels.pair(count)
+            result += some
+            values += [[criteria.value(name, item) for name in current] for item in some]
+    if not result:
         # the planner's own refusal names the tightest rule
-        choose(asked.backbone, request, asked.costs, asked.stages, source)
+        choose(query.backbone, request, query.costs, query.stages, source)
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
-    kept = _spread(undominated(found, values), count or MOST)
-    best = sorted((found[i] for i in kept), key=lambda each: (each.ms, each.macs), reverse=True)
-    designs = tuple(designed(asked, each) for each in best)
-    evaluated, optimal = max(each.evaluated for each in found), all(each.optimal for each in designs)
-    return Front(designs, asked, parts[0].space.size_log10, evaluated, tuple(names), optimal=optimal)
+    kept = _spread(undominated(result, values), count or MOST)
+    best = sorted((result[i] for i in kept), key=lambda item: (item.ms, item.macs), reverse=True)
+    designs = tuple(designed(query, item) for item in best)
+    evaluated, optimal = max(item.evaluated for item in result), all(design.optimal for design in designs)
+    return Front(designs, query, parts[0].space.size_log10, evaluated, tuple(names), optimal=optimal)
 
 
 def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
@@ -180,20 +180,20 @@ class Levels:
             return [*self._every(best, end), end]
         bounds = self._bounds(second, self.criteria.value(second, end), self.criteria.value(second, best), count)
         between = [self.criteria.best((first, second), {second: most}) for most in bounds]
-        return [end, *(each for each in between if each is not None), best]
+        return [end, *(item for item in between if item is not None), best]
 
     def _every(self, best: SearchResult, end: SearchResult) -> list[SearchResult]:
         """From the one end on, each time the best design that has less of the other thing."""
         first, second = self.names
-        found, last = [best], self.criteria.value(second, end)
-        while len(found) < MOST and (value := self.criteria.value(second, found[-1])) > last + 2 * TIE:
+        every, last = [best], self.criteria.value(second, end)
+        while len(every) < MOST and (value := self.criteria.value(second, every[-1])) > last + 2 * TIE:
             # the search takes bounds with a tolerance, which a whole number is not to lie within
             less = value - 1 if second in FREE else value - max(10 * TIE, 1e-10 * abs(value))
-            each = self.criteria.best((first, second), {second: less})
-            if each is None:
+            item = self.criteria.best((first, second), {second: less})
+            if item is None:
                 break
-            found.append(each)
-        return found
+            every.append(item)
+        return every
 
     def grid(self, count: int) -> list[SearchResult]:
         """Designs of a front of three things, by bounds on two of them, or on one with weights of another."""
@@ -201,10 +201,10 @@ class Levels:
         # of what adds up the search bounds one; another one is weighed
         adding = [name for name in others if name not in FREE]
         ends = [self.criteria.best((first, others[0]), {}), *(self._end(name, first) for name in others)]
-        found = [each for each in ends if each is not None]
-        if not found:
+        result = [end for end in ends if end is not None]
+        if not result:
             return []
-        span = {name: (min(v), max(v)) for name in self.names if (v := [self.criteria.value(name, each) for each in found])}
+        span = {name: (min(v), max(v)) for name in self.names if (v := [self.criteria.value(name, item) for item in result])}
         side = ceil(count**0.5)
         weighed = adding[0] if len(adding) == 2 else None
         bounded = [name for name in others if name != weighed]
@@ -218,20 +218,20 @@ class Levels:
                 if weighed and weight:
                     scale = (span[first][1] - span[first][0]) / max(span[weighed][1] - span[weighed][0], TIE)
                     also = weighed, weight * scale
-                each = self.criteria.least(first, row, also)
-                if each is not None:
-                    found.append(each if weighed is None else dataclass_replace(each, optimal=False))
-        kept = undominated(found, [[self.criteria.value(name, each) for name in self.names] for each in found])
+                least = self.criteria.least(first, row, also)
+                if least is not None:
+                    result.append(least if weighed is None else dataclass_replace(least, optimal=False))
+        kept = undominated(result, [[self.criteria.value(name, item) for name in self.names] for item in result])
         # evenly along the first thing
-        return [found[i] for i in _spread(kept, count)]
+        return [result[i] for i in _spread(kept, count)]
 
     def _end(self, name: str, then: str) -> SearchResult:
         """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
         if name == "loss":
             same = dataclass_replace(self.criteria, space=without_stretched(self.criteria.space), n_meet=0)
-            found = same.least(then, {})
-            if found is not None:
-                return found
+            result = same.least(then, {})
+            if result is not None:
+                return result
         least = self.criteria.best((name, then), {})
         assert least is not None, "there is a design, or this is not asked"
         if name in FREE and not least.optimal:
@@ -249,15 +249,19 @@ class Levels:
         return [self.source.most_loss(float(value)) for value in np.linspace(*ends, count)[1:-1]]
 
 
-def designed(asked: Asked, found: SearchResult) -> FrontDesign:
+def designed(problem: PlanningProblem, search_result: SearchResult) -> FrontDesign:
     """A design that was searched for, complete."""
-    source = asked.accuracy_source
-    parts = without_seams(asked.backbone, asked.stages, found.segments(asked.costs))
-    design = place_sides(asked.graph, BranchDesign(asked.graph.name, asked.device.id, parts), asked.costs, asked.config.processors)
-    ms = timeline(asked.graph, design, asked.costs).makespan_ms if design.sides else found.ms
-    loss = None if source is None else loss_of(found, source)
-    peak = max(int(ways.peak_bytes[index]) for ways, index in found.picks)
-    return FrontDesign(design, ms, loss, found.optimal, design.n_meet, all(o.exact or not o.branched for o, _ in found.picks), peak)
+    source = problem.accuracy_source
+    parts = without_seams(problem.backbone, problem.stages, search_result.segments(problem.costs))
+    design = place_sides(
+        problem.graph, BranchDesign(problem.graph.name, problem.device.id, parts), problem.costs, problem.config.processors
+    )
+    ms = timeline(problem.graph, design, problem.costs).makespan_ms if design.sides else search_result.ms
+    loss = None if source is None else loss_of(search_result, source)
+    peak = max(int(ways.peak_bytes[index]) for ways, index in search_result.picks)
+    return FrontDesign(
+        design, ms, loss, search_result.optimal, design.n_meet, all(o.exact or not o.branched for o, _ in search_result.picks), peak
+    )
 
 
 def several(
@@ -271,8 +275,8 @@ def several(
     """
     if not 1 <= within < float("inf"):
         raise UsageError(Sentence("{} {} is not a factor from 1 up", Mention("within"), f"{within:g}"), "write it as 1.2")
-    asked = Asked.of(graph, device, config, accuracy_source)
-    checked = asked.config
+    request = PlanningProblem.of(graph, device, config, accuracy_source)
+    checked = request.config
     for name, other in (
         ("objective", not checked.best_in.adds),
         ("strategy", checked.strategy != "exact"),
@@ -284,13 +288,13 @@ def several(
                 Sentence("several designs that differ are not searched for with {}", Mention(name, getattr(checked, name))),
                 Sentence("leave it out, or plan one design with {}", Mention(name)),
             )
-    choice = choose(asked.backbone, checked, asked.costs, asked.stages, asked.accuracy_source)
-    goal, space, best = Goal.of(checked.best_in, device, checked.processors), choice.space, choice.found
-    found = diverse_designs(space, *asked.macs, choice.n_meet, goal, best, count, within)
-    values = tuple(goal.value(space, each.picks) for each in found)
+    choice = choose(request.backbone, checked, request.costs, request.stages, request.accuracy_source)
+    goal, space, best = Goal.of(checked.best_in, device, checked.processors), choice.space, choice.result
+    result = diverse_designs(space, *request.macs, choice.n_meet, goal, best, count, within)
+    values = tuple(goal.value(space, item.picks) for item in result)
     gap = None if isnan(best.gap) else best.gap
-    designs = tuple(designed(asked, each) for each in found)
-    return Front(designs, asked, space.size_log10, best.evaluated, values=values, within=within, optimal=best.optimal, gap=gap)
+    designs = tuple(designed(request, item) for item in result)
+    return Front(designs, request, space.size_log10, best.evaluated, values=values, within=within, optimal=best.optimal, gap=gap)
 
 
 class FrontDesignAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,17 +358,20 @@ class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
     """A front, or designs that differ, beside their controls."""
     values = front.values or [None] * len(front.designs)
-    asked, config = front.asked, front.asked.config
-    singles = ranked_singles(asked.graph, asked.costs, config.processors)
-    single, sequential = singles[0], sequential_same_macs(asked.graph, asked.stages, asked.costs, singles, Rules.of(config), asked.macs)
+    request, config = front.problem, front.problem.config
+    singles = ranked_singles(request.graph, request.costs, config.processors)
+    single, sequential = (
+        singles[0],
+        sequential_same_macs(request.graph, request.stages, request.costs, singles, Rules.of(config), request.macs),
+    )
     rows = [
-        _row(f"{number:02}", front, each, value, single.ms, None if sequential is None else sequential.single.ms)
-        for number, (each, value) in enumerate(zip(front.designs, values, strict=True), 1)
+        _row(f"{number:02}", front, item, value, single.ms, None if sequential is None else sequential.single.ms)
+        for number, (item, value) in enumerate(zip(front.designs, values, strict=True), 1)
     ]
-    source = asked.accuracy_source
+    source = request.accuracy_source
     return FrontAnswer(
-        model=asked.graph.name,
-        device=asked.device.id,
+        model=request.graph.name,
+        device=request.device.id,
         processors=list(config.processors),
         pareto=list(front.weighed),
         objective=None if front.values is None else config.objective,
@@ -379,7 +386,7 @@ def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
         best_single_precision=single.precision,
         sequential_same_macs_ms=sequential.single.ms if sequential else None,
         sequential_same_macs_processor=sequential.single.processor if sequential else None,
-        sequential_same_macs_ratio=sequential.macs / asked.graph.macs if sequential else None,
+        sequential_same_macs_ratio=sequential.macs / request.graph.macs if sequential else None,
         evaluated=front.evaluated,
         space_log10=front.space_log10,
         seconds=seconds,
@@ -388,27 +395,27 @@ def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
 
 
 def _row(
-    name: str, front: Front, found: FrontDesign, value: float | None, single_ms: float, sequential_ms: float | None
+    name: str, front: Front, front_design: FrontDesign, value: float | None, single_ms: float, sequential_ms: float | None
 ) -> FrontDesignAnswer:
-    asked, source = front.asked, front.asked.accuracy_source
-    run = timeline(asked.graph, found.design, asked.costs)
+    request, source = front.problem, front.problem.accuracy_source
+    run = timeline(request.graph, front_design.design, request.costs)
     return FrontDesignAnswer(
         name=name,
         predicted_ms=run.makespan_ms,
         speedup=single_ms / run.makespan_ms,
         speedup_over_sequential=None if sequential_ms is None else sequential_ms / run.makespan_ms,
         macs=run.macs,
-        macs_ratio=run.macs / asked.graph.macs,
+        macs_ratio=run.macs / request.graph.macs,
         params=run.params,
-        n_meet=found.n_meet,
-        exact=found.exact,
-        branches=[words_of(part) for part in found.design.segments if not part.whole],
-        accuracy=None if source is None or found.loss is None else source.told(found.loss),
-        energy_mj=run_mj(run, asked.device),
-        peak_bytes=found.peak_bytes,
-        optimal=found.optimal,
+        n_meet=front_design.n_meet,
+        exact=front_design.exact,
+        branches=[words_of(part) for part in front_design.design.segments if not part.whole],
+        accuracy=None if source is None or front_design.loss is None else source.prediction(front_design.loss),
+        energy_mj=run_mj(run, request.device),
+        peak_bytes=front_design.peak_bytes,
+        optimal=front_design.optimal,
         value=value,
-        design=found.design,
+        design=front_design.design,
     )
 
 

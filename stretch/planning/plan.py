@@ -51,26 +51,26 @@ def _measure(rival: Rival) -> str:
 
 def _alone(result: PlanResult) -> str:
     """That one processor is far ahead, and how fast the others would have to be."""
-    found = result.ahead
-    pays = f"the others would have to be {found.crossover:.3g} times as fast for that to pay" if found.crossover else "that never pays"
+    outcome = result.ahead
+    pays = f"the others would have to be {outcome.crossover:.3g} times as fast for that to pay" if outcome.crossover else "that never pays"
     return (
-        f"use {found.processor} alone, it is far ahead: it takes {result.best_single.ms:.2f} ms for `{result.graph.name}`, of which it computes "
-        f"for {found.alone_ms:.2f} ms; divided without any loss, meeting once on the way, computing would take {found.divided_ms:.2f} ms; {pays}"
+        f"use {outcome.processor} alone, it is far ahead: it takes {result.best_single.ms:.2f} ms for `{result.graph.name}`, of which it computes "
+        f"for {outcome.alone_ms:.2f} ms; divided without any loss, meeting once on the way, computing would take {outcome.divided_ms:.2f} ms; {pays}"
     )
 
 
 def _undivided(result: PlanResult) -> str | None:
     """Which operators keep blocks from being split by rows; None where none does."""
-    found: dict[str, list[str]] = {}
+    undivided: dict[str, list[str]] = {}
     for stage in result.stages:
         tall = [i for i, op in enumerate(stage.graph.ops) if height(op.shape) > 1]
         order = {op.name: i for i, op in enumerate(stage.graph.ops)}
         # what is behind the last tensor with rows divides nothing that is left to divide
         for kind in dict.fromkeys(stage.graph.by_name[name].kind for name in mixing(stage.graph) if order[name] < tall[-1]):
-            found.setdefault(kind, []).append(stage.name)
-    if not found:
+            undivided.setdefault(kind, []).append(stage.name)
+    if not undivided:
         return None
-    where = ", ".join(f"`{kind}` in {', '.join(stages)}" for kind, stages in found.items())
+    where = ", ".join(f"`{kind}` in {', '.join(stages)}" for kind, stages in undivided.items())
     return f"blocks around operators that need every row of what they read are not split by rows: {where}"
 
 
@@ -90,16 +90,16 @@ def _opaque(result: PlanResult) -> str | None:
 
 def _rewritten(result: PlanResult) -> str | None:
     """Which operators have others in their place, and where; None where none has."""
-    found: dict[str, list[str]] = {}
+    rewritten: dict[str, list[str]] = {}
     for part in result.design.segments:
         for branch in part.branches:
             for name in changing(branch.rewrites):
-                found.setdefault(name, []).append(branch.processor)
-    if not found:
+                rewritten.setdefault(name, []).append(branch.processor)
+    if not rewritten:
         return None
-    told = ", ".join(f"{name} on {' and '.join(dict.fromkeys(places))}" for name, places in found.items())
+    text = ", ".join(f"{name} on {' and '.join(dict.fromkeys(places))}" for name, places in rewritten.items())
     return (
-        f"operators of scaled branches have others in their place: {told}; part of the speed-up is theirs, the best single processor runs "
+        f"operators of scaled branches have others in their place: {text}; part of the speed-up is theirs, the best single processor runs "
         "the original's"
     )
 
@@ -117,13 +117,13 @@ def _unsupported(result: PlanResult) -> str | None:
     """Which operators of the network processors leave to the CPU; None where there is none."""
     there = {op.kind for op in result.graph.ops}
     named = {name: result.device.processor(name).profile.unsupported for name in result.config.processors}
-    found = {name: [kind for kind in kinds if kind in there] for name, kinds in named.items()}
+    unsupported = {name: [kind for kind in kinds if kind in there] for name, kinds in named.items()}
     left = scaled_graph(result.graph, result.design) if any(GROUPED in kinds for kinds in named.values()) else None
     for name, kinds in named.items():
         if GROUPED in kinds and left is not None and any(is_grouped(left, op) and op.tags.get("processor") == name for op in left.ops):
-            found[name] = [*found[name], GROUPED]
-    told = "; ".join(f"{name} lacks {', '.join(f'`{kind}`' for kind in kinds)}" for name, kinds in found.items() if kinds)
-    return f"{told}: the CPU computes them, and times count the exchange there and back" if told else None
+            unsupported[name] = [*unsupported[name], GROUPED]
+    text = "; ".join(f"{name} lacks {', '.join(f'`{kind}`' for kind in kinds)}" for name, kinds in unsupported.items() if kinds)
+    return f"{text}: the CPU computes them, and times count the exchange there and back" if text else None
 
 
 def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     warnings = []
     if opaque := _opaque(result):
         warnings.append(opaque)
-    warnings += [told for told in (_rewritten(result), _in_parts(result), _unsupported(result)) if told]
+    warnings += [value for value in (_rewritten(result), _in_parts(result), _unsupported(result)) if value]
     guessed = not_measured(result.device.id, ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items()))
     if guessed:
         warnings.append(guessed)
@@ -187,52 +187,54 @@ def plan(
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
     """
     request = config or PlanConfig()
-    asked = Asked.of(graph, device, request, accuracy_source)
-    asked, choice, instead = _choice(asked, request)
-    result = designed(asked, choice)
-    found, design = choice.found, result.design
-    unused = unused_processors(asked.backbone, asked.config, choice, design.processors)
-    if asked.config.best_in.tried and asked.config.strategy != "evolve":
+    query = PlanningProblem.of(graph, device, request, accuracy_source)
+    query, choice, instead = _choice(query, request)
+    result = designed(query, choice)
+    outcome, design = choice.result, result.design
+    unused = unused_processors(query.backbone, query.config, choice, design.processors)
+    if query.config.best_in.tried and query.config.strategy != "evolve":
         said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
-        instead = (*instead, Sentence(said, asked.config.objective, str(found.evaluated), Mention("strategy", "evolve")))
-    faster = _in_default_precisions(asked, request) if asked.config.exact and design.n_meet else None
-    more = (*([faster] if faster else []), *(each.reason for each in unused))
-    return replace(result, unused=unused, warnings=(*instead, *_warnings(asked, result), *more))
+        instead = (*instead, Sentence(said, query.config.objective, str(outcome.evaluated), Mention("strategy", "evolve")))
+    faster = _in_default_precisions(query, request) if query.config.exact and design.n_meet else None
+    more = (*([faster] if faster else []), *(item.reason for item in unused))
+    return replace(result, unused=unused, warnings=(*instead, *_warnings(query, result), *more))
 
 
-def designed(asked: "Asked", choice: Choice, *, trained: bool = True) -> PlanResult:
+def designed(problem: "PlanningProblem", choice: Choice, *, trained: bool = True) -> PlanResult:
     """The prediction and controls of a design that was searched for, without warnings.
 
     Args:
         choice: Of `stretch.planning.choose.choose` for the same request.
         trained: Whether the sequential network of the same cost, which would have to be trained, is among the controls.
     """
-    found = choice.found
-    parts = without_seams(asked.backbone, asked.stages, found.segments(asked.costs))
-    design = place_sides(asked.graph, BranchDesign(asked.graph.name, asked.device.id, parts), asked.costs, asked.config.processors)
-    tried = asked.config.tries
-    search = _Search(
-        found.optimal and not tried, None if tried or isnan(found.gap) else found.gap, found.evaluated, choice.space.size_log10
+    result = choice.result
+    parts = without_seams(problem.backbone, problem.stages, result.segments(problem.costs))
+    design = place_sides(
+        problem.graph, BranchDesign(problem.graph.name, problem.device.id, parts), problem.costs, problem.config.processors
     )
-    return _compare(asked, design, search, trained=trained)
+    tried = problem.config.tries
+    search = _Search(
+        result.optimal and not tried, None if tried or isnan(result.gap) else result.gap, result.evaluated, choice.space.size_log10
+    )
+    return _compare(problem, design, search, trained=trained)
 
 
-def _in_default_precisions(asked: "Asked", request: PlanConfig) -> Sentence | None:
+def _in_default_precisions(problem: "PlanningProblem", request: PlanConfig) -> Sentence | None:
     """What int8 would change of an exact request that names no precisions; None where the profile's own are planned already."""
-    device = asked.device
+    device = problem.device
     names = request.processors or tuple(device.processors)
     usual = {name: device.processor(name).default_precision for name in names}
-    if request.precision or usual == asked.config.precision or "int8" not in usual.values():
+    if request.precision or usual == problem.config.precision or "int8" not in usual.values():
         return None
-    planned = ", ".join(f"{name} {at}" for name, at in asked.config.precision.items())
+    planned = ", ".join(f"{name} {at}" for name, at in problem.config.precision.items())
     mention = Mention("precision", {name: at for name, at in usual.items() if at == "int8"})
     rounds = "int8 rounds, and its ranges are found on images"
-    other = Asked.of(
-        asked.graph, device, msgspec.structs.replace(asked.config, processors=names, precision=usual, min_width=request.min_width)
+    other = PlanningProblem.of(
+        problem.graph, device, msgspec.structs.replace(problem.config, processors=names, precision=usual, min_width=request.min_width)
     )
     alone = ranked_singles(other.graph, other.costs, other.config.processors)[0]
     try:
-        found = choose(other.backbone, other.config, other.costs, other.stages, None, explain=False).found
+        result = choose(other.backbone, other.config, other.costs, other.stages, None, explain=False).result
     except InfeasibleError:
         return Sentence(
             "planned in precisions that need no images ({}); with {} the {} alone takes {} ms, but {}",
@@ -244,23 +246,27 @@ def _in_default_precisions(asked: "Asked", request: PlanConfig) -> Sentence | No
         )
     return Sentence(
         "planned in precisions that need no images ({}); with {} the same request takes {} ms, {} times as fast as the {} alone then ({} ms), but {}",
-        planned, mention, f"{found.ms:.2f}", f"{alone.ms / found.ms:.2f}", alone.processor, f"{alone.ms:.2f}", rounds,
+        planned, mention, f"{result.ms:.2f}", f"{alone.ms / result.ms:.2f}", alone.processor, f"{alone.ms:.2f}", rounds,
     )  # fmt: skip
 
 
-def _choice(asked: "Asked", request: PlanConfig) -> tuple["Asked", Choice, tuple[Sentence, ...]]:
+def _choice(problem: "PlanningProblem", request: PlanConfig) -> tuple["PlanningProblem", Choice, tuple[Sentence, ...]]:
     """The best design, and what to say of it: an exact one where no rule that was asked for rules out the stretched ones, else a whole one."""
     # as a request without a word is completed for these processors
-    usual = PlanConfig(processors=asked.config.processors).checked(asked.device)
-    explained = asked.config != usual or not asked.far_ahead
+    usual = PlanConfig(processors=problem.config.processors).checked(problem.device)
+    explained = problem.config != usual or not problem.far_ahead
     try:
-        return asked, choose(asked.backbone, asked.config, asked.costs, asked.stages, asked.accuracy_source, explain=explained), ()
+        return (
+            problem,
+            choose(problem.backbone, problem.config, problem.costs, problem.stages, problem.accuracy_source, explain=explained),
+            (),
+        )
     except InfeasibleError as error:
-        refused, config = error, asked.config
-    own = any(rule.value != getattr(usual, rule.rule) for rule in refused.rules)
-    if own or config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != usual.strategy:
+        refused, config = error, problem.config
+    current = any(rule.value != getattr(usual, rule.rule) for rule in refused.rules)
+    if current or config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != usual.strategy:
         raise refused
-    exact = Asked.of(asked.graph, asked.device, msgspec.structs.replace(request, lossless=True, processors=config.processors))
+    exact = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(request, lossless=True, processors=config.processors))
     divided = Sentence("{}: the network is divided exactly instead, as with {}", refused.message, Mention("lossless"))
     instead = [(exact, divided)]
     if config.n_meet == usual.n_meet:
@@ -292,13 +298,13 @@ def evaluate(
         # A design may keep to one processor; its controls are then found among all of them.
         several = len({device.processor(p).family for p in design.processors}) > 1
         request = msgspec.structs.replace(request, processors=design.processors if several else tuple(device.processors))
-    asked = Asked.of(graph, device, request, accuracy_source)
-    result = _compare(asked, design, _Search())
-    return replace(result, warnings=_warnings(asked, result))
+    query = PlanningProblem.of(graph, device, request, accuracy_source)
+    result = _compare(query, design, _Search())
+    return replace(result, warnings=_warnings(query, result))
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanningProblem:
     """A request with what it is answered from."""
 
     graph: OpGraph  # The original network.
@@ -317,7 +323,7 @@ class Asked:
     def far_ahead(self) -> bool:
         """Whether one processor is so far ahead that it is best used alone."""
         predictor, precision = self.costs.predictor, self.config.precision
-        best = min(precision.items(), key=lambda each: predictor.predict(self.graph, *each).computing_ms)
+        best = min(precision.items(), key=lambda item: predictor.predict(self.graph, *item).computing_ms)
         return ahead(self.graph, predictor, precision, best).far
 
     @property
@@ -332,8 +338,8 @@ class Asked:
         device: DeviceProfile,
         config: PlanConfig,
         accuracy_source: AccuracySource | None = None,
-        like: "Asked | None" = None,
-    ) -> "Asked":
+        like: "PlanningProblem | None" = None,
+    ) -> "PlanningProblem":
         """A request, checked.
 
         Args:
@@ -359,19 +365,19 @@ class _Search:
     space_log10: float | None = None
 
 
-def _compare(asked: Asked, design: BranchDesign, search: _Search, *, trained: bool = True) -> PlanResult:
+def _compare(problem: PlanningProblem, design: BranchDesign, search: _Search, *, trained: bool = True) -> PlanResult:
     """A design beside its controls."""
-    graph, config, costs, accuracy_source = asked.graph, asked.config, asked.costs, asked.accuracy_source
+    graph, config, costs, accuracy_source = problem.graph, problem.config, problem.costs, problem.accuracy_source
     singles = ranked_singles(graph, costs, config.processors)
     return PlanResult(
         graph,
         costs,
         config,
         design,
-        asked.stages,
+        problem.stages,
         timeline(graph, design, costs),
         singles[0],
-        sequential_same_macs(graph, asked.stages, costs, singles, Rules.of(config), asked.macs) if trained else None,
+        sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.macs) if trained else None,
         best_single(scaled_graph(graph, design), costs, config.processors),
         ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
         search.optimal,
@@ -382,10 +388,10 @@ def _compare(asked: Asked, design: BranchDesign, search: _Search, *, trained: bo
     )
 
 
-def _warnings(asked: Asked, result: PlanResult) -> tuple[str, ...]:
+def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     """What a person should know of a plan."""
-    low, high = asked.macs
-    beside = asked.graph.macs - asked.backbone.macs
+    low, high = problem.macs
+    beside = problem.graph.macs - problem.backbone.macs
     return warnings_of(result, low + beside, high + beside)
 
 
@@ -396,7 +402,7 @@ def unused_processors(graph: OpGraph, config: PlanConfig, choice: Choice, used: 
     free = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
     comparable = config.strategy == "exact" and not config.widens and free
     return tuple(
-        _unused(name, _fastest_with(graph, config, choice, name) if comparable else None, choice.found.ms, _rule(choice.space, name))
+        _unused(name, _fastest_with(graph, config, choice, name) if comparable else None, choice.result.ms, _rule(choice.space, name))
         for name in idle
     )
 
@@ -427,10 +433,10 @@ def _rule(space: DesignSpace, processor: str) -> str:
     if any(group.allowed.any() for group in groups):
         return ""
     base = [space.alone_ms(group) for group in groups]
-    for constraint, value in space.rules.asked:
+    for constraint, value in space.rules.active:
         bound = [(group, ms) for group, ms in zip(groups, base, strict=True) if constraint.exact or not group.exact]
         why = constraint.missed(value, [group for group, _ in bound], [ms for _, ms in bound]) if bound else None
         if why is not None:
             return Sentence("no branch on it meets {}: {}", Mention(constraint.option.name), why)
-    single = [Mention(each.option.name) for each, value in space.rules.asked if each.mask(value, groups[0], base[0]) is not None]
+    single = [Mention(item.option.name) for item, value in space.rules.active if item.mask(value, groups[0], base[0]) is not None]
     return Sentence(f"no branch on it meets {', '.join('{}' for _ in single)} all at once", *single)

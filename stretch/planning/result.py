@@ -338,8 +338,8 @@ class PlanResult:
 
         Where one processor is far ahead, branches that are neither faster nor slower are not worth their trouble.
         """
-        found = self.recommendation.recommended
-        return f"single:{self.best_single.processor}" if found == NO_CLEAR_WINNER and self.ahead.far else found
+        result = self.recommendation.recommended
+        return f"single:{self.best_single.processor}" if result == NO_CLEAR_WINNER and self.ahead.far else result
 
     @property
     def advised_against(self) -> bool:
@@ -410,23 +410,23 @@ class PlanResult:
         for row in self.run.segments:
             jobs += [*row.branches, *([row.join_ms] if row.join_ms else [])]
         jobs += sides[1]
-        found = []
+        run_beside = []
         for job, waits in zip(jobs, self.run.waits, strict=True):
             if isinstance(job, BranchTime):
-                found.append(Branch.of(job.estimate, self.device, job.links, job.contention_ms, waits))
+                run_beside.append(Branch.of(job.estimate, self.device, job.links, job.contention_ms, waits))
             else:
-                found.append(Branch({}, waits, job))
-        return PredictedRun([found])
+                run_beside.append(Branch({}, waits, job))
+        return PredictedRun([run_beside])
 
     @cached_property
     def _controls(self) -> dict[str, PredictedRun]:
-        found = [
+        controls = [
             (f"single:{self.best_single.processor}", self.graph, self.best_single),
             (f"whole_graph:{self.whole_graph.processor}", scaled_graph(self.graph, self.design), self.whole_graph),
         ]
         if self.sequential is not None:
-            found.append(("sequential_same_macs", scaled_graph(self.graph, self.sequential.design), self.sequential.single))
-        return {name: single_run(graph, one.processor, one.precision, one.ms, self.predictor) for name, graph, one in found}
+            controls.append(("sequential_same_macs", scaled_graph(self.graph, self.sequential.design), self.sequential.single))
+        return {name: single_run(graph, one.processor, one.precision, one.ms, self.predictor) for name, graph, one in controls}
 
     @property
     def energy_mj(self) -> float | None:
@@ -505,15 +505,15 @@ class PlanResult:
             recommended=self.recommended,
             comparisons=list(self.recommendation.rivals),
             unused=[
-                replace(each, rule=spelled(each.rule, words) if each.rule else None, reason=spelled(each.reason, words))
-                for each in self.unused
+                replace(item, rule=spelled(item.rule, words) if item.rule else None, reason=spelled(item.reason, words))
+                for item in self.unused
             ],
             sequential_design=self.sequential.design if self.sequential else None,
             operator_split_design=self.operator_split.design,
             evaluated=self.evaluated,
             space_log10=self.space_log10,
             precision=dict(self.config.precision),
-            warnings=[spelled(each, words) for each in self.warnings],
+            warnings=[spelled(warning, words) for warning in self.warnings],
         )
 
     def _segment(self, row: SegmentTime) -> SegmentAnswer:
@@ -609,5 +609,5 @@ def exact_words(rounding: Sequence[str]) -> str:
 
 def plain(struct: msgspec.Struct) -> dict[str, Any]:
     """A struct as dictionaries, lists and numbers."""
-    found: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=lambda value: value.item())
-    return found
+    data: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=lambda value: value.item())
+    return data

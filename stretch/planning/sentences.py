@@ -42,9 +42,9 @@ class Sentence(str):
 
     def __new__(cls, template: str, *parts: "str | Mention") -> "Sentence":
         """The sentence, spelled for Python."""
-        made = super().__new__(cls, _filled(template, parts, as_argument))
-        made.template, made.parts = template, parts
-        return made
+        new = super().__new__(cls, _filled(template, parts, as_argument))
+        new.template, new.parts = template, parts
+        return new
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         """What a copy is made of."""
@@ -107,9 +107,9 @@ def as_key(mention: Mention) -> str:
 def as_word(value: Any) -> str:
     """A value as one word of the command line: ``0.2``, ``0.97:1.03``, ``cpu,gpu``, ``cpu=int8,gpu=fp16``."""
     if isinstance(value, dict):
-        return ",".join(f"{name}={each}" for name, each in value.items())
+        return ",".join(f"{name}={item}" for name, item in value.items())
     if isinstance(value, tuple):
-        return (":" if any(isinstance(each, float) for each in value) else ",").join(map(as_word, value))
+        return (":" if any(isinstance(item, float) for item in value) else ",").join(map(as_word, value))
     return number(value) if isinstance(value, int | float) else str(value)
 
 
@@ -120,8 +120,8 @@ def number(value: float) -> str:
 
 def _literal(value: Any, brackets: str) -> str:
     if isinstance(value, dict):
-        pairs = (f'"{name}": "{each}"' if brackets == "()" else f'{name} = "{each}"' for name, each in value.items())
+        pairs = (f'"{name}": "{item}"' if brackets == "()" else f'{name} = "{item}"' for name, item in value.items())
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, tuple):
-        return brackets[0] + ", ".join(_literal(each, brackets) for each in value) + brackets[1]
+        return brackets[0] + ", ".join(_literal(item, brackets) for item in value) + brackets[1]
     return number(value) if isinstance(value, int | float) else f'"{value}"'

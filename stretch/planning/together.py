@@ -33,7 +33,7 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.times import BranchTime, SegmentTime, Timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.pareto import several, words_of
-from stretch.planning.plan import Asked
+from stretch.planning.plan import PlanningProblem
 from stretch.planning.result import plain
 from stretch.planning.search.controls import Single, ranked_singles
 
@@ -56,10 +56,10 @@ class _Steps:
 
     def network(self, name: str, outputs: tuple[str, ...], costs: Costs) -> Network:
         """All of it."""
-        processors = {each.processor for each in self.subgraphs}
+        processors = {subgraph.processor for subgraph in self.subgraphs}
         places = {processor: _place(processor, costs) for processor in processors}
         plan = plan_of(("x",), outputs, self.subgraphs, self.joins)
-        return Network(name, plan, {each.name: places[each.processor] for each in self.subgraphs}, self.times)
+        return Network(name, plan, {subgraph.name: places[subgraph.processor] for subgraph in self.subgraphs}, self.times)
 
 
 def network_of(name: str, run: Timeline, costs: Costs) -> Network:
@@ -91,7 +91,7 @@ def _segment(steps: _Steps, name: str, row: SegmentTime, arriving: tuple[str, ..
     """The steps of a segment; gives the tensors that the next one reads."""
     written: list[str] = []
     for number, branch in enumerate(row.branches):
-        reads = tuple(written[each] for each in branch.waits) or arriving
+        reads = tuple(written[wait] for wait in branch.waits) or arriving
         out = branch.out_ms + (output_ms if number == len(row.branches) - 1 else 0.0)
         parts: tuple[tuple[Doing, float], ...] = (("in", branch.in_ms), ("subgraph", branch.ms + branch.contention_ms), ("out", out))
         processor = branch.scale.processor
@@ -108,7 +108,7 @@ def _segment(steps: _Steps, name: str, row: SegmentTime, arriving: tuple[str, ..
 
 def _contention(row: SegmentTime, branch: BranchTime) -> float:
     """Contention factor of a subgraph; the time of a branch contains contention already."""
-    if len({each.scale.processor for each in row.branches}) > 1:
+    if len({branch.scale.processor for branch in row.branches}) > 1:
         return 1.0
     return branch.estimate.contention
 
@@ -182,7 +182,7 @@ class Together:
     @property
     def sequential(self) -> Ran:
         """One after the other, each on its best candidate; the one that is over sooner goes first."""
-        times = tuple(each.alone_ms for each in self.alone)
+        times = tuple(item.alone_ms for item in self.alone)
         makespan = sum(times)
         late = makespan if times[0] > times[1] else times[0]
         return Ran((late, makespan if late == times[0] else times[1]), makespan, 1e3 / makespan)
@@ -196,27 +196,27 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
         top: Designs of each set of processors, at most.
         within: How many times the best one's time the others may take.
     """
-    asked = Asked.of(graph, device, config)
-    processors, precision = asked.config.processors, asked.config.precision
-    found: list[Candidate] = []
+    request = PlanningProblem.of(graph, device, config)
+    processors, precision = request.config.processors, request.config.precision
+    result: list[Candidate] = []
     known: set[BranchDesign] = set()
     for size in range(2, len(processors) + 1):
         for some in combinations(processors, size):
-            own = msgspec.structs.replace(config, processors=some, precision={name: precision[name] for name in some})
+            changed = msgspec.structs.replace(config, processors=some, precision={name: precision[name] for name in some})
             with suppress(InfeasibleError):
-                for each in several(graph, device, own, top, within).designs:
-                    if each.design not in known:
-                        known.add(each.design)
-                        found.append(
-                            _candidate(network_of(graph.name, timeline(graph, each.design, asked.costs), asked.costs), each.design)
+                for design in several(graph, device, changed, top, within).designs:
+                    if design.design not in known:
+                        known.add(design.design)
+                        result.append(
+                            _candidate(network_of(graph.name, timeline(graph, design.design, request.costs), request.costs), design.design)
                         )
     taken: set[str] = set()
-    for single in ranked_singles(graph, asked.costs, processors):
+    for single in ranked_singles(graph, request.costs, processors):
         family = device.processor(single.processor).family
         if family not in taken:
             taken.add(family)
-            found.append(_candidate(single_network(graph.name, graph, single, asked.costs), None))
-    return found
+            result.append(_candidate(single_network(graph.name, graph, single, request.costs), None))
+    return result
 
 
 def together(
@@ -315,24 +315,24 @@ class TogetherAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return plain(self)
 
 
-def together_answer(found: Together, seconds: dict[str, float]) -> TogetherAnswer:
+def together_answer(result: Together, seconds: dict[str, float]) -> TogetherAnswer:
     """The best pair beside what it has to beat."""
-    best, fixed = found.best, found.fixed
-    value, sequential, mapped = (ran.value(found.goal, found.weights) for ran in (best.ran, found.sequential, fixed.ran))
+    best, fixed = result.best, result.fixed
+    value, sequential, mapped = (ran.value(result.goal, result.weights) for ran in (best.ran, result.sequential, fixed.ran))
     return TogetherAnswer(
-        device=found.device.id,
-        processors=list(found.processors),
-        goal=found.goal,
-        designs=[_paired(each, alone, ms) for each, alone, ms in zip(_both(best), found.alone, best.ran.latencies_ms, strict=True)],
+        device=result.device.id,
+        processors=list(result.processors),
+        goal=result.goal,
+        designs=[_paired(item, alone, ms) for item, alone, ms in zip(_both(best), result.alone, best.ran.latencies_ms, strict=True)],
         makespan_ms=best.ran.makespan_ms,
         pairs_per_second=best.ran.pairs_per_second,
-        sequential_ms=found.sequential.makespan_ms,
+        sequential_ms=result.sequential.makespan_ms,
         fixed_ms=fixed.ran.makespan_ms,
         fixed_per_second=fixed.ran.pairs_per_second,
-        fixed=[each.processors[0] for each in _both(fixed)],
+        fixed=[item.processors[0] for item in _both(fixed)],
         speedup_over_sequential=sequential / value,
         speedup_over_fixed=mapped / value,
-        candidates=list(found.candidates),
+        candidates=list(result.candidates),
         seconds=seconds,
     )
 

@@ -25,7 +25,7 @@ from stretch.planning.cost.features import changed_segments, way_features
 from stretch.planning.cost.sensitivity import SEEN, ChangedSegment, Measured, MeasuredOn, Sensitivity
 from stretch.planning.cost.sensitivity_fit import fit
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.plan import Asked
+from stretch.planning.plan import PlanningProblem
 from stretch.planning.search.sampling import Trial, random_designs, trials
 from stretch.planning.search.space import DesignSpace
 from stretch.transform import BranchedModel, build
@@ -209,7 +209,7 @@ def sensitivity_of(
             f"agreement is planned for networks of one input and one output, and `{captured.graph.name}` has several",
             "leave the images out to search, or calibrate a design without asking for an agreement",
         )
-    request = Asked.of(captured.graph, device, replace(config, min_agreement=None, min_accuracy=None, accuracy="", objective="latency"))
+    request = PlanningProblem.of(captured.graph, device, replace(config, min_agreement=None, min_accuracy=None, accuracy="", objective="latency"))
     checked = request.config
     space = stretched_space(captured.graph, checked, request.costs, request.stages, merged=checked.merge != "never" and not checked.meet)
     image_bytes = 4 * sum(prod(captured.graph.by_name[stage.start].shape) for stage in request.stages)

@@ -18,7 +18,7 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival, advised, single_run
 from stretch.planning.cost.divided import least_divided_ms
 from stretch.planning.cost.uncertain import drawn, interval
-from stretch.planning.plan import Asked, designed
+from stretch.planning.plan import PlanningProblem, designed
 from stretch.planning.result import PlanResult
 from stretch.planning.search.controls import Single, ranked_singles
 from stretch.planning.sentences import Mention, as_flag
@@ -109,7 +109,7 @@ def advise(
     """
     check_precision(devices, precision)
     answers: list[DeviceAdvice] = []
-    asked: Asked | None = None
+    asked: PlanningProblem | None = None
     for device in devices:
         if planned := precisions_at(device, precision):
             answer, asked = _on_device(model, graph, device, planned, asked)
@@ -199,13 +199,13 @@ class _Planned:
 
 
 def _on_device(
-    model: str, graph: OpGraph, device: DeviceProfile, precision: Mapping[str, str], like: Asked | None
-) -> tuple[DeviceAdvice, Asked | None]:
+    model: str, graph: OpGraph, device: DeviceProfile, precision: Mapping[str, str], like: PlanningProblem | None
+) -> tuple[DeviceAdvice, PlanningProblem | None]:
     """What to do on one device, with the processors that have a precision, and the request of the last one that was planned for."""
     names, usual = tuple(precision), precisions_at(device, None)
     request = PlanConfig(processors=() if len(names) == len(usual) else names, precision=dict(precision))
     if len(names) > 1:
-        asked = like = Asked.of(graph, device, msgspec.structs.replace(request, lossless=True), like=like)
+        asked = like = PlanningProblem.of(graph, device, msgspec.structs.replace(request, lossless=True), like=like)
         costs = asked.costs
         single = ranked_singles(graph, costs, names)[0]
         at_most = single.ms / least_divided_ms(graph, costs)
@@ -238,7 +238,7 @@ def _on_device(
     return answer, like
 
 
-def _planned(asked: Asked, *, trained: bool) -> _Planned:
+def _planned(asked: PlanningProblem, *, trained: bool) -> _Planned:
     """The best branches of a request, or why there are none; `trained` says whether they are to be trained."""
     try:
         choice = choose(asked.backbone, asked.config, asked.costs, asked.stages, explain=False)

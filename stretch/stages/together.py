@@ -6,7 +6,7 @@ from predictors.devices import DeviceProfile
 from scheduler.progress import Progress, silent
 from stretch.capture.inputs import InputShapes
 from stretch.planning.config import PlanConfig
-from stretch.planning.plan import Asked
+from stretch.planning.plan import PlanningProblem
 from stretch.planning.together import Goal, TogetherAnswer, candidates, together, together_answer
 from stretch.stages.network import read_network
 
@@ -46,7 +46,7 @@ def pair_of(
     seconds["search"] = round(time.perf_counter() - began, 3)
     began = time.perf_counter()
     progress("pairs")
-    processors = Asked.of(graphs[0], device, request).config.processors
+    processors = PlanningProblem.of(graphs[0], device, request).config.processors
     best = together(candidate_sets[0], candidate_sets[1], device, processors, goal, progress=progress)
     seconds["pairs"] = round(time.perf_counter() - began, 3)
     return together_answer(best, seconds)

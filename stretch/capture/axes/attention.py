@@ -83,7 +83,7 @@ class Scores:
         """Multiply by a number, or by one for each head; False if it is something else."""
         if isinstance(by, int | float):
             self.scale *= by
-            self.learned, self.fixed = [each * by for each in self.learned], [each * by for each in self.fixed]
+            self.learned, self.fixed = [item * by for item in self.learned], [item * by for item in self.fixed]
             return True
         if not isinstance(by, Value) or by.op or by.tensor is None or self.learned or self.fixed:
             return False
@@ -125,10 +125,10 @@ class _Part:
 def _part(maps: Maps, value: Value, order: Sequence[int]) -> _Part | None:
     """A tensor as queries, keys or values; None if tokens are not pixels, or heads not channels."""
     axes = maps.axes_of(value)
-    found = None if axes is None else maps.gathered(maps.value(value.op, axes.permuted(order), value))
-    if found is None:
+    result = None if axes is None else maps.gathered(maps.value(value.op, axes.permuted(order), value))
+    if result is None:
         return None
-    op, axes = found
+    op, axes = result
     if any(f.of != "pixel" for f in axes.axes[-2]) or any(f.of != "channel" for f in axes.axes[-1]):
         return None
     part = _Part(op, axes)
@@ -155,11 +155,11 @@ def _attention(maps: Maps, call: AtenCall, parts: Sequence[_Part], scores: Score
     if maps.ops[query.op].shape[1] != maps.ops[key.op].shape[1]:
         return None
     attrs: dict[str, Attr] = {"heads": query.heads, "keys": key.tokens}
-    own: dict[str, torch.Tensor] = {}
+    current: dict[str, torch.Tensor] = {}
     for name, added in (("bias", scores.learned), ("mask", scores.fixed)):
         if added:
             whole = sum(added[1:], added[0])
-            attrs[name], own[name] = tuple(whole.shape), whole.detach().to(torch.float32)
+            attrs[name], current[name] = tuple(whole.shape), whole.detach().to(torch.float32)
     (read, by), (looked, too) = _unscaled(maps, query.op), _unscaled(maps, key.op)
     attrs["scale"] = float(scores.scale) * by * too
     if scores.factors is not None:
@@ -170,9 +170,9 @@ def _attention(maps: Maps, call: AtenCall, parts: Sequence[_Part], scores: Score
     if len({read, looked, value.op}) < len(parts):
         # files tell what an operator of several nodes reads, each tensor once
         return None
-    made = maps.add(maps.name_of(call), "attention", (read, looked, value.op), attrs, own)
-    width = maps.ops[made].shape[1] // query.heads
-    return made, Axes((*query.axes.axes[:-1], (Factor("channel", width, 1),))).in_order()
+    add = maps.add(maps.name_of(call), "attention", (read, looked, value.op), attrs, current)
+    width = maps.ops[add].shape[1] // query.heads
+    return add, Axes((*query.axes.axes[:-1], (Factor("channel", width, 1),))).in_order()
 
 
 def _unscaled(maps: Maps, name: str) -> tuple[str, float]:
@@ -183,25 +183,25 @@ def _unscaled(maps: Maps, name: str) -> tuple[str, float]:
 
 def attention(maps: Maps, call: AtenCall) -> Value | None:
     """Torch's own attention."""
-    given, mask = call.given, call.given.get("attn_mask")
-    named = [given[name] for name in ("query", "key", "value")]
+    arguments, mask = call.arguments, call.arguments.get("attn_mask")
+    named = [arguments[name] for name in ("query", "key", "value")]
     if (
-        any(not each.op or len(each.shape) < 3 for each in named)
-        or given.get("is_causal")
-        or given.get("enable_gqa")
-        or given.get("dropout_p")
+        any(not item.op or len(item.shape) < 3 for item in named)
+        or arguments.get("is_causal")
+        or arguments.get("enable_gqa")
+        or arguments.get("dropout_p")
     ):
         return None
-    parts = [_part(maps, each, range(len(each.shape))) for each in named]
+    parts = [_part(maps, item, range(len(item.shape))) for item in named]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    scale = given.get("scale")
+    scale = arguments.get("scale")
     scores = Scores(_scores(known[0], known[1]), float(named[0].shape[-1] ** -0.5 if scale is None else scale))
     if mask is not None and not scores.add(mask):
         return None
-    made = _attention(maps, call, known, scores)
-    return None if made is None else maps.value(made[0], made[1].merged(), named[0])
+    built = _attention(maps, call, known, scores)
+    return None if built is None else maps.value(built[0], built[1].merged(), named[0])
 
 
 def _scores(query: _Part, key: _Part) -> Axes:
@@ -235,39 +235,39 @@ class _Product:
     def plain(self) -> bool:
         """Whether it is a product of matrices with leading axes."""
         alone = [self.alone(operand) for operand in (self.first, self.second)]
-        return len(self.summed) == 1 and all(len(each) == 1 for each in alone) and sorted(self.out) == sorted(self.leading + "".join(alone))
+        return len(self.summed) == 1 and all(len(item) == 1 for item in alone) and sorted(self.out) == sorted(self.leading + "".join(alone))
 
 
 def _product(call: AtenCall) -> tuple[_Product, Any, Any] | None:
     """The letters of a product and its operands."""
     if call.operator == "einsum":
-        equation = str(call.given["equation"]).replace(" ", "")
-        operands = list(call.given["tensors"])
+        equation = str(call.arguments["equation"]).replace(" ", "")
+        operands = list(call.arguments["tensors"])
         if len(operands) != 2 or "." in equation or "->" not in equation:
             return None
         (first, second), out = equation.split("->")[0].split(","), equation.split("->")[1]
         product, pair = _Product(first, second, out), (operands[0], operands[1])
     else:
-        names = ("self", "other") if "other" in call.given else ("self", "mat2")
-        pair = (call.given[names[0]], call.given[names[1]])
-        ranks = [len(each.shape) for each in pair if isinstance(each, Value)]
+        names = ("self", "other") if "other" in call.arguments else ("self", "mat2")
+        pair = (call.arguments[names[0]], call.arguments[names[1]])
+        ranks = [len(item.shape) for item in pair if isinstance(item, Value)]
         if len(set(ranks)) != 1 or len(ranks) < 2 or ranks[0] < 3:
             return None
         leading = "abcdefgh"[: ranks[0] - 2]
         product = _Product(f"{leading}ij", f"{leading}jk", f"{leading}ik")
-    return (product, *pair) if product.plain and all(isinstance(each, Value) for each in pair) else None
+    return (product, *pair) if product.plain and all(isinstance(item, Value) for item in pair) else None
 
 
 def written_out(maps: Maps, chain: Sequence[AtenCall]) -> Value | None:
     """Attention as products with a softmax between."""
-    found = _product(chain[0])
-    if found is None or not all(each.op for each in found[1:]):
+    result = _product(chain[0])
+    if result is None or not all(item.op for item in result[1:]):
         return None
-    product, a, b = found
+    product, a, b = result
     orders = [
         [letters.index(x) for x in product.leading + product.alone(letters) + product.summed] for letters in (product.first, product.second)
     ]
-    parts = [_part(maps, each, order) for each, order in zip((a, b), orders, strict=True)]
+    parts = [_part(maps, value, order) for value, order in zip((a, b), orders, strict=True)]
     left, right = parts
     if left is None or right is None or not _alike(left, right):
         return None
@@ -285,7 +285,7 @@ def written_out(maps: Maps, chain: Sequence[AtenCall]) -> Value | None:
 
 def _followed(scores: Scores, call: AtenCall, before: fx.Node) -> bool:
     """Whether what is done to scores is understood; they are changed by it."""
-    name, given = call.operator, call.given
+    name, arguments = call.operator, call.arguments
     if name in _SEEN:
         axes = scores.axes.reshaped(call.out)
         scores.axes = axes or scores.axes
@@ -294,21 +294,21 @@ def _followed(scores: Scores, call: AtenCall, before: fx.Node) -> bool:
         scores.axes = scores.axes.permuted(call.order(len(scores.axes.axes)))
         return True
     if name in _SOFTMAX:
-        over = scores.axes.axes[int(given["dim"]) % len(scores.axes.axes)]
+        over = scores.axes.axes[int(arguments["dim"]) % len(scores.axes.axes)]
         sides = {factor.of for factor in over}
         whole = len(over) == 1 and sides <= {"query", "key"} and over[0].size == prod(f.size for f in scores.axes.factors(over[0].of))
         scores.softened = over[0].of if whole and not scores.softened else ""
         return bool(scores.softened)
     if name in ("add", "sub", "mul", "div"):
         return not scores.softened and _changed(scores, call, before)
-    return call.out == scores.axes.shape and not (name == "dropout" and given.get("train"))
+    return call.out == scores.axes.shape and not (name == "dropout" and arguments.get("train"))
 
 
 def _changed(scores: Scores, call: AtenCall, before: fx.Node) -> bool:
     """Whether a sum or a product with scores is one with a constant."""
-    first, other, name = call.given["self"], call.given.get("other"), call.operator
+    first, other, name = call.arguments["self"], call.arguments.get("other"), call.operator
     reads_first = call.node.args[0] is before
-    if call.given.get("alpha", 1) != 1 or call.given.get("rounding_mode") or call.out != scores.axes.shape:
+    if call.arguments.get("alpha", 1) != 1 or call.arguments.get("rounding_mode") or call.out != scores.axes.shape:
         return False
     if not reads_first and name in ("sub", "div"):
         return False
@@ -323,7 +323,7 @@ def _changed(scores: Scores, call: AtenCall, before: fx.Node) -> bool:
 def _second(maps: Maps, call: AtenCall, before: fx.Node, sides: tuple[_Part, _Part], scores: Scores) -> Value | None:
     """The product of the shares with values."""
     stand_in = replace(call.values[0], op="-", shape=scores.axes.shape)
-    args = dict(call.given)
+    args = dict(call.arguments)
     flat = [list(args["tensors"])] if "tensors" in args else []
     named = ("self", "other") if "other" in args else ("self", "mat2")
     nodes = list(call.node.args[1]) if flat else list(call.node.args[:2])  # type: ignore[arg-type]
@@ -333,29 +333,31 @@ def _second(maps: Maps, call: AtenCall, before: fx.Node, sides: tuple[_Part, _Pa
         return None
     values[at] = stand_in
     args = {**args, "tensors": values} if flat else {**args, **dict(zip(named, values, strict=True))}
-    found = _product(AtenCall(call.node, args, call.shapes))
-    if found is None:
+    result = _product(AtenCall(call.node, args, call.shapes))
+    if result is None:
         return None
-    product, *operands = found
+    product, *operands = result
     value = operands[1 - at]
     mine, theirs = (product.first, product.second) if at == 0 else (product.second, product.first)
     if not isinstance(value, Value) or not value.op:
         return None
     # the softmax says which side is looked at
     query, key = sides if scores.softened == "key" else (sides[1], sides[0])
-    asked = "query" if scores.softened == "key" else "key"
+    request = "query" if scores.softened == "key" else "key"
     order = [mine.index(x) for x in product.leading + product.alone(mine) + product.summed]
     seen = scores.axes.permuted(order).axes
     ends = [{factor.of for factor in axis} for axis in seen[-2:]]
-    if ends != [{asked}, {scores.softened}] and not (ends[0] == set() and query.tokens == 1 and ends[1] == {scores.softened}):
+    if ends != [{request}, {scores.softened}] and not (ends[0] == set() and query.tokens == 1 and ends[1] == {scores.softened}):
         return None
     looked = _part(maps, value, [theirs.index(x) for x in product.leading + product.summed + product.alone(theirs)])
     if Axes(seen[:-2]).in_order().axes != seen[:-2]:
         return None
-    made = None if looked is None or not _leads(seen[:-2], looked) else _attention(maps, call, (query, key, looked), _turned(scores, asked))
-    if made is None:
+    second = (
+        None if looked is None or not _leads(seen[:-2], looked) else _attention(maps, call, (query, key, looked), _turned(scores, request))
+    )
+    if second is None:
         return None
-    op, axes = made
+    op, axes = second
     # leading axes of the second product may be merged otherwise than those of the first
     again = Axes((*seen[:-2], *axes.axes[-2:])).in_order()
     letters = product.leading + product.alone(mine) + product.alone(theirs)
@@ -370,9 +372,9 @@ def _leads(leading: Sequence[tuple[Factor, ...]], part: _Part) -> bool:
     return all(pair is not None and all(x.of == y.of for x, y in pair) for pair in pairs)
 
 
-def _turned(scores: Scores, asked: str) -> Scores:
+def _turned(scores: Scores, name: str) -> Scores:
     """With queries before keys in what is added."""
-    if asked == "query":
+    if name == "query":
         return scores
-    turn = [[each.transpose(-2, -1) for each in added] for added in (scores.learned, scores.fixed)]
+    turn = [[item.transpose(-2, -1) for item in added] for added in (scores.learned, scores.fixed)]
     return replace(scores, learned=turn[0], fixed=turn[1])

@@ -15,20 +15,20 @@ def spread(tensor: torch.Tensor, axes: Axes, over: Sequence[Of]) -> torch.Tensor
         A tensor whose axes are of one element where it is the same for all; None if it differs in what is not listed.
     """
     sizes = (*[1] * (len(axes.axes) - tensor.dim()), *tensor.shape)
-    parts, found = [], []
+    parts, result = [], []
     for size, axis in zip(sizes, axes.axes, strict=True):
         for factor in axis:
             parts.append(1 if size == 1 else factor.size)
-            found.append(factor)
+            result.append(factor)
     seen = tensor.reshape(parts)
-    order = [at for of in over for at in sorted((i for i, f in enumerate(found) if f.of == of), key=lambda i: -found[i].step)]
-    rest = [i for i in range(len(found)) if i not in order]
+    order = [at for of in over for at in sorted((i for i, f in enumerate(result) if f.of == of), key=lambda i: -result[i].step)]
+    rest = [i for i in range(len(result)) if i not in order]
     if any(parts[i] != 1 for i in rest):
         return None
     seen = seen.permute(*order, *rest)
     at, shape = 0, []
     for of in over:
-        mine = [found[i] for i in order if found[i].of == of]
+        mine = [result[i] for i in order if result[i].of == of]
         here = seen.shape[at : at + len(mine)]
         if any(size != 1 for size in here):
             seen = seen.expand(*seen.shape[:at], *[factor.size for factor in mine], *seen.shape[at + len(mine) :])

@@ -41,7 +41,7 @@ class Maps:
         key = (kind, tuple(reads), tuple(sorted(attrs.items())))
         if not weights and key in self._known:
             return self._known[key]
-        shape = kind_of(kind).shape([self.ops[each].shape for each in reads], attrs)
+        shape = kind_of(kind).shape([self.ops[read].shape for read in reads], attrs)
         name = self.free_name(near)
         self.ops[name] = Op(name, kind, tuple(reads), dict(attrs), shape)
         if weights:
@@ -61,11 +61,11 @@ class Maps:
 
     def value(self, op: str, axes: Axes, like: Value) -> Value:
         """A map seen along axes, as the tensor itself where that is all that they say."""
-        found = Value(op, axes.shape, base=self.ops[op].shape, dtype=like.dtype)
+        result = Value(op, axes.shape, base=self.ops[op].shape, dtype=like.dtype)
         there = self.ops[op].shape
         first = axes.shape[:2] == there[:2] and not kind_of(self.ops[op].kind).stated
         plain = first and map_axes(there).reshaped(axes.shape) == axes
-        return found if plain else replace(found, axes=axes)
+        return result if plain else replace(result, axes=axes)
 
     def gathered(self, value: Value) -> tuple[str, Axes] | None:
         """A map with the channels of a tensor in its order, and the tensor's axes there; None if its axes are not known."""
@@ -84,29 +84,29 @@ class Maps:
         """Some channels of a map, computed by as many filters where they are a convolution's; None if nothing gives them in this order."""
         key = ("select", name, channels)
         if key not in self._known:
-            made = self._selecting(self.ops[name], channels)
-            if made is None:
+            selecting = self._selecting(self.ops[name], channels)
+            if selecting is None:
                 return None
-            if channels == tuple(range(channels[0], channels[-1] + 1)) and self.ops[made].kind != "slice":
+            if channels == tuple(range(channels[0], channels[-1] + 1)) and self.ops[selecting].kind != "slice":
                 bounds: dict[str, Attr] = {"start": channels[0], "stop": channels[-1] + 1}
-                self.instead[made] = (name, Op(made, "slice", (name,), bounds, self.ops[made].shape))
-            self._known[key] = made
+                self.instead[selecting] = (name, Op(selecting, "slice", (name,), bounds, self.ops[selecting].shape))
+            self._known[key] = selecting
         return self._known[key]
 
     def _selecting(self, op: Op, channels: tuple[int, ...]) -> str | None:
         kind, width, attrs = kind_of(op.kind), op.shape[1], dict(op.attrs)
         in_a_row = channels == tuple(range(channels[0], channels[0] + len(channels)))
         rows = slice(channels[0], channels[0] + len(channels)) if in_a_row else list(channels)
-        own = {key: tensor.detach()[rows] for key, tensor in self.weights.get(op.name, {}).items() if len(tensor) == width}
+        selecting = {key: tensor.detach()[rows] for key, tensor in self.weights.get(op.name, {}).items() if len(tensor) == width}
         near = f"{op.name}_{'part' if in_a_row else 'ordered'}"
         if op.kind == "conv" and attrs["groups"] == 1:
-            return self.add(near, "conv", op.inputs, {**attrs, "out_channels": len(channels)}, own)
+            return self.add(near, "conv", op.inputs, {**attrs, "out_channels": len(channels)}, selecting)
         depthwise = op.kind == "conv" and attrs["groups"] == width == self.ops[op.inputs[0]].shape[1]
         if len(op.inputs) == 1 and (depthwise or kind.slices is same_slice):
             source = self._select(op.inputs[0], channels)
             if source is not None:
                 more: dict[str, Attr] = {"out_channels": len(channels), "groups": len(channels)} if depthwise else {}
-                return self.add(near, op.kind, (source,), attrs | more, own)
+                return self.add(near, op.kind, (source,), attrs | more, selecting)
         if in_a_row:
             return self.add(near, "slice", (op.name,), {"start": channels[0], "stop": channels[-1] + 1})
         return None
@@ -142,9 +142,9 @@ class Maps:
             return self.add(f"{name}_pixels", "rearrange", (name,), attrs)
         key = ("rearranged", name, *sorted(attrs.items()))
         if key not in self._known:
-            made = self.add(f"{name}_pixels", op.kind, (self._rearranged(op.inputs[0], attrs),), op.attrs, self.weights.get(name))
-            self.instead[made] = (name, Op(made, "rearrange", (name,), attrs, self.ops[made].shape))
-            self._known[key] = made
+            add = self.add(f"{name}_pixels", op.kind, (self._rearranged(op.inputs[0], attrs),), op.attrs, self.weights.get(name))
+            self.instead[add] = (name, Op(add, "rearrange", (name,), attrs, self.ops[add].shape))
+            self._known[key] = add
         return self._known[key]
 
     def aligned(self, value: Value, op: str, axes: Axes) -> str | None:
@@ -153,12 +153,12 @@ class Maps:
         Args:
             axes: How that is seen with the tensor's shape.
         """
-        found = (
+        gathered = (
             self.gathered(value) if self.axes_of(value) is not None else self.gathered(lifted) if (lifted := self.lifted(value)) else None
         )
-        if found is None:
+        if gathered is None:
             return None
-        own, seen = found
+        current, seen = gathered
         moves: list[tuple[Factor, Factor]] = []
         for mine, theirs in zip(seen.axes, axes.axes, strict=True):
             pairs = common(mine, theirs)
@@ -166,13 +166,13 @@ class Maps:
                 return None
             moves += [pair for pair in pairs if pair[0].of == "pixel"]
         steps, pixels = rearrangement(moves), self.ops[op].shape[2:]
-        if steps is None or self.ops[own].shape[1] != self.ops[op].shape[1]:
+        if steps is None or self.ops[current].shape[1] != self.ops[op].shape[1]:
             return None
         moved = steps[1] != tuple(range(len(steps[1])))
-        if not moved and self.ops[own].shape[2:] == pixels:
-            return own
+        if not moved and self.ops[current].shape[2:] == pixels:
+            return current
         split, order = steps if moved else ((prod(pixels),), (0,))
-        return self._rearranged(own, {"split": split, "order": order, "pixels": pixels})
+        return self._rearranged(current, {"split": split, "order": order, "pixels": pixels})
 
     def lifted(self, value: Value) -> Value | None:
         """A tensor of unknown axes, of which the last one is taken for channels, as a map; None if it cannot be."""
@@ -195,16 +195,16 @@ class Maps:
         """A tensor as an operator gives it, its elements in their order."""
         if value.axes is None:
             return value
-        found = self.gathered(value)
-        if found is None:
+        gathered = self.gathered(value)
+        if gathered is None:
             index = torch.tensor(value.axes.channels())
             chosen = Value("", tuple(index.shape), dtype=index.dtype, tensor=index)
             width = self.ops[value.op].shape
             op = self._opaque(
                 value, (width[0], len(index), *width[2:]), lambda known, x: (Call("index_select.default", (x, 1, known(chosen))),)
             )
-            found = op, _with_channels_in_order(value.axes)
-        op, axes = found
+            gathered = op, _with_channels_in_order(value.axes)
+        op, axes = gathered
         kinds = [factor.of for axis in axes.axes for factor in axis]
         if kinds == sorted(kinds, key=("image", "channel", "pixel").index):
             ordered = self._as_map(op, axes)
@@ -240,8 +240,8 @@ class Maps:
         """An operator of some calls on a whole map."""
         known = Recorder()
         whole = Value(value.op, self.ops[value.op].shape, dtype=value.dtype)
-        made = calls(known, known(whole))
-        step = known.step(Step("opaque", over_elements(shape, "copy", "permute")), made)
+        built = calls(known, known(whole))
+        step = known.step(Step("opaque", over_elements(shape, "copy", "permute")), built)
         return self.add(f"{value.op}_moved", "opaque", (value.op,), step.attrs, step.weights)
 
     def channels_last(self, value: Value) -> tuple[str, Axes] | None:
@@ -254,10 +254,10 @@ class Maps:
             if lifted is None:
                 return None
             value = lifted
-        found = self.gathered(value)
-        if found is None:
+        gathered = self.gathered(value)
+        if gathered is None:
             return None
-        op, axes = found
+        op, axes = gathered
         last = axes.axes[-1]
         channels = [factor for factor in last if factor.of == "channel"]
         merged = [factor for factor in last if factor.of == "pixel"]
@@ -284,17 +284,17 @@ class Maps:
             if self.ops[part].shape[2:] != size:
                 return None
             parts.append(part)
-        made = self.add(f"{op}_merged", "concat", parts, {}) if len(parts) > 1 else parts[0]
+        add = self.add(f"{op}_merged", "concat", parts, {}) if len(parts) > 1 else parts[0]
         steps = {f: f.step // w // step[0] * size[1] if f in rows else f.step // step[1] for f in left}
         inner = tuple(tuple(replace(f, step=steps[f]) if f.of == "pixel" else f for f in axis) for axis in axes.axes[:-1])
-        return made, Axes((*inner, (Factor("channel", self.ops[made].shape[1], 1),)))
+        return add, Axes((*inner, (Factor("channel", self.ops[add].shape[1], 1),)))
 
 
 def _with_channels_in_order(axes: Axes) -> Axes:
     """The axes of a map that has just the channels that they run over, in their order; pixels lie where they were."""
     ordered = axes.in_order()
-    found = [
+    rows = [
         tuple(new if old.of == "channel" else old for old, new in zip(before, after, strict=True))
         for before, after in zip(axes.axes, ordered.axes, strict=True)
     ]
-    return Axes(tuple(found)).merged()
+    return Axes(tuple(rows)).merged()

@@ -43,15 +43,15 @@ def _permute(maps: Maps, call: AtenCall) -> Result:
 @_rule("dropout", "feature_dropout", "native_dropout", "detach", "alias", "contiguous", "clone", "to", "_to_copy", "type_as", "expand")
 def _same(maps: Maps, call: AtenCall) -> Result:
     x = call.tensors[0]
-    made = call.node.meta["val"]
-    kept = (made[0] if isinstance(made, tuple | list) else made).dtype in (x.dtype, None)
-    return x if x.axes is not None and x.shape == call.out and kept and not call.given.get("train") else None
+    built = call.node.meta["val"]
+    kept = (built[0] if isinstance(built, tuple | list) else built).dtype in (x.dtype, None)
+    return x if x.axes is not None and x.shape == call.out and kept and not call.arguments.get("train") else None
 
 
 @_rule("split", "chunk", "split_with_sizes", "tensor_split", "unsafe_split", "unsafe_chunk", "unbind")
 def _split(maps: Maps, call: AtenCall) -> Result:
     x = call.tensors[0]
-    axes, dim, at = maps.axes_of(x), int(call.given["dim"]) % len(x.shape), 0
+    axes, dim, at = maps.axes_of(x), int(call.arguments["dim"]) % len(x.shape), 0
     if axes is None or any(0 in shape for shape in call.shapes):
         return None
     parts = []
@@ -70,9 +70,9 @@ def _slice(maps: Maps, call: AtenCall) -> Result:
     x = call.tensors[0]
     axes, dim, start, step = (
         maps.axes_of(x),
-        int(call.given["dim"]) % len(x.shape),
-        int(call.given.get("start") or 0),
-        call.given.get("step", 1),
+        int(call.arguments["dim"]) % len(x.shape),
+        int(call.arguments.get("start") or 0),
+        call.arguments.get("step", 1),
     )
     if x.shape == call.out:
         return x if x.axes is not None else None
@@ -85,10 +85,10 @@ def _slice(maps: Maps, call: AtenCall) -> Result:
 @_rule("select")
 def _select(maps: Maps, call: AtenCall) -> Result:
     x = call.tensors[0]
-    axes, dim = maps.axes_of(x), int(call.given["dim"]) % len(x.shape)
+    axes, dim = maps.axes_of(x), int(call.arguments["dim"]) % len(x.shape)
     if axes is None:
         return None
-    part = _cut(maps, x, axes, dim, int(call.given["index"]) % x.shape[dim], 1)
+    part = _cut(maps, x, axes, dim, int(call.arguments["index"]) % x.shape[dim], 1)
     return None if part is None else _dropped(maps, part, dim)
 
 
@@ -108,10 +108,10 @@ def _cut(maps: Maps, x: Value, axes: Axes, dim: int, start: int, size: int, step
 
 def _image(maps: Maps, x: Value) -> tuple[str, Axes, list[int]] | None:
     """A map whose height and width are two axes of a tensor, or whose width is the only one over pixels; the places of these axes."""
-    found = maps.gathered(x)
-    if found is None:
+    gathered = maps.gathered(x)
+    if gathered is None:
         return None
-    op, axes = found
+    op, axes = gathered
     places = [i for i, axis in enumerate(axes.axes) if any(factor.of == "pixel" for factor in axis)]
     if not 1 <= len(places) <= 2 or any(factor.of != "pixel" for i in places for factor in axes.axes[i]):
         return None
@@ -122,8 +122,8 @@ def _image(maps: Maps, x: Value) -> tuple[str, Axes, list[int]] | None:
 
 def _resized(maps: Maps, op: str, axes: Axes, sizes: dict[int, int], like: Value) -> Value:
     """A map of other height or width, seen along axes of which some have another size."""
-    found = [(Factor("pixel", sizes[i], 1),) if i in sizes else axis for i, axis in enumerate(axes.axes)]
-    return maps.value(op, Axes(tuple(found)).in_order().merged(), like)
+    resized = [(Factor("pixel", sizes[i], 1),) if i in sizes else axis for i, axis in enumerate(axes.axes)]
+    return maps.value(op, Axes(tuple(resized)).in_order().merged(), like)
 
 
 def _sampled(maps: Maps, x: Value, dim: int, start: int, size: int, step: int) -> Value | None:
@@ -145,22 +145,22 @@ def _sampled(maps: Maps, x: Value, dim: int, start: int, size: int, step: int) -
 def _roll(maps: Maps, call: AtenCall) -> Result:
     x = call.tensors[0]
     image = _image(maps, x)
-    dims = [int(d) % len(x.shape) for d in call.given["dims"] or ()]
+    dims = [int(d) % len(x.shape) for d in call.arguments["dims"] or ()]
     if image is None or not dims or any(d not in image[2] for d in dims):
         return None
     op, axes, places = image
     shift = [0, 0]
-    for d, by in zip(dims, call.given["shifts"], strict=True):
+    for d, by in zip(dims, call.arguments["shifts"], strict=True):
         at = places.index(d) if len(places) == 2 else 1
         shift[at] = (shift[at] + int(by)) % maps.ops[op].shape[2 + at]
-    made = maps.add(f"{op}_rolled", "roll", (op,), {"shift": tuple(shift)}) if any(shift) else op
-    return maps.value(made, axes.in_order().merged(), x)
+    add = maps.add(f"{op}_rolled", "roll", (op,), {"shift": tuple(shift)}) if any(shift) else op
+    return maps.value(add, axes.in_order().merged(), x)
 
 
 @_rule("pad", "constant_pad_nd")
 def _pad(maps: Maps, call: AtenCall) -> Result:
-    x, pad = call.tensors[0], [int(n) for n in call.given["pad"]]
-    if x.axes is None or call.given.get("mode", "constant") != "constant" or call.given.get("value") not in (None, 0, 0.0):
+    x, pad = call.tensors[0], [int(n) for n in call.arguments["pad"]]
+    if x.axes is None or call.arguments.get("mode", "constant") != "constant" or call.arguments.get("value") not in (None, 0, 0.0):
         return None
     sides = {len(x.shape) - 1 - i: (pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2) if pad[2 * i] or pad[2 * i + 1]}
     if not sides:
@@ -170,14 +170,14 @@ def _pad(maps: Maps, call: AtenCall) -> Result:
         return None
     op, axes, places = image
     (top, bottom), (left, right) = [sides.get(d, (0, 0)) for d in ([None] if len(places) == 1 else []) + places]  # type: ignore[list-item]
-    made = maps.add(f"{op}_padded", "pad", (op,), {"padding": (top, left, bottom, right)})
-    return _resized(maps, made, axes, {d: x.shape[d] + sum(sides[d]) for d in sides}, x)
+    add = maps.add(f"{op}_padded", "pad", (op,), {"padding": (top, left, bottom, right)})
+    return _resized(maps, add, axes, {d: x.shape[d] + sum(sides[d]) for d in sides}, x)
 
 
 @_rule("cat", "concat", "concatenate")
 def _concat(maps: Maps, call: AtenCall) -> Result:
     """Channels side by side."""
-    parts, dim = list(call.given.get("tensors") or ()), int(call.given["dim"]) % len(call.out)
+    parts, dim = list(call.arguments.get("tensors") or ()), int(call.arguments["dim"]) % len(call.out)
     if not parts or any(not isinstance(part, Value) or not part.op for part in parts) or all(part.axes is None for part in parts):
         return None
     first = maps.gathered(parts[0])
@@ -186,30 +186,30 @@ def _concat(maps: Maps, call: AtenCall) -> Result:
     op, axes = first
     ops = []
     for part in parts:
-        found = maps.gathered(part)
+        gathered = maps.gathered(part)
         if (
-            found is None
-            or prod(f.size for f in found[1].axes[dim]) != maps.ops[found[0]].shape[1]
-            or any(f.of != "channel" for f in found[1].axes[dim])
+            gathered is None
+            or prod(f.size for f in gathered[1].axes[dim]) != maps.ops[gathered[0]].shape[1]
+            or any(f.of != "channel" for f in gathered[1].axes[dim])
         ):
             return None
-        like = Axes((*axes.axes[:dim], found[1].axes[dim], *axes.axes[dim + 1 :]))
-        same = maps.aligned(part, op, like) if maps.ops[found[0]].shape[1] == maps.ops[op].shape[1] else None
+        like = Axes((*axes.axes[:dim], gathered[1].axes[dim], *axes.axes[dim + 1 :]))
+        same = maps.aligned(part, op, like) if maps.ops[gathered[0]].shape[1] == maps.ops[op].shape[1] else None
         if same is None:
-            if found[1].axes[:dim] + found[1].axes[dim + 1 :] != axes.axes[:dim] + axes.axes[dim + 1 :]:
+            if gathered[1].axes[:dim] + gathered[1].axes[dim + 1 :] != axes.axes[:dim] + axes.axes[dim + 1 :]:
                 return None
-            if maps.ops[found[0]].shape[2:] != maps.ops[op].shape[2:]:
+            if maps.ops[gathered[0]].shape[2:] != maps.ops[op].shape[2:]:
                 return None
-            same = found[0]
+            same = gathered[0]
         ops.append(same)
-    made = maps.add(f"{op}_joined", "concat", ops, {}) if len(ops) > 1 else ops[0]
-    seen = Axes((*axes.axes[:dim], (Factor("channel", maps.ops[made].shape[1], 1),), *axes.axes[dim + 1 :]))
-    return maps.value(made, seen, parts[0])
+    add = maps.add(f"{op}_joined", "concat", ops, {}) if len(ops) > 1 else ops[0]
+    seen = Axes((*axes.axes[:dim], (Factor("channel", maps.ops[add].shape[1], 1),), *axes.axes[dim + 1 :]))
+    return maps.value(add, seen, parts[0])
 
 
 @_rule("linear")
 def _linear(maps: Maps, call: AtenCall) -> Result:
-    x, weight, bias = call.tensor("input"), call.constant("weight"), call.given["bias"]
+    x, weight, bias = call.tensor("input"), call.constant("weight"), call.arguments["bias"]
     if x is None or weight is None or (bias is not None and bias.op):
         return None
     return _projected(maps, call, x, weight.tensor, None if bias is None else bias.tensor)
@@ -220,7 +220,7 @@ def _addmm(maps: Maps, call: AtenCall) -> Result:
     x, weight, bias = call.tensor("mat1"), call.constant("mat2"), call.constant("self")
     if x is None or weight is None or weight.tensor is None or bias is None or len(bias.shape) != 1:
         return None
-    if any(call.given.get(factor, 1) != 1 for factor in ("alpha", "beta")):
+    if any(call.arguments.get(factor, 1) != 1 for factor in ("alpha", "beta")):
         return None
     return _projected(maps, call, x, weight.tensor.t(), bias.tensor)
 
@@ -238,31 +238,31 @@ def _projected(maps: Maps, call: AtenCall, x: Value, weight: torch.Tensor | None
     """A linear layer over the channels of every pixel is a 1×1 convolution."""
     if weight is None or weight.dtype != torch.float32 or (x.axes is None and len(x.shape) < 3):
         return None
-    found = maps.channels_last(x)
-    if found is None:
+    channels_last = maps.channels_last(x)
+    if channels_last is None:
         return None
-    op, axes = found
-    own = {"weight": weight[:, :, None, None]} | ({} if bias is None else {"bias": bias})
-    made = maps.add(maps.name_of(call), "conv", (op,), pointwise_attrs(len(weight), bias is not None), own)
-    return maps.value(made, Axes((*axes.axes[:-1], (Factor("channel", len(weight), 1),))).merged(), x)
+    op, axes = channels_last
+    projected = {"weight": weight[:, :, None, None]} | ({} if bias is None else {"bias": bias})
+    add = maps.add(maps.name_of(call), "conv", (op,), pointwise_attrs(len(weight), bias is not None), projected)
+    return maps.value(add, Axes((*axes.axes[:-1], (Factor("channel", len(weight), 1),))).merged(), x)
 
 
 @_rule("layer_norm")
 def _layer_norm(maps: Maps, call: AtenCall) -> Result:
-    x, weight, bias = call.tensors[0], call.given.get("weight"), call.given.get("bias")
-    if tuple(call.given["normalized_shape"]) != (x.shape[-1],) or (weight is None and bias is not None):
+    x, weight, bias = call.tensors[0], call.arguments.get("weight"), call.arguments.get("bias")
+    if tuple(call.arguments["normalized_shape"]) != (x.shape[-1],) or (weight is None and bias is not None):
         return None
     vector = x.axes is None and len(x.shape) == 2
-    found = (maps.reading(x), None) if vector else maps.channels_last(x)
-    if found is None:
+    channels_last = (maps.reading(x), None) if vector else maps.channels_last(x)
+    if channels_last is None:
         return None
-    op, axes = found
-    own = {}
+    op, axes = channels_last
+    layer_norm = {}
     if weight is not None:
-        own = {"weight": weight.tensor, "bias": torch.zeros_like(weight.tensor) if bias is None else bias.tensor}
-    attrs: dict[str, Attr] = {"eps": float(call.given["eps"]), "affine": weight is not None}
-    made = maps.add(maps.name_of(call), "layer_norm", (op,), attrs, own)
-    return Value(made, x.shape) if axes is None else maps.value(made, axes, x)
+        layer_norm = {"weight": weight.tensor, "bias": torch.zeros_like(weight.tensor) if bias is None else bias.tensor}
+    attrs: dict[str, Attr] = {"eps": float(call.arguments["eps"]), "affine": weight is not None}
+    add = maps.add(maps.name_of(call), "layer_norm", (op,), attrs, layer_norm)
+    return Value(add, x.shape) if axes is None else maps.value(add, axes, x)
 
 
 @_rule("batch_norm", "_native_batch_norm_legit_no_training")
@@ -271,14 +271,14 @@ def _batch_norm(maps: Maps, call: AtenCall) -> Result:
     x = call.tensors[0]
     if x.axes is None or len(x.shape) < 2:
         return None
-    found = maps.gathered(x)
-    if found is None:
+    gathered = maps.gathered(x)
+    if gathered is None:
         return None
-    op, axes = found
+    op, axes = gathered
     if axes.axes[1] != (Factor("channel", maps.ops[op].shape[1], 1),):
         return None
-    made = _on_maps(maps, call, {id(x): op}, op)
-    return None if made is None else maps.value(made.op, axes, x)
+    on_maps = _on_maps(maps, call, {id(x): op}, op)
+    return None if on_maps is None else maps.value(on_maps.op, axes, x)
 
 
 @_rule("mean")
@@ -290,46 +290,46 @@ def _mean(maps: Maps, call: AtenCall) -> Result:
 @_rule("linalg_vector_norm", "norm")
 def _norm(maps: Maps, call: AtenCall) -> Result:
     """The length of each channel."""
-    return _reduced(maps, call, "global_l2_norm", "") if call.given.get("ord", call.given.get("p")) == 2 else None
+    return _reduced(maps, call, "global_l2_norm", "") if call.arguments.get("ord", call.arguments.get("p")) == 2 else None
 
 
 def _reduced(maps: Maps, call: AtenCall, over_pixels: str, over_channels: str) -> Result:
-    x, dims = call.tensors[0], call.given.get("dim")
+    x, dims = call.tensors[0], call.arguments.get("dim")
     over = sorted(int(d) % len(x.shape) for d in ([dims] if isinstance(dims, int) else dims or ()))
-    found = maps.gathered(x)
-    if found is None or not over or call.given.get("dtype") is not None:
+    gathered = maps.gathered(x)
+    if gathered is None or not over or call.arguments.get("dtype") is not None:
         return None
-    op, axes = found
+    op, axes = gathered
     reduced = [factor for d in over for factor in axes.axes[d]]
     left = [() if i in over else axis for i, axis in enumerate(axes.axes)]
     sides = {factor.of for factor in reduced}
-    keep = bool(call.given["keepdim"])
+    keep = bool(call.arguments["keepdim"])
     if sides == {"pixel"} and len(reduced) == len(axes.factors("pixel")):
         remaining = left if keep else [axis for i, axis in enumerate(axes.axes) if i not in over]
         vector = tuple(prod(f.size for f in axis) for axis in remaining) == maps.ops[op].shape[:2]
-        made = maps.add(maps.name_of(call), over_pixels, (op,), {"keepdims": not vector})
-        return Value(made, maps.ops[made].shape) if vector else maps.value(made, Axes(tuple(remaining)), x)
+        add = maps.add(maps.name_of(call), over_pixels, (op,), {"keepdims": not vector})
+        return Value(add, maps.ops[add].shape) if vector else maps.value(add, Axes(tuple(remaining)), x)
     if sides == {"channel"} and len(reduced) == len(axes.factors("channel")) and keep and over_channels:
-        made = maps.add(maps.name_of(call), over_channels, (op,), {})
-        return maps.value(made, Axes(tuple(left)), x)
+        add = maps.add(maps.name_of(call), over_channels, (op,), {})
+        return maps.value(add, Axes(tuple(left)), x)
     return None
 
 
 def elementwise(maps: Maps, call: AtenCall) -> Result:
     """What is computed element by element is computed so wherever the elements lie."""
     leader = next((value for value in call.tensors if value.axes is not None and value.shape == call.out), None)
-    found = None if leader is None else maps.gathered(leader)
-    if leader is None or found is None:
+    result = None if leader is None else maps.gathered(leader)
+    if leader is None or result is None:
         return None
-    op, axes = found
+    op, axes = result
     places: dict[int, str | Value] = {}
     for value in call.values:
         place = _met(maps, value, op, axes, call.out)
         if place is None:
             return None
         places[id(value)] = place
-    made = _on_maps(maps, call, places, op)
-    return None if made is None else maps.value(made.op, axes, leader)
+    on_maps = _on_maps(maps, call, places, op)
+    return None if on_maps is None else maps.value(on_maps.op, axes, leader)
 
 
 def _met(maps: Maps, value: Value, op: str, axes: Axes, out: Shape) -> str | Value | None:
@@ -346,15 +346,15 @@ def _met(maps: Maps, value: Value, op: str, axes: Axes, out: Shape) -> str | Val
         return replace(value, shape=tuple(tensor.shape), tensor=tensor)
     if value.shape == out:
         return maps.aligned(value, op, axes)
-    found = maps.gathered(value)
-    if found is None:
+    gathered = maps.gathered(value)
+    if gathered is None:
         return None
-    own, seen_axes = found
+    current, seen_axes = gathered
     padded = (*[()] * (len(axes.axes) - len(seen_axes.axes)), *seen_axes.axes)
     fits = all(not mine or mine == theirs for mine, theirs in zip(padded, axes.axes, strict=True))
-    there, here = maps.ops[own].shape, maps.ops[op].shape
+    there, here = maps.ops[current].shape, maps.ops[op].shape
     whole = there[1] in (1, here[1]) and there[2:] in ((1, 1), here[2:])
-    return own if fits and whole else None
+    return current if fits and whole else None
 
 
 def _on_maps(maps: Maps, call: AtenCall, places: dict[int, Any], op: str) -> Value | None:
@@ -362,13 +362,13 @@ def _on_maps(maps: Maps, call: AtenCall, places: dict[int, Any], op: str) -> Val
 
     def placed(argument: Any) -> Any:
         if isinstance(argument, list | tuple):
-            return [placed(each) for each in argument]
+            return [placed(item) for item in argument]
         place = places.get(id(argument), argument) if isinstance(argument, Value) else argument
         return (
             Value(place, maps.ops[place].shape, dtype=argument.dtype) if isinstance(place, str) and isinstance(argument, Value) else place
         )
 
-    given = {name: placed(argument) for name, argument in call.given.items()}
-    made = maps.compute(AtenCall(call.node, given, [maps.ops[op].shape]))
-    made = made[0] if isinstance(made, tuple) else made
-    return made if made.op and maps.ops[made.op].shape == maps.ops[op].shape else None
+    on_maps = {name: placed(argument) for name, argument in call.arguments.items()}
+    compute = maps.compute(AtenCall(call.node, on_maps, [maps.ops[op].shape]))
+    compute = compute[0] if isinstance(compute, tuple) else compute
+    return compute if compute.op and maps.ops[compute.op].shape == maps.ops[op].shape else None

@@ -220,7 +220,7 @@ def _group_norm(site: Site) -> fx.Node:
     """Before opset 21 it has a weight a group, which all channels of the group share."""
     groups, weights = int(site.attrs.get("num_groups", 1)), [site.known(1, "scale"), site.known(2, "bias")]
     if site.opset < 21:
-        weights = [np.repeat(each, site.shape[1] // groups) for each in weights]
+        weights = [np.repeat(weight, site.shape[1] // groups) for weight in weights]
     module = nn.GroupNorm(groups, site.shape[1], eps=float(site.attrs.get("epsilon", 1e-5)))
     return site.builder.module(filled(module, weight=weights[0], bias=weights[1]), site.x, site.name)
 
@@ -314,8 +314,8 @@ def _log_of_sum(site: Site) -> fx.Node:
 def _largest(site: Site) -> list[fx.Node]:
     """The largest or smallest elements, in order, and their places."""
     count, axis = int(site.known(1, "number").ravel()[0]), int(site.attrs.get("axis", -1))
-    found = site.builder.call(torch.topk, site.x, count, axis, bool(site.attrs.get("largest", 1)), True)
-    return [site.builder.call(operator.getitem, found, i) for i in range(site.results)]
+    called = site.builder.call(torch.topk, site.x, count, axis, bool(site.attrs.get("largest", 1)), True)
+    return [site.builder.call(operator.getitem, called, i) for i in range(site.results)]
 
 
 def _placed(function: Any) -> Rule:
@@ -338,8 +338,8 @@ def _cumulated(function: Any, neutral: float) -> Rule:
             widths = [0, 0] * (len(site.shape) - 1 - axis) + [1, 0]
             later = site.builder.call(F.pad, x, widths, "constant", neutral)
             x = site.builder.call(torch.narrow, later, axis, 0, site.shape[axis])
-        made = site.builder.call(function, x, axis)
-        return site.builder.call(torch.flip, made, [axis]) if back else made
+        called = site.builder.call(function, x, axis)
+        return site.builder.call(torch.flip, called, [axis]) if back else called
 
     return cumulate
 

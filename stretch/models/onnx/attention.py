@@ -54,26 +54,26 @@ def _attention(site: Site) -> fx.Node:
         more["enable_gqa"] = True
     scale = site.attrs.get("scale")
     mask = None if site.value(3) is None else site.tensor(3)
-    made = site.builder.call(F.scaled_dot_product_attention, *parts, mask, 0.0, scale=None if scale is None else float(scale), **more)
-    return _joined(site, made) if flat else made
+    called = site.builder.call(F.scaled_dot_product_attention, *parts, mask, 0.0, scale=None if scale is None else float(scale), **more)
+    return _joined(site, called) if flat else called
 
 
 def _turns(site: Site, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
     """Cosines or sines for each token, batch × tokens × half of what turns, with an axis for the heads."""
     batch, tokens, half, axis = sizes
-    found, places = site.known(i, what), site.optional(3, "positions")
+    known, places = site.known(i, what), site.optional(3, "positions")
     if places is not None:
         if (
             places.shape != (batch, tokens)
-            or found.ndim != 2
-            or found.shape[1] != half
-            or not ((places >= 0) & (places < len(found))).all()
+            or known.ndim != 2
+            or known.shape[1] != half
+            or not ((places >= 0) & (places < len(known))).all()
         ):
-            raise StretchError(f"its {what} have the shape {list(found.shape)}, its positions {list(places.shape)}")
-        found = found[places]
-    if found.shape not in ((batch, tokens, half), (1, tokens, half)):
-        raise StretchError(f"its {what} have the shape {list(found.shape)}, not {[batch, tokens, half]}")
-    return site.builder.stored(np.expand_dims(found, axis), f"{site.name}_{what}")
+            raise StretchError(f"its {what} have the shape {list(known.shape)}, its positions {list(places.shape)}")
+        known = known[places]
+    if known.shape not in ((batch, tokens, half), (1, tokens, half)):
+        raise StretchError(f"its {what} have the shape {list(known.shape)}, not {[batch, tokens, half]}")
+    return site.builder.stored(np.expand_dims(known, axis), f"{site.name}_{what}")
 
 
 @rule("RotaryEmbedding")
@@ -93,12 +93,12 @@ def _rotary(site: Site) -> fx.Node:
     cos, sin = _turns(site, 1, "cosines", sizes), _turns(site, 2, "sines", sizes)
     woven = bool(site.attrs.get("interleaved", 0))
     halves = (slice(0, turning, 2), slice(1, turning, 2)) if woven else (slice(0, turning // 2), slice(turning // 2, turning))
-    one, other = (builder.call(operator.getitem, x, (..., each)) for each in halves)
+    one, other = (builder.call(operator.getitem, x, (..., halve)) for halve in halves)
     left, right, back, front = (builder.call(operator.mul, a, b) for a, b in ((one, cos), (other, sin), (one, sin), (other, cos)))
     pair = [builder.call(operator.sub, left, right), builder.call(operator.add, back, front)]
     if woven:
-        made = builder.call(torch.reshape, builder.call(torch.stack, pair, -1), (*shape_of(x)[:-1], turning))
-        pair = [made]
+        called = builder.call(torch.reshape, builder.call(torch.stack, pair, -1), (*shape_of(x)[:-1], turning))
+        pair = [called]
     rest = [] if turning == channels else [builder.call(operator.getitem, x, (..., slice(turning, channels)))]
-    made = builder.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
-    return made if axis == 1 else builder.call(torch.reshape, made, shape)
+    called = builder.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
+    return called if axis == 1 else builder.call(torch.reshape, called, shape)

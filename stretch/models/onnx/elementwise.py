@@ -82,15 +82,15 @@ RULES.update({name: _plain(function) for name, function in _PLAIN.items()})
 
 def operand(site: Site, i: int) -> Any:
     """Input `i` as what a function of torch combines with a tensor: a single stored number is a number."""
-    found = site.value(i)
-    if isinstance(found, np.ndarray) and found.size == 1 and found.ndim <= _rank(site.inputs):
-        return found.item()
+    value = site.value(i)
+    if isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= _rank(site.inputs):
+        return value.item()
     return site.tensor(i)
 
 
 def _rank(values: Any) -> int:
     """Axes of the tensors of the network among what a node reads."""
-    return max((len(shape_of(each)) for each in values if isinstance(each, fx.Node)), default=0)
+    return max((len(shape_of(value)) for value in values if isinstance(value, fx.Node)), default=0)
 
 
 def _pair(site: Site, function: Any) -> fx.Node:
@@ -105,10 +105,10 @@ for _name, _function in _PAIRS.items():
 
 def _of_several(function: Any) -> Rule:
     def combine(site: Site) -> fx.Node:
-        found = site.tensor(0)
+        tensor = site.tensor(0)
         for i in range(1, len(site.inputs)):
-            found = site.builder.call(function, found, site.tensor(i))
-        return found
+            tensor = site.builder.call(function, tensor, site.tensor(i))
+        return tensor
 
     return combine
 
@@ -124,9 +124,9 @@ def _both_ways(site: Site) -> tuple[tuple[Value, ...], ...]:
 def _add(site: Site) -> fx.Node:
     """A sum; numbers that are added to a product of matrices become its bias."""
     for x, bias in _both_ways(site):
-        found = added(site, x, bias)
-        if found is not None:
-            return found
+        result = added(site, x, bias)
+        if result is not None:
+            return result
     return _pair(site, operator.add)
 
 
@@ -137,9 +137,9 @@ def _mul(site: Site) -> fx.Node:
         function = gated(x, other)
         if function is not None:
             return site.builder.call(function, x)
-        found = multiplied(site, x, other)
-        if found is not None:
-            return found
+        result = multiplied(site, x, other)
+        if result is not None:
+            return result
     return _pair(site, operator.mul)
 
 

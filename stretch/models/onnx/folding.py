@@ -95,9 +95,9 @@ def times(site: Site, x: fx.Node, factor: np.ndarray) -> fx.Node:
     """A tensor times stored numbers, by its weights where it is a product of whole ones."""
     if factor.size == 1 and factor.item() == 1:
         return x
-    found = multiplied(site, x, factor)
-    if found is not None:
-        return found
+    result = multiplied(site, x, factor)
+    if result is not None:
+        return result
     return site.builder.call(operator.mul, x, factor.item() if factor.size == 1 else site.builder.stored(factor, f"{site.name}_scale"))
 
 
@@ -112,16 +112,16 @@ def _again(site: Site, x: fx.Node, module: nn.Module) -> fx.Node:
     """What a layer gives, by another module in its place."""
     read = x.args[0]
     assert isinstance(read, fx.Node)
-    made = site.builder.module(module, read, str(x.target))
-    made.meta[UNSCALED] = x.meta.get(UNSCALED, False)
-    return made
+    built = site.builder.module(module, read, str(x.target))
+    built.meta[UNSCALED] = x.meta.get(UNSCALED, False)
+    return built
 
 
 def _convolution(layer: nn.Module, weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
     """A convolution like another one, with these weights."""
-    made = copy.deepcopy(layer)
-    made.bias = None if bias is None else nn.Parameter(torch.empty(len(weight)))
-    return filled(made, weight=weight, bias=bias)
+    deepcopy = copy.deepcopy(layer)
+    deepcopy.bias = None if bias is None else nn.Parameter(torch.empty(len(weight)))
+    return filled(deepcopy, weight=weight, bias=bias)
 
 
 def _by_channel(x: fx.Node, layer: nn.Module, numbers: np.ndarray) -> np.ndarray | None:

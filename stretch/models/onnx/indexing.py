@@ -32,14 +32,14 @@ def _sizes_of(value: Value) -> tuple[int, ...]:
 
 def _places(site: Site, sizes: Sequence[int]) -> fx.Node | np.ndarray:
     """Input 1, indices into axes of these sizes (one, or one for each place along its last axis), counted from the first."""
-    found = site.value(1)
+    value = site.value(1)
     bound = np.array(sizes, np.int64) if len(sizes) > 1 else np.array(sizes[0], np.int64)
-    if isinstance(found, np.ndarray):
-        if found.dtype.kind not in "iu":
-            raise StretchError(f"its indices are of type {found.dtype}")
-        if ((found < -bound) | (found >= bound)).any():
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "iu":
+            raise StretchError(f"its indices are of type {value.dtype}")
+        if ((value < -bound) | (value >= bound)).any():
             raise StretchError(f"it reads beyond an axis of {' or '.join(map(str, sizes))}")
-        return np.where(found < 0, found + bound, found).astype(np.int64)
+        return np.where(value < 0, value + bound, value).astype(np.int64)
     x = site.tensor(1)
     kind = x.meta["val"].dtype
     if kind not in (torch.int32, torch.int64):
@@ -65,8 +65,8 @@ def _gather(site: Site) -> fx.Node:
         return site.builder.call(torch.select, site.x, axis, int(places))
     sizes = _sizes_of(places)
     flat = places.reshape(-1) if isinstance(places, np.ndarray) else _reshaped(site, places, (prod(sizes),))
-    found = site.builder.call(torch.index_select, site.x, axis, _as_tensor(site, flat))
-    return _reshaped(site, found, (*shape[:axis], *sizes, *shape[axis + 1 :]))
+    called = site.builder.call(torch.index_select, site.x, axis, _as_tensor(site, flat))
+    return _reshaped(site, called, (*shape[:axis], *sizes, *shape[axis + 1 :]))
 
 
 @rule("GatherElements")
@@ -124,8 +124,8 @@ def _gather_nd(site: Site) -> fx.Node:
     sizes = _sizes_of(places)
     flat = places.reshape(-1) if isinstance(places, np.ndarray) else _reshaped(site, places, (prod(sizes),))
     rows = _reshaped(site, site.x, (prod(shape[:last]), *shape[last:]))
-    found = site.builder.call(torch.index_select, rows, 0, _as_tensor(site, flat))
-    return _reshaped(site, found, (*sizes, *shape[last:]))
+    called = site.builder.call(torch.index_select, rows, 0, _as_tensor(site, flat))
+    return _reshaped(site, called, (*sizes, *shape[last:]))
 
 
 @rule("ScatterND")
@@ -151,14 +151,14 @@ def _one_hot(site: Site) -> fx.Node:
     axis = counted(int(site.attrs.get("axis", -1)), rank + 1)
     if values.shape != (2,) or not 0 < depth <= MAX_KNOWN:
         raise StretchError(f"it has {values.size} values and the depth {depth}")
-    own = site.builder.call(torch.unsqueeze, site.x, axis)
+    called = site.builder.call(torch.unsqueeze, site.x, axis)
     numbers = [np.arange(n, n + depth).reshape(-1, *(1,) * (rank - axis)) for n in (0, -depth)]
-    equal = [site.builder.call(torch.eq, own, site.builder.stored(each, f"{site.name}_numbers")) for each in numbers]
+    equal = [site.builder.call(torch.eq, called, site.builder.stored(number, f"{site.name}_numbers")) for number in numbers]
     mask = site.builder.call(torch.logical_or, *equal)
-    off, on = (each.item() for each in values)
-    made = site.builder.method("to", mask, torch.from_numpy(values.copy()).dtype)
-    made = made if on - off == 1 else site.builder.call(operator.mul, made, on - off)
-    return site.builder.call(operator.add, made, off) if off else made
+    off, on = (value.item() for value in values)
+    method = site.builder.method("to", mask, torch.from_numpy(values.copy()).dtype)
+    method = method if on - off == 1 else site.builder.call(operator.mul, method, on - off)
+    return site.builder.call(operator.add, method, off) if off else method
 
 
 @rule("GridSample")

@@ -21,14 +21,14 @@ _SIX = 0.02
 
 def stated(site: Site, scale: int, zero: int, kind: type[np.generic] = np.uint8) -> Steps:
     """The steps that inputs `scale` and `zero` of a node state; bytes are of `kind` where the zero point is left out."""
-    found = site.optional(zero, "zero point")
-    return Steps(site.known(scale, "scale"), np.zeros((), kind) if found is None else found)
+    optional = site.optional(zero, "zero point")
+    return Steps(site.known(scale, "scale"), np.zeros((), kind) if optional is None else optional)
 
 
 def rounded(site: Site, x: fx.Node, steps: Steps) -> Rounded:
     """What a file rounds, or its positive part: quantisers leave out a rectifier whose range says the same."""
     limits, zero = np.iinfo(steps.zero.dtype), steps.zero
-    if zero.size != 1 or zero.item() != limits.min or nonnegative(x, site.builder, given=True):
+    if zero.size != 1 or zero.item() != limits.min or nonnegative(x, site.builder, of_input=True):
         return Rounded(x, steps)
     top = float(steps.scale.ravel()[0]) * (limits.max - limits.min)
     return Rounded(site.builder.call(F.relu6 if abs(top - 6) < _SIX else torch.relu, x), steps)
@@ -44,15 +44,15 @@ def _round(site: Site) -> Rounded:
 @rule("DequantizeLinear", rounding=True)
 def _real(site: Site) -> fx.Node:
     """What it reads: the scales of activations are calibrated anew. Whole numbers that a product gave are scaled."""
-    own = site.steps_of(0)
-    if own is None:
+    current = site.steps_of(0)
+    if current is None:
         steps = stated(site, 1, 2, np.int32)
         if steps.zero.any():
             raise StretchError("its zero point is not zero, for whole numbers that are no bytes")
         axis, scale = int(site.attrs.get("axis", 1)) % len(site.shape), steps.scale
         behind = len(site.shape) - 1 - axis
         return times(site, site.x, scale if scale.size == 1 else scale.reshape(-1, *(1,) * behind))
-    return reread(site.builder, site.x, own, stated(site, 1, 2, own.zero.dtype.type))
+    return reread(site.builder, site.x, current, stated(site, 1, 2, current.zero.dtype.type))
 
 
 @rule("DynamicQuantizeLinear", rounding=True)
@@ -98,50 +98,50 @@ def _weight_axis(op: str, attrs: Mapping[str, Any]) -> int:
 
 def _read(site: Site, i: int, steps: Steps, axis: int) -> Value:
     """The numbers that the bytes of input `i` stand for."""
-    found = site.value(i)
-    if isinstance(found, np.ndarray):
-        if found.dtype != steps.zero.dtype:
-            raise StretchError(f"its input {i} is of type {found.dtype}, and its zero point of type {steps.zero.dtype}")
-        return steps.reals(found, axis)
-    own = site.steps_of(i)
-    if own is None:
+    value = site.value(i)
+    if isinstance(value, np.ndarray):
+        if value.dtype != steps.zero.dtype:
+            raise StretchError(f"its input {i} is of type {value.dtype}, and its zero point of type {steps.zero.dtype}")
+        return steps.reals(value, axis)
+    current = site.steps_of(i)
+    if current is None:
         raise StretchError(f"its input {i} is not rounded to bytes")
-    return reread(site.builder, site.tensor(i), own, steps)
+    return reread(site.builder, site.tensor(i), current, steps)
 
 
 def _computed(site: Site, op: str, inputs: Sequence[Value]) -> fx.Node:
     """What the operator on reals makes of these."""
     if site.attrs.get("channels_last", 0):
         raise StretchError("its channels are last")
-    made = RULES[op](replace(site, op=op, inputs=inputs, opset=int(site.attrs.get("opset", site.opset)), steps=()))
-    assert isinstance(made, fx.Node)
-    return made
+    built = RULES[op](replace(site, op=op, inputs=inputs, opset=int(site.attrs.get("opset", site.opset)), steps=()))
+    assert isinstance(built, fx.Node)
+    return built
 
 
 def _by_form(form: _Form) -> Rule:
     def lower(site: Site) -> Result:
         axis = _weight_axis(form.op, site.attrs)
         steps = [stated(site, i + 1, i + 2) for i in form.bytes]
-        inputs = [_read(site, i, each, axis) for i, each in zip(form.bytes, steps, strict=True)]
+        inputs = [_read(site, i, step, axis) for i, step in zip(form.bytes, steps, strict=True)]
         if form.bias is not None:
             inputs.append(_bias(site, form, steps))
-        made = _computed(site, form.op, inputs)
+        computed = _computed(site, form.op, inputs)
         if form.op == "Gemm" and site.value(form.gives) is None:
-            return made
-        return rounded(site, made, stated(site, form.gives, form.gives + 1))
+            return computed
+        return rounded(site, computed, stated(site, form.gives, form.gives + 1))
 
     return lower
 
 
 def _bias(site: Site, form: _Form, steps: Sequence[Steps]) -> np.ndarray | None:
     """A bias in reals: the scale of a product of bytes is that of both."""
-    found = None if form.bias is None else site.optional(form.bias, "bias")
-    if found is None:
+    bias = None if form.bias is None else site.optional(form.bias, "bias")
+    if bias is None:
         return None
-    scale = np.prod(np.broadcast_arrays(*(each.scale.reshape(-1) for each in steps)), axis=0)
-    if found.shape[-1:] != scale.shape and scale.size > 1:
-        raise StretchError(f"its bias has the shape {list(found.shape)} for {scale.size} scales")
-    return found.astype(np.float32) * scale.astype(np.float32) * np.float32(site.attrs.get("alpha", 1.0))
+    scale = np.prod(np.broadcast_arrays(*(step.scale.reshape(-1) for step in steps)), axis=0)
+    if bias.shape[-1:] != scale.shape and scale.size > 1:
+        raise StretchError(f"its bias has the shape {list(bias.shape)} for {scale.size} scales")
+    return bias.astype(np.float32) * scale.astype(np.float32) * np.float32(site.attrs.get("alpha", 1.0))
 
 
 for _name, _form in _FORMS.items():
@@ -162,9 +162,9 @@ def _where(site: Site) -> Rounded:
 
 def _in_steps_of_one(site: Site, i: int, zero: int, axis: int) -> Value:
     """The bytes of input `i` without their zero point, as reals."""
-    found, point = site.value(i), site.optional(zero, "zero point")
-    own = site.steps_of(i)
-    kind = found.dtype if isinstance(found, np.ndarray) else np.uint8 if own is None else own.zero.dtype
+    value, point = site.value(i), site.optional(zero, "zero point")
+    steps = site.steps_of(i)
+    kind = value.dtype if isinstance(value, np.ndarray) else np.uint8 if steps is None else steps.zero.dtype
     point = np.zeros((), kind) if point is None else point
     return _read(site, i, Steps(np.ones(point.shape, np.float32), point), axis)
 
@@ -173,16 +173,16 @@ def _in_steps_of_one(site: Site, i: int, zero: int, axis: int) -> Value:
 def _product(site: Site) -> fx.Node:
     """A product of whole numbers, as reals; the scales that it is multiplied by become part of its weights."""
     op = site.op.removesuffix("Integer")
-    made = _computed(site, op, [_in_steps_of_one(site, i, i + 2, _weight_axis(op, site.attrs)) for i in (0, 1)])
-    if site.builder.behind(made) is not None:
-        made.meta[UNSCALED] = True
-    return made
+    computed = _computed(site, op, [_in_steps_of_one(site, i, i + 2, _weight_axis(op, site.attrs)) for i in (0, 1)])
+    if site.builder.behind(computed) is not None:
+        computed.meta[UNSCALED] = True
+    return computed
 
 
 def _weight(site: Site, i: int, scale: int, zero: int) -> np.ndarray:
     """A stored weight whose columns may have scales of their own."""
-    found = site.known(i, "weight")
-    return stated(site, scale, zero, found.dtype.type).reals(found, -1)
+    known = site.known(i, "weight")
+    return stated(site, scale, zero, known.dtype.type).reals(known, -1)
 
 
 @rule(f"{_MS}.DynamicQuantizeMatMul", rounding=True)
@@ -207,12 +207,12 @@ def _lstm(site: Site) -> Result | Sequence[Result]:
     """An LSTM whose weights lie turned: inputs × gates of each direction."""
     weights = []
     for i, (scale, zero) in ((1, (8, 9)), (2, (10, 11))):
-        found, steps = site.known(i, "weight"), stated(site, scale, zero, np.uint8)
-        if found.ndim != 3:
-            raise StretchError(f"its weights have the shape {list(found.shape)}")
+        known, steps = site.known(i, "weight"), stated(site, scale, zero, np.uint8)
+        if known.ndim != 3:
+            raise StretchError(f"its weights have the shape {list(known.shape)}")
         if steps.scale.ndim == 2:
             wide = (steps.scale.shape[0], 1, steps.scale.shape[1])
             steps = Steps(steps.scale.reshape(wide), steps.zero if steps.zero.size == 1 else steps.zero.reshape(wide))
-        weights.append(steps.reals(found, 0).transpose(0, 2, 1))
+        weights.append(steps.reals(known, 0).transpose(0, 2, 1))
     inputs = [site.value(0), *weights, *(site.value(i) for i in range(3, 8))]
     return RULES["LSTM"](replace(site, op="LSTM", inputs=inputs, steps=()))

@@ -51,12 +51,12 @@ def computed(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]
     spoken = max(opset, _SCALED) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else opset
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", spoken)])
     try:
-        made = ReferenceEvaluator(model).run(None, {name: x for name, x in zip(names, reads, strict=True) if name})
+        run_result = ReferenceEvaluator(model).run(None, {name: x for name, x in zip(names, reads, strict=True) if name})
     # The evaluator raises whatever numpy does.
     except Exception as error:
         raise StretchError(f"it cannot be computed from what the file stores: {(str(error).splitlines() or ['?'])[0][:120]}") from error
-    arrays = [np.asarray(each) for each in made]
-    return [each.astype(np.float32) if each.dtype == np.float16 else each for each in arrays]
+    arrays = [np.asarray(item) for item in run_result]
+    return [array.astype(np.float32) if array.dtype == np.float16 else array for array in arrays]
 
 
 def by_rule(rule: Rule, site: Site) -> list[np.ndarray]:
@@ -66,13 +66,13 @@ def by_rule(rule: Rule, site: Site) -> list[np.ndarray]:
     """
     read = site.inputs[0]
     first = site.builder.stored(read, "x0") if isinstance(read, np.ndarray) else read
-    made = rule(replace(site, inputs=[first, *site.inputs[1:]]))
-    if isinstance(made, np.ndarray):
-        return [made]
-    if not isinstance(made, fx.Node) or prod(shape_of(made)) > MAX_KNOWN:
+    built = rule(replace(site, inputs=[first, *site.inputs[1:]]))
+    if isinstance(built, np.ndarray):
+        return [built]
+    if not isinstance(built, fx.Node) or prod(shape_of(built)) > MAX_KNOWN:
         raise StretchError("it is not computed from what the file stores, or makes a stored tensor too large")
     with torch.no_grad():
-        return [site.builder.finish(made, "Known")(torch.zeros(1)).numpy()]
+        return [site.builder.finish(built, "Known")(torch.zeros(1)).numpy()]
 
 
 def _check(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]) -> None:
@@ -83,7 +83,7 @@ def _check(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]) 
         raise StretchError("it is not computed from what the file stores")
     seen = {key: tensor(value) if isinstance(value, np.ndarray) else value for key, value in attrs.items()}
     cost = rule(Node(tuple(None if x is None else tensor(x) for x in reads), seen, len(node.output)))
-    if max(each.size for each in cost.results) > MAX_KNOWN or cost.work > 64 * MAX_KNOWN:
+    if max(result.size for result in cost.results) > MAX_KNOWN or cost.work > 64 * MAX_KNOWN:
         raise StretchError("it makes a stored tensor too large")
 
 

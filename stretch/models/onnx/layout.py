@@ -61,8 +61,8 @@ def _split(site: Site) -> list[fx.Node]:
     axis = int(site.attrs.get("axis", 0))
     sizes = site.numbers("split", 1)
     if sizes is None:
-        each = -(-site.shape[axis] // site.results)
-        sizes = [each] * (site.results - 1) + [site.shape[axis] - each * (site.results - 1)]
+        item = -(-site.shape[axis] // site.results)
+        sizes = [item] * (site.results - 1) + [site.shape[axis] - item * (site.results - 1)]
     parts = site.builder.call(torch.split, site.x, sizes, axis)
     return [site.builder.call(operator.getitem, parts, i) for i in range(site.results)]
 

@@ -90,34 +90,34 @@ class _Readers:
 
     def cast(self, tensor: str) -> bool:
         """Whether all that reads a tensor first makes reals of it."""
-        found = self._by_name.get(tensor, [])
-        to = [attr.i for node in found for attr in node.attribute if attr.name == "to"]
-        return bool(found) and all(node.op_type == "Cast" for node in found) and len(to) == len(found) and set(to) <= REALS
+        value = self._by_name.get(tensor, [])
+        to = [attr.i for node in value for attr in node.attribute if attr.name == "to"]
+        return bool(value) and all(node.op_type == "Cast" for node in value) and len(to) == len(value) and set(to) <= REALS
 
     def turn(self, tensor: str) -> bool:
         """Whether all that reads a tensor first puts its last axis second, whatever is computed of single elements before."""
-        seen, waiting, found = {tensor}, [tensor], False
+        seen, waiting, result = {tensor}, [tensor], False
         while waiting:
             for node in self._by_name.get(waiting.pop(), []):
                 if node.op_type == "Transpose":
-                    orders = [list(each.ints) for each in node.attribute if each.name == "perm"]
+                    orders = [list(item.ints) for item in node.attribute if item.name == "perm"]
                     if orders != [list(TO_FIRST)]:
                         return False
-                    found = True
+                    result = True
                 elif node.op_type not in _SINGLE:
                     return False
                 else:
                     waiting += [name for name in node.output if name not in seen]
                     seen |= set(node.output)
-        return found
+        return result
 
 
 def _opset(path: Path, model: Any) -> int:
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
-    found = max(versions, default=1)
-    if found not in OPSETS:
-        raise StretchError(f"{path} has opset {found}, those from {OPSETS[0]} to {OPSETS[-1]} are read", "export it with another opset")
-    return int(found)
+    largest = max(versions, default=1)
+    if largest not in OPSETS:
+        raise StretchError(f"{path} has opset {largest}, those from {OPSETS[0]} to {OPSETS[-1]} are read", "export it with another opset")
+    return int(largest)
 
 
 def _stored(path: Path, graph: Any) -> dict[str, np.ndarray]:
@@ -152,13 +152,13 @@ def array(path: Path, tensor: Any) -> np.ndarray:
     """The numbers of a stored tensor; half precision as reals."""
     try:
         stored_tensor(tensor, path)
-        found = numpy_helper.to_array(tensor, base_dir=str(path.parent))
+        values = numpy_helper.to_array(tensor, base_dir=str(path.parent))
     except StretchError as error:
         raise StretchError(f"{path} cannot be read: {error.message}", "export it again, in single precision") from error
     # A file beside it that ends too early, or numbers that are none.
     except Exception as error:
         raise StretchError(f"weight `{tensor.name[:80]}` of {path} cannot be read: {str(error)[:120]}", "export it again") from error
-    return found.astype(np.float32) if found.dtype == np.float16 else found
+    return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
 def _stated(value: Any, last: bool, readers: _Readers) -> Stated:
@@ -210,9 +210,9 @@ class Finder:
         for one, other in (tuple(node.input), tuple(node.input)[::-1]):
             # A number may be written beside either of them, or be part of what is multiplied.
             for (first, x), (second, gate) in product(((1.0, one), self._scaled(one)), ((1.0, other), self._scaled(other))):
-                found = self._gated(x, gate, factor * first * second)
-                if found is not None:
-                    return found
+                gated = self._gated(x, gate, factor * first * second)
+                if gated is not None:
+                    return gated
         return None
 
     def _gated(self, x: str, gate: str, factor: float) -> Activation | None:
@@ -264,12 +264,12 @@ class Finder:
         node = self._nodes.get(tensor)
         if node is None or node.op_type != "Clip" or self._bounds(node) != (0, 6):
             return None
-        found = self._sum(node.input[0])
-        return found[0] if found is not None and _near(found[1], 3) else None
+        total = self._sum(node.input[0])
+        return total[0] if total is not None and _near(total[1], 3) else None
 
     def _bounds(self, node: Any) -> tuple[float | None, float | None]:
         """Bounds of a Clip: inputs, or attributes before opset 11."""
-        stated = {each.name: each.f for each in node.attribute}
+        stated = {item.name: item.f for item in node.attribute}
         low, high = (
             self._numbers.get(node.input[i]) if i < len(node.input) and node.input[i] else stated.get(name)
             for i, name in ((1, "min"), (2, "max"))
@@ -283,8 +283,8 @@ class Finder:
 
     def _one_less(self, tensor: str) -> str:
         """T of t + 1."""
-        found = self._sum(tensor)
-        return found[0] if found is not None and _near(found[1], 1) else ""
+        total = self._sum(tensor)
+        return total[0] if total is not None and _near(total[1], 1) else ""
 
     def _erf_gate(self, tensor: str) -> str | None:
         """X of erf(x / √2) + 1 (Hendrycks and Gimpel, GELU, section 2)."""
@@ -313,7 +313,7 @@ def _near(number: float, wanted: float) -> bool:
 
 def _of_sixths(node: Any) -> bool:
     """Whether a HardSigmoid has the slope that hard swish is made of."""
-    stated = {each.name: each.f for each in node.attribute}
+    stated = {item.name: item.f for item in node.attribute}
     return _near(stated.get("alpha", 0.2), 1 / 6) and _near(stated.get("beta", 0.5), 0.5)
 
 
@@ -365,9 +365,9 @@ class LayerNorms:
         if node is None or node.op_type != kind or len(node.input) != 2:
             return "", None
         for tensor, stored in (tuple(node.input), tuple(node.input)[::-1]):
-            found = self._values.get(stored)
-            if isinstance(found, np.ndarray) and not isinstance(self._values.get(tensor), np.ndarray):
-                return str(tensor), found
+            value = self._values.get(stored)
+            if isinstance(value, np.ndarray) and not isinstance(self._values.get(tensor), np.ndarray):
+                return str(tensor), value
         return "", None
 
     def _mean_of(self, tensor: str, rank: int) -> str | None:
@@ -375,7 +375,7 @@ class LayerNorms:
         node = self._node(tensor, "ReduceMean")
         if node is None:
             return None
-        attrs = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        attrs = {item.name: helper.get_attribute_value(item) for item in node.attribute}
         stored = self._values.get(node.input[1]) if len(node.input) > 1 else None
         axes = list(attrs.get("axes", []) if stored is None else np.asarray(stored).ravel())
         return str(node.input[0]) if attrs.get("keepdims", 1) and axes in ([-1], [rank - 1]) else None
@@ -436,8 +436,8 @@ class _Lowering:
         self._builder = Builder(source.shapes)
         self._values: dict[str, Value] = {**source.stored}
         for end in source.ends:
-            given = self._builder.inputs[end.argument]
-            self._values[end.name] = turned(self._builder, given, TO_LAST) if end.argument in source.last else given
+            arguments = self._builder.inputs[end.argument]
+            self._values[end.name] = turned(self._builder, arguments, TO_LAST) if end.argument in source.last else arguments
         self._steps: dict[str, Steps] = {}
         self._nodes: dict[str, Any] = {}
         self._numbers = numbers(source.stored)
@@ -462,20 +462,22 @@ class _Lowering:
 
     def _result(self, name: str) -> fx.Node:
         """What the network returns as an output of this name; what the file stores as it is."""
-        found = self._values.get(name)
-        if found is None:
+        value = self._values.get(name)
+        if value is None:
             raise StretchError(f"{self._source.path} returns `{name[:80]}`, which nothing computes")
-        return found if isinstance(found, fx.Node) else self._builder.stored(found, name)
+        return value if isinstance(value, fx.Node) else self._builder.stored(value, name)
 
     def _warnings(self) -> list[str]:
         """What is other than in the file."""
-        path, found = self._source.path, []
+        path, warnings = self._source.path, []
         for name in [end.name for end in self._source.ends if end.argument in self._source.last]:
             what = "the input" if len(self._source.ends) == 1 else f"the input `{name[:80]}`"
-            found.append(f"{what} of {path} has its channels last and is turned at once: here they are second, as in all networks")
+            warnings.append(f"{what} of {path} has its channels last and is turned at once: here they are second, as in all networks")
         if self._rounded:
-            found.append(f"{path} rounds {self._rounded} activations to int8: they are reals here, and `stretch export` finds new scales")
-        return found
+            warnings.append(
+                f"{path} rounds {self._rounded} activations to int8: they are reals here, and `stretch export` finds new scales"
+            )
+        return warnings
 
     def _lower(self, node: Any) -> None:
         if node.domain not in (*_OWN, _RUNTIME):
@@ -498,13 +500,13 @@ class _Lowering:
 
     def _results(self, node: Any, reads: list[Value]) -> Sequence[Result]:
         attrs = self._attributes(node)
-        told = self._told(node, reads, attrs)
-        if told is not None:
-            return [told]
+        answer = self._told(node, reads, attrs)
+        if answer is not None:
+            return [answer]
         op = node.op_type if node.domain in _OWN else f"{node.domain}.{node.op_type}"
         function = RULES.get(op)
         words = {key: value.decode(errors="replace") if isinstance(value, bytes) else value for key, value in attrs.items()}
-        known = [each for each in reads if not isinstance(each, fx.Node)]
+        known = [read for read in reads if not isinstance(read, fx.Node)]
         if len(known) == len(reads):
             if function is None or not reads or op in SHAPES or op in ROUNDING:
                 return computed(node, known, attrs, self._source.opset)
@@ -516,24 +518,24 @@ class _Lowering:
         whole = self._activation(node) or self._layer_norm(node, reads, name)
         if whole is not None:
             return [whole]
-        steps = [self._steps.get(each) for each in node.input]
+        steps = [self._steps.get(item) for item in node.input]
         shared = None if op in ROUNDING else common(op, steps)
         if shared is not None:
-            reads = [shared.reals(each) if isinstance(each, np.ndarray) and each.dtype == shared.zero.dtype else each for each in reads]
-        made = function(Site(reads, op, name, words, len(node.output), self._source.opset, self._builder, steps))
-        results = made if isinstance(made, Sequence) else [made]
+            reads = [shared.reals(read) if isinstance(read, np.ndarray) and read.dtype == shared.zero.dtype else read for read in reads]
+        built = function(Site(reads, op, name, words, len(node.output), self._source.opset, self._builder, steps))
+        results = built if isinstance(built, Sequence) else [built]
         if shared is not None:
-            return [Rounded(each, shared) if isinstance(each, fx.Node) and _of_reals(each) else each for each in results]
-        self._rounded += "DynamicQuantize" in op or any(isinstance(each, Rounded) for each in results)
+            return [Rounded(result, shared) if isinstance(result, fx.Node) and _of_reals(result) else result for result in results]
+        self._rounded += "DynamicQuantize" in op or any(isinstance(result, Rounded) for result in results)
         return results
 
     def _attributes(self, node: Any) -> dict[str, Any]:
         """Attributes by name; stored tensors as arrays."""
-        if any(each.type in _GRAPHS or each.ref_attr_name for each in node.attribute):
+        if any(item.type in _GRAPHS or item.ref_attr_name for item in node.attribute):
             raise StretchError("it holds a graph")
         return {
-            each.name: array(self._source.path, each.t) if each.type == _TENSOR else helper.get_attribute_value(each)
-            for each in node.attribute
+            item.name: array(self._source.path, item.t) if item.type == _TENSOR else helper.get_attribute_value(item)
+            for item in node.attribute
         }
 
     def _told(self, node: Any, reads: list[Value], attrs: dict[str, Any]) -> Value:
@@ -549,19 +551,19 @@ class _Lowering:
         """The activation that ends with this node, if several nodes before it are one."""
         if node.op_type not in ("Mul", "Div"):
             return None
-        found = self._finder.find(node)
-        x = None if found is None else self._values.get(found.x)
-        return self._builder.call(found.function, x, **found.settings) if found is not None and isinstance(x, fx.Node) else None
+        match = self._finder.find(node)
+        x = None if match is None else self._values.get(match.x)
+        return self._builder.call(match.function, x, **match.settings) if match is not None and isinstance(x, fx.Node) else None
 
     def _layer_norm(self, node: Any, reads: list[Value], name: str) -> fx.Node | None:
         """The layer norm that ends with this node, if it and nodes before it are one."""
-        ranks = [len(shape_of(each)) for each in reads if isinstance(each, fx.Node)]
-        found = self._norms.find(node, ranks[0]) if node.op_type == "Add" and ranks else None
-        x = None if found is None else self._values.get(found.x)
-        if found is None or not isinstance(x, fx.Node) or shape_of(x)[-1:] != found.weight.shape:
+        ranks = [len(shape_of(read)) for read in reads if isinstance(read, fx.Node)]
+        match = self._norms.find(node, ranks[0]) if node.op_type == "Add" and ranks else None
+        x = None if match is None else self._values.get(match.x)
+        if match is None or not isinstance(x, fx.Node) or shape_of(x)[-1:] != match.weight.shape:
             return None
-        module = nn.LayerNorm(shape_of(x)[-1:], eps=found.eps)
-        return self._builder.module(filled(module, weight=found.weight, bias=found.bias), x, name)
+        module = nn.LayerNorm(shape_of(x)[-1:], eps=match.eps)
+        return self._builder.module(filled(module, weight=match.weight, bias=match.bias), x, name)
 
 
 def _of_reals(node: fx.Node) -> bool:

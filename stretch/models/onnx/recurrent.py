@@ -21,7 +21,7 @@ _OWN = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": 
 
 
 def _words(values: Any) -> list[str]:
-    return [each.decode(errors="replace") if isinstance(each, bytes) else str(each) for each in values]
+    return [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in values]
 
 
 def _check(site: Site, ways: int) -> None:
@@ -54,11 +54,11 @@ def _parameters(site: Site, ways: int, size: int) -> list[fx.Node]:
     bias = np.zeros((ways, 2 * gates), np.float32) if bias is None else bias
     if weight.shape[:2] != (ways, gates) or recurrent.shape != (ways, gates, size) or bias.shape != (ways, 2 * gates):
         raise StretchError(f"its weights have the shapes {list(weight.shape)}, {list(recurrent.shape)} and {list(bias.shape)}")
-    made = []
+    built = []
     for way in range(ways):
-        own = {"weight": weight[way], "recurrent": recurrent[way], "bias": bias[way, :gates], "recurrent_bias": bias[way, gates:]}
-        made += [site.builder.stored(_ordered(site, each), f"{site.name}_{name}_{way}") for name, each in own.items()]
-    return made
+        parameters = {"weight": weight[way], "recurrent": recurrent[way], "bias": bias[way, :gates], "recurrent_bias": bias[way, gates:]}
+        built += [site.builder.stored(_ordered(site, parameter), f"{site.name}_{name}_{way}") for name, parameter in parameters.items()]
+    return built
 
 
 @rule("LSTM", "GRU", "RNN")
@@ -72,10 +72,10 @@ def _recurrent(site: Site) -> list[fx.Node]:
     states = [_state(site, i, (ways, batch, size)) for i in (5, 6)[: 2 if site.op == "LSTM" else 1]]
     builder = site.builder
     x = builder.call(torch.flip, site.x, [0]) if direction == "reverse" else site.x
-    given: Any = tuple(states) if site.op == "LSTM" else states[0]
+    state: Any = tuple(states) if site.op == "LSTM" else states[0]
     parameters = _parameters(site, ways, size)
-    found = builder.call(_FUNCTIONS[site.op], x, given, parameters, True, 1, 0.0, False, ways == 2, False)
-    results = [builder.call(operator.getitem, found, i) for i in range(min(site.results, 1 + len(states)))]
+    called = builder.call(_FUNCTIONS[site.op], x, state, parameters, True, 1, 0.0, False, ways == 2, False)
+    results = [builder.call(operator.getitem, called, i) for i in range(min(site.results, 1 + len(states)))]
     whole = builder.call(torch.reshape, results[0], (steps, batch, ways, size))
     whole = builder.call(torch.permute, whole, (0, 2, 1, 3))
     return [builder.call(torch.flip, whole, [0]) if direction == "reverse" else whole, *results[1:]]

@@ -45,11 +45,11 @@ def _resize(site: Site) -> fx.Node:
     if mode == "nearest":
         return _nearest(site, coordinates, wanted, factors)
     smooth, aligned = bool(site.attrs.get("antialias", 0)), coordinates == "align_corners"
-    own = aligned or coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in wanted))
+    current = aligned or coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in wanted))
     exact = all(abs(factor * old - new) < 1e-3 for factor, old, new in zip(factors, site.shape[2:], wanted, strict=True))
-    if mode == "linear" and not smooth and not (own and (aligned or exact)):
+    if mode == "linear" and not smooth and not (current and (aligned or exact)):
         return blended(site.builder, site.x, _places(site, coordinates, wanted, factors), site.name)
-    if not own:
+    if not current:
         raise StretchError(f"it resizes with coordinates `{coordinates}`")
     if not (aligned or exact):
         raise StretchError(f"it resizes {list(site.shape)} by {', '.join(f'{factor:g}' for factor in factors)}, no whole number of pixels")
@@ -61,23 +61,23 @@ def _resize(site: Site) -> fx.Node:
 
 def _places(site: Site, coordinates: str, wanted: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:
     """Where each new row and column lies among the old ones (ONNX operators, Resize), in single precision as runtimes have it."""
-    found = []
+    places = []
     for old, new, scale in zip(site.shape[2:], wanted, factors, strict=True):
         at, factor = np.arange(new, dtype=np.float32), np.float32(scale)
         match coordinates:
             case "asymmetric":
-                found.append(at / factor)
+                places.append(at / factor)
             case "align_corners":
-                found.append(at * np.float32(old - 1) / np.float32(new - 1) if new > 1 else at)
+                places.append(at * np.float32(old - 1) / np.float32(new - 1) if new > 1 else at)
             case "pytorch_half_pixel" if new == 1:
-                found.append(at)
+                places.append(at)
             case "half_pixel" | "pytorch_half_pixel":
-                found.append((at + np.float32(0.5)) / factor - np.float32(0.5))
+                places.append((at + np.float32(0.5)) / factor - np.float32(0.5))
             case "half_pixel_symmetric":
-                found.append(old / 2 * (1 - new / (factor * old)) + (at + 0.5) / factor - 0.5)
+                places.append(old / 2 * (1 - new / (factor * old)) + (at + 0.5) / factor - 0.5)
             case _:
                 raise StretchError(f"it resizes with coordinates `{coordinates[:40]}`")
-    return found
+    return places
 
 
 def _nearest(site: Site, coordinates: str, wanted: list[int], factors: Sequence[float]) -> fx.Node:
@@ -89,8 +89,8 @@ def _nearest(site: Site, coordinates: str, wanted: list[int], factors: Sequence[
         np.clip(_ROUNDED[how](at), 0, old - 1).astype(np.int64)
         for at, old in zip(_places(site, coordinates, wanted, factors), site.shape[2:], strict=True)
     ]
-    own = [np.arange(new) * old // new for new, old in zip(wanted, site.shape[2:], strict=True)]
-    if all((a == b).all() for a, b in zip(places, own, strict=True)):
+    nearest = [np.arange(new) * old // new for new, old in zip(wanted, site.shape[2:], strict=True)]
+    if all((a == b).all() for a, b in zip(places, nearest, strict=True)):
         return site.builder.call(F.interpolate, site.x, size=wanted)
     return chosen(site.builder, site.x, places, site.name)
 

@@ -36,10 +36,10 @@ class Site(Inputs[fx.Node]):
 
     def tensor(self, i: int) -> fx.Node:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
-        found = self.value(i)
-        if found is None:
+        value = self.value(i)
+        if value is None:
             raise StretchError(f"it has no input {i}")
-        return found if isinstance(found, fx.Node) else self.builder.stored(found, f"{self.name}_{i}")
+        return value if isinstance(value, fx.Node) else self.builder.stored(value, f"{self.name}_{i}")
 
     def steps_of(self, i: int) -> Steps | None:
         """What the bytes of input `i` stand for; None if it is none of bytes that the network computes."""
@@ -59,10 +59,10 @@ class Site(Inputs[fx.Node]):
     def pair(self, name: str, usual: int = 1) -> list[int]:
         """A number for each axis of a window."""
         axes = len(self.shape) - 2
-        found = [int(n) for n in self.attrs.get(name, [usual] * axes)]
-        if len(found) != axes:
-            raise StretchError(f"its {name} is {found} for {axes} axes")
-        return found
+        numbers = [int(n) for n in self.attrs.get(name, [usual] * axes)]
+        if len(numbers) != axes:
+            raise StretchError(f"its {name} is {numbers} for {axes} axes")
+        return numbers
 
 
 #: One result of a node: computed, rounded in the file besides, or known already.

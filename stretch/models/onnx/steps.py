@@ -77,11 +77,11 @@ def reread(builder: Builder, x: fx.Node, old: Steps, new: Steps) -> fx.Node:
 
 def common(op: str, steps: Sequence[Steps | None]) -> Steps | None:
     """The steps of what an operator makes that knows nothing of them; None if it reads no bytes."""
-    found = [each for each in steps if each is not None]
-    if not found:
+    result = [step for step in steps if step is not None]
+    if not result:
         return None
     if op not in MOVING:
         raise StretchError("it computes with bytes, and not with the numbers that they stand for")
-    if not all(each.same(found[0]) for each in found):
+    if not all(item.same(result[0]) for item in result):
         raise StretchError("it reads bytes that were rounded with several scales")
-    return found[0]
+    return result[0]

@@ -42,11 +42,11 @@ class Archive:
         # Torch stores records as they are; compressed ones could be of any size.
         if sum(entry.file_size for entry in entries) > len(content):
             raise StretchError(f"{path} is damaged: its records are larger than the file", _AGAIN)
-        found = {name: self.read(name).strip() if name in self._entries else b"" for name in ("archive_format", "archive_version")}
-        if found["archive_format"] != FORMAT:
+        mapping = {name: self.read(name).strip() if name in self._entries else b"" for name in ("archive_format", "archive_version")}
+        if mapping["archive_format"] != FORMAT:
             raise StretchError(f"{path} is no archive of torch.export", _AGAIN)
-        if found["archive_version"] != VERSION:
-            raise StretchError(f"{path} has version {found['archive_version'][:20]!r} of the format, version 0 is read", _AGAIN)
+        if mapping["archive_version"] != VERSION:
+            raise StretchError(f"{path} has version {mapping['archive_version'][:20]!r} of the format, version 0 is read", _AGAIN)
 
     @property
     def names(self) -> list[str]:

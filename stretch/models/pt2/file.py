@@ -77,19 +77,24 @@ def read_source(path: Path, input_shape: InputShapes | None = None) -> Source:
     except StretchError as error:
         raise type(error)(f"{path} cannot be read: {error.message}", error.hint) from error
     ends = named_ends(path, [_stated(path, name, graph) for name in inputs])
-    fields = {kind: each.field_names for kind, each in program.graph_module.treespec_namedtuple_fields.items()}
+    fields = {
+        kind: treespec_namedtuple_field.field_names
+        for kind, treespec_namedtuple_field in program.graph_module.treespec_namedtuple_fields.items()
+    }
     shapes, structure = settled(path, ends, input_shape), _structure(program.graph_module)
     return Source(path, graph.nodes, stored, ends, shapes, outputs, structure, fields)
 
 
 def _model(path: Path, names: Sequence[str]) -> str:
     """Name of the model in an archive, which may hold several."""
-    found = [name.removeprefix("models/").removesuffix(".json") for name in names if name.startswith("models/") and name.endswith(".json")]
-    if "model" in found or len(found) == 1:
-        return "model" if "model" in found else found[0]
+    removesuffixes = [
+        name.removeprefix("models/").removesuffix(".json") for name in names if name.startswith("models/") and name.endswith(".json")
+    ]
+    if "model" in removesuffixes or len(removesuffixes) == 1:
+        return "model" if "model" in removesuffixes else removesuffixes[0]
     if any(name.startswith("data/aotinductor/") for name in names):
         raise StretchError(f"{path} holds code that was compiled, not a network", "save what torch.export.export returns")
-    raise StretchError(f"{path} holds {len(found)} networks, one is taken", "save one with torch.export.save")
+    raise StretchError(f"{path} holds {len(removesuffixes)} networks, one is taken", "save one with torch.export.save")
 
 
 def _text(value: Any, *keys: str) -> str:
@@ -130,10 +135,10 @@ def _inputs(specs: Sequence[Tagged], weights: Mapping[str, torch.Tensor]) -> tup
 
 def _outputs(specs: Sequence[Tagged]) -> list[Tagged]:
     """What is returned; statistics that training changes are not."""
-    found = [spec["user_output"] for spec in specs if "user_output" in spec]
-    if not all(isinstance(each, dict) and isinstance(each.get("arg"), dict) for each in found):
+    outputs = [spec["user_output"] for spec in specs if "user_output" in spec]
+    if not all(isinstance(output, dict) and isinstance(output.get("arg"), dict) for output in outputs):
         raise StretchError("it does not state what it returns")
-    return [each["arg"] for each in found]
+    return [output["arg"] for output in outputs]
 
 
 def _structure(module: GraphModule) -> str:
@@ -147,33 +152,33 @@ def _stated(path: Path, name: str, graph: Graph) -> Stated:
     if meta is None:
         raise StretchError(f"{path} does not state the shape of its input `{name[:80]}`")
     kind = str(TYPES.get(meta.dtype)).removeprefix("torch.")
-    found = []
+    stated = []
     for axis, size in enumerate(meta.sizes):
         if "as_int" in size:
-            found.append(Size(fixed(size), fixed=True))
+            stated.append(Size(fixed(size), fixed=True))
         else:
             # a batch that is open is 1
-            found.append(Size(1 if axis == 0 else _hinted(size), _symbol(size)))
-    return Stated(name, found, kind, kind not in ("float32", "float16", "bfloat16") and _cast(name, graph))
+            stated.append(Size(1 if axis == 0 else _hinted(size), _symbol(size)))
+    return Stated(name, stated, kind, kind not in ("float32", "float16", "bfloat16") and _cast(name, graph))
 
 
 def _cast(name: str, graph: Graph) -> bool:
     """Whether all that reads a tensor first makes reals of it."""
     readers = [node for node in graph.nodes if not node.target.startswith(_ASSERTED) and _reads(node, {"name": name})]
-    made = [_type(node, graph) for node in readers if node.target.startswith(_CASTS) and node.inputs]
-    return bool(readers) and len(made) == len(readers) and set(made) <= {torch.float32, *HALF}
+    types = [_type(node, graph) for node in readers if node.target.startswith(_CASTS) and node.inputs]
+    return bool(readers) and len(types) == len(readers) and set(types) <= {torch.float32, *HALF}
 
 
 def _reads(node: Node, tensor: dict[str, str]) -> bool:
     """Whether a tensor is among the arguments of a call."""
-    given = [value for each in node.inputs for value in each.arg.values()]
-    return any(tensor == value or (isinstance(value, list) and tensor in value) for value in given)
+    inputs = [value for item in node.inputs for value in item.arg.values()]
+    return any(tensor == value or (isinstance(value, list) and tensor in value) for value in inputs)
 
 
 def _type(node: Node, graph: Graph) -> torch.dtype | None:
     """Element type of what a call gives, if that is one tensor."""
-    made = node.outputs[0].get("as_tensor") if len(node.outputs) == 1 else None
-    meta = graph.tensor_values.get(str(made.get("name"))) if isinstance(made, dict) else None
+    value = node.outputs[0].get("as_tensor") if len(node.outputs) == 1 else None
+    meta = graph.tensor_values.get(str(value.get("name"))) if isinstance(value, dict) else None
     return None if meta is None else TYPES.get(meta.dtype)
 
 
@@ -189,5 +194,5 @@ def _hinted(size: Tagged) -> int:
 def _symbol(size: Tagged) -> str:
     """The name of a size that was left open, if it has one of its own."""
     expression = size.get("as_expr")
-    found = _SYMBOL.fullmatch(str(expression.get("expr_str"))) if isinstance(expression, dict) else None
-    return found[1] if found else ""
+    match = _SYMBOL.fullmatch(str(expression.get("expr_str"))) if isinstance(expression, dict) else None
+    return match[1] if match else ""

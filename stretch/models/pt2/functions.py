@@ -22,8 +22,8 @@ _MODULES: dict[str, Callable[..., nn.Module]] = {
 
 #: Functions with the arguments of the operator.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{each.__name__: each for each in (torch.cat, torch.flatten, torch.permute, torch.transpose, torch.squeeze, torch.unsqueeze)},
-    **{each.__name__: each for each in (torch.clamp, torch.mean, torch.softmax, torch.log_softmax, F.pixel_shuffle)},
+    **{value.__name__: value for value in (torch.cat, torch.flatten, torch.permute, torch.transpose, torch.squeeze, torch.unsqueeze)},
+    **{value.__name__: value for value in (torch.clamp, torch.mean, torch.softmax, torch.log_softmax, F.pixel_shuffle)},
     **dict.fromkeys(("reshape", "view", "_unsafe_view"), torch.reshape),
     "_softmax": torch.softmax,
     "_log_softmax": torch.log_softmax,
@@ -33,24 +33,24 @@ _PAIRS: dict[str, Callable[..., Any]] = {"add": operator.add, "sub": operator.su
 
 
 def _module(make: Callable[..., nn.Module]) -> Rule:
-    return lambda site: site.called(make(*list(site.given.values())[1:]))
+    return lambda site: site.called(make(*list(site.arguments.values())[1:]))
 
 
 def _function(function: Callable[..., Any]) -> Rule:
     def apply(site: Site) -> Value:
-        given = dict(site.given)
+        arguments = dict(site.arguments)
         # in another type it is no call that capture knows
-        if any((given.pop("dtype", None), given.pop("half_to_float", None))):
+        if any((arguments.pop("dtype", None), arguments.pop("half_to_float", None))):
             return None
-        return site.builder.call(function, *site.written(list(given.values())))
+        return site.builder.call(function, *site.written(list(arguments.values())))
 
     return apply
 
 
 def _pair(function: Callable[..., Any]) -> Rule:
     def combine(site: Site) -> Value:
-        x, other = site.given["self"], site.given["other"]
-        if site.given.get("alpha", 1) != 1 or site.given.get("rounding_mode") is not None:
+        x, other = site.arguments["self"], site.arguments["other"]
+        if site.arguments.get("alpha", 1) != 1 or site.arguments.get("rounding_mode") is not None:
             return None
         # decompositions write SiLU as a product with the sigmoid of the same tensor
         gated = function is operator.mul and isinstance(other, fx.Node) and isinstance(site.builder.behind(other), nn.Sigmoid)
@@ -67,28 +67,28 @@ RULES.update({name: _pair(function) for name, function in _PAIRS.items()})
 @rule("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as")
 def _pass(site: Site) -> Value:
     """What it reads, unless its type changes."""
-    to = site.given.get("dtype")
-    if isinstance(site.given.get("other"), fx.Node):
-        to = site.given["other"].meta["val"].dtype
+    to = site.arguments.get("dtype")
+    if isinstance(site.arguments.get("other"), fx.Node):
+        to = site.arguments["other"].meta["val"].dtype
     return site.x if to is None or to == site.x.meta["val"].dtype else None
 
 
 @rule("dropout", "feature_dropout", "alpha_dropout", "native_dropout")
 def _drop(site: Site) -> Value:
     """Nothing is dropped once a network is trained."""
-    return site.called(nn.Dropout(float(site.given["p"])), x="input")
+    return site.called(nn.Dropout(float(site.arguments["p"])), x="input")
 
 
 @rule("elu")
 def _elu(site: Site) -> Value:
-    if site.given["scale"] != 1 or site.given["input_scale"] != 1:
+    if site.arguments["scale"] != 1 or site.arguments["input_scale"] != 1:
         return None
-    return site.called(nn.ELU(float(site.given["alpha"])))
+    return site.called(nn.ELU(float(site.arguments["alpha"])))
 
 
 @rule("max_pool2d", "max_pool2d_with_indices", "avg_pool2d")
 def _pool(site: Site) -> Value:
-    options = {key: _two(value) for key, value in list(site.given.items())[1:]}
+    options = {key: _two(value) for key, value in list(site.arguments.items())[1:]}
     make = nn.AvgPool2d if site.name == "avg_pool2d" else nn.MaxPool2d
     return site.called(make(**options | {"stride": options["stride"] or options["kernel_size"]}))
 
@@ -100,17 +100,17 @@ def _two(value: Any) -> Any:
 
 @rule("split", "split_with_sizes", "chunk")
 def _split(site: Site) -> Value:
-    parts = site.builder.call(torch.chunk if site.name == "chunk" else torch.split, *site.written(list(site.given.values())[:3]))
+    parts = site.builder.call(torch.chunk if site.name == "chunk" else torch.split, *site.written(list(site.arguments.values())[:3]))
     return [site.builder.call(operator.getitem, parts, i) for i in range(len(parts.meta["val"]))]
 
 
 @rule("slice")
 def _slice(site: Site) -> Value:
     shape = shape_of(site.x)
-    axis, step = int(site.given["dim"]) % len(shape), int(site.given["step"])
+    axis, step = int(site.arguments["dim"]) % len(shape), int(site.arguments["step"])
     if step < 1:
         raise StretchError(f"it slices with a step of {step}")
-    first, last, _ = slice(site.given["start"], site.given["end"], step).indices(shape[axis])
+    first, last, _ = slice(site.arguments["start"], site.arguments["end"], step).indices(shape[axis])
     if (first, last, step) == (0, shape[axis], 1):
         return site.x
     items = [slice(None)] * axis + [slice(first, last, step if step != 1 else None)]
@@ -119,26 +119,26 @@ def _slice(site: Site) -> Value:
 
 @rule("select")
 def _select(site: Site) -> Value:
-    axis = int(site.given["dim"]) % len(shape_of(site.x))
-    return site.builder.call(operator.getitem, site.x, (*[slice(None)] * axis, int(site.given["index"])))
+    axis = int(site.arguments["dim"]) % len(shape_of(site.x))
+    return site.builder.call(operator.getitem, site.x, (*[slice(None)] * axis, int(site.arguments["index"])))
 
 
 @rule("expand")
 def _expand(site: Site) -> Value:
-    return site.builder.method("expand", site.x, *site.given["size"])
+    return site.builder.method("expand", site.x, *site.arguments["size"])
 
 
 @rule("constant_pad_nd", "pad")
 def _pad(site: Site) -> Value:
-    mode, value = str(site.given.get("mode", "constant")), site.given["value"]
-    return site.builder.call(F.pad, site.x, list(site.given["pad"]), mode, value or 0.0)
+    mode, value = str(site.arguments.get("mode", "constant")), site.arguments["value"]
+    return site.builder.call(F.pad, site.x, list(site.arguments["pad"]), mode, value or 0.0)
 
 
 @rule("upsample_nearest2d")
 def _enlarge(site: Site) -> Value:
     """By whole factors; torch rounds those of others in ways of its own."""
-    x, out = shape_of(site.x), site.given["output_size"]
-    factors = site.given.get("scale_factors") or [site.given.get("scales_h"), site.given.get("scales_w")]
+    x, out = shape_of(site.x), site.arguments["output_size"]
+    factors = site.arguments.get("scale_factors") or [site.arguments.get("scales_h"), site.arguments.get("scales_w")]
     size = [int(n) for n in out] if out is not None else [int(n * factor) for n, factor in zip(x[2:], factors, strict=True)]
     exact = all(new % old == 0 and factor in (None, new / old) for new, old, factor in zip(size, x[2:], factors, strict=True))
     return site.builder.call(F.interpolate, site.x, size=size) if exact else None

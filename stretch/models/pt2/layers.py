@@ -15,24 +15,24 @@ _BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.B
 
 def _stored(site: Site, *names: str) -> dict[str, Stored | None]:
     """Arguments that the archive stores, None for one that is left out; none at all where one is computed."""
-    found = {name: site.stored(name) for name in names}
-    return found if all(each or site.given.get(name) is None for name, each in found.items()) else {}
+    stored = {name: site.stored(name) for name in names}
+    return stored if all(item or site.arguments.get(name) is None for name, item in stored.items()) else {}
 
 
 def _holding(site: Site, module: nn.Module, tensors: Mapping[str, Stored | None], x: str = "input") -> Value:
     """The module with these very parameters and statistics, in their place; None for one that it has not."""
     home = ""
-    for name, given in tensors.items():
-        if given is None:
+    for name, tensor in tensors.items():
+        if tensor is None:
             continue
-        own, value = getattr(module, name), given.value
-        if own.shape != value.shape or not value.is_floating_point():
-            raise StretchError(f"`{given.name[:80]}` has the shape {list(value.shape)}, {list(own.shape)} are needed")
-        if isinstance(own, nn.Parameter):
+        current, value = getattr(module, name), tensor.value
+        if current.shape != value.shape or not value.is_floating_point():
+            raise StretchError(f"`{tensor.name[:80]}` has the shape {list(value.shape)}, {list(current.shape)} are needed")
+        if isinstance(current, nn.Parameter):
             setattr(module, name, value if isinstance(value, nn.Parameter) else nn.Parameter(value))
         else:
             setattr(module, name, value.detach())
-        home = home or given.name.rpartition(".")[0] or given.name
+        home = home or tensor.name.rpartition(".")[0] or tensor.name
     return site.called(module, home, x)
 
 
@@ -40,8 +40,8 @@ def _each(value: Any, axes: int) -> Any:
     """A number for each axis of a window; torch takes one for all, or a word."""
     if isinstance(value, str):
         return value
-    found = [int(n) for n in value] if isinstance(value, list | tuple) else [int(value)]
-    return found * axes if len(found) == 1 else found
+    numbers = [int(n) for n in value] if isinstance(value, list | tuple) else [int(value)]
+    return numbers * axes if len(numbers) == 1 else numbers
 
 
 @rule("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -50,10 +50,10 @@ def _convolution(site: Site) -> Value:
     weight = tensors.get("weight")
     if weight is None or weight.value.dim() not in (3, 4, 5) or len(shape_of(site.x)) != weight.value.dim():
         return None
-    (first, second, *kernel), groups = weight.value.shape, int(site.given["groups"])
+    (first, second, *kernel), groups = weight.value.shape, int(site.arguments["groups"])
     if groups < 1:
         raise StretchError(f"it has {groups} groups")
-    transposed = bool(site.given.get("transposed", "transpose" in site.name))
+    transposed = bool(site.arguments.get("transposed", "transpose" in site.name))
     windows = ("stride", "padding", "dilation", *(["output_padding"] if transposed else []))
     module = getattr(nn, f"Conv{'Transpose' if transposed else ''}{len(kernel)}d")(
         *((first, second * groups) if transposed else (second * groups, first)),
@@ -61,7 +61,7 @@ def _convolution(site: Site) -> Value:
         groups=groups,
         bias=tensors["bias"] is not None,
         device="meta",
-        **{name: _each(site.given[name], len(kernel)) for name in windows},
+        **{name: _each(site.arguments[name], len(kernel)) for name in windows},
     )
     return _holding(site, module, tensors)
 
@@ -73,7 +73,7 @@ def _batch_norm(site: Site) -> Value:
     tensors = _stored(site, *names)
     if not all(tensors.get(name) for name in names[2:]) or (tensors["weight"] is None) != (tensors["bias"] is None):
         return None
-    shape, eps, momentum = shape_of(site.x), site.given.get("eps", site.given.get("epsilon")), site.given.get("momentum", 0.1)
+    shape, eps, momentum = shape_of(site.x), site.arguments.get("eps", site.arguments.get("epsilon")), site.arguments.get("momentum", 0.1)
     return _holding(site, _BATCH_NORMS[len(shape)](shape[1], float(eps), float(momentum), tensors["weight"] is not None), tensors)
 
 
@@ -88,7 +88,7 @@ def _linear_decomposed(site: Site) -> Value:
     """Bias + x · weight, or that product alone, where the weight was turned before."""
     weight, biased = site.stored("mat2"), site.name == "addmm"
     bias = site.stored("self") if biased else None
-    if weight is None or any(site.given.get(name, 1) != 1 for name in ("beta", "alpha")):
+    if weight is None or any(site.arguments.get(name, 1) != 1 for name in ("beta", "alpha")):
         return None
     if biased and (bias is None or bias.value.shape != weight.value.shape[1:]):
         return None
@@ -108,8 +108,8 @@ def _layer_norm(site: Site) -> Value:
     tensors = _stored(site, "weight", "bias")
     if not tensors or (tensors["bias"] is not None and tensors["weight"] is None):
         return None
-    shape, has = [int(n) for n in site.given["normalized_shape"]], [each is not None for each in tensors.values()]
-    return _holding(site, nn.LayerNorm(shape, float(site.given["eps"]), *has), tensors)
+    shape, has = [int(n) for n in site.arguments["normalized_shape"]], [tensor is not None for tensor in tensors.values()]
+    return _holding(site, nn.LayerNorm(shape, float(site.arguments["eps"]), *has), tensors)
 
 
 @rule("group_norm")
@@ -117,10 +117,10 @@ def _group_norm(site: Site) -> Value:
     tensors = _stored(site, "weight", "bias")
     if not tensors or (tensors["weight"] is None) != (tensors["bias"] is None):
         return None
-    groups, channels = int(site.given["num_groups"]), shape_of(site.x)[1]
+    groups, channels = int(site.arguments["num_groups"]), shape_of(site.x)[1]
     if groups < 1 or channels % groups:
         raise StretchError(f"it has {groups} groups of {channels} channels")
-    return _holding(site, nn.GroupNorm(groups, channels, float(site.given["eps"]), tensors["weight"] is not None), tensors)
+    return _holding(site, nn.GroupNorm(groups, channels, float(site.arguments["eps"]), tensors["weight"] is not None), tensors)
 
 
 @rule("prelu", "_prelu_kernel")

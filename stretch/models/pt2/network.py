@@ -49,16 +49,16 @@ def rebuilt(spec: str, fields: Mapping[str, Sequence[str]], values: Sequence[Any
     if not spec:
         return (values[0] if len(values) == 1 else tuple(values)), []
     try:
-        found = json.loads(spec)
+        data = json.loads(spec)
     except (ValueError, RecursionError) as error:
         raise StretchError(f"the structure that it returns is no JSON: {str(error)[:80]}") from error
-    if not isinstance(found, list) or len(found) != 2:
+    if not isinstance(data, list) or len(data) != 2:
         raise StretchError("the structure that it returns is not understood")
     reader = _Reader(fields, iter(values))
-    made = reader.made(found[1], 0)
+    built = reader.structure(data[1], 0)
     if next(reader.values, reader) is not reader:
         raise StretchError(f"the structure that it returns holds fewer than its {len(values)} outputs")
-    return made, list(dict.fromkeys(reader.other))
+    return built, list(dict.fromkeys(reader.other))
 
 
 class _Reader:
@@ -66,7 +66,7 @@ class _Reader:
         self._fields, self.values = fields, values
         self.other: list[str] = []
 
-    def made(self, spec: Any, depth: int) -> Any:
+    def structure(self, spec: Any, depth: int) -> Any:
         """The part of the structure that this describes."""
         if not isinstance(spec, dict) or depth > _DEEPEST:
             raise StretchError("the structure that it returns is not understood, or nested too deep")
@@ -77,7 +77,7 @@ class _Reader:
             return value
         if not isinstance(kind, str) or not isinstance(parts, list):
             raise StretchError("the structure that it returns is not understood")
-        held = [self.made(part, depth + 1) for part in parts]
+        held = [self.structure(part, depth + 1) for part in parts]
         if kind in _LISTS:
             return _LISTS[kind](held)
         names = self._names(kind, spec.get("context"), len(held))
@@ -97,12 +97,12 @@ class _Reader:
             return None
         # dataclasses state the names of what is None beside them, others a kind before them
         inner = stated if isinstance(stated, list) else []
-        return next((found for each in (stated, *inner) if (found := _keys(each, count)) is not None), None)
+        return next((result for value in (stated, *inner) if (result := _keys(value, count)) is not None), None)
 
 
 def _keys(stated: Any, count: int) -> list[Any] | None:
     """So many different keys, if these are some."""
-    fits = isinstance(stated, list | tuple) and len(stated) == count and all(isinstance(each, _KEYS) for each in stated)
+    fits = isinstance(stated, list | tuple) and len(stated) == count and all(isinstance(item, _KEYS) for item in stated)
     return list(stated) if fits and len(set(stated)) == count else None
 
 
@@ -116,10 +116,10 @@ _ASSERTED = ("_assert_", "sym_constrain_range", "_functional_sym_constrain", "_f
 #: What networks compute with sizes.
 _OF_SIZES: dict[str, Callable[..., Any]] = {
     **{
-        f"_operator.{each.__name__}": each
-        for each in (operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg)
+        f"_operator.{value.__name__}": value
+        for value in (operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg)
     },
-    **{f"_operator.{each.__name__}": each for each in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)},
+    **{f"_operator.{value.__name__}": value for value in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)},
     "math.trunc": int,
     "torch.sym_int": int,
     "torch.sym_float": float,
@@ -168,7 +168,9 @@ class _Lowering:
                 said = (str(error).splitlines() or [type(error).__name__])[0][:160]
                 raise StretchError(f"call number {number} ({node.target[:60]}) of {path} cannot be read: {said}") from error
         try:
-            returned, other = rebuilt(self._source.structure, self._source.fields, [self._result(each) for each in self._source.outputs])
+            returned, other = rebuilt(
+                self._source.structure, self._source.fields, [self._result(output) for output in self._source.outputs]
+            )
         except StretchError as error:
             raise StretchError(f"{path} cannot be read: {error.message}", error.hint) from error
         warnings = [f"`{kind[:80]}`, which {path} returns, is a dictionary or a tuple here" for kind in other]
@@ -177,14 +179,14 @@ class _Lowering:
     def _result(self, arg: Tagged) -> Any:
         """What the network returns in one place: a tensor, or what the file states."""
         try:
-            found = self._value(arg)
+            value = self._value(arg)
         except (TypeError, ValueError, AttributeError, KeyError) as error:
             raise StretchError(f"it returns what is not understood ({str(error)[:80]})") from error
-        if isinstance(found, Stored):
-            return self._builder.tensor(found.value, found.name)
-        if not isinstance(found, fx.Node | int | float | str | None):
+        if isinstance(value, Stored):
+            return self._builder.tensor(value.value, value.name)
+        if not isinstance(value, fx.Node | int | float | str | None):
             raise StretchError("it returns what is no tensor")
-        return found
+        return value
 
     def _lower(self, node: Node) -> None:
         target = node.target
@@ -192,26 +194,26 @@ class _Lowering:
             name = target.removeprefix(_ATEN)
             if name.startswith(_ASSERTED):
                 return
-            made = self._size(name, node) if name.startswith("sym_") else self._call(name, node)
+            size = self._size(name, node) if name.startswith("sym_") else self._call(name, node)
         elif target in _OF_SIZES:
-            made = self._of_sizes(target, node)
+            size = self._of_sizes(target, node)
         else:
             raise StretchError("it is no operator of torch", "call run_decompositions() before torch.export.save")
-        for name, value in zip(_names(node), _several(made), strict=False):
+        for name, value in zip(_names(node), _several(size), strict=False):
             self._values[name] = value
 
     def _of_sizes(self, target: str, node: Node) -> Any:
-        given = [self._value(each.arg) for each in node.inputs]
-        if not 1 <= len(given) <= 2 or not all(isinstance(each, int | float) and abs(each) < 1 << 62 for each in given):
+        values = [self._value(item.arg) for item in node.inputs]
+        if not 1 <= len(values) <= 2 or not all(isinstance(value, int | float) and abs(value) < 1 << 62 for value in values):
             raise StretchError("it computes with what is no size")
-        return _OF_SIZES[target](*given)
+        return _OF_SIZES[target](*values)
 
     def _size(self, name: str, node: Node) -> int:
         """A number of the shape of a tensor."""
-        given = [self._value(each.arg) for each in node.inputs]
-        shape = tuple(_without_data(given[0]).shape)
+        values = [self._value(item.arg) for item in node.inputs]
+        shape = tuple(_without_data(values[0]).shape)
         if name.startswith("sym_size.int"):
-            return int(shape[given[1]])
+            return int(shape[values[1]])
         if name.startswith("sym_numel"):
             return prod(shape)
         raise StretchError("it asks how a tensor lies in memory")
@@ -220,43 +222,44 @@ class _Lowering:
         packet, _, overload = name.partition(".")
         if packet in _MAKING:
             target = _overload(packet, overload)
-            return Stored(next(iter(_names(node)), packet), _of_stored(target, bound(target, node, self._value), made=True))
+            return Stored(next(iter(_names(node)), packet), _of_stored(target, bound(target, node, self._value), created=True))
         changes = packet.endswith("_") and not packet.endswith("__")
         packet = packet.removesuffix("_") if changes else packet
         # What a rule writes down otherwise is not called itself, and may be more than a function of tensors.
         target = _overload(packet, overload) if packet in RULES else find_operator(f"{packet}.{overload}")
-        given = bound(target, node, self._value)
-        site = Site(target, given, _module_of(node), self._builder)
+        arguments = bound(target, node, self._value)
+        site = Site(target, arguments, _module_of(node), self._builder)
         self._follow(target, node, changes)
-        if not any(isinstance(each, fx.Node) for each in _flat(list(given.values()))):
-            return self._known(target, given)
-        made = RULES[packet](site) if packet in RULES else None
-        return self._as_it_is(site) if made is None else made
+        if not any(isinstance(item, fx.Node) for item in _flat(list(arguments.values()))):
+            return self._known(target, arguments)
+        built = RULES[packet](site) if packet in RULES else None
+        return self._as_it_is(site) if built is None else built
 
     def _as_it_is(self, site: Site) -> Value:
         """The operator itself; where it gives several tensors, each of them."""
         find_operator(_called(site.operator))
-        if any(site.given.get(key) for key in ("train", "dropout_p")):
+        if any(site.arguments.get(key) for key in ("train", "dropout_p")):
             raise StretchError("it was exported in training mode", "call eval() before torch.export.export")
-        positional, options = _arguments(site.operator, site.given)
+        positional, options = _arguments(site.operator, site.arguments)
         options = {key: site.written(value) for key, value in options.items()}
-        made = self._builder.call(site.operator, *site.written(positional), **options)
-        if isinstance(made.meta["val"], torch.Tensor):
-            return made
-        return [self._builder.call(operator.getitem, made, i) for i in range(len(made.meta["val"]))]
+        called = self._builder.call(site.operator, *site.written(positional), **options)
+        if isinstance(called.meta["val"], torch.Tensor):
+            return called
+        return [self._builder.call(operator.getitem, called, i) for i in range(len(called.meta["val"]))]
 
-    def _known(self, target: OpOverload, given: Mapping[str, Value]) -> Value:
+    def _known(self, target: OpOverload, values: Mapping[str, Value]) -> Value:
         """What a call gives that reads stored tensors alone."""
-        stored = [each for each in _flat(list(given.values())) if isinstance(each, Stored)]
+        stored = [item for item in _flat(list(values.values())) if isinstance(item, Stored)]
         if not stored:
             raise StretchError("it reads no tensor")
         find_operator(_called(target))
-        found = _of_stored(target, given)
-        learned = any(isinstance(each.value, torch.nn.Parameter) for each in stored)
-        made = [
-            Stored(stored[0].name, torch.nn.Parameter(each) if learned and each.is_floating_point() else each) for each in _several(found)
+        of_stored = _of_stored(target, values)
+        learned = any(isinstance(item.value, torch.nn.Parameter) for item in stored)
+        built = [
+            Stored(stored[0].name, torch.nn.Parameter(item) if learned and item.is_floating_point() else item)
+            for item in _several(of_stored)
         ]
-        return made if isinstance(found, tuple | list) else made[0]
+        return built if isinstance(of_stored, tuple | list) else built[0]
 
     def _value(self, arg: Tagged) -> Value:
         """What an argument stands for."""
@@ -265,18 +268,18 @@ class _Lowering:
             inner = value.get("as_tensor", value)
             return None if "as_none" in inner else self._named(inner)
         if kind in ("as_tensors", "as_optional_tensors") and isinstance(value, list):
-            return [None if "as_none" in each else self._named(each.get("as_tensor", each)) for each in value]
+            return [None if "as_none" in item else self._named(item.get("as_tensor", item)) for item in value]
         if kind in ("as_sym_int", "as_sym_float", "as_sym_bool") and isinstance(value, dict):
             return self._number(value)
         if kind in ("as_sym_ints", "as_sym_floats", "as_sym_bools") and isinstance(value, list):
-            return [self._number(each) for each in value]
+            return [self._number(item) for item in value]
         return plain_value(arg)
 
     def _number(self, value: Tagged) -> Any:
-        found = self._named({"name": value["as_name"]}) if "as_name" in value else next(iter(value.values()), None)
-        if not isinstance(found, int | float):
+        named = self._named({"name": value["as_name"]}) if "as_name" in value else next(iter(value.values()), None)
+        if not isinstance(named, int | float):
             raise StretchError("it reads a tensor where a size is needed")
-        return found
+        return named
 
     def _named(self, argument: Any) -> Value:
         name = argument.get("name") if isinstance(argument, dict) else None
@@ -293,7 +296,7 @@ class _Lowering:
     def _follow(self, target: OpOverload, node: Node, changes: bool) -> None:
         """Note which memory the results lie in: that of what is read, if it is changed in place or seen in another way."""
         schema = target._schema
-        views = any(each.alias_info is not None for each in schema.returns) or target._overloadpacket.__name__ in (
+        views = any(item.alias_info is not None for item in schema.returns) or target._overloadpacket.__name__ in (
             "reshape",
             "flatten",
             "contiguous",
@@ -306,36 +309,36 @@ class _Lowering:
         memory, _ = self._memory.get(name, (name, 0))
         if changes:
             self._writes[memory] = self._writes.get(memory, 0) + 1
-        for made in _names(node):
-            self._memory[made] = (memory, self._writes.get(memory, 0))
+        for built in _names(node):
+            self._memory[built] = (memory, self._writes.get(memory, 0))
 
 
 def _overload(packet: str, overload: str) -> OpOverload:
-    found = getattr(getattr(torch.ops.aten, packet), overload, None)
-    if not isinstance(found, OpOverload) or found._schema.is_mutable:
+    value = getattr(getattr(torch.ops.aten, packet), overload, None)
+    if not isinstance(value, OpOverload) or value._schema.is_mutable:
         raise StretchError("torch has no such operator that changes nothing")
-    return found
+    return value
 
 
-def _arguments(target: OpOverload, given: Mapping[str, Value]) -> tuple[list[Value], dict[str, Value]]:
+def _arguments(target: OpOverload, values: Mapping[str, Value]) -> tuple[list[Value], dict[str, Value]]:
     """Arguments by position and by name, without those that say where tensors lie."""
-    known = [each for each in target._schema.arguments if each.name not in PLACES]
-    options = {each.name: given[each.name] for each in known if each.kwarg_only and given[each.name] is not None}
-    return [given[each.name] for each in known if not each.kwarg_only], options
+    known = [argument for argument in target._schema.arguments if argument.name not in PLACES]
+    options = {item.name: values[item.name] for item in known if item.kwarg_only and values[item.name] is not None}
+    return [values[item.name] for item in known if not item.kwarg_only], options
 
 
-def _of_stored(target: OpOverload, given: Mapping[str, Value], *, made: bool = False) -> Any:
+def _of_stored(target: OpOverload, values: Mapping[str, Value], *, created: bool = False) -> Any:
     """What is computed of stored tensors, or made of numbers alone, once it is sure how large it gets."""
 
     def computed(device: str) -> Any:
         def tensor(value: Any) -> Any:
             return value.value.detach().to(device) if isinstance(value, Stored) else value
 
-        args, options = fx.node.map_aggregate(_arguments(target, given), tensor)
-        return target(*args, **options, **({"device": device} if made else {}))
+        args, options = fx.node.map_aggregate(_arguments(target, values), tensor)
+        return target(*args, **options, **({"device": device} if created else {}))
 
     with torch.no_grad():
-        if any(each.numel() > MAX_KNOWN for each in _several(computed("meta"))):
+        if any(item.numel() > MAX_KNOWN for item in _several(computed("meta"))):
             raise StretchError("it makes a stored tensor too large")
         return computed("cpu")
 
@@ -350,14 +353,14 @@ def _called(target: OpOverload) -> str:
 
 def _names(node: Node) -> list[str]:
     """Names of what a call gives, in order."""
-    found = []
-    for each in node.outputs:
-        ((kind, value),) = each.items() if len(each) == 1 else (("", None),)
+    names = []
+    for output in node.outputs:
+        ((kind, value),) = output.items() if len(output) == 1 else (("", None),)
         for one in value if isinstance(value, list) else [value]:
             inner = one.get("as_tensor", one) if isinstance(one, dict) else {}
             name = inner.get("as_name" if kind.startswith("as_sym") else "name") if isinstance(inner, dict) else None
-            found.append(str(name))
-    return found
+            names.append(str(name))
+    return names
 
 
 def _module_of(node: Node) -> str:
@@ -367,7 +370,7 @@ def _module_of(node: Node) -> str:
 
 
 def _flat(values: Any) -> list[Any]:
-    return [one for each in values for one in (_flat(each) if isinstance(each, list | tuple) else [each])]
+    return [one for value in values for one in (_flat(value) if isinstance(value, list | tuple) else [value])]
 
 
 def _without_data(value: Value) -> torch.Tensor:

@@ -28,7 +28,7 @@ class Site:
     """One call with what it reads."""
 
     operator: OpOverload  # Of torch's.
-    given: Mapping[str, Value]  # Its arguments by name, those that are left out with their defaults.
+    arguments: Mapping[str, Value]  # Its arguments by name, those that are left out with their defaults.
     module: str  # Path of the module that it was called in, if that is torch's own; empty otherwise.
     builder: Builder  # What its rule writes into.
 
@@ -40,26 +40,26 @@ class Site:
     @property
     def x(self) -> fx.Node:
         """Its first argument as a tensor of the network."""
-        return self.tensor(next(iter(self.given)))
+        return self.tensor(next(iter(self.arguments)))
 
     def tensor(self, name: str) -> fx.Node:
         """An argument as a tensor of the network, a stored one among its parameters."""
-        found = self.written(self.given.get(name))
-        if not isinstance(found, fx.Node):
+        written = self.written(self.arguments.get(name))
+        if not isinstance(written, fx.Node):
             raise StretchError(f"its argument `{name}` is no tensor")
-        return found
+        return written
 
     def stored(self, name: str) -> Stored | None:
         """An argument that the archive stores; None where it is left out or computed."""
-        found = self.given.get(name)
-        return found if isinstance(found, Stored) else None
+        value = self.arguments.get(name)
+        return value if isinstance(value, Stored) else None
 
     def written(self, value: Value) -> Any:
         """An argument as it stands in a call: stored tensors become parameters."""
         if isinstance(value, Stored):
             return self.builder.tensor(value.value, value.name)
         if isinstance(value, list | tuple):
-            return [self.written(each) for each in value]
+            return [self.written(item) for item in value]
         return value
 
     def called(self, module: nn.Module, name: str = "", x: str = "") -> fx.Node:
@@ -81,20 +81,20 @@ rule = RULES.add
 def bound(operator: OpOverload, node: Node, value: Callable[[Tagged], Value]) -> dict[str, Value]:
     """Arguments of a call by name, in the order of torch's own, with the defaults of those that are left out."""
     schema = operator._schema
-    stated = {each.name: value(each.arg) for each in node.inputs}
+    stated = {item.name: value(item.arg) for item in node.inputs}
     first = schema.arguments[0].name
     # What is changed in place has another name than what a function reads.
     if "self" in stated and first not in stated:
         stated[first] = stated.pop("self")
-    unknown = stated.keys() - {each.name for each in schema.arguments}
+    unknown = stated.keys() - {argument.name for argument in schema.arguments}
     if unknown or len(stated) != len(node.inputs):
         raise StretchError(f"`{operator}` has no argument `{next(iter(unknown), '')[:40]}`")
-    given = {}
-    for each in schema.arguments:
-        if each.name not in stated and not each.has_default_value():
-            raise StretchError(f"its argument `{each.name}` is missing")
-        given[each.name] = stated.get(each.name, each.default_value)
-    return given
+    arguments = {}
+    for argument in schema.arguments:
+        if argument.name not in stated and not argument.has_default_value():
+            raise StretchError(f"its argument `{argument.name}` is missing")
+        arguments[argument.name] = stated.get(argument.name, argument.default_value)
+    return arguments
 
 
 def plain_value(arg: Tagged) -> Value:
@@ -110,11 +110,11 @@ def plain_value(arg: Tagged) -> Value:
     if kind == "as_float":
         return _real(value)
     if kind == "as_floats" and isinstance(value, list):
-        return [_real(each) for each in value]
+        return [_real(item) for item in value]
     allowed = {"as_int": int, "as_bool": bool, "as_string": str}
     single = next((t for key, t in allowed.items() if kind in (key, f"{key}s")), None)
-    each = value if kind.endswith("s") else [value]
-    if single is None or not isinstance(each, list) or not all(isinstance(one, single) for one in each):
+    item = value if kind.endswith("s") else [value]
+    if single is None or not isinstance(item, list) or not all(isinstance(one, single) for one in item):
         raise StretchError(f"it has an argument of the kind `{kind[:40]}`, which no network of tensors has")
     return value
 

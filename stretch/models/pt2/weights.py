@@ -30,7 +30,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 def read_weights(archive: Archive, model: str) -> dict[str, torch.Tensor]:
     """Parameters, buffers and constants of a model by name."""
-    found: dict[str, torch.Tensor] = {}
+    weights: dict[str, torch.Tensor] = {}
     records: dict[str, bytes] = {}
     left = MAX_BYTES
     for folder, kind in (("data/weights", "weights"), ("data/constants", "constants")):
@@ -44,8 +44,8 @@ def read_weights(archive: Archive, model: str) -> dict[str, torch.Tensor]:
             left -= tensor.numel() * tensor.element_size()
             if left < 0:
                 raise StretchError(f"it has more than {MAX_BYTES / 1e9:.1f} GB of weights", "save a smaller network")
-            found[name] = tensor.float().contiguous() if tensor.dtype in HALF else tensor.contiguous()
-    return found
+            weights[name] = tensor.float().contiguous() if tensor.dtype in HALF else tensor.contiguous()
+    return weights
 
 
 def _payloads(archive: Archive, name: str) -> Mapping[str, Payload]:

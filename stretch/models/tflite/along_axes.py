@@ -14,10 +14,10 @@ from stretch.models.builder import filled, shape_of
 from stretch.models.tflite.site import FIRST, RULES, Seen, Site, flattened, module, rule
 
 
-def _axes(site: Site, given: list[int] | None = None) -> list[int]:
+def _axes(site: Site, numbers: list[int] | None = None) -> list[int]:
     """Axes of the first input in the file, counted from the first."""
     rank = len(site.shape())
-    axes = site.numbers(1, "axes") if given is None else given
+    axes = site.numbers(1, "axes") if numbers is None else numbers
     if any(not -rank <= axis < rank for axis in axes):
         raise StretchError(f"it has the axes {axes} of {rank}")
     return sorted({axis % rank for axis in axes})

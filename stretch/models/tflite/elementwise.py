@@ -76,7 +76,7 @@ RULES.update({name: partial(_pair, function) for name, function in _PAIRS.items(
 @rule("LOGICAL_AND", "LOGICAL_OR")
 def _logical(site: Site) -> Seen:
     (a, b), order = aligned(site, (0, 1))
-    return order.like(site.builder.call(_TENSORS[site.code], *(_tensor(site, each) for each in (a, b))))
+    return order.like(site.builder.call(_TENSORS[site.code], *(_tensor(site, value) for value in (a, b))))
 
 
 def _tensor(site: Site, value: Any) -> fx.Node:
@@ -92,8 +92,8 @@ def _add(site: Site) -> Seen:
 def _sum(site: Site) -> Seen:
     operands, order = aligned(site, range(len(site.inputs)))
     total = operands[0]
-    for each in operands[1:]:
-        total = site.builder.call(operator.add, total, each)
+    for operand in operands[1:]:
+        total = site.builder.call(operator.add, total, operand)
     return order.like(total)
 
 
@@ -147,8 +147,8 @@ def _prelu(site: Site) -> Seen:
     slope, seen = site.known(1, "slope"), site.seen(0)
     channels = seen.shape[-1]
     if slope.size in (1, channels) and slope.size == slope.shape[-1] and (seen.form == "image" or len(seen.shape) == 2):
-        made = filled(nn.PReLU(slope.size), weight=slope.reshape(-1).astype(np.float32))
-        return seen.like(module(site, made, seen.node if seen.form != "row" else site.plain()))
+        built = filled(nn.PReLU(slope.size), weight=slope.reshape(-1).astype(np.float32))
+        return seen.like(module(site, built, seen.node if seen.form != "row" else site.plain()))
     (x, by), order = aligned(site, (0, 1))
     below = site.builder.call(operator.mul, site.builder.call(torch.clamp, x, None, 0.0), by)
     return order.like(site.builder.call(operator.add, site.builder.call(torch.relu, x), below))
@@ -180,9 +180,9 @@ def _mul(site: Site) -> Seen:
     """A product; by a gate of the same tensor it is an activation."""
     (a, b), order = aligned(site, (0, 1))
     for x, gate in ((a, b), (b, a)):
-        found = _activation(x, gate)
-        if found is not None:
-            return order.like(site.activated(site.builder.call(*found)))
+        activation = _activation(x, gate)
+        if activation is not None:
+            return order.like(site.activated(site.builder.call(*activation)))
     return order.like(site.activated(site.builder.call(operator.mul, a, b)))
 
 
@@ -198,9 +198,9 @@ def _activation(x: Any, gate: Any) -> tuple[Callable[..., Any], fx.Node] | None:
     if inner is not None:
         return F.hardsigmoid, inner
     if x.op == "call_function" and x.target is operator.mul:
-        for own, by in (x.args, x.args[::-1]):
-            if isinstance(own, fx.Node) and _shifted(by) is own:
-                return F.hardswish, own
+        for current, by in (x.args, x.args[::-1]):
+            if isinstance(current, fx.Node) and _shifted(by) is current:
+                return F.hardswish, current
     return None
 
 

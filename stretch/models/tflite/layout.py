@@ -41,8 +41,8 @@ def _reshaped(site: Site, shape: list[int]) -> Seen:
 
 @rule("RESHAPE")
 def _reshape(site: Site) -> Seen:
-    given = site.value(1)
-    shape = site.numbers(1, "shape") if given is not None else [int(n) for n in site.settings.get("new_shape", ())]
+    value = site.value(1)
+    shape = site.numbers(1, "shape") if value is not None else [int(n) for n in site.settings.get("new_shape", ())]
     return _reshaped(site, shape)
 
 
@@ -76,7 +76,7 @@ def _transpose(site: Site) -> Seen:
 def _joined(site: Site) -> tuple[list[fx.Node], Seen]:
     """All inputs in the order of an image, if one of them is one, or as in the file."""
     seen = [site.seen(i) for i in range(len(site.inputs))]
-    if any(each.form == "image" for each in seen) and all(len(each.shape) == 4 for each in seen):
+    if any(item.form == "image" for item in seen) and all(len(item.shape) == 4 for item in seen):
         return [site.image(i) for i in range(len(seen))], Seen(site.image(0), "image")
     return [site.plain(i) for i in range(len(seen))], Seen(site.plain(0))
 
@@ -122,7 +122,7 @@ def _split(site: Site) -> list[Seen]:
         sizes = [size // site.results] * site.results
     else:
         sizes = site.numbers(1, "sizes")
-        sizes = [n if n >= 0 else size - sum(each for each in sizes if each >= 0) for n in sizes]
+        sizes = [n if n >= 0 else size - sum(size for size in sizes if size >= 0) for n in sizes]
     parts = site.builder.call(torch.split, order.node, sizes, axis)
     return [order.like(site.builder.call(operator.getitem, parts, i)) for i in range(site.results)]
 
@@ -130,9 +130,9 @@ def _split(site: Site) -> list[Seen]:
 def _sliced(site: Site, order: Seen, ranges: list[slice]) -> Seen:
     """A part of each axis of the file."""
     items = [slice(None)] * len(ranges)
-    for axis, (each, size) in enumerate(zip(ranges, order.shape, strict=True)):
-        if (each.start, each.stop, each.step) != (0, size, 1):
-            items[_axis(order, axis)] = slice(each.start, each.stop, each.step if each.step != 1 else None)
+    for axis, (item, size) in enumerate(zip(ranges, order.shape, strict=True)):
+        if (item.start, item.stop, item.step) != (0, size, 1):
+            items[_axis(order, axis)] = slice(item.start, item.stop, item.step if item.step != 1 else None)
     return order if items == [slice(None)] * len(items) else order.like(site.builder.call(operator.getitem, order.node, tuple(items)))
 
 
@@ -169,11 +169,11 @@ def _strided_slice(site: Site) -> Seen:
         first = None if site.setting("begin_mask") >> axis & 1 else begin
         last = None if site.setting("end_mask") >> axis & 1 else end
         ranges[axis] = slice(*slice(first, last, step).indices(shape[axis]))
-    made = _sliced(site, _ordered(site), ranges)
+    sliced = _sliced(site, _ordered(site), ranges)
     if not gone:
-        return made
-    within = Site([made], site.code, site.name, {}, 1, site.builder)
-    return _reshaped(within, [n for axis, n in enumerate(made.shape) if axis not in gone])
+        return sliced
+    within = Site([sliced], site.code, site.name, {}, 1, site.builder)
+    return _reshaped(within, [n for axis, n in enumerate(sliced.shape) if axis not in gone])
 
 
 @rule("GATHER")
@@ -188,9 +188,9 @@ def _gather(site: Site) -> Seen:
     if indices.ndim == 0:
         return Seen(site.builder.call(torch.select, x, axis, int(indices)))
     stored = site.builder.stored(indices.reshape(-1).astype(np.int64), f"{site.name}_indices")
-    found = site.builder.call(torch.index_select, x, axis, stored)
+    called = site.builder.call(torch.index_select, x, axis, stored)
     shape = shape_of(x)
-    return Seen(site.builder.call(torch.reshape, found, (*shape[:axis], *indices.shape, *shape[axis + 1 :])))
+    return Seen(site.builder.call(torch.reshape, called, (*shape[:axis], *indices.shape, *shape[axis + 1 :])))
 
 
 @rule("TILE")

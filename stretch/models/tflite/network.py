@@ -36,13 +36,13 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
 
 class _Lowering:
-    def __init__(self, network: Network, given: InputShapes | None) -> None:
+    def __init__(self, network: Network, input_shapes: InputShapes | None) -> None:
         self._network = network
         if max(len(network.operators), len(network.tensors), len(network.inputs), len(network.outputs)) > MAX_PARTS:
             raise StretchError(f"{network.path} has more than {MAX_PARTS} operators or tensors, which is no network that can be branched")
         images = [len(network.tensors[i].shape) == 4 and not self._turned_at_once(i) for i in network.inputs]
         self._ends = named_ends(network.path, [self._stated(i, image) for i, image in zip(network.inputs, images, strict=True)])
-        self._builder = Builder(settled(network.path, self._ends, given))
+        self._builder = Builder(settled(network.path, self._ends, input_shapes))
         self._values: dict[int, Value] = {i: tensor.reals for i, tensor in enumerate(network.tensors) if tensor.stored is not None}
         for i, end, image in zip(network.inputs, self._ends, images, strict=True):
             self._values[i] = Seen(self._builder.inputs[end.argument], "image" if image else "plain")
@@ -70,10 +70,10 @@ class _Lowering:
 
     def _result(self, tensor: int) -> fx.Node:
         """What the network returns for an output; what the file stores as it is."""
-        found = self._values[tensor]
-        if isinstance(found, Seen) and found.form == "image":
-            return found.node
-        return Site([found], "", "", {}, 1, self._builder).plain()
+        value = self._values[tensor]
+        if isinstance(value, Seen) and value.form == "image":
+            return value.node
+        return Site([value], "", "", {}, 1, self._builder).plain()
 
     def _refuse(self, operator: Operator, problem: str, error: Exception, hint: str | None = None) -> None:
         name = self._name(operator)
@@ -86,12 +86,12 @@ class _Lowering:
     def _lower(self, operator: Operator) -> None:
         reads = [None if i is None else self._values[i] for i in operator.inputs]
         tensors = [self._network.tensors[i] for i in operator.outputs]
-        made = self._told(operator, reads)
-        if made is None:
-            made = self._made(operator, reads, tensors)
-        if len(made) != len(tensors):
-            raise StretchError(f"it writes {len(tensors)} tensors, {len(made)} are known")
-        self._values |= dict(zip(operator.outputs, made, strict=True))
+        built = self._told(operator, reads)
+        if built is None:
+            built = self._made(operator, reads, tensors)
+        if len(built) != len(tensors):
+            raise StretchError(f"it writes {len(tensors)} tensors, {len(built)} are known")
+        self._values |= dict(zip(operator.outputs, built, strict=True))
 
     def _made(self, operator: Operator, reads: list[Value], tensors: list[Tensor]) -> list[Value]:
         rule = RULES.get(operator.code)
@@ -103,9 +103,9 @@ class _Lowering:
         if rule is None:
             raise StretchError("there is no rule for this operator")
         kinds = [tensor.kind for tensor in tensors]
-        if any(isinstance(each, Seen) for each in reads):
-            found = rule(Site(reads, operator.code, self._name(operator), operator.settings, len(tensors), self._builder, kinds))
-            return list(found) if isinstance(found, list) else [found]
+        if any(isinstance(read, Seen) for read in reads):
+            result = rule(Site(reads, operator.code, self._name(operator), operator.settings, len(tensors), self._builder, kinds))
+            return list(result) if isinstance(result, list) else [result]
         return self._computed(operator, reads, kinds)
 
     def _computed(self, operator: Operator, reads: list[Value], kinds: list[str]) -> list[Value]:
@@ -113,19 +113,19 @@ class _Lowering:
         if operator.code in ("QUANTIZE", "DEQUANTIZE"):
             return [reads[0]]
         builder = Builder((1,))
-        given = [
-            Seen(builder.stored(each, f"x{i}")) if isinstance(each, np.ndarray) and each.dtype.kind == "f" else each
-            for i, each in enumerate(reads)
+        computed = [
+            Seen(builder.stored(read, f"x{i}")) if isinstance(read, np.ndarray) and read.dtype.kind == "f" else read
+            for i, read in enumerate(reads)
         ]
         # What is whole may be a shape or axes, which rules need to know.
-        if not any(isinstance(each, Seen) for each in given) and isinstance(given[0], np.ndarray):
-            given[0] = Seen(builder.stored(given[0], "x0"))
-        found = RULES[operator.code](Site(given, operator.code, "known", operator.settings, len(kinds), builder, kinds))
+        if not any(isinstance(item, Seen) for item in computed) and isinstance(computed[0], np.ndarray):
+            computed[0] = Seen(builder.stored(computed[0], "x0"))
+        result = RULES[operator.code](Site(computed, operator.code, "known", operator.settings, len(kinds), builder, kinds))
         results = []
-        for each in found if isinstance(found, list) else [found]:
-            if prod(each.shape) > MAX_KNOWN:
+        for item in result if isinstance(result, list) else [result]:
+            if prod(item.shape) > MAX_KNOWN:
                 raise StretchError("it makes a stored tensor too large")
-            node = Site([each], "", "", {}, 1, builder).plain()
+            node = Site([item], "", "", {}, 1, builder).plain()
             with torch.no_grad():
                 results.append(builder.finish(node, "Known")(torch.zeros(1)).numpy())
         return list(results)
@@ -141,8 +141,8 @@ class _Lowering:
         readers = [operator for operator in self._network.operators if tensor in operator.inputs]
         if not readers:
             return False
-        found = Counter(self._turns(operator) for operator in readers)
-        return set(found) == {True}
+        counts = Counter(self._turns(operator) for operator in readers)
+        return set(counts) == {True}
 
     def _turns(self, operator: Operator) -> bool:
         if operator.code == "TRANSPOSE" and len(operator.inputs) == 2 and operator.inputs[1] is not None:

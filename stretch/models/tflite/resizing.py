@@ -39,8 +39,8 @@ def _nearest(site: Site) -> Seen:
     x, sizes = site.image(), _sizes(site)
     aligned, half = bool(site.settings.get("align_corners")), bool(site.settings.get("half_pixel_centers"))
     places = [_chosen(new, old, aligned, half) for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
-    own = [np.arange(new) * old // new for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
-    if all((a == b).all() for a, b in zip(places, own, strict=True)):
+    nearest = [np.arange(new) * old // new for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
+    if all((a == b).all() for a, b in zip(places, nearest, strict=True)):
         return Seen(site.builder.call(F.interpolate, x, size=sizes), "image")
     return Seen(chosen(site.builder, x, places, site.name), "image")
 
@@ -49,5 +49,5 @@ def _chosen(new: int, old: int, aligned: bool, half: bool) -> np.ndarray:
     """The old pixel for each new one (`GetNearestNeighbor` of LiteRT's reference kernels), in single precision as there."""
     scale = np.float32((old - 1) / (new - 1)) if aligned and new > 1 else np.float32(old / new)
     at = (np.arange(new, dtype=np.float32) + np.float32(0.5 if half else 0.0)) * scale
-    found = np.floor(at + np.float32(0.5)) if aligned else np.floor(at)
-    return np.clip(found, 0, old - 1).astype(np.int64)
+    floor = np.floor(at + np.float32(0.5)) if aligned else np.floor(at)
+    return np.clip(floor, 0, old - 1).astype(np.int64)

@@ -31,8 +31,8 @@ class Seen:
     @property
     def shape(self) -> tuple[int, ...]:
         """Its shape in the file."""
-        own = shape_of(self.node)
-        return (own[0], own[2], own[3], own[1]) if self.form == "image" else own
+        current = shape_of(self.node)
+        return (current[0], current[2], current[3], current[1]) if self.form == "image" else current
 
     def like(self, node: fx.Node) -> "Seen":
         """Another tensor in the same order."""
@@ -56,15 +56,15 @@ class Site(Inputs[Seen]):
 
     def seen(self, i: int) -> Seen:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
-        found = self.value(i)
-        if found is None:
+        value = self.value(i)
+        if value is None:
             raise StretchError(f"it has no input {i}")
-        return found if isinstance(found, Seen) else Seen(self.builder.stored(found, f"{self.name}_{i}"))
+        return value if isinstance(value, Seen) else Seen(self.builder.stored(value, f"{self.name}_{i}"))
 
     def shape(self, i: int = 0) -> tuple[int, ...]:
         """Of an input, in the file."""
-        found = self.value(i)
-        return tuple(found.shape) if isinstance(found, np.ndarray) else self.seen(i).shape
+        value = self.value(i)
+        return tuple(value.shape) if isinstance(value, np.ndarray) else self.seen(i).shape
 
     def plain(self, i: int = 0) -> fx.Node:
         """Input `i` with its axes as in the file."""
@@ -72,9 +72,9 @@ class Site(Inputs[Seen]):
 
     def image(self, i: int = 0) -> fx.Node:
         """Input `i`, N×H×W×C in the file, as N×C×H×W."""
-        found = self.value(i)
-        if isinstance(found, np.ndarray) and found.ndim == 4:
-            return self.builder.stored(found.transpose(0, 3, 1, 2), f"{self.name}_{i}")
+        value = self.value(i)
+        if isinstance(value, np.ndarray) and value.ndim == 4:
+            return self.builder.stored(value.transpose(0, 3, 1, 2), f"{self.name}_{i}")
         seen = self.seen(i)
         if seen.form == "image":
             return seen.node
@@ -136,28 +136,28 @@ def aligned(site: Site, operands: Sequence[int]) -> tuple[list[Any], Seen]:
 
     A single stored number is a number. Where one is an image all are, and axes that some lack stand before the others.
     """
-    seen = [each for each in (site.value(i) for i in operands) if isinstance(each, Seen)]
+    seen = [item for item in (site.value(i) for i in operands) if isinstance(item, Seen)]
     ranks = [len(site.shape(i)) for i in operands]
     if not seen:
         raise StretchError("it reads no tensor of the network")
-    single = {i for i in operands if _number(site.value(i), max(len(each.shape) for each in seen))}
-    if all(each.form == "row" and each.size == seen[0].size for each in seen) and len(seen) + len(single) == len(operands):
+    single = {i for i in operands if _number(site.value(i), max(len(item.shape) for item in seen))}
+    if all(item.form == "row" and item.size == seen[0].size for item in seen) and len(seen) + len(single) == len(operands):
         order = seen[0]
-    elif max(ranks) == 4 and any(each.form == "image" for each in seen):
-        order = next(each for each in seen if each.form == "image")
+    elif max(ranks) == 4 and any(item.form == "image" for item in seen):
+        order = next(item for item in seen if item.form == "image")
     else:
         order = Seen(seen[0].node)
-    made = []
+    built = []
     for i in operands:
-        found = site.value(i)
+        value = site.value(i)
         if i in single:
-            assert isinstance(found, np.ndarray)
-            made.append(found.item())
+            assert isinstance(value, np.ndarray)
+            built.append(value.item())
         elif order.form == "image":
-            made.append(_as_image(site, i))
+            built.append(_as_image(site, i))
         else:
-            made.append(site.seen(i).node if order.form == "row" else site.plain(i))
-    return made, order
+            built.append(site.seen(i).node if order.form == "row" else site.plain(i))
+    return built, order
 
 
 def _number(value: Value, rank: int) -> bool:
@@ -166,9 +166,9 @@ def _number(value: Value, rank: int) -> bool:
 
 def _as_image(site: Site, i: int) -> fx.Node:
     """An input with four axes, of which the channels are the second."""
-    found = site.value(i)
-    if isinstance(found, np.ndarray):
-        whole = found.reshape((1,) * (4 - found.ndim) + found.shape)
+    value = site.value(i)
+    if isinstance(value, np.ndarray):
+        whole = value.reshape((1,) * (4 - value.ndim) + value.shape)
         return site.builder.stored(whole.transpose(0, 3, 1, 2), f"{site.name}_{i}")
     shape = site.shape(i)
     if len(shape) == 4:
@@ -187,6 +187,6 @@ RULES: Rules[Rule] = Rules()
 rule = RULES.add
 
 
-def module(site: Site, made: nn.Module, x: fx.Node) -> fx.Node:
+def module(site: Site, built: nn.Module, x: fx.Node) -> fx.Node:
     """A module under the name of what the operator writes."""
-    return site.builder.module(made, x, site.name)
+    return site.builder.module(built, x, site.name)

@@ -20,19 +20,19 @@ def _sides(
     """Padding before and behind each axis: SAME leaves as many windows as strides fit into the image, the odd one behind."""
     if site.setting("padding") not in (_SAME, _VALID):
         raise StretchError(f"its padding is number {site.setting('padding')}")
-    found = []
+    sides = []
     for size, k, s, d in zip(sizes, kernel, stride, dilation, strict=True):
         total = max(0, (-(-size // s) - 1) * s + d * (k - 1) + 1 - size) if site.setting("padding") == _SAME else 0
-        found.append((total // 2, total - total // 2))
-    return found
+        sides.append((total // 2, total - total // 2))
+    return sides
 
 
 def _steps(site: Site, *names: str) -> list[int]:
     """Two settings that a window moves by, rows first."""
-    found = [site.setting(name) for name in names]
-    if min(found) < 1 or max(found) > 1 << 16:
-        raise StretchError(f"its {names[0].removesuffix('_h')} is {found}")
-    return found
+    settings = [site.setting(name) for name in names]
+    if min(settings) < 1 or max(settings) > 1 << 16:
+        raise StretchError(f"its {names[0].removesuffix('_h')} is {settings}")
+    return settings
 
 
 def _weights(site: Site, i: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -54,7 +54,7 @@ def _convolution(site: Site) -> Seen:
         raise StretchError(f"its weight reads {weight.shape[1]} channels of {channels}")
     stride, dilation = _steps(site, "stride_h", "stride_w"), _steps(site, "dilation_h_factor", "dilation_w_factor")
     sides = _sides(site, shape_of(x)[2:], weight.shape[2:], stride, dilation)
-    made = convolved(
+    built = convolved(
         site.builder,
         x,
         weight,
@@ -66,7 +66,7 @@ def _convolution(site: Site) -> Seen:
         behind=[behind for _, behind in sides],
         name=site.name,
     )
-    return Seen(site.activated(made), "image")
+    return Seen(site.activated(built), "image")
 
 
 @rule("AVERAGE_POOL_2D", "MAX_POOL_2D")
@@ -77,12 +77,12 @@ def _pool(site: Site) -> Seen:
     sides = _sides(site, shape_of(x)[2:], kernel, stride, (1, 1))
     before, behind = [before for before, _ in sides], [behind for _, behind in sides]
     if site.code == "MAX_POOL_2D":
-        made = max_pooled(site.builder, x, kernel=kernel, stride=stride, dilation=(1, 1), before=before, behind=behind, name=site.name)
+        built = max_pooled(site.builder, x, kernel=kernel, stride=stride, dilation=(1, 1), before=before, behind=behind, name=site.name)
     elif tuple(kernel) == shape_of(x)[2:] and not any((*before, *behind)):
-        made = module(site, nn.AdaptiveAvgPool2d(1), x)
+        built = module(site, nn.AdaptiveAvgPool2d(1), x)
     else:
-        made = mean_pooled(site.builder, x, kernel=kernel, stride=stride, before=before, behind=behind, counted=False, name=site.name)
-    return Seen(site.activated(made), "image")
+        built = mean_pooled(site.builder, x, kernel=kernel, stride=stride, before=before, behind=behind, counted=False, name=site.name)
+    return Seen(site.activated(built), "image")
 
 
 @rule("TRANSPOSE_CONV")
@@ -102,8 +102,8 @@ def _transposed(site: Site) -> Seen:
         raise StretchError(f"it makes {wanted} of {list(shape_of(x))}, more than its windows reach")
     even = all(n == 2 * b - m for n, b, m in zip(total, before, more, strict=True))
     sizes = (weight.shape[0], weight.shape[1], tuple(kernel), tuple(stride))
-    made = nn.ConvTranspose2d(*sizes, tuple(before) if even else 0, tuple(more), bias=bias is not None, device="meta")
-    result = module(site, filled(made, weight=weight, bias=bias), x)
+    conv_transpose2d = nn.ConvTranspose2d(*sizes, tuple(before) if even else 0, tuple(more), bias=bias is not None, device="meta")
+    result = module(site, filled(conv_transpose2d, weight=weight, bias=bias), x)
     if not even:
         result = _cut(site, result, before, wanted[1:3])
     return Seen(site.activated(result), "image")

@@ -97,7 +97,7 @@ class Bound(Constraint):
 
     def missed(self, value: float, ways: "Sequence[Ways]", segment_ms: Sequence[float]) -> str | None:
         """The best share, where it is not good enough."""
-        shares = [self.part(each) / self.of(each, ms) for each, ms in zip(ways, segment_ms, strict=True)]
+        shares = [self.part(way) / self.of(way, ms) for way, ms in zip(ways, segment_ms, strict=True)]
         if self.at_most:
             best = min(float(share.min()) for share in shares)
             return self.words.format(best, value) if best > value else None

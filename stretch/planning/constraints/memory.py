@@ -36,5 +36,5 @@ class PeakMemory(Bound):
 
     def limits(self, value: int, ways: "Sequence[Ways]") -> list[Limit]:
         """The bytes, up to those of the largest combination."""
-        largest = max(int(each.peak_bytes.max()) for each in ways)
+        largest = max(int(way.peak_bytes.max()) for way in ways)
         return [Limit(value, max(largest, value), put=lambda _, number: ceil(number))]

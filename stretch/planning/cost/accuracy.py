@@ -74,7 +74,7 @@ class AccuracySource(Protocol):
         """The largest loss at which a design is that accurate."""
         ...
 
-    def told(self, loss: float) -> PredictedAccuracy:
+    def prediction(self, loss: float) -> PredictedAccuracy:
         """Accuracy of a design of such a loss as plain data."""
         ...
 
@@ -114,7 +114,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         """The largest loss at which a design has such a top-1."""
         return self.base - value
 
-    def told(self, loss: float) -> PredictedAccuracy:
+    def prediction(self, loss: float) -> PredictedAccuracy:
         """Top-1 of a design of such a loss as plain data."""
         return PredictedAccuracy(
             top1=self.value(loss), rank_correlation=self.rank_correlation, p_value=self.p_value, rmse=self.rmse, basis="supernet"
@@ -122,7 +122,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
         """Top-1 of a design as plain data."""
-        return self.told(self.base - self.predict(graph, design))
+        return self.prediction(self.base - self.predict(graph, design))
 
     def predict(self, graph: OpGraph, design: BranchDesign) -> float:
         """Top-1 of a design."""
@@ -133,8 +133,8 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         """What each option takes from the accuracy; zero for a segment that stays whole or is divided exactly."""
         if not options.branched or options.exact:
             return np.zeros(len(options.macs))
-        found: Floats = -way_features(options, FEATURES) @ self._of(options.segment.name)
-        return found
+        result: Floats = -way_features(options, FEATURES) @ self._of(options.segment.name)
+        return result
 
     def _of(self, segment: str) -> Floats:
         if segment not in self.weights:

@@ -47,11 +47,14 @@ def load_accuracy(path: Path, model: str) -> AccuracyPredictor | Sensitivity:
         struct, schema = known[kind.kind]
         if kind.schema != schema:
             raise StretchError(f"{path} has schema {kind.schema}, this nn-stretch reads {schema}", "make it anew")
-        found: AccuracyPredictor | Sensitivity = msgspec.json.decode(content, type=struct)
+        decoded: AccuracyPredictor | Sensitivity = msgspec.json.decode(content, type=struct)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StretchError(f"{path} is no accuracy predictor: {error}", _HINT) from error
-    if found.model != model:
-        raise StretchError(f"{path} is about `{found.model}`, not `{model}`", "make one for this network")
-    if isinstance(found, AccuracyPredictor) and not np.isfinite([found.base, *(w for row in found.weights.values() for w in row)]).all():
+    if decoded.model != model:
+        raise StretchError(f"{path} is about `{decoded.model}`, not `{model}`", "make one for this network")
+    if (
+        isinstance(decoded, AccuracyPredictor)
+        and not np.isfinite([decoded.base, *(w for row in decoded.weights.values() for w in row)]).all()
+    ):
         raise StretchError(f"{path} has weights that are no numbers", "fit it anew with `stretch extract --rank`")
-    return found
+    return decoded

@@ -64,11 +64,11 @@ def _exchange_ms(predictor: LatencyPredictor, processor: str, precision: str) ->
 
 def _divided_ms(times: Mapping[str, float], exchange: Mapping[str, float]) -> float:
     """When all of a network is computed, if each processor works from the end of its exchange on: Σ (T − e) ÷ t is 1."""
-    rate, begun, found = 0.0, 0.0, float("inf")
-    for name in sorted(times, key=lambda each: exchange[each]):
-        if exchange[name] >= found:
+    rate, begun, number = 0.0, 0.0, float("inf")
+    for name in sorted(times, key=lambda item: exchange[item]):
+        if exchange[name] >= number:
             break  # it would begin when all is done
         rate += 1 / times[name]
         begun += exchange[name] / times[name]
-        found = (1 + begun) / rate
-    return found
+        number = (1 + begun) / rate
+    return number

@@ -82,9 +82,9 @@ class PredictedRun:
         for branches in self.segments:
             ends: dict[int, Any] = {}
             for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
-                starts = [ends[each] for each in branches[number].waits]
-                own = uncertain.ms(branches[number].parts, factors) + branches[number].fixed_ms
-                ends[number] = own + (uncertain.slowest(starts) if starts else 0.0)
+                starts = [ends[wait] for wait in branches[number].waits]
+                fixed_ms = uncertain.ms(branches[number].parts, factors) + branches[number].fixed_ms
+                ends[number] = fixed_ms + (uncertain.slowest(starts) if starts else 0.0)
             total = total + uncertain.slowest(ends.values())
         return total
 
@@ -185,7 +185,7 @@ def advised(
     theirs = {name: control.drawn_ms(draws) for name, control in controls.items()}
     predicted = {name: control.ms(fixed) for name, control in controls.items()}
     if branched.overlaps and all(
-        predicted[name] >= LEAST_GAIN * ms and uncertain.interval(each / ours)[0] > 1 for name, each in theirs.items()
+        predicted[name] >= LEAST_GAIN * ms and uncertain.interval(their / ours)[0] > 1 for name, their in theirs.items()
     ):
         return BRANCHED
     fastest = min(predicted, key=lambda name: predicted[name], default=None)
@@ -194,7 +194,7 @@ def advised(
     return fastest
 
 
-def certainty(found: Recommendation, branched: PredictedRun, single: PredictedRun | None) -> Certainty:
+def certainty(recommendation: Recommendation, branched: PredictedRun, single: PredictedRun | None) -> Certainty:
     """How sure a recommendation is.
 
     Args:
@@ -202,13 +202,13 @@ def certainty(found: Recommendation, branched: PredictedRun, single: PredictedRu
     """
     ends = (lambda key: key.low), (lambda key: 1.0), (lambda key: key.high)
     figures = [at_links(branched, single, end) for end in ends]
-    faster = {rival.name.partition(":")[0]: rival.probability for rival in found.rivals}
+    faster = {rival.name.partition(":")[0]: rival.probability for rival in recommendation.rivals}
     return Certainty(
-        expected_ms=found.expected_ms,
-        makespan_low_ms=found.low_ms,
-        makespan_high_ms=found.high_ms,
-        probability_faster={**faster, "all": found.probability},
-        measure_next=found.measure,
+        expected_ms=recommendation.expected_ms,
+        makespan_low_ms=recommendation.low_ms,
+        makespan_high_ms=recommendation.high_ms,
+        probability_faster={**faster, "all": recommendation.probability},
+        measure_next=recommendation.measure,
         links=tuple(figures),
     )
 
@@ -239,7 +239,7 @@ def _side_by_side(branches: Sequence[Branch]) -> bool:
     behind: dict[int, set[int]] = {}
     for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
         waits = branches[number].waits
-        behind[number] = set(waits).union(*(behind[each] for each in waits))
+        behind[number] = set(waits).union(*(behind[wait] for wait in waits))
     busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any(branch.parts.values())]
     return any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2))
 

@@ -36,13 +36,13 @@ class Deciding(msgspec.Struct, frozen=True, kw_only=True):
     crossover: float | None
 
 
-def deciding(branched: PredictedRun, controls: Mapping[str, PredictedRun], told: Collection[str], single: str | None) -> Deciding:
+def deciding(branched: PredictedRun, controls: Mapping[str, PredictedRun], names: Collection[str], single: str | None) -> Deciding:
     """What a recommendation hangs on.
 
     Args:
         single: Name of the best single processor among them, as ``single:gpu``; None if it was not compared.
     """
-    beatable = {name: control for name, control in controls.items() if name not in told}
+    beatable = {name: control for name, control in controls.items() if name not in names}
     draws = drawn(key for run in (branched, *beatable.values()) for key in run.unknowns)
     groups = sorted({key.group for key in draws if key.group})
     changes = tuple(_changed(group, factor, branched, beatable, draws) for group in groups for factor in FACTORS)
@@ -54,7 +54,7 @@ def _changed(
     group: str, factor: float, branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[Unknown, Floats]
 ) -> Change:
     fixed = {key: factor for key in draws if key.group == group}
-    factors = {key: each * fixed.get(key, 1.0) for key, each in draws.items()}
+    factors = {key: draw * fixed.get(key, 1.0) for key, draw in draws.items()}
     ms, theirs = branched.ms(fixed), {name: control.ms(fixed) for name, control in controls.items()}
     return Change(
         numbers=group,

@@ -43,7 +43,7 @@ def _times(graph: OpGraph, costs: Costs, names: tuple[str, ...]) -> NDArray[np.f
     for kernel in (kernel for kernels in launched for kernel in kernels):
         joined = set().union(*(group[name] for name in kernel.ops))
         group.update(dict.fromkeys(joined, joined))
-    column = {id(each): i for i, each in enumerate({id(each): each for each in group.values()}.values())}
+    column = {id(item): i for i, item in enumerate({id(item): item for item in group.values()}.values())}
     times = np.zeros((len(names), len(column)))
     for row, (name, kernels) in enumerate(zip(names, launched, strict=True)):
         for kernel, time in zip(kernels, costs.predictor.each_kernels_time(kernels, name, costs.precision[name]), strict=True):
@@ -58,7 +58,7 @@ def _least(times: NDArray[np.float64], exchange: NDArray[np.float64]) -> float:
         return float(exchange.max())
     # the bound is piecewise linear in the weights and bends where two processors take equally long for a group
     ratios = [np.unique(np.quantile(busy[0] / row, np.linspace(0, 1, MOST_RATIOS), method="nearest")) for row in busy[1:]]
-    weights = np.array([(1.0, *each) for each in product(*ratios)])
+    weights = np.array([(1.0, *item) for item in product(*ratios)])
     weights /= weights.sum(axis=1, keepdims=True)
-    found = (weights[:, :, None] * busy).min(axis=1).sum(axis=1) + weights @ exchange
-    return float(max(found.max(), exchange.max()))
+    total = (weights[:, :, None] * busy).min(axis=1).sum(axis=1) + weights @ exchange
+    return float(max(total.max(), exchange.max()))

@@ -60,7 +60,7 @@ def changed_segments(graph: OpGraph, design: BranchDesign, names: Sequence[str])
     Args:
         names: Of `FEATURES`.
     """
-    found = []
+    result = []
     for part, segment, scaled in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
         join = join_of(part.join)
         same = all((b.depth, b.width, b.entry) == (segment.depth, segment.width, "none") for b in part.branches)
@@ -69,5 +69,5 @@ def changed_segments(graph: OpGraph, design: BranchDesign, names: Sequence[str])
         depths = np.array([[b.depth / segment.depth] for b in part.branches])
         widths = np.array([[b.width / segment.width] for b in part.branches])
         macs = np.array([sum(b.graph.macs for b in scaled) / segment.graph.macs])
-        found.append((segment, features(depths, widths, macs, names)[0]))
-    return found
+        result.append((segment, features(depths, widths, macs, names)[0]))
+    return result

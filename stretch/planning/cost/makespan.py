@@ -60,7 +60,7 @@ def side_time(graph: OpGraph, processor: str, holders: Mapping[str, str], return
     for moved in (*into, *out):
         for far, ms in moved.items():
             links[far] = links.get(far, 0.0) + ms
-    in_ms, out_ms = (sum(ms for moved in each for ms in moved.values()) for each in (into, out))
+    in_ms, out_ms = (sum(ms for moved in value for ms in moved.values()) for value in (into, out))
     scale = BranchScale(processor, 0, 0)
     return BranchTime(scale, graph.macs, graph.params, in_ms, links, estimate.computing_ms, 0.0, out_ms, estimate)
 
@@ -84,7 +84,7 @@ def beside(backbone: Backbone, segments: Sequence[SegmentTime], times: Mapping[s
         first = len(jobs)
         arrives = (writers[row.design.start],) if row.design.start in writers else ()
         for branch in row.branches:
-            reads = tuple(first + each for each in branch.waits) or arrives
+            reads = tuple(first + wait for wait in branch.waits) or arrives
             jobs.append(Job(branch.scale.processor, branch.total_ms, reads))
         spans.append((first, len(jobs)))
         if row.join_ms:
@@ -93,20 +93,20 @@ def beside(backbone: Backbone, segments: Sequence[SegmentTime], times: Mapping[s
         writers[row.design.end] = len(jobs) - 1
     for side in backbone.after:
         add_side(side)
-    found = schedule(jobs)
-    rows, at = [], found.starts[spans[0][0]] if spans else 0.0
+    scheduled = schedule(jobs)
+    rows, at = [], scheduled.starts[spans[0][0]] if spans else 0.0
     for row, (first, behind) in zip(segments, spans, strict=True):
         branches = tuple(
-            replace(branch, start_ms=start - at) for branch, start in zip(row.branches, found.starts[first:behind], strict=True)
+            replace(branch, start_ms=start - at) for branch, start in zip(row.branches, scheduled.starts[first:behind], strict=True)
         )
         rows.append(replace(row, branches=branches, start_ms=at))
-        at = found.ends[behind] if row.join_ms else found.ends[behind - 1]
-    sides = tuple(_started(side, times[side.name], found, numbers[side.name]) for side in backbone.sides)
-    return Whole(tuple(rows), sides, found.waits)
+        at = scheduled.ends[behind] if row.join_ms else scheduled.ends[behind - 1]
+    sides = tuple(_started(side, times[side.name], scheduled, numbers[side.name]) for side in backbone.sides)
+    return Whole(tuple(rows), sides, scheduled.waits)
 
 
-def _started(side: OpGraph, time: BranchTime, found: Schedule, number: int) -> SideTime:
-    return SideTime(side.name, side, replace(time, start_ms=found.starts[number], waits=found.waits[number]))
+def _started(side: OpGraph, time: BranchTime, result: Schedule, number: int) -> SideTime:
+    return SideTime(side.name, side, replace(time, start_ms=result.starts[number], waits=result.waits[number]))
 
 
 class TimedBand(NamedTuple):
@@ -134,9 +134,9 @@ def halo_ms(whole: OpGraph, bands: Sequence[TimedBand]) -> float:
     }
     total = 0.0
     for band in bands:
-        for each in band.estimate.kernels:
-            share = next((twice[name] for name in each.kernel.ops if name in twice), 0.0)
-            total += each.time.ms * share * band.contention
+        for kernel in band.estimate.kernels:
+            share = next((twice[name] for name in kernel.kernel.ops if name in twice), 0.0)
+            total += kernel.time.ms * share * band.contention
     return total
 
 
@@ -217,7 +217,7 @@ def segment_time(
     shape = segment.graph.input.shape
     elements = shape[0] * channels * prod(shape[2:])
     joined = len(part.branches) > 1
-    graphs = [run_graph(made, scale) for made, scale in zip(scaled, part.branches, strict=True)]
+    graphs = [run_graph(built, scale) for built, scale in zip(scaled, part.branches, strict=True)]
     if join_of(part.join).placed:
         times = portion_times(part.branches, graphs, {part.start: holder}, costs)
     else:
@@ -228,7 +228,7 @@ def segment_time(
         once = _undivided(segment, part, channels)
         repeated, params = sum(b.macs for b in times) - once.macs, once.params
     if join_of(part.join).bands:
-        bands = [TimedBand(made.graph, time.estimate, time.contention) for made, time in zip(scaled, times, strict=True)]
+        bands = [TimedBand(built.graph, time.estimate, time.contention) for built, time in zip(scaled, times, strict=True)]
         twice_ms = halo_ms(segment.graph, bands)
     meets = join_of(part.join).meets is not None and joined
     holder = costs.host if meets else part.branches[-1].processor
@@ -287,8 +287,10 @@ def portion_times(
         jobs.append(Job(scale.processor, times[-1].total_ms, tuple(reads)))
         holders.update(dict.fromkeys(graph.outputs, scale.processor))
         writers.update(dict.fromkeys(graph.outputs, number))
-    found = schedule(jobs)
-    return tuple(replace(time, start_ms=start, waits=waits) for time, start, waits in zip(times, found.starts, found.waits, strict=True))
+    scheduled = schedule(jobs)
+    return tuple(
+        replace(time, start_ms=start, waits=waits) for time, start, waits in zip(times, scheduled.starts, scheduled.waits, strict=True)
+    )
 
 
 def _undivided(segment: Segment, part: SegmentDesign, channels: int) -> OpGraph:

@@ -12,16 +12,16 @@ from stretch.planning.cost.times import SegmentTime, SideTime, Timeline
 
 def occupied_ms(segments: Iterable[SegmentTime], host: str, sides: Iterable[SideTime] = ()) -> dict[str, float]:
     """How long an inference occupies each processor, ms."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for row in segments:
         for branch in row.branches:
-            found[branch.scale.processor] = found.get(branch.scale.processor, 0.0) + branch.total_ms
+            result[branch.scale.processor] = result.get(branch.scale.processor, 0.0) + branch.total_ms
         if row.join_ms:
-            found[host] = found.get(host, 0.0) + row.join_ms
+            result[host] = result.get(host, 0.0) + row.join_ms
     for side in sides:
         name = side.time.scale.processor
-        found[name] = found.get(name, 0.0) + side.time.total_ms
-    return found
+        result[name] = result.get(name, 0.0) + side.time.total_ms
+    return result
 
 
 def most_occupied_ms(occupied: Mapping[str, float]) -> float:

@@ -51,8 +51,8 @@ def waiting(reads: Sequence[Collection[int]]) -> tuple[list[list[int]], list[int
     """The jobs that read from each job, and how many each reads from."""
     readers: list[list[int]] = [[] for _ in reads]
     missing = []
-    for number, own in enumerate(reads):
-        sources = set(own)
+    for number, read in enumerate(reads):
+        sources = set(read)
         missing.append(len(sources))
         for source in sources:
             readers[source].append(number)

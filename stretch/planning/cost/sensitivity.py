@@ -125,10 +125,10 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         known = {stage.name: stage.loss for stage in self.stages}
         parts = [part for name in stages if (part := known[name]) is not None]
         of_stages = float(np.mean(parts)) if parts else 0.0
-        own = self.own.get(" ".join(stages), 0.0)
-        logs = self.base + of_stages + self.length * np.log(len(stages)) + own + rows @ np.array(self.weights)
-        found: Floats = np.exp(np.clip(logs, *self.range))
-        return found
+        value = self.own.get(" ".join(stages), 0.0)
+        logs = self.base + of_stages + self.length * np.log(len(stages)) + value + rows @ np.array(self.weights)
+        exp: Floats = np.exp(np.clip(logs, *self.range))
+        return exp
 
     def counts(self, stages: tuple[str, ...]) -> float:
         """What share of its loss alone the segment of some stages has in a design, where what is behind it makes up for the rest."""
@@ -175,9 +175,9 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
         """Agreement of a design as plain data, with its 95 % interval."""
-        return self.told(self.loss(graph, design))
+        return self.prediction(self.loss(graph, design))
 
-    def told(self, loss: float) -> PredictedAccuracy:
+    def prediction(self, loss: float) -> PredictedAccuracy:
         """Agreement of a design of such a loss as plain data; certain where nothing is lost."""
         half = 0.0 if loss <= 0 else Z * self.spread
         low, high = (float(1 / (1 + np.exp(-(self._logit(loss) + side)))) if loss > 0 else 1.0 for side in (-half, half))
@@ -201,11 +201,11 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             )
 
     def _stages(self, segment: Segment) -> tuple[str, ...]:
-        found = self.stages_of(segment.start, segment.end)
-        if found is None:
+        stages = self.stages_of(segment.start, segment.end)
+        if stages is None:
             raise UsageError(
                 f"the sensitivity of `{self.model}` was measured for segments that begin and end where its stages do, "
                 f"and `{segment.name}` ends at `{segment.end}`",
                 Sentence("leave out {}, or measure it with these meeting points", Mention("meet")),
             )
-        return found
+        return stages

@@ -41,19 +41,19 @@ def fit(
         alone: Networks with one segment changed, at least one.
     """
     names = [stage.name for stage in stages]
-    table = _Table(names, [each.segments[0] for each in alone])
-    y = np.log([loss(each.error) for each in alone])
+    table = _Table(names, [item.segments[0] for item in alone])
+    y = np.log([loss(item.error) for item in alone])
     penalty, held_out = _penalty(table.columns, y, table.bounded)
     base, weights = _ridge(table.columns, y, penalty, table.bounded)
-    of_stages, length, own, seen = table.parts(weights)
+    of_stages, length, current, seen = table.parts(weights)
     low, high = float(y.min()) - BEYOND, float(y.max()) + BEYOND
-    found = Sensitivity(
+    sensitivity = Sensitivity(
         model=model,
         join=join,
         stages=tuple(Stage(name=s.name, start=s.start, end=s.end, loss=of_stages.get(s.name)) for s in stages),
         base=base,
         length=length,
-        own=own,
+        own=current,
         weights=seen,
         range=(low, high),
         recovery=RECOVERY,
@@ -65,15 +65,19 @@ def fit(
         on=on,
     )
     if len(designs) >= ENOUGH:
-        points, logs = list(designs), np.log([loss_of_design(found, each.segments) for each in designs])
+        points, logs = list(designs), np.log([loss_of_design(sensitivity, design.segments) for design in designs])
     else:
         points, logs = list(alone), held_out
-    shares = np.array([each.agreement for each in points])
+    shares = np.array([point.agreement for point in points])
     curve = _curve(logs, shares, on.held_back)
     wrong = _logit(shares, on.held_back) - (curve[0] - curve[1] * logs)
     spread = float(np.sqrt(np.square(wrong).sum() / max(1, len(wrong) - 2)))
     return Sensitivity(
-        **{name: getattr(found, name) for name in found.__struct_fields__ if name not in ("curve", "spread", "rank_correlation")},
+        **{
+            name: getattr(sensitivity, name)
+            for name in sensitivity.__struct_fields__
+            if name not in ("curve", "spread", "rank_correlation")
+        },
         curve=curve,
         spread=spread,
         rank_correlation=spearman(shares, -logs),
@@ -82,7 +86,9 @@ def fit(
 
 def loss_of_design(predictor: Sensitivity, segments: Sequence[ChangedSegment]) -> float:
     """The loss that a predictor sees in a design of such segments."""
-    return sum(predictor.counts(each.stages) * float(predictor.loss_of(each.stages, np.array([each.features]))[0]) for each in segments)
+    return sum(
+        predictor.counts(segment.stages) * float(predictor.loss_of(segment.stages, np.array([segment.features]))[0]) for segment in segments
+    )
 
 
 @dataclass(frozen=True)
@@ -94,25 +100,25 @@ class _Table:
 
     @property
     def _known(self) -> list[str]:
-        return [name for name in self.names if any(name in each.stages for each in self.segments)]
+        return [name for name in self.names if any(name in segment.stages for segment in self.segments)]
 
     @property
     def _runs(self) -> list[str]:
-        return list(dict.fromkeys(" ".join(each.stages) for each in self.segments))
+        return list(dict.fromkeys(" ".join(segment.stages) for segment in self.segments))
 
     @property
     def _scales(self) -> Floats:
         """What a feature is divided by; infinity for one that never varies, which has no weight."""
-        spread = np.array([each.features for each in self.segments]).std(0)
+        spread = np.array([segment.features for segment in self.segments]).std(0)
         return np.where(spread > 1e-9, spread, np.inf)
 
     @property
     def columns(self) -> Floats:
         """(measurements, length + stages + segments + features)."""
-        length = np.log([[len(each.stages)] for each in self.segments])
-        stages = np.array([[(name in each.stages) / len(each.stages) for name in self._known] for each in self.segments])
-        own = OWN * np.array([[" ".join(each.stages) == run for run in self._runs] for each in self.segments], float)
-        return np.hstack([length, stages, own, np.array([each.features for each in self.segments]) / self._scales])
+        length = np.log([[len(segment.stages)] for segment in self.segments])
+        stages = np.array([[(name in segment.stages) / len(segment.stages) for name in self._known] for segment in self.segments])
+        values = OWN * np.array([[" ".join(segment.stages) == run for run in self._runs] for segment in self.segments], float)
+        return np.hstack([length, stages, values, np.array([segment.features for segment in self.segments]) / self._scales])
 
     @property
     def bounded(self) -> NDArray[np.bool_]:
@@ -123,9 +129,9 @@ class _Table:
     def parts(self, weights: Floats) -> tuple[dict[str, float], float, dict[str, float], tuple[float, ...]]:
         """Weights of stages, of the length, of segments and of features."""
         stages, runs = len(self._known), len(self._runs)
-        own = dict(zip(self._runs, (float(w) * OWN for w in weights[1 + stages : 1 + stages + runs]), strict=True))
+        current = dict(zip(self._runs, (float(w) * OWN for w in weights[1 + stages : 1 + stages + runs]), strict=True))
         of_stages = dict(zip(self._known, map(float, weights[1 : 1 + stages]), strict=True))
-        return of_stages, float(weights[0]), own, tuple(float(w) for w in weights[1 + stages + runs :] / self._scales)
+        return of_stages, float(weights[0]), current, tuple(float(w) for w in weights[1 + stages + runs :] / self._scales)
 
 
 def _ridge(x: Floats, y: Floats, penalty: float, bounded: NDArray[np.bool_]) -> tuple[float, Floats]:
@@ -149,22 +155,22 @@ def _penalty(x: Floats, y: Floats, bounded: NDArray[np.bool_]) -> tuple[float, F
         return float(PENALTIES[-1]), y.copy()
     best: tuple[float, float, Floats] | None = None
     for penalty in PENALTIES:
-        found = np.zeros(len(y))
+        values = np.zeros(len(y))
         for i in range(len(y)):
             rest = np.arange(len(y)) != i
             base, weights = _ridge(x[rest], y[rest], float(penalty), bounded)
-            found[i] = base + x[i] @ weights
-        error = float(np.square(found - y).mean())
+            values[i] = base + x[i] @ weights
+        error = float(np.square(values - y).mean())
         if best is None or error < best[0]:
-            best = error, float(penalty), found
+            best = error, float(penalty), values
     assert best is not None
     return best[1], best[2]
 
 
 def _logit(shares: Floats, images: int) -> Floats:
     """Logarithm of the odds; a share of all or none counts half an image less or more."""
-    found: Floats = np.log((shares * images + 0.5) / ((1 - shares) * images + 0.5))
-    return found
+    log: Floats = np.log((shares * images + 0.5) / ((1 - shares) * images + 0.5))
+    return log
 
 
 def _curve(logs: Floats, shares: Floats, images: int) -> tuple[float, float]:
@@ -198,5 +204,5 @@ def spearman(first: Floats, second: Floats) -> float | None:
 def _ranks(values: Floats) -> Floats:
     less = (values[None, :] < values[:, None]).sum(1)
     same = (values[None, :] == values[:, None]).sum(1)
-    found: Floats = less + (same + 1) / 2
-    return found
+    result: Floats = less + (same + 1) / 2
+    return result

@@ -84,10 +84,10 @@ class SegmentTime:
         return self.ms - self._longest(lambda b: b.ms + b.contention_ms)
 
     def _longest(self, ms: Callable[[BranchTime], float]) -> float:
-        found: dict[str, float] = {}
+        longest: dict[str, float] = {}
         for branch in self.branches:
-            found[branch.scale.processor] = found.get(branch.scale.processor, 0.0) + ms(branch)
-        return max(found.values())
+            longest[branch.scale.processor] = longest.get(branch.scale.processor, 0.0) + ms(branch)
+        return max(longest.values())
 
 
 @dataclass(frozen=True)

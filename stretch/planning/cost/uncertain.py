@@ -80,11 +80,11 @@ def kernels(estimate: Estimate, device: DeviceProfile) -> dict[Unknown, float]:
         spread = estimate.low_ms / estimate.ms, estimate.high_ms / estimate.ms
         return {Unknown(what, *spread, computing(family)): estimate.computing_ms}
     off = 1 + device.processors[family].uncertainty.value
-    found: dict[Unknown, float] = {}
-    for each in estimate.kernels:
-        key = Unknown(f"{each.kernel.cost.kind} kernels on {family}", 1 / off, off, computing(family))
-        found[key] = found.get(key, 0.0) + each.time.ms
-    return found
+    result: dict[Unknown, float] = {}
+    for kernel in estimate.kernels:
+        key = Unknown(f"{kernel.kernel.cost.kind} kernels on {family}", 1 / off, off, computing(family))
+        result[key] = result.get(key, 0.0) + kernel.time.ms
+    return result
 
 
 def added(*parts: Mapping[Unknown, float]) -> dict[Unknown, float]:
@@ -94,7 +94,7 @@ def added(*parts: Mapping[Unknown, float]) -> dict[Unknown, float]:
 
 def ms(parts: Mapping[Unknown, float], factors: Factors) -> Any:
     """The time of all parts if their numbers are off by these factors; a number that has none is as predicted."""
-    return sum((each * factors.get(key, 1.0) for key, each in parts.items()), 0.0)
+    return sum((part * factors.get(key, 1.0) for key, part in parts.items()), 0.0)
 
 
 def slowest(times: Iterable[Any]) -> Any:
@@ -104,12 +104,12 @@ def slowest(times: Iterable[Any]) -> Any:
 
 def drawn(unknowns: Iterable[Unknown], draws: int = DRAWS, seed: int = 0) -> dict[Unknown, Floats]:
     """Independent factors for each number, log-normal with its interval; a number has the same draws whatever is drawn beside it."""
-    found = {}
-    for each in set(unknowns):
-        generator = np.random.default_rng([seed, crc32(each.what.encode())])
-        middle, width = (log(each.low) + log(each.high)) / 2, (log(each.high) - log(each.low)) / 2 / _DEVIATIONS
-        found[each] = np.exp(middle + width * generator.standard_normal(draws))
-    return found
+    result = {}
+    for unknown in set(unknowns):
+        generator = np.random.default_rng([seed, crc32(unknown.what.encode())])
+        middle, width = (log(unknown.low) + log(unknown.high)) / 2, (log(unknown.high) - log(unknown.low)) / 2 / _DEVIATIONS
+        result[unknown] = np.exp(middle + width * generator.standard_normal(draws))
+    return result
 
 
 def share(draws: NDArray[np.bool_]) -> float:

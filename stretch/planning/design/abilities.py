@@ -38,8 +38,8 @@ class StageAbilities(msgspec.Struct, frozen=True, kw_only=True):
 
 def abilities(graph: OpGraph) -> list[StageAbilities]:
     """What can be done to each stage of a network, and to what lies beside them where it has several inputs or outputs."""
-    found = backbone_of(graph)
-    return [*(_of(found.graph, stage) for stage in split_segments(found.graph)), *map(_beside, found.sides)]
+    backbone = backbone_of(graph)
+    return [*(_of(backbone.graph, stage) for stage in split_segments(backbone.graph)), *map(_beside, backbone.sides)]
 
 
 def _beside(side: OpGraph) -> StageAbilities:
@@ -78,29 +78,29 @@ def _scaled(stage: Segment) -> list[Scaled]:
     free = {group for group, units in groups.units.items() if units > 1} - groups.frozen - {groups.input_group}
     backbone = {group for group, _ in groups.pieces[stage.end]}
     heads = {group for op in stage.graph.ops if op.kind == "attention" for group, _ in groups.pieces[op.name]}
-    found: list[Scaled] = []
+    scaled: list[Scaled] = []
     if stage.min_depth < stage.depth:
-        found.append("depth")
+        scaled.append("depth")
     if not stage.fixed_width:
-        found.append("width")
+        scaled.append("width")
     if free & heads:
-        found.append("heads")
+        scaled.append("heads")
     if free - heads - backbone:
-        found.append("hidden")
-    return found
+        scaled.append("hidden")
+    return scaled
 
 
 def _exact(graph: OpGraph, stage: Segment) -> list[Divided]:
     """What branches of some part of a stage may divide."""
-    found: set[Divided] = set()
+    members: set[Divided] = set()
     for part in divide(graph, stage, cut_points(graph), vectors=True):
         if not mixing(part.graph) and min(height(part.graph.by_name[name].shape) for name in (part.start, part.end)) > 1:
-            found.add("rows")
+            members.add("rows")
         if len(find_paths(part.graph)) > 1:
-            found.add("paths")
+            members.add("paths")
         for hidden in (True, False):
-            found |= _divided(part.graph, hidden=hidden)
-    return [each for each in ("rows", "channels", "hidden", "heads", "paths") if each in found]
+            members |= _divided(part.graph, hidden=hidden)
+    return [name for name in ("rows", "channels", "hidden", "heads", "paths") if name in members]
 
 
 def _divided(graph: OpGraph, *, hidden: bool) -> set[Divided]:

@@ -63,22 +63,22 @@ def band_graph(graph: OpGraph, name: str, start: int, stop: int, *, handed: bool
     """
     need, bands = bands_of(graph, start, stop)
     source = graph.input
-    given = need[source.name] if handed else Rows(0, height(source.shape))
-    shape = (*source.shape[:2], len(given), *source.shape[3:]) if len(source.shape) == 4 else source.shape
+    arguments = need[source.name] if handed else Rows(0, height(source.shape))
+    shape = (*source.shape[:2], len(arguments), *source.shape[3:]) if len(source.shape) == 4 else source.shape
     ops = [Op(source.name, "input", (), {**source.attrs, "shape": shape}, tags=source.tags)]
-    reads = {source.name: source.name if handed else _cut(ops, ENTRY_ROWS, source.name, len(given), need[source.name])}
+    reads = {source.name: source.name if handed else _cut(ops, ENTRY_ROWS, source.name, len(arguments), need[source.name])}
     for op in graph.ops:
         band = bands.get(op.name)
         if band is None:
             continue
         inputs = []
-        for at, (given, wanted) in enumerate(zip(op.inputs, band.reads, strict=True)):
-            has = need[given]
-            own = Rows(wanted.start - has.start, wanted.stop - has.start)
-            inputs.append(_cut(ops, f"{op.name}_rows{at}", reads[given], len(has), own))
+        for at, (arguments, wanted) in enumerate(zip(op.inputs, band.reads, strict=True)):
+            has = need[arguments]
+            rows = Rows(wanted.start - has.start, wanted.stop - has.start)
+            inputs.append(_cut(ops, f"{op.name}_rows{at}", reads[arguments], len(has), rows))
         ops.append(Op(op.name, op.kind, tuple(inputs), band.attrs, tags=_tagged(op, band.attrs)))
-        made = _computed(graph, op, band.attrs, [len(each) for each in band.reads])
-        reads[op.name] = _cut(ops, f"{op.name}_band", op.name, made, Rows(band.skip, band.skip + len(need[op.name])))
+        computed = _computed(graph, op, band.attrs, [len(read) for read in band.reads])
+        reads[op.name] = _cut(ops, f"{op.name}_band", op.name, computed, Rows(band.skip, band.skip + len(need[op.name])))
     return OpGraph.build(name, ops, reads[graph.output])
 
 

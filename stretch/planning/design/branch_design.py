@@ -77,11 +77,11 @@ class SegmentDesign:
     def names(self) -> tuple[str, ...]:
         """Name of each branch within the segment: its processor, numbered from its second branch on, as ``cpu``, ``gpu``, ``cpu_2``."""
         seen: dict[str, int] = {}
-        found = []
+        result = []
         for branch in self.branches:
             number = seen[branch.processor] = seen.get(branch.processor, 0) + 1
-            found.append(branch.processor if number == 1 else f"{branch.processor}_{number}")
-        return tuple(found)
+            result.append(branch.processor if number == 1 else f"{branch.processor}_{number}")
+        return tuple(result)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def channel_part(graph: OpGraph, name: str, channels: Channels, *, hidden: bool)
     builder = _Builder(graph, needed_channels(graph, {tensor: channels}))
     for op in graph.ops:
         builder.add(op)
-    return builder.made(name)
+    return builder.part(name)
 
 
 def _partial_sum(graph: OpGraph, name: str, channels: Channels, hidden: Hidden) -> ChannelPart:
@@ -69,12 +69,12 @@ def _partial_sum(graph: OpGraph, name: str, channels: Channels, hidden: Hidden) 
     first = channels.start == 0
     start = {hidden.tensor: channels}
     sums = (hidden.projection, *hidden.tail)
-    for each in hidden.tail if first else ():
-        for given in graph.by_name[each].inputs:
-            if given not in sums:
-                before = start.get(given)
-                wanted = every(graph.by_name[given].shape)
-                start[given] = wanted if before is None else wanted.union(before)
+    for item in hidden.tail if first else ():
+        for arguments in graph.by_name[item].inputs:
+            if arguments not in sums:
+                before = start.get(arguments)
+                wanted = every(graph.by_name[arguments].shape)
+                start[arguments] = wanted if before is None else wanted.union(before)
     builder = _Builder(graph, needed_channels(graph, start))
     for op in graph.ops:
         if op.name == hidden.projection:
@@ -83,7 +83,7 @@ def _partial_sum(graph: OpGraph, name: str, channels: Channels, hidden: Hidden) 
             builder.add_term(op, sums, first=first)
         else:
             builder.add(op)
-    return builder.made(name)
+    return builder.part(name)
 
 
 def check_channels(segment: Segment, design: SegmentDesign) -> None:
@@ -182,7 +182,7 @@ class _Builder:
         self.taken[op.name] = Taken(every(op.shape), width(op.shape), zeros=() if first else additive.offsets)
         self.reads[op.name] = op.name
 
-    def made(self, name: str) -> ChannelPart:
+    def part(self, name: str) -> ChannelPart:
         """The branch."""
         output = self.reads[self.graph.output]
         if {op.kind for op in self.ops} <= {"input", "slice"}:
@@ -191,8 +191,8 @@ class _Builder:
 
     def _given(self, op: Op, at: int, wanted: Channels) -> str:
         """The tensor with the channels that an operator wants of one of its inputs."""
-        given = op.inputs[at]
-        return self._cut(f"{op.name}_channels{at}", self.reads[given], self.need[given], wanted)
+        arguments = op.inputs[at]
+        return self._cut(f"{op.name}_channels{at}", self.reads[arguments], self.need[arguments], wanted)
 
     def _cut(self, name: str, source: str, has: Channels, wanted: Channels) -> str:
         """The tensor that holds the wanted channels of one: itself if it has no others, else what a new operator cuts out."""

@@ -34,8 +34,8 @@ def find_paths(graph: OpGraph) -> tuple[tuple[int, int], ...]:
         if not before & behind:
             bounds.append(at)
     bounds.append(len(cones))
-    found = tuple(pairwise(bounds))
-    return found if len(found) > 1 else ()
+    result = tuple(pairwise(bounds))
+    return result if len(result) > 1 else ()
 
 
 def path_graph(graph: OpGraph, name: str, first: int, stop: int) -> OpGraph:
@@ -62,14 +62,14 @@ def whole_paths(parts: Sequence[tuple[int, int]], count: int) -> bool:
 
 def _cone(graph: OpGraph, name: str) -> set[str]:
     """Operators that a tensor is computed by; none for what arrives."""
-    found: set[str] = set()
+    members: set[str] = set()
     left = [name]
     while left:
         op = graph.by_name[left.pop()]
-        if op.name not in found and op.kind != "input":
-            found.add(op.name)
+        if op.name not in members and op.kind != "input":
+            members.add(op.name)
             left += op.inputs
-    return found
+    return members
 
 
 def check_paths(segment: Segment, design: SegmentDesign) -> None:

@@ -52,9 +52,9 @@ def portion_graphs(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence
     """
     maker: dict[str, int] = {}
     inside: list[set[str]] = []
-    for i, (name, own) in enumerate(zip(names, ends, strict=True)):
-        _check_ends(graph, names, name, own, maker)
-        cone = _cone(graph, own, maker)
+    for i, (name, current) in enumerate(zip(names, ends, strict=True)):
+        _check_ends(graph, names, name, current, maker)
+        cone = _cone(graph, current, maker)
         maker.update(dict.fromkeys(cone, i))
         inside.append(cone)
     _check_whole(graph, names, ends, maker)
@@ -70,38 +70,38 @@ def portion_graphs(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence
 
 def portion_ends(graph: OpGraph, inside: Sequence[Collection[str]]) -> list[tuple[str, ...]]:
     """What each of several sets of operators hands on: what others read, and the segment's end."""
-    found = []
-    for own in inside:
-        read = {name for name in own if name == graph.output or any(reader not in own for reader in graph.consumers[name])}
-        found.append(tuple(op.name for op in graph.ops if op.name in read))
-    return found
+    result = []
+    for current in inside:
+        read = {name for name in current if name == graph.output or any(reader not in current for reader in graph.consumers[name])}
+        result.append(tuple(op.name for op in graph.ops if op.name in read))
+    return result
 
 
 def _cone(graph: OpGraph, ends: Sequence[str], there: dict[str, int]) -> set[str]:
     """Operators that tensors are computed by, without those that are there already."""
-    found: set[str] = set()
+    members: set[str] = set()
     left = list(ends)
     while left:
         op = graph.by_name[left.pop()]
-        if op.name not in found and op.name not in there and op.kind != "input":
-            found.add(op.name)
+        if op.name not in members and op.name not in there and op.kind != "input":
+            members.add(op.name)
             left += op.inputs
-    return found
+    return members
 
 
-def _check_ends(graph: OpGraph, names: Sequence[str], name: str, own: Sequence[str], maker: dict[str, int]) -> None:
+def _check_ends(graph: OpGraph, names: Sequence[str], name: str, current: Sequence[str], maker: dict[str, int]) -> None:
     """The ends of a portion are tensors of the segment that nothing before it computes."""
-    if not own:
+    if not current:
         raise StretchError(f"`{name}` hands on no tensor, so it computes nothing", "name its ends, or leave it out")
-    for end in own:
+    for end in current:
         if end not in graph.by_name:
             raise UnknownNameError.among("tensor", end, [op.name for op in graph.ops if op.kind != "input"])
         if graph.by_name[end].kind == "input":
             raise StretchError(f"`{name}` hands on `{end}`, which arrives at the segment", "name tensors that it computes")
         if end in maker:
             raise StretchError(f"`{name}` hands on `{end}`, which `{names[maker[end]]}` computes before it", "name it in one of the two")
-    if len(set(own)) < len(own):
-        twice = next(end for end in own if list(own).count(end) > 1)
+    if len(set(current)) < len(current):
+        twice = next(end for end in current if list(current).count(end) > 1)
         raise StretchError(f"`{name}` hands on `{twice}` twice", "name each of its ends once")
 
 

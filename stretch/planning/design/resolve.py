@@ -42,8 +42,8 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
     covered = _bounds(draft, backbone.graph)
     parts: list[SegmentDesign] = []
     width = backbone.graph.input.shape[1]
-    for segment, own in covered:
-        part = _whole(segment, default, align) if own is None else _part(segment, own, width, align)
+    for segment, current in covered:
+        part = _whole(segment, default, align) if current is None else _part(segment, current, width, align)
         width = join_width(segment, part)
         parts.append(part)
     design = BranchDesign(graph.name, device, tuple(parts), sides=_sides(draft, backbone, default, align))
@@ -53,14 +53,14 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
 
 def _sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[str, int]) -> tuple[SideDesign, ...]:
     """Where the parts beside the backbone run: as the draft says, else on the default processor."""
-    asked = {side.name: side.processor for side in draft.sides}
+    sides = {side.name: side.processor for side in draft.sides}
     names = [side.name for side in backbone.sides]
-    for name, processor in asked.items():
+    for name, processor in sides.items():
         if name not in names:
             raise UnknownNameError.among("side", name, names)
         if processor not in align:
             raise UnknownNameError.among("processor", processor, align)
-    return tuple(SideDesign(name, asked.get(name, default)) for name in names)
+    return tuple(SideDesign(name, sides.get(name, default)) for name in names)
 
 
 def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDraft | None]]:
@@ -69,16 +69,16 @@ def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDr
     order = {op.name: i for i, op in enumerate(graph.ops)}
     result: list[tuple[Segment, SegmentDraft | None]] = []
     at = graph.input.name
-    for number, own in enumerate(draft.segments, start=1):
-        start, end, name = own.start, own.end, own.name or f"s{number}"
-        if own.end is None:
-            if own.name is None:
+    for number, current in enumerate(draft.segments, start=1):
+        start, end, name = current.start, current.end, current.name or f"s{number}"
+        if current.end is None:
+            if current.name is None:
                 raise StretchError(
                     f"segment number {number} of the design has neither `name` nor `end`", f"name one of {', '.join(stages)}"
                 )
-            if own.name not in stages:
-                raise UnknownNameError.among("segment", own.name, stages)
-            start, end = own.start or stages[own.name].start, stages[own.name].end
+            if current.name not in stages:
+                raise UnknownNameError.among("segment", current.name, stages)
+            start, end = current.start or stages[current.name].start, stages[current.name].end
         if start is None:
             start = at
         segment = cut_segment(graph, name, start, end or graph.output)
@@ -88,7 +88,7 @@ def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDr
                 "order the segments from input to output",
             )
         result += [(s, None) for s in _between(graph, at, start, stages)]
-        result.append((segment, own))
+        result.append((segment, current))
         at = segment.end
     result += [(s, None) for s in _between(graph, at, graph.output, stages)]
     names = [s.name for s, _ in result]
@@ -116,13 +116,13 @@ def _whole(segment: Segment, processor: str, align: Mapping[str, int]) -> Segmen
     return SegmentDesign(segment.name, segment.start, segment.end, (branch,))
 
 
-def _part(segment: Segment, own: SegmentDraft, arriving: int, align: Mapping[str, int]) -> SegmentDesign:
-    if not own.branches:
+def _part(segment: Segment, segment_draft: SegmentDraft, arriving: int, align: Mapping[str, int]) -> SegmentDesign:
+    if not segment_draft.branches:
         raise StretchError(f"segment `{segment.name}` of the design has no branches", "list at least one { processor, depth, width }")
-    scales = [_branch(segment, b, arriving, align) for b in own.branches]
+    scales = [_branch(segment, b, arriving, align) for b in segment_draft.branches]
     join: JoinKind
-    if own.join is not None:
-        join = own.join
+    if segment_draft.join is not None:
+        join = segment_draft.join
     elif any(b.rows is not None for b in scales):
         join = "rows"
     elif any(b.paths is not None for b in scales):
@@ -135,7 +135,7 @@ def _part(segment: Segment, own: SegmentDraft, arriving: int, align: Mapping[str
         join = DEFAULT
     else:
         join = "none" if scales[0].width == segment.width else "concat"
-    without = [b.processor for b in own.branches if not b.partition]
+    without = [b.processor for b in segment_draft.branches if not b.partition]
     if join_of(join).divides and 0 < len(without) < len(scales):
         raise StretchError(
             f"branch `{segment.name}.{without[0]}` of the design has no `partition`, others of its segment have",
@@ -147,20 +147,30 @@ def _part(segment: Segment, own: SegmentDraft, arriving: int, align: Mapping[str
     return SegmentDesign(segment.name, segment.start, segment.end, tuple(scales), join)
 
 
-def _branch(segment: Segment, own: BranchDraft, arriving: int, align: Mapping[str, int]) -> BranchScale:
-    if own.processor not in align:
-        raise UnknownNameError.among("processor", own.processor, align)
-    width = own.width if own.width is not None else segment.width
-    entry = own.entry
+def _branch(segment: Segment, branch_draft: BranchDraft, arriving: int, align: Mapping[str, int]) -> BranchScale:
+    if branch_draft.processor not in align:
+        raise UnknownNameError.among("processor", branch_draft.processor, align)
+    width = branch_draft.width if branch_draft.width is not None else segment.width
+    entry = branch_draft.entry
     if entry is None:
         entry = "project" if segment.arriving(width) not in (None, arriving) else "none"
-    step = own.align if own.align is not None else align[own.processor]
-    depth = own.depth if own.depth is not None else segment.depth
+    step = branch_draft.align if branch_draft.align is not None else align[branch_draft.processor]
+    depth = branch_draft.depth if branch_draft.depth is not None else segment.depth
     for what, value in (("depth", depth), ("width", width), ("align", step)):
         if value < 1:
-            raise StretchError(f"branch `{segment.name}.{own.processor}` has {what} {value}", f"{what} is a whole number from 1")
+            raise StretchError(f"branch `{segment.name}.{branch_draft.processor}` has {what} {value}", f"{what} is a whole number from 1")
     return BranchScale(
-        own.processor, depth, width, entry, own.partition or 0, step, own.rows, own.paths, own.channels, own.ends, own.rewrites
+        branch_draft.processor,
+        depth,
+        width,
+        entry,
+        branch_draft.partition or 0,
+        step,
+        branch_draft.rows,
+        branch_draft.paths,
+        branch_draft.channels,
+        branch_draft.ends,
+        branch_draft.rewrites,
     )
 
 

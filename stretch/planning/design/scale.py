@@ -142,12 +142,12 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     ops = [Op(source.input.name, "input", attrs={"shape": (source.input.shape[0], in_channels, *source.input.shape[2:])})]
     if scale.entry != "none":
         ops += entry_ops(segment, scale, channels.channels(source.input.name, kept), start)
-    arriving, given = source.input.name, ops[-1].name
+    arriving, arguments = source.input.name, ops[-1].name
     for op in narrowed_ops(source, channels, kept):
         if op.kind != "input":
-            reads_input = given != arriving and arriving in op.inputs
-            ops.append(replace(op, inputs=tuple(given if name == arriving else name for name in op.inputs)) if reads_input else op)
-    output = given if source.output == arriving else source.output
+            reads_input = arguments != arriving and arriving in op.inputs
+            ops.append(replace(op, inputs=tuple(arguments if name == arriving else name for name in op.inputs)) if reads_input else op)
+    output = arguments if source.output == arriving else source.output
     join = join_of(design.join)
     if join.convolves:
         out = segment.width if join.whole else scale.partition
@@ -183,8 +183,8 @@ def _part(segment: Segment, scale: BranchScale, in_channels: int, *, hidden: boo
     if scale.paths is not None:
         return replace(whole, graph=path_graph(whole.graph, where, *scale.paths))
     assert scale.channels is not None
-    made = channel_part(whole.graph, where, Channels(*scale.channels), hidden=hidden)
-    return replace(whole, graph=made.graph, taken=made.taken)
+    built = channel_part(whole.graph, where, Channels(*scale.channels), hidden=hidden)
+    return replace(whole, graph=built.graph, taken=built.taken)
 
 
 def _undivided(segment: Segment, scale: BranchScale, in_channels: int) -> ScaledBranch:

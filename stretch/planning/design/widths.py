@@ -69,8 +69,8 @@ def partitions(width: int, widths: Sequence[int], align: int) -> list[int]:
     Args:
         align: Step; 1 is used where `width` is not a multiple of it or too small.
     """
-    found: list[int] = each_partitions(width, np.array(widths)[:, None], align)[:, 0].tolist()
-    return found
+    result: list[int] = each_partitions(width, np.array(widths)[:, None], align)[:, 0].tolist()
+    return result
 
 
 def each_partitions(width: int, widths: NDArray[np.int64], align: int) -> NDArray[np.int64]:

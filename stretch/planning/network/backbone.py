@@ -73,18 +73,18 @@ def backbone_of(graph: OpGraph) -> Backbone:
 
 def _found(graph: OpGraph) -> Backbone:
     """The backbone of a network of several inputs or outputs."""
-    found = _Finder(graph)
-    names = found.chain()
+    finder = _Finder(graph)
+    names = finder.chain()
     inside = set(names[1:])
     outside = [op for op in graph.ops if op.kind != "input" and op.name not in inside]
     read = {name for op in outside for name in op.inputs} | set(graph.outputs)
     ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=_tags(names[0] in read))]
     ops += [replace(graph.by_name[name], tags=_tags(name in read)) for name in names[1:]]
     backbone = OpGraph.build(graph.name, ops, names[-1])
-    needed = found.ancestors(names[0])
+    needed = finder.ancestors(names[0])
     before = [op for op in outside if op.name in needed]
     after = [op for op in outside if op.name not in needed]
-    parts = [*(("before", part) for part in found.parts(before, inside)), *(("after", part) for part in found.parts(after, inside))]
+    parts = [*(("before", part) for part in finder.parts(before, inside)), *(("after", part) for part in finder.parts(after, inside))]
     sides: dict[str, list[OpGraph]] = {"before": [], "after": []}
     for number, (where, part) in enumerate(parts, start=1):
         sides[where].append(_side(graph, f"side{number}", part))
@@ -198,13 +198,13 @@ class _Finder:
                 name = root[name]
             return name
 
-        own = {op.name for op in ops}
+        names = {op.name for op in ops}
         for op in ops:
             waits = [self.number[name] if name in backbone else latest.get(name, -1) for name in op.inputs]
             latest[op.name] = max(waits, default=-1)
             root[op.name] = op.name
             for name in op.inputs:
-                same = name in own and self.reaches[self.number[name]] == self.reaches[self.number[op.name]]
+                same = name in names and self.reaches[self.number[name]] == self.reaches[self.number[op.name]]
                 if same and latest[name] == latest[op.name]:
                     root[find(name)] = find(op.name)
         groups: dict[str, list[Op]] = {}

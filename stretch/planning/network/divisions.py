@@ -28,7 +28,7 @@ def find_hidden(graph: OpGraph) -> Hidden:
     op = graph.by_name[graph.output]
     while not _projects(graph, op):
         if op.kind == "add":
-            behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[each]) for each in _cone(graph, [name])))
+            behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in _cone(graph, [name])))
         elif kind_of(op.kind).additive is not None and op.inputs:
             behind = op.inputs[0]
         else:
@@ -60,7 +60,7 @@ def _projects(graph: OpGraph, op: Op) -> bool:
 def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> bool:
     """Whether something beside the tail reads a sum and takes part in the output, or one of the tail reads two sums."""
     sums = {projection, *tail}
-    if any(sum(given in sums for given in graph.by_name[name].inputs) != 1 for name in tail):
+    if any(sum(arguments in sums for arguments in graph.by_name[name].inputs) != 1 for name in tail):
         return True
     useful = _cone(graph, [graph.output])
     return any(reader in useful and reader not in sums for name in sums - {graph.output} for reader in graph.consumers[name])
@@ -149,11 +149,11 @@ def _mixer(graph: OpGraph, inside: Collection[str], whole: Iterable[str]) -> Op 
 
 def _cone(graph: OpGraph, names: Iterable[str]) -> set[str]:
     """Operators that some tensors are computed by; none for what arrives."""
-    found: set[str] = set()
+    members: set[str] = set()
     left = list(names)
     while left:
         op = graph.by_name[left.pop()]
-        if op.name not in found and op.inputs:
-            found.add(op.name)
+        if op.name not in members and op.inputs:
+            members.add(op.name)
             left += op.inputs
-    return found
+    return members

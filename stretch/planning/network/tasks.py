@@ -31,16 +31,16 @@ class TaskGraph:
     @cached_property
     def sources(self) -> tuple[tuple[int, ...], ...]:
         """Tasks that each reads from."""
-        return tuple(tuple(dict.fromkeys(source for source, _ in own if source != ARRIVING)) for own in self.reads)
+        return tuple(tuple(dict.fromkeys(source for source, _ in read if source != ARRIVING)) for read in self.reads)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """Tasks that read from each."""
-        found: list[list[int]] = [[] for _ in self.ops]
+        result: list[list[int]] = [[] for _ in self.ops]
         for number, sources in enumerate(self.sources):
             for source in sources:
-                found[source].append(number)
-        return tuple(map(tuple, found))
+                result[source].append(number)
+        return tuple(map(tuple, result))
 
     @property
     def parallel(self) -> bool:
@@ -71,10 +71,10 @@ def _union(graph: OpGraph, sets: Sequence[Sequence[str]]) -> list[list[str]]:
     for names in sets:
         for name in names[1:]:
             root[find(name)] = find(names[0])
-    found: dict[str, list[str]] = {}
+    union: dict[str, list[str]] = {}
     for name in root:
-        found.setdefault(find(name), []).append(name)
-    return list(found.values())
+        union.setdefault(find(name), []).append(name)
+    return list(union.values())
 
 
 def _quotient(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
@@ -85,12 +85,12 @@ def _quotient(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
     of = {name: number for number, names in enumerate(groups) for name in names}
     reads: list[dict[tuple[int, str], None]] = [{} for _ in groups]
     position = {op.name: i for i, op in enumerate(graph.ops)}
-    for name, own in of.items():
+    for name, current in of.items():
         for read in graph.by_name[name].inputs:
             source = of.get(read, ARRIVING)
-            if source != own:
-                reads[own][source, read] = None
-    left = {number: {source for source, _ in own if source != ARRIVING} for number, own in enumerate(reads)}
+            if source != current:
+                reads[current][source, read] = None
+    left = {number: {source for source, _ in read if source != ARRIVING} for number, read in enumerate(reads)}
     first = [min(position[name] for name in names) for names in groups]
     order: list[int] = []
     readers: list[list[int]] = [[] for _ in groups]
@@ -136,11 +136,11 @@ def _chained(tasks: TaskGraph) -> list[list[str]]:
             follow[source] += 1
     groups: list[list[str]] = []
     group_of: list[int] = []
-    for number, own in enumerate(tasks.ops):
+    for number, op in enumerate(tasks.ops):
         if len(last[number]) == 1 and follow[last[number][0]] == 1:
             group_of.append(group_of[last[number][0]])
-            groups[group_of[number]] += own
+            groups[group_of[number]] += op
         else:
             group_of.append(len(groups))
-            groups.append(list(own))
+            groups.append(list(op))
     return groups

@@ -70,12 +70,12 @@ def feature_maps(graph: OpGraph) -> frozenset[str]:
     What an operator gives that only states its shape may have four axes of any
     meaning, such as channels that lie last; what reads it element by element has the same.
     """
-    found: set[str] = set()
+    members: set[str] = set()
     for op in graph.ops:
-        known = not op.inputs or any(name in found for name in op.inputs) or op.kind in _OF_MAPS
+        known = not op.inputs or any(name in members for name in op.inputs) or op.kind in _OF_MAPS
         if len(op.shape) == 4 and known and not kind_of(op.kind).stated:
-            found.add(op.name)
-    return frozenset(found)
+            members.add(op.name)
+    return frozenset(members)
 
 
 def resolution(op: Op) -> Resolution:
@@ -166,11 +166,11 @@ def push_past_weightless(graph: OpGraph, name: str) -> str:
 
 def _conv_chains(graph: OpGraph) -> list[Region]:
     """Dense K×K convolutions with their batch-norm and activation, where there are no parallel paths."""
-    found: list[Region] = []
+    conv_chains: list[Region] = []
     cuts = set(cut_points(graph))
     for op in graph.ops:
         if op.kind == "conv" and op.attrs["groups"] == 1 and max(ints(op.attrs, "kernel")) > 1 and op.name in cuts:
             end = _push_past(graph, op.name, cuts, elementwise_only=True)
             names = [o.name for o in graph.ops]
-            found.append(Region(op.inputs[0], end, tuple(names[names.index(op.name) : names.index(end) + 1])))
-    return found
+            conv_chains.append(Region(op.inputs[0], end, tuple(names[names.index(op.name) : names.index(end) + 1])))
+    return conv_chains

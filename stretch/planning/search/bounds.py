@@ -52,9 +52,9 @@ class Bounds:
         seen = self._explore(
             lambda price: lambda options: sign * price * options.params,
             fastest.ms / fastest.params,
-            lambda found: found.params <= high if sign > 0 else found.params >= low,
+            lambda result: result.params <= high if sign > 0 else result.params >= low,
         )
-        inside = [found for found in seen if low <= found.params <= high]
+        inside = [result for result in seen if low <= result.params <= high]
         if inside:
             return _bounded(min(inside, key=lambda r: r.ms), fastest)
         nearest = min([fastest, *seen], key=lambda r: max(low - r.params, r.params - high))
@@ -70,9 +70,9 @@ class Bounds:
         losses, most = accuracy_source.losses, accuracy_source.most_loss(wanted)
         if loss_of(fastest, accuracy_source) <= most:
             return fastest
-        found = search_best(self.space, *self.macs, self.n_meet, self.goal, Within(told_by(losses), most))
-        if found is not None:
-            return found
+        search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, Within(told_by(losses), most))
+        if search_result is not None:
+            return search_result
         best = search_least_loss(self.space, *self.macs, self.n_meet, losses)
         value = accuracy_source.value(loss_of(fastest if best is None else best, accuracy_source))
         raise self._unreached(accuracy_source.option, wanted, value)
@@ -83,8 +83,10 @@ class Bounds:
         assert budget is not None
         if fastest.ms > budget:
             return fastest
-        found = search_least_loss(self.space, *self.macs, self.n_meet, accuracy_source.losses, budget)
-        return found if found is not None and loss_of(found, accuracy_source) < loss_of(fastest, accuracy_source) else fastest
+        least_loss = search_least_loss(self.space, *self.macs, self.n_meet, accuracy_source.losses, budget)
+        return (
+            least_loss if least_loss is not None and loss_of(least_loss, accuracy_source) < loss_of(fastest, accuracy_source) else fastest
+        )
 
     def fast_enough(self, best: SearchResult) -> SearchResult:
         """The best design within the latency budget; of a request whose objective is not latency alone."""
@@ -96,8 +98,8 @@ class Bounds:
                     Sentence("the objective `{}` is not planned for with both {} and {}", self.config.objective, Mention(name), Mention("latency_budget")),
                     "leave out one of the two",
                 )  # fmt: skip
-        found = search_best(self.space, *self.macs, self.n_meet, self.goal, Within(LATENCY, budget))
-        return found or search_exact(self.space, *self.macs, self.n_meet) or best
+        search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, Within(LATENCY, budget))
+        return search_result or search_exact(self.space, *self.macs, self.n_meet) or best
 
     def keeps(self, accuracy_source: AccuracySource | None) -> Callable[[SearchResult], bool]:
         """Whether a design that was tried keeps the bounds on whole designs.
@@ -109,30 +111,30 @@ class Bounds:
         if accuracy_source is not None and (wanted := getattr(self.config, accuracy_source.option)) is not None:
             most = accuracy_source.most_loss(wanted)
 
-        def kept(found: SearchResult) -> bool:
-            return found.ms <= budget and (accuracy_source is None or loss_of(found, accuracy_source) <= most + TIE)
+        def kept(search_result: SearchResult) -> bool:
+            return search_result.ms <= budget and (accuracy_source is None or loss_of(search_result, accuracy_source) <= most + TIE)
 
         return kept
 
     def _unreached(self, option: str, wanted: float, best: float) -> InfeasibleError:
         what = "to reach {:g} top-1" if option == "min_accuracy" else "to see the original's class in {:.1%} of images"
         rule = TightRule(option, wanted, floor(best * 10000) / 10000)
-        found = refusal(f"no design of `{self.graph.name}` is predicted {what.format(wanted)}", [rule])
+        result = refusal(f"no design of `{self.graph.name}` is predicted {what.format(wanted)}", [rule])
         if not any(KINDS[kind] for kind in self.config.planned_kinds):
             mixed = Mention("kinds", tuple(KINDS))
-            found.hint = Sentence("{}; what is divided exactly, with {}, loses nothing", found.hint or "", mixed)
-        return found
+            result.hint = Sentence("{}; what is divided exactly, with {}, loses nothing", result.hint or "", mixed)
+        return result
 
     def _explore(self, toll: Callable[[float], Toll], unit: float, far: Callable[[SearchResult], bool]) -> list[SearchResult]:
         """Designs at prices that are doubled until a design has come far enough, then narrowed to where it first does."""
         seen: list[SearchResult] = []
         low, high, price = 0.0, 0.0, unit
         for _ in range(ROUNDS):
-            found = search_exact(self.space, *self.macs, self.n_meet, toll(price))
-            if found is None:
+            search_result = search_exact(self.space, *self.macs, self.n_meet, toll(price))
+            if search_result is None:
                 break
-            seen.append(found)
-            if far(found):
+            seen.append(search_result)
+            if far(search_result):
                 high = price
             else:
                 low = price
@@ -140,15 +142,15 @@ class Bounds:
         return seen
 
 
-def loss_of(found: SearchResult, accuracy_source: AccuracySource) -> float:
+def loss_of(search_result: SearchResult, accuracy_source: AccuracySource) -> float:
     """What a design that was searched for is predicted to lose."""
-    return sum(float(accuracy_source.losses(options)[index]) for options, index in found.picks)
+    return sum(float(accuracy_source.losses(options)[index]) for options, index in search_result.picks)
 
 
-def _bounded(found: SearchResult, fastest: SearchResult) -> SearchResult:
+def _bounded(search_result: SearchResult, fastest: SearchResult) -> SearchResult:
     """A design that keeps a bound, as a search reports it."""
-    if all(a is b and i == j for (a, i), (b, j) in zip(found.picks, fastest.picks, strict=False)) and len(found.picks) == len(
-        fastest.picks
-    ):
+    if all(a is b and i == j for (a, i), (b, j) in zip(search_result.picks, fastest.picks, strict=False)) and len(
+        search_result.picks
+    ) == len(fastest.picks):
         return fastest
-    return replace(found, optimal=False, gap=found.ms / fastest.ms - 1)
+    return replace(search_result, optimal=False, gap=search_result.ms / fastest.ms - 1)

@@ -24,20 +24,23 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int
     evaluated = 0
     seen: list[tuple[int, ...]] = []
     for turn in range(ROUNDS):
-        found = search_exact(space, low - shift, high - shift, n_meet)
-        if found is None:
+        search_result = search_exact(space, low - shift, high - shift, n_meet)
+        if search_result is None:
             break
-        evaluated += found.evaluated
-        arriving = tuple(found.arriving)
+        evaluated += search_result.evaluated
+        arriving = tuple(search_result.arriving)
         space = build(arriving)
-        real = _with_costs_of(space, found)
+        real = _with_costs_of(space, search_result)
         if real is not None and low <= real.macs <= high and (best is None or real.ms < best.ms):
             best = real
         settled = bool(seen) and arriving == seen[-1]
         if best is not None and (settled or turn + 1 >= ENOUGH):
             break
         # Where widths swing to and fro, the next round aims off by half of what this one was wrong.
-        wrong = sum(int(space.options[i][_group(space, i, o.processors)].macs[k]) for i, (o, k) in enumerate(found.picks)) - found.macs
+        wrong = (
+            sum(int(space.options[i][_group(space, i, o.processors)].macs[k]) for i, (o, k) in enumerate(search_result.picks))
+            - search_result.macs
+        )
         shift = wrong // 2 if arriving in seen else 0
         seen.append(arriving)
     if best is None:
@@ -49,16 +52,16 @@ def _group(space: DesignSpace, at: int, processors: tuple[str, ...]) -> int:
     return next(i for i, o in enumerate(space.options[at]) if o.processors == processors)
 
 
-def _with_costs_of(space: DesignSpace, found: SearchResult) -> SearchResult | None:
+def _with_costs_of(space: DesignSpace, search_result: SearchResult) -> SearchResult | None:
     """The same picks at the costs of a space built for their own widths; None if a rule is broken there."""
     holder, ms, macs = space.holders.index(space.costs.host), 0.0, 0
     picks = []
-    for i, (options, index) in enumerate(found.picks):
-        own = space.options[i][_group(space, i, options.processors)]
-        if not own.allowed[holder, index]:
+    for i, (options, index) in enumerate(search_result.picks):
+        current = space.options[i][_group(space, i, options.processors)]
+        if not current.allowed[holder, index]:
             return None
-        ms += float(own.ms[holder, index])
-        macs += int(own.macs[index])
-        holder = space.holders.index(space.costs.host if len(own.candidates) > 1 else own.processors[0])
-        picks.append((own, index))
+        ms += float(current.ms[holder, index])
+        macs += int(current.macs[index])
+        holder = space.holders.index(space.costs.host if len(current.candidates) > 1 else current.processors[0])
+        picks.append((current, index))
     return SearchResult(tuple(picks), ms + space.leaving_ms(space.holders[holder]), macs, False, float("nan"), 0)

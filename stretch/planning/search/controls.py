@@ -47,14 +47,14 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
     """
     device = costs.predictor.device
     least = min(ITEM_BYTES[costs.precision[p]] for p in processors)
-    found: list[tuple[str, str]] = []
+    result: list[tuple[str, str]] = []
     for name in processors:
         family = device.processor(name).family
         for variant in device.variants:
             processor = device.processor(variant)
             if processor.family == family:
-                found += [(variant, precision) for precision in processor.precisions if ITEM_BYTES[precision] >= least]
-    return found
+                result += [(variant, precision) for precision in processor.precisions if ITEM_BYTES[precision] >= least]
+    return result
 
 
 def best_single(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> Single:
@@ -64,8 +64,10 @@ def best_single(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> Sing
 
 def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[Single]:
     """Every way to run a network on one of the allowed processors, the fastest first."""
-    found = (Single(variant, precision, single_ms(graph, variant, precision, costs)) for variant, precision in variants(costs, processors))
-    return sorted(found, key=lambda single: single.ms)
+    singles = (
+        Single(variant, precision, single_ms(graph, variant, precision, costs)) for variant, precision in variants(costs, processors)
+    )
+    return sorted(singles, key=lambda single: single.ms)
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,9 @@ def sequential_same_macs(
         if original.ms > CATCH_UP * singles[0].ms:
             break
         known = costs.at(original.processor, original.precision)
-        found = _rescale(graph, segments, known, original, rules, macs)
-        if found is not None and (best is None or found.single.ms < best.single.ms):
-            best = found
+        rescale = _rescale(graph, segments, known, original, rules, macs)
+        if rescale is not None and (best is None or rescale.single.ms < best.single.ms):
+            best = rescale
     return best
 
 
@@ -129,17 +131,17 @@ def _rescale(
         leaving: dict[int, int] = {}
         depths = rules.depths(segment) if segment.branchable else [segment.depth]
         offered = _widths(segment, align, rules) if free else [segment.width]
-        own = costs.rewritten(segment, processor) if segment.branchable else segment
-        costs.prepare(own, processor, offered, arriving[-1])
+        rewritten = costs.rewritten(segment, processor) if segment.branchable else segment
+        costs.prepare(rewritten, processor, offered, arriving[-1])
         fewest = least * segment.graph.macs if segment.branchable else 0
         here: list[_Rescaled] = []
         rows: list[tuple[int, int, int, float]] = []
         for channels, state in arriving[-1].items():
             for width in [segment.width] if segment.passes_input and channels != segment.in_width else offered:
                 for depth in depths:
-                    count, ms = costs.scaled(own, processor, depth, width, channels)
+                    count, ms = costs.scaled(rewritten, processor, depth, width, channels)
                     if count >= fewest:
-                        here.append(_Rescaled(own, depth, width, channels))
+                        here.append(_Rescaled(rewritten, depth, width, channels))
                         rows.append((state, leaving.setdefault(width, len(leaving)), count, ms))
         if not here:
             return None

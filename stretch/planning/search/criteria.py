@@ -36,16 +36,18 @@ class Criteria:
     power: Power | None = None  # Of the processors; needed for ``energy``.
     losses: Toll | None = None  # What each option loses; needed for ``loss``.
 
-    def value(self, name: str, found: SearchResult) -> float:
+    def value(self, name: str, search_result: SearchResult) -> float:
         """A design in one thing."""
         if name == "memory":
-            return float(max(int(ways.peak_bytes[index]) for ways, index in found.picks))
+            return float(max(int(ways.peak_bytes[index]) for ways, index in search_result.picks))
         if name == "macs":
-            return float(found.macs)
+            return float(search_result.macs)
         if name == "latency":
-            return found.ms
-        working = {each for ways, _ in found.picks for each in ways.working(self.space.costs.host)}
-        return self._measure(name, [each for each in self.space.processors if each in working]).total(self.space, found.picks)
+            return search_result.ms
+        working = {item for ways, _ in search_result.picks for item in ways.working(self.space.costs.host)}
+        return self._measure(name, [processor for processor in self.space.processors if processor in working]).total(
+            self.space, search_result.picks
+        )
 
     def least(self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None) -> SearchResult | None:
         """The design that has least of one thing."""
@@ -55,7 +57,7 @@ class Criteria:
         self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None
     ) -> tuple[SearchResult | None, DesignSpace]:
         """The design of `least`, and a space that has every design with as little."""
-        adding = [each for each in bounds if each not in FREE]
+        adding = [bound for bound in bounds if bound not in FREE]
         if len(adding) > 1:
             raise ValueError(f"{' and '.join(adding)} cannot be bounded at once")
         if name == "memory":
@@ -68,7 +70,7 @@ class Criteria:
             return sieved(part, self.low, high, self.n_meet)
         if not all(part.options):
             return None, self.space
-        found = []
+        least = []
         for group in self._groups((name, *adding, *(also or ())[:1])):
             some = on_only(part, group)
             if not all(some.options):
@@ -77,10 +79,10 @@ class Criteria:
             if also is not None:
                 cost = weighed((1.0, cost), (also[1], self._measure(also[0], group)))
             within = Within(self._measure(adding[0], group), bounds[adding[0]]) if adding else None
-            each = search_least(some, self.low, high, self.n_meet, cost, within)
-            if each is not None:
-                found.append(each)
-        return least_of(found), self.space
+            search_result = search_least(some, self.low, high, self.n_meet, cost, within)
+            if search_result is not None:
+                least.append(search_result)
+        return least_of(least), self.space
 
     def best(self, names: Sequence[str], bounds: Mapping[str, float]) -> SearchResult | None:
         """The design that has least of one thing, and of several such that of another."""
@@ -128,8 +130,8 @@ class Criteria:
         most = bounds.get(feasible, np.inf)
 
         def within(peak: float) -> SearchResult | None:
-            found = self.least(feasible, {**rest, "memory": peak})
-            return found if found is not None and self.value(feasible, found) <= most + TIE else None
+            least = self.least(feasible, {**rest, "memory": peak})
+            return least if least is not None and self.value(feasible, least) <= most + TIE else None
 
         peaks = self.peaks
         best = within(float(peaks[-1]))
@@ -138,11 +140,11 @@ class Criteria:
         low, high = 0, len(peaks) - 1
         while low < high:
             middle = (low + high) // 2
-            found = within(float(peaks[middle]))
-            if found is None:
+            result = within(float(peaks[middle]))
+            if result is None:
                 low = middle + 1
             else:
-                best, high = found, middle
+                best, high = result, middle
         return replace(best, value=float(peaks[high]))
 
     @property
@@ -151,10 +153,10 @@ class Criteria:
         return np.unique(np.concatenate([np.unique(ways.peak_bytes) for options in self.space.options for ways in options]))
 
 
-def undominated(found: Sequence[SearchResult], values: Sequence[Sequence[float]]) -> list[int]:
+def undominated(search_results: Sequence[SearchResult], values: Sequence[Sequence[float]]) -> list[int]:
     """Numbers of the designs than which none is as good in everything and better in something; of equal ones the first."""
     kept: list[int] = []
-    for one in sorted(range(len(found)), key=lambda i: (*values[i], i)):
+    for one in sorted(range(len(search_results)), key=lambda i: (*values[i], i)):
         if not any(all(b <= a + TIE for a, b in zip(values[one], values[other], strict=True)) for other in kept):
             kept.append(one)
     return kept

@@ -82,23 +82,23 @@ def explain_infeasible(
 
 def _suspects(space: DesignSpace, config: PlanConfig) -> list[_Suspect]:
     """Every number that may be too tight."""
-    ways = [each for options in space.options for each in options]
-    return [_Suspect(rule, limit) for rule, value in Rules.of(config).asked for limit in rule.limits(value, ways)]
+    ways = [option for options in space.options for option in options]
+    return [_Suspect(rule, limit) for rule, value in Rules.of(config).active for limit in rule.limits(value, ways)]
 
 
 def _blame_one(suspects: list[_Suspect], config: PlanConfig, feasible: Feasible) -> TightRule | None:
     """The rule that needs the smallest relative change; None where no rule alone helps."""
     best: tuple[float, TightRule] | None = None
-    for each in suspects:
+    for suspect in suspects:
         # Lower floors need a larger space; with three processors they are tried only where nothing else helped.
-        if best is not None and each.constraint.offers and len(config.processors) > 2:
+        if best is not None and suspect.constraint.offers and len(config.processors) > 2:
             continue
-        if not feasible(each.change(config, each.limit.loosest)):
+        if not feasible(suspect.change(config, suspect.limit.loosest)):
             continue
-        number = _nearest(each, config, feasible)
-        change = abs(number - each.limit.value) / abs(each.limit.value)
+        number = _nearest(suspect, config, feasible)
+        change = abs(number - suspect.limit.value) / abs(suspect.limit.value)
         if best is None or change < best[0]:
-            best = (change, each.rule(config, number))
+            best = (change, suspect.rule(config, number))
     return best[1] if best is not None else None
 
 

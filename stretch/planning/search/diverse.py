@@ -24,33 +24,33 @@ def look(ways: Ways) -> Look:
     return ways.segment.start, ways.segment.end, ways.join, ways.processors if ways.branched else ()
 
 
-def looks(found: SearchResult) -> list[Look]:
+def looks(search_result: SearchResult) -> list[Look]:
     """The same of each segment of a design."""
-    return [look(ways) for ways, _ in found.picks]
+    return [look(ways) for ways, _ in search_result.picks]
 
 
 def diverse_designs(
     space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, best: SearchResult, count: int, factor: float
 ) -> list[SearchResult]:
     """Designs that differ, the best one first."""
-    found = [best]
+    result = [best]
     most = factor * goal.value(space, best.picks)
-    while len(found) < count:
-        shared, fresh = _told(found)
+    while len(result) < count:
+        shared, fresh = _told(result)
         apart = _least_shared(space, low, high, n_meet, goal, most, shared, fresh)
         if apart is None:
             break
         within = Within(shared, shared.total(space, apart.picks))
         next_ = search_best(space, low, high, n_meet, goal, within, fresh)
-        found.append(next_ or apart)
-    return found
+        result.append(next_ or apart)
+    return result
 
 
-def _told(found: list[SearchResult]) -> tuple[Measure, Callable[[Ways], bool]]:
+def _told(search_results: list[SearchResult]) -> tuple[Measure, Callable[[Ways], bool]]:
     """How many segments an option shares with designs, and whether it is like none of theirs."""
     seen: dict[Look, int] = {}
-    for each in found:
-        for one in looks(each):
+    for search_result in search_results:
+        for one in looks(search_result):
             seen[one] = seen.get(one, 0) + 1
 
     def shared(ways: Ways) -> Floats:
@@ -68,4 +68,4 @@ def _least_shared(
         part = on_only(space, group)
         if all(part.options):
             some.append(search_least(part, low, high, n_meet, shared, Within(goal.measure(group), most), fresh))
-    return min((each for each in some if each is not None), key=lambda each: each.value or 0.0, default=None)
+    return min((item for item in some if item is not None), key=lambda item: item.value or 0.0, default=None)

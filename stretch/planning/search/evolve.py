@@ -49,7 +49,7 @@ def evolve(
     score: Score,
     starts: Sequence[SearchResult],
     *,
-    keeps: Keeps = lambda found: True,
+    keeps: Keeps = lambda result: True,
     seed: int = 0,
     evaluations: int = EVALUATIONS,
 ) -> SearchResult | None:
@@ -72,12 +72,12 @@ def fastest_designs(space: DesignSpace, low: int, high: int, n_meet: int) -> lis
         n_meet: Branched segments, at least.
     """
     ends = np.linspace(low, high, LEVELS + 1).astype(int).tolist()
-    found = [search_exact(space, a, b, n_meet) for a, b in pairwise(ends)]
+    search_results = [search_exact(space, a, b, n_meet) for a, b in pairwise(ends)]
     for left_out in space.processors if len(space.processors) > 2 else ():
         part = on_only(space, [name for name in space.processors if name != left_out])
         if all(part.options):
-            found.append(search_exact(part, low, high, n_meet))
-    return [each for each in found if each is not None]
+            search_results.append(search_exact(part, low, high, n_meet))
+    return [search_result for search_result in search_results if search_result is not None]
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,16 @@ class _Search:
     def run(self, starts: Sequence[SearchResult]) -> SearchResult | None:
         """The best design."""
         population: list[_Design] = []
-        for each in starts:
-            population += self._judged(tuple(each.picks))
+        for start in starts:
+            population += self._judged(tuple(start.picks))
         tries = 0
         while not population and tries < TRIES * POPULATION:
             tries += 1
             population += self._judged(self._mended(self._any(0, len(self.space.options)), -1))
         tries = TRIES * self.left
         while population and self.left > 0 and tries > 0:
-            made: list[_Design] = []
-            while len(made) < POPULATION and self.left > 0 and tries > 0:
+            rows: list[_Design] = []
+            while len(rows) < POPULATION and self.left > 0 and tries > 0:
                 tries -= 1
                 one = population[int(self.rng.integers(len(population)))]
                 if len(population) > 1 and self.rng.random() < CROSSED:
@@ -119,12 +119,12 @@ class _Search:
                     picks = one.picks
                     for _ in range(int(self.rng.geometric(ONCE))):
                         picks = self._mutated(picks)
-                made += self._judged(picks)
+                rows += self._judged(picks)
             # equal ones stay in the order in which they were found, so that a seed has one answer
-            population = sorted([*population, *made], key=lambda each: each.score)[:POPULATION]
+            population = sorted([*population, *rows], key=lambda item: item.score)[:POPULATION]
         if not population:
             return None
-        best = min(population, key=lambda each: each.score)
+        best = min(population, key=lambda item: item.score)
         ms = LATENCY.total(self.space, best.picks)
         return SearchResult(best.picks, ms, _macs(best.picks), False, float("nan"), self.judged, best.score)
 
@@ -153,14 +153,14 @@ class _Search:
 
     def _any(self, first: int, behind: int) -> list[Pick]:
         """Random options for some segments."""
-        found: list[Pick] = []
+        result: list[Pick] = []
         at = first
         while at < behind:
             able = [ways for ways in self.space.options[at] if ways.span <= behind - at and len(self._indices(ways))]
             ways = able[int(self.rng.integers(len(able)))]
-            found.append((ways, int(self.rng.choice(self._indices(ways)))))
+            result.append((ways, int(self.rng.choice(self._indices(ways)))))
             at += ways.span
-        return found
+        return result
 
     def _mutated(self, picks: Picks) -> tuple[Pick, ...]:
         """A design with another option in the place of one, and others behind it where that covers more or fewer segments."""
@@ -175,13 +175,13 @@ class _Search:
         some = self._indices(ways)
         if ways is old:
             some = some[np.argsort(np.abs(ways.macs[some] - ways.macs[index]), kind="stable")[:NEAR]]
-        made = [*picks[:number], (ways, int(self.rng.choice(some)))]
+        mutated = [*picks[:number], (ways, int(self.rng.choice(some)))]
         end = at + ways.span
         behind, start = number, at
         while behind < len(picks) and start < end:
             start += picks[behind][0].span
             behind += 1
-        return self._mended([*made, *self._any(end, start), *picks[behind:]], number)
+        return self._mended([*mutated, *self._any(end, start), *picks[behind:]], number)
 
     def _crossed(self, one: Picks, other: Picks) -> tuple[Pick, ...] | None:
         """The first segments of one design and the last of another, which meet where both have a meeting point."""

@@ -41,9 +41,9 @@ def search_exact(
 def search_least_loss(space: DesignSpace, low: int, high: int, n_meet: int, losses: Toll, budget_ms: float = np.inf) -> SearchResult | None:
     """The design of `space` that loses least among those that take no longer than a budget."""
     within = Within(LATENCY, budget_ms) if np.isfinite(budget_ms) else None
-    found = search_least(space, low, high, n_meet, told_by(losses), within)
+    search_result = search_least(space, low, high, n_meet, told_by(losses), within)
     # a loss may be nothing, so that a fraction of it says nothing
-    return None if found is None else replace(found, gap=0.0 if found.optimal else float("nan"))
+    return None if search_result is None else replace(search_result, gap=0.0 if search_result.optimal else float("nan"))
 
 
 def search_least(

@@ -51,30 +51,30 @@ def search_best(
     """The design of a space that is best in a goal."""
     if goal.power is None and within is None and using is None:
         return search_sieved(space, low, high, n_meet)
-    found: list[SearchResult] = []
+    search_result: list[SearchResult] = []
     for some in goal.groups(space):
         part = on_only(space, some)
         if not all(part.options):
             continue
-        each = search_least(part, low, high, n_meet, goal.measure(some), within, using)
-        if each is not None:
-            found.append(each)
-    return least_of(found)
+        item = search_least(part, low, high, n_meet, goal.measure(some), within, using)
+        if item is not None:
+            search_result.append(item)
+    return least_of(search_result)
 
 
-def least_of(found: Sequence[SearchResult]) -> SearchResult | None:
+def least_of(search_results: Sequence[SearchResult]) -> SearchResult | None:
     """The best of the designs of several searches that each leave out some designs."""
-    if not found:
+    if not search_results:
         return None
-    best = min(found, key=_value)
-    evaluated = max(each.evaluated for each in found)
-    if any(isnan(each.gap) for each in found):
+    best = min(search_results, key=_value)
+    evaluated = max(search_result.evaluated for search_result in search_results)
+    if any(isnan(search_result.gap) for search_result in search_results):
         return replace(best, optimal=False, gap=nan, evaluated=evaluated)
     # a search that was cut short may have missed a design as good as its bound
-    bound = min(_value(each) / (1 + each.gap) for each in found)
+    bound = min(_value(search_result) / (1 + search_result.gap) for search_result in search_results)
     optimal = best.optimal and bound >= _value(best)
     return replace(best, optimal=optimal, gap=0.0 if optimal else _value(best) / bound - 1, evaluated=evaluated)
 
 
-def _value(found: SearchResult) -> float:
-    return found.ms if found.value is None else found.value
+def _value(search_result: SearchResult) -> float:
+    return search_result.ms if search_result.value is None else search_result.value

@@ -102,8 +102,8 @@ def shortest_path(layers: Sequence[Layer], states: int, start: int, final_ms: Fl
     if best and limit <= lower + TIE:
         return Path(best[0], best[2], limit, lower, True)
     useful = eliminate(layers, reduced, states, start, final_ms, low, high, limit)
-    found, complete = _search(useful, bounds, start, final_ms, low, high, limit, None)
-    best = found if found is not None else best
+    result, complete = _search(useful, bounds, start, final_ms, low, high, limit, None)
+    best = result if result is not None else best
     if best is None:
         return None
     return Path(best[0], best[2], best[1], best[1] if complete else lower, complete)

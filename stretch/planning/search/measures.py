@@ -33,11 +33,11 @@ class Measure:
 
     def total(self, space: DesignSpace, picks: Iterable[tuple[Ways, int]]) -> float:
         """Of a whole design."""
-        holder, found = space.costs.host, 0.0
+        holder, result = space.costs.host, 0.0
         for ways, index in picks:
-            found += float(np.broadcast_to(self.of(ways), ways.ms.shape)[space.holders.index(holder), index])
+            result += float(np.broadcast_to(self.of(ways), ways.ms.shape)[space.holders.index(holder), index])
             holder = ways.holder(space.costs.host)
-        return found + self.leaving(space, holder)
+        return result + self.leaving(space, holder)
 
 
 def _nothing(space: DesignSpace, holder: str) -> float:
@@ -110,7 +110,7 @@ class Power:
         since none takes more while it idles than while it waits.
         """
         working = {self.families[name] for name in processors}
-        waits = sum(self.waiting[name] for name in processors) + sum(own for name, own in self.idle.items() if name not in working)
+        waits = sum(self.waiting[name] for name in processors) + sum(current for name, current in self.idle.items() if name not in working)
 
         def of(ways: Ways) -> Floats:
             more = sum((self.computing[name] - self.waiting[name]) * ms for name, ms in ways.busy().items())

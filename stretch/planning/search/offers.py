@@ -58,12 +58,12 @@ class Offer:
     def scales(self) -> tuple[tuple[list[int], list[int]], ...]:
         """Widths and depths of each branch, ascending."""
         most, depths = self.thinning, self.rules.depths(self.segment)
-        found = []
+        result = []
         for processor in self.subset:
-            own = self.costs.rewritten(self.segment, processor)
-            widths = self.costs.built(Offered).widths(own, self.costs.align(processor), self.rules)
-            found.append((widths, depths) if most is None else (_spread(widths, most.widths), _spread(depths, most.depths)))
-        return tuple(found)
+            rewritten = self.costs.rewritten(self.segment, processor)
+            widths = self.costs.built(Offered).widths(rewritten, self.costs.align(processor), self.rules)
+            result.append((widths, depths) if most is None else (_spread(widths, most.widths), _spread(depths, most.depths)))
+        return tuple(result)
 
     @cached_property
     def full(self) -> "Offer":
@@ -88,18 +88,18 @@ class Offer:
     @cached_property
     def candidates(self) -> tuple[tuple[BranchCost, ...], ...]:
         """Per branch, its scales: widths, and for each the depths."""
-        found = []
+        result = []
         for processor, (widths, depths) in zip(self.subset, self.scales, strict=True):
-            own = self.costs.rewritten(self.segment, processor)
-            self.costs.prepare(own, processor, widths, (self.arriving,))
-            found.append(tuple(self.costs.branch(own, processor, d, w, self.arriving) for w in widths for d in depths))
-        return tuple(found)
+            rewritten = self.costs.rewritten(self.segment, processor)
+            self.costs.prepare(rewritten, processor, widths, (self.arriving,))
+            result.append(tuple(self.costs.branch(rewritten, processor, d, w, self.arriving) for w in widths for d in depths))
+        return tuple(result)
 
     def column(self, branch: int, name: str) -> NDArray[Any]:
         """A number of each of one branch's scales, in the order of `candidates`."""
         known = self._columns.get((branch, name))
         if known is None:
-            known = self._columns[branch, name] = np.array([getattr(each, name) for each in self.candidates[branch]])
+            known = self._columns[branch, name] = np.array([getattr(candidate, name) for candidate in self.candidates[branch]])
         return known
 
     @cached_property
@@ -128,9 +128,9 @@ class Offer:
                 step = int(parts[i].max()) + 1
                 ends, which = np.unique(combos[i] * step + parts[i], return_inverse=True)
                 pairs = zip((ends // step).tolist(), (ends % step).tolist(), strict=True)
-                found = np.array(self.costs.join_convs(self.segment, processor, list(pairs)), float)
-                macs[i], ms[i], params[i] = found.reshape(-1, 3)[which].T
-            out_ms[i] = _each(parts[i], lambda part, own=processor: self.costs.transfer(own, self.costs.host, positions * part))
+                values = np.array(self.costs.join_convs(self.segment, processor, list(pairs)), float)
+                macs[i], ms[i], params[i] = values.reshape(-1, 3)[which].T
+            out_ms[i] = _each(parts[i], lambda part, value=processor: self.costs.transfer(value, self.costs.host, positions * part))
         channels = combos.sum(axis=0) if widens else np.full(combos.shape[1], self.segment.width)
         join_ms = _each(channels, lambda count: self.costs.join(self.segment, self.join, count, len(self.subset)))
         return Joins(macs, params, ms, out_ms, join_ms)
@@ -153,7 +153,7 @@ class Offer:
         for at, holder in enumerate(holders):
             entering = [self.costs.transfer(holder, p, self.elements) for p in self.subset]
             moved = [into + grid.joined(joins.out_ms[i]) for i, into in enumerate(entering)]
-            total = reduce(np.maximum, [own + move for own, move in zip(computed, moved, strict=True)])
+            total = reduce(np.maximum, [current + move for current, move in zip(computed, moved, strict=True)])
             np.add(total, grid.joined(joins.join_ms), out=grid.folded(ms[at]))
             grid.folded(exchange[at])[...] = reduce(np.maximum, moved) + grid.joined(joins.join_ms)
         return Ways(
@@ -170,7 +170,7 @@ class Offer:
             fastest_ms=grid.flat(reduce(np.minimum, computed)),
             peak_bytes=grid.total("peak_bytes"),
             span=self.span,
-            busy=lambda: {name: grid.flat(each) for name, each in zip(self.subset, computed, strict=True)},
+            busy=lambda: {name: grid.flat(item) for name, item in zip(self.subset, computed, strict=True)},
             numbers=numbers,
         )
 

@@ -39,8 +39,8 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
     """
     whole = DesignSpace(stages, processors, costs, Rules({}), stretched=False)
     backbone = backbone_of(graph).graph
-    found = search_exact(BandedSpace(backbone, whole, single=True).mixed(("rows",)), 0, backbone.macs, 0)
-    assert found is not None  # every part may stay whole
-    design = BranchDesign(graph.name, costs.predictor.device.id, without_seams(backbone, stages, found.segments(costs)))
+    search_result = search_exact(BandedSpace(backbone, whole, single=True).mixed(("rows",)), 0, backbone.macs, 0)
+    assert search_result is not None  # every part may stay whole
+    design = BranchDesign(graph.name, costs.predictor.device.id, without_seams(backbone, stages, search_result.segments(costs)))
     design = place_sides(graph, design, costs, processors)
     return OperatorSplit(design, timeline(graph, design, costs).makespan_ms)

@@ -57,7 +57,7 @@ class Problem:
         self.tasks, self.ms, self.holder, self.end = tasks, ms.tolist(), holder, end
         self.count = ms.shape[1]
         everywhere = range(max(self.count, holder + 1))
-        tensors = {tensor for own in tasks.reads for _, tensor in own}
+        tensors = {tensor for read in tasks.reads for _, tensor in read}
         #: Milliseconds of a tensor from one processor to another.
         self.moving = {tensor: [[transfer(tensor, a, b) for b in range(self.count)] for a in everywhere] for tensor in tensors}
         self._waiting: tuple[tuple[int, ...], list[list[int]], list[int]] = ((), [], [])
@@ -73,20 +73,20 @@ class Problem:
             groups: Tasks that run one after the other on one processor, in an order in which they can run.
         """
         of = {task: number for number, group in enumerate(groups) for task in group}
-        found = []
+        result = []
         for number, group in enumerate(groups):
             place = processors[group[0]]
             reads: dict[tuple[int, str], None] = {}
             for task in group:
-                for each in self.tasks.reads[task]:
-                    if each[0] == ARRIVING or of[each[0]] != number:
-                        reads[each] = None
+                for read in self.tasks.reads[task]:
+                    if read[0] == ARRIVING or of[read[0]] != number:
+                        reads[read] = None
             ms = sum(self.ms[task][place] for task in group)
             for source, tensor in reads:
                 ms += self.cost(tensor, self.holder if source == ARRIVING else processors[source], place)
             sources = dict.fromkeys(of[source] for source, _ in reads if source != ARRIVING)
-            found.append(Job(str(place), ms, tuple(sources)))
-        return found
+            result.append(Job(str(place), ms, tuple(sources)))
+        return result
 
     def time(self, processors: Sequence[int], order: Sequence[int]) -> float:
         """Milliseconds of tasks on processors, in an order of preference."""
@@ -128,33 +128,33 @@ def divided_ms(ms: Floats) -> float:
         grid = np.clip(centre + steps * width, 0, 1)
         grid = grid[grid.sum(axis=1) <= 1]
         prices = np.concatenate([1 - grid.sum(axis=1, keepdims=True), grid], axis=1)
-        found = (ms[None, :, :] * prices[:, None, :]).min(axis=2).sum(axis=1)
-        if found.max() > best:
-            best, centre = float(found.max()), grid[int(found.argmax())]
+        total = (ms[None, :, :] * prices[:, None, :]).min(axis=2).sum(axis=1)
+        if total.max() > best:
+            best, centre = float(total.max()), grid[int(total.argmax())]
         width /= 2
     return best
 
 
 def place(problem: Problem) -> Placed:
     """The fastest placement that is found; of few tasks the fastest there is."""
-    found = _improved(problem)
+    improved = _improved(problem)
     if problem.count ** (len(problem.tasks) - 1) <= MOST_EXACT:
-        found = _exact(problem, found)
-    return found
+        improved = _exact(problem, improved)
+    return improved
 
 
 def ranks(problem: Problem) -> list[float]:
     """The longest way from the start of each task to the end, with times and transfers averaged over processors: HEFT's upward rank."""
     pairs = [(a, b) for a in range(problem.count) for b in range(problem.count)]
-    found = [0.0] * len(problem.tasks)
+    result = [0.0] * len(problem.tasks)
     for task in reversed(range(len(problem.tasks))):
         behind = 0.0
         for reader in problem.tasks.readers[task]:
             tensors = [tensor for source, tensor in problem.tasks.reads[reader] if source == task]
             moving = sum(problem.cost(tensor, a, b) for tensor in tensors for a, b in pairs) / len(pairs)
-            behind = max(behind, moving + found[reader])
-        found[task] = sum(problem.ms[task]) / problem.count + behind
-    return found
+            behind = max(behind, moving + result[reader])
+        result[task] = sum(problem.ms[task]) / problem.count + behind
+    return result
 
 
 def _improved(problem: Problem) -> Placed:
@@ -212,13 +212,13 @@ def _moves(tasks: TaskGraph) -> Iterator[tuple[int, ...]]:
     """Tasks that are worth moving together: one; with what is computed for it alone; what reads the same tensor."""
     for task in range(len(tasks)):
         yield (task,)
-        own, left = {task}, list(tasks.sources[task])
+        moves, left = {task}, list(tasks.sources[task])
         while left:
             source = left.pop()
-            if source not in own and all(reader in own for reader in tasks.readers[source]):
-                own.add(source)
+            if source not in moves and all(reader in moves for reader in tasks.readers[source]):
+                moves.add(source)
                 left += tasks.sources[source]
-        yield tuple(sorted(own))
+        yield tuple(sorted(moves))
         if len(tasks.readers[task]) > 1:
             yield tasks.readers[task]
 
@@ -230,9 +230,9 @@ def _exact(problem: Problem, known: Placed) -> Placed:
     for some in product(range(problem.count), repeat=last):
         processors = (*some, problem.end)
         jobs = problem.jobs([(task,) for task in range(last + 1)], processors)
-        found = _best_order(jobs, best.ms)
-        if found is not None:
-            best = Placed(processors, *found)
+        best_order = _best_order(jobs, best.ms)
+        if best_order is not None:
+            best = Placed(processors, *best_order)
     return Placed(best.processors, best.order, best.ms, optimal=True)
 
 

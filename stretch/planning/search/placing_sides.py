@@ -30,7 +30,7 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
         return design
     times = SidedTimes(graph, design, costs)
     starts = [sides_on(graph, processor) for processor in processors]
-    best = min(starts, key=lambda each: times.timeline(each).makespan_ms)
+    best = min(starts, key=lambda item: times.timeline(item).makespan_ms)
     best_ms = times.timeline(best).makespan_ms
     largest = sorted(range(len(sides)), key=lambda i: -sides[i].macs)
     for _ in range(ROUNDS):

@@ -14,14 +14,14 @@ def refusal(what: str | Sentence, rules: Sequence[TightRule]) -> InfeasibleError
     """
     noun, verb = ("value", "is") if len(rules) == 1 else ("values", "are")
     hint = Sentence(
-        f"the nearest {noun} with a design {verb} {{}}", _listed([Mention(each.rule, each.nearest) for each in rules], " with ")
+        f"the nearest {noun} with a design {verb} {{}}", _listed([Mention(rule.rule, rule.nearest) for rule in rules], " with ")
     )
     return InfeasibleError(what, hint, rules)
 
 
 def tightest(model: str, rules: Sequence[TightRule]) -> InfeasibleError:
     """The error that blames the tightest of a request's rules."""
-    named = _listed([Mention(each.rule, each.value) for each in rules], " and ")
+    named = _listed([Mention(rule.rule, rule.value) for rule in rules], " and ")
     verb = "is" if len(rules) == 1 else "are"
     return refusal(Sentence(f"no design of `{{}}` meets the constraints; the tightest {verb} {{}}", model, named), rules)
 

@@ -24,27 +24,29 @@ class Rules:
     @classmethod
     def of(cls, request: PlanConfig) -> "Rules":
         """The rules of a checked request."""
-        found = {each.option.name: getattr(request, each.option.name) for each in all_constraints()}
-        return cls({name: value for name, value in found.items() if value is not None})
+        mapping = {constraint.option.name: getattr(request, constraint.option.name) for constraint in all_constraints()}
+        return cls({name: value for name, value in mapping.items() if value is not None})
 
     @property
-    def asked(self) -> list[tuple[Constraint, Any]]:
+    def active(self) -> list[tuple[Constraint, Any]]:
         """The constraints that are asked for, each with its value."""
-        return [(each, self.values[each.option.name]) for each in all_constraints() if each.option.name in self.values]
+        return [
+            (constraint, self.values[constraint.option.name]) for constraint in all_constraints() if constraint.option.name in self.values
+        ]
 
     @property
     def floors(self) -> dict[str, Any]:
         """What decides which depths and widths there are."""
-        return {each.option.name: value for each, value in self.asked if each.offers}
+        return {item.option.name: value for item, value in self.active if item.offers}
 
     def depths(self, segment: Segment) -> list[int]:
         """Depths a branch may have, ascending."""
         every = range(max(1, segment.min_depth), segment.depth + 1)
-        return [depth for depth in every if all(each.offers_depth(value, segment, depth) for each, value in self.asked)]
+        return [depth for depth in every if all(item.offers_depth(value, segment, depth) for item, value in self.active)]
 
     def offers_width(self, segment: Segment, width: float) -> bool:
         """Whether a branch may have so many channels."""
-        return all(each.offers_width(value, segment, width) for each, value in self.asked)
+        return all(item.offers_width(value, segment, width) for item, value in self.active)
 
     def widths(self, segment: Segment, legal: Sequence[int]) -> list[int]:
         """Widths a branch may have, ascending: of the legal ones, those nearest to an even grid of ratios.
@@ -62,7 +64,7 @@ class Rules:
     def allowed(self, ways: Ways, segment_ms: float) -> Mask:
         """Which combinations keep to every rule, per processor that may hold the tensor before."""
         kept = np.ones(ways.ms.shape, bool)
-        for constraint, value in self.asked:
+        for constraint, value in self.active:
             if ways.exact and not constraint.exact:
                 continue
             if (ways.branched or constraint.whole) and (mask := constraint.mask(value, ways, segment_ms)) is not None:

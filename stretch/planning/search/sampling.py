@@ -34,15 +34,15 @@ class Trial:
         return tuple(stage.name for stage in space.segments[self.first : self.first + self.ways.span])
 
 
-def trials(space: DesignSpace, each: int) -> list[Trial]:
+def trials(space: DesignSpace, number: int) -> list[Trial]:
     """Ways to run every segment that may be stretched, merged stages too: of each the fastest, then those least like the ones before.
 
     Returns:
         First one way of every segment, short segments first, then a second of every segment, and so on.
     """
-    rounds: list[list[Trial]] = [[] for _ in range(each)]
+    rounds: list[list[Trial]] = [[] for _ in range(number)]
     for first, groups in sorted(_stretched(space), key=lambda one: one[1][0].span):
-        for place, trial in enumerate(_different(space, first, groups, each)):
+        for place, trial in enumerate(_different(space, first, groups, number)):
             rounds[place].append(trial)
     return [trial for some in rounds for trial in some]
 
@@ -79,14 +79,14 @@ def _different(space: DesignSpace, first: int, groups: Sequence[Ways], count: in
 def _takeable(group: Ways) -> NDArray[np.int64]:
     """Numbers of the combinations that keep to the rules and compute about as much as the segment."""
     ratio = group.macs / group.segment.graph.macs
-    found: NDArray[np.int64] = np.flatnonzero(group.allowed.any(axis=0) & (ratio >= NEAR[0]) & (ratio <= NEAR[1]))
-    return found
+    indices: NDArray[np.int64] = np.flatnonzero(group.allowed.any(axis=0) & (ratio >= NEAR[0]) & (ratio <= NEAR[1]))
+    return indices
 
 
 def _fastest(group: Ways) -> Floats:
     """Time of each combination from the holder it is fastest from, ms."""
-    found: Floats = np.where(group.allowed, group.ms, np.inf).min(axis=0)
-    return found
+    smallest: Floats = np.where(group.allowed, group.ms, np.inf).min(axis=0)
+    return smallest
 
 
 def random_designs(space: DesignSpace, model: str, device: str, count: int, macs: tuple[float, float], seed: int) -> list[BranchDesign]:
@@ -99,14 +99,14 @@ def random_designs(space: DesignSpace, model: str, device: str, count: int, macs
     """
     rng = np.random.default_rng(seed)
     whole = sum(stage.graph.macs for stage in space.segments)
-    found: dict[tuple[SegmentDesign, ...], None] = {}
+    designs: dict[tuple[SegmentDesign, ...], None] = {}
     for _ in range(ATTEMPTS * count):
-        if len(found) == count:
+        if len(designs) == count:
             break
         parts, total = _random(space, rng)
         if any(not part.whole for part in parts) and macs[0] * whole <= total <= macs[1] * whole:
-            found[parts] = None
-    return [BranchDesign(model, device, parts) for parts in found]
+            designs[parts] = None
+    return [BranchDesign(model, device, parts) for parts in designs]
 
 
 def _random(space: DesignSpace, rng: np.random.Generator) -> tuple[tuple[SegmentDesign, ...], int]:

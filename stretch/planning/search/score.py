@@ -47,14 +47,14 @@ class Added:
         working = {name for ways, _ in picks for name in ways.working(space.costs.host)}
         names = tuple(name for name in space.processors if name in working)
         measure = self._goal.measure(names)
-        holder, found = space.costs.host, 0.0
+        holder, result = space.costs.host, 0.0
         for ways, index in picks:
             key = (id(ways), names)
             if key not in self._known:
                 self._known[key] = np.broadcast_to(measure.of(ways), ways.ms.shape)
-            found += float(self._known[key][space.holders.index(holder), index])
+            result += float(self._known[key][space.holders.index(holder), index])
             holder = ways.holder(space.costs.host)
-        return found + measure.leaving(space, holder)
+        return result + measure.leaving(space, holder)
 
 
 class _Timed:
@@ -87,13 +87,13 @@ class Busiest(_Timed):
     def __call__(self, picks: Picks) -> float:
         """Of one design."""
         costs = self.space.costs
-        holder, found = costs.host, dict.fromkeys(self.space.processors, 0.0)
+        holder, mapping = costs.host, dict.fromkeys(self.space.processors, 0.0)
         for ways, index in picks:
             for name, ms in occupied_ms(self.rows(ways, index, holder), costs.host).items():
-                found[name] = found.get(name, 0.0) + ms
+                mapping[name] = mapping.get(name, 0.0) + ms
             holder = ways.holder(costs.host)
-        found[holder] = found.get(holder, 0.0) + self.space.leaving_ms(holder)
-        return most_occupied_ms(found)
+        mapping[holder] = mapping.get(holder, 0.0) + self.space.leaving_ms(holder)
+        return most_occupied_ms(mapping)
 
 
 class Robust(_Timed):

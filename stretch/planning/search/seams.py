@@ -16,20 +16,20 @@ def without_seams(graph: OpGraph, stages: Sequence[Segment], parts: Sequence[Seg
     def place(part: SegmentDesign) -> tuple[int, str] | str:
         if not part.whole:
             return part.name
-        stage = next(i for i, each in enumerate(stages) if order[part.end] <= order[each.end])
+        stage = next(i for i, stage in enumerate(stages) if order[part.end] <= order[stage.end])
         return stage, part.branches[0].processor
 
-    found: list[SegmentDesign] = []
+    result: list[SegmentDesign] = []
     for _, group in groupby(parts, key=place):
         run = list(group)
         if len(run) == 1:
-            found += run
+            result += run
             continue
-        stage = next((each for each in stages if (each.start, each.end) == (run[0].start, run[-1].end)), None)
+        stage = next((stage for stage in stages if (stage.start, stage.end) == (run[0].start, run[-1].end)), None)
         name = stage.name if stage else f"{run[0].name}_to_{run[-1].name}"
         segment = cut_segment(graph, name, run[0].start, run[-1].end)
         branch = run[0].branches[0]
-        found.append(
+        result.append(
             SegmentDesign(name, segment.start, segment.end, (replace(branch, depth=segment.depth, width=segment.width),), run[0].join)
         )
-    return tuple(found)
+    return tuple(result)

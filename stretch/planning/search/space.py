@@ -88,8 +88,8 @@ class DesignSpace:
     def options(self) -> list[list[Ways]]:
         """All options of each segment, by the segment at which they start."""
         if self._options is None:
-            made = [[self.checked(offer.ways(self.holders)) for offer in offers if offer.count] for offers in self.offers]
-            self._options = [[*ready, *more] for ready, more in zip(self.ready, made, strict=True)]
+            built = [[self.checked(offer.ways(self.holders)) for offer in offers if offer.count] for offers in self.offers]
+            self._options = [[*ready, *more] for ready, more in zip(self.ready, built, strict=True)]
         return self._options
 
     @options.setter
@@ -119,7 +119,7 @@ class DesignSpace:
     def _able(self, offer: Offer) -> bool:
         """Whether some way of an offer keeps to the rules; few of its scales mostly tell."""
         some = (offer.full.thinned(SAMPLE), offer)
-        return any(self.checked(each.ways(self.holders)).allowed.any() for each in some)
+        return any(self.checked(item.ways(self.holders)).allowed.any() for item in some)
 
     @property
     def longest_span(self) -> int:

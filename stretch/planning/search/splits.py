@@ -47,13 +47,13 @@ def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]
     edges = np.concatenate([np.zeros((len(every), 1), int), every, np.full((len(every), 1), rows)], axis=1)
     shortest = min(b - a for split in tried for a, b in zip((0, *split), (*split, rows), strict=True))
     edges = edges[(np.diff(edges, axis=1) >= shortest).all(axis=1)]
-    found: set[Split] = set()
-    for each in times:
-        slowest = np.max([_between(np.diff(edges, axis=1)[:, i], *_line(rows, tried, each[i], i)) for i in range(bands)], axis=0)
+    members: set[Split] = set()
+    for time in times:
+        slowest = np.max([_between(np.diff(edges, axis=1)[:, i], *_line(rows, tried, time[i], i)) for i in range(bands)], axis=0)
         best = np.argsort(slowest, kind="stable")[:BEST]
-        found.update(tuple(int(n) for n in edges[at][1:-1]) for at in best)
-        found.update(_around(edges[best[0]][1:-1].tolist(), rows))
-    return sorted(found - set(tried))
+        members.update(tuple(int(n) for n in edges[at][1:-1]) for at in best)
+        members.update(_around(edges[best[0]][1:-1].tolist(), rows))
+    return sorted(members - set(tried))
 
 
 def _line(rows: int, tried: Sequence[Split], ms: Floats, band: int) -> tuple[list[int], list[float]]:
@@ -68,18 +68,18 @@ def _line(rows: int, tried: Sequence[Split], ms: Floats, band: int) -> tuple[lis
 
 def _between(wanted: NDArray[np.int64], heights: Sequence[int], ms: Sequence[float]) -> Floats:
     """Times at some heights on straight lines between those that are known; the first and the last line go on beyond."""
-    found = np.interp(wanted, heights, ms)
+    interp = np.interp(wanted, heights, ms)
     if len(heights) > 1:
         for a, b, beyond in ((0, 1, wanted < heights[0]), (-1, -2, wanted > heights[-1])):
             slope = (ms[b] - ms[a]) / (heights[b] - heights[a])
-            found[beyond] = ms[a] + (wanted[beyond] - heights[a]) * slope
-    return found
+            interp[beyond] = ms[a] + (wanted[beyond] - heights[a]) * slope
+    return interp
 
 
 def _around(split: Sequence[int], rows: int) -> list[Split]:
     """A place's neighbours, one row off."""
     near = (tuple(a + b for a, b in zip(split, off, strict=True)) for off in product((-1, 0, 1), repeat=len(split)))
-    return [each for each in near if all(a < b for a, b in zip((0, *each), (*each, rows), strict=True))]
+    return [item for item in near if all(a < b for a, b in zip((0, *item), (*item, rows), strict=True))]
 
 
 def orders(processors: Sequence[str]) -> list[tuple[str, ...]]:

@@ -23,5 +23,5 @@ def search(strategy: str, space: DesignSpace, low: int, high: int, n_meet: int) 
     """
     if strategy not in STRATEGIES:
         raise UsageError(f"unknown strategy `{strategy}`", f"choose from {', '.join(STRATEGIES)}")
-    found: Search = import_module(f"{__name__}.{strategy}").search
-    return found(space, low, high, n_meet)
+    result: Search = import_module(f"{__name__}.{strategy}").search
+    return result(space, low, high, n_meet)

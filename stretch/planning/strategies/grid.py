@@ -40,9 +40,9 @@ def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult
         picks, ms, macs = _follow(space, branched, nearest, choice)
         if not low <= macs <= high or (best is not None and ms >= best.ms):
             continue
-        found = SearchResult(picks, ms, macs, optimal=False, gap=float("nan"), evaluated=evaluated)
-        if found.n_meet >= n_meet:
-            best = found
+        search_result = SearchResult(picks, ms, macs, optimal=False, gap=float("nan"), evaluated=evaluated)
+        if search_result.n_meet >= n_meet:
+            best = search_result
     if best is None:
         return None
     return SearchResult(best.picks, best.ms, best.macs, optimal=False, gap=best.gap, evaluated=evaluated)

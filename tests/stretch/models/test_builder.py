@@ -79,11 +79,11 @@ def test_padding_by_another_number_stays():
 
 def test_input_is_not_below_zero_only_where_that_is_said():
     b = Builder(SHAPE)
-    assert nonnegative(b.input, b, given=True)
-    assert not nonnegative(b.input, b, given=False)
-    assert nonnegative(b.call(torch.relu, b.input), b, given=False)
-    assert not nonnegative(b.call(torch.cat, [b.input, b.call(torch.relu, b.input)], 1), b, given=False)
-    assert not nonnegative(b.stored(np.ones(3, np.float32), "one"), b, given=True)
+    assert nonnegative(b.input, b, of_input=True)
+    assert not nonnegative(b.input, b, of_input=False)
+    assert nonnegative(b.call(torch.relu, b.input), b, of_input=False)
+    assert not nonnegative(b.call(torch.cat, [b.input, b.call(torch.relu, b.input)], 1), b, of_input=False)
+    assert not nonnegative(b.stored(np.ones(3, np.float32), "one"), b, of_input=True)
 
 
 PLACES = st.lists(st.floats(-2, 8, width=32), min_size=1, max_size=9)

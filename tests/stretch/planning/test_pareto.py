@@ -152,7 +152,7 @@ def agree(blocks, size, config, proved=True):
             front(graph, FITTED, config, ("latency", "macs"), 4)
         return
     found = front(graph, FITTED, config, ("latency", "macs"), 4)
-    points, rivals = ([(e.ms, weighed_macs(graph, e.design, found.asked.costs)) for e in some.designs] for some in (found, others))
+    points, rivals = ([(e.ms, weighed_macs(graph, e.design, found.problem.costs)) for e in some.designs] for some in (found, others))
     assert others.optimal
     assert not proved or all(each.optimal for each in found.designs)
     assert points[-1][0] == pytest.approx(rivals[0][0])

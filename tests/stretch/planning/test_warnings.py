@@ -73,7 +73,7 @@ def asked(device=MI9, **changes):
     config = PlanConfig(**({"processors": ("cpu", "gpu", "dsp")} | LOOSE | changes)).checked(device)
     costs = Costs(LatencyPredictor(device), config.precision)
     choice = choose(GRAPH, config, costs, split_segments(GRAPH))
-    used = {name for options, _ in choice.found.picks for name in options.processors}
+    used = {name for options, _ in choice.result.picks for name in options.processors}
     return config, choice, used, unused_processors(GRAPH, config, choice, sorted(used))
 
 
@@ -97,7 +97,7 @@ def test_time_of_the_fastest_design_with_it_is_that_of_an_exhaustive_search():
     assert len(told) == 3 - len(used) > 0
     for each in told:
         assert each.ms == pytest.approx(exhaustive(config, choice, each.processor))
-        assert each.ms >= each.best_ms == choice.found.ms
+        assert each.ms >= each.best_ms == choice.result.ms
         assert f"the {each.processor} is not used: the fastest design that uses it is predicted to take {each.ms:.2f} ms" in each.reason
         assert each.rule is None
 
@@ -105,9 +105,9 @@ def test_time_of_the_fastest_design_with_it_is_that_of_an_exhaustive_search():
 def test_merged_stages_do_not_pass_for_a_use():
     _, choice, _, told = asked(slow_start(30), merge="always")
     assert choice.space.longest_span > 1
-    assert any(options.span > 1 for options, _ in choice.found.picks)
+    assert any(options.span > 1 for options, _ in choice.result.picks)
     for each in told:
-        assert each.ms > each.best_ms == choice.found.ms
+        assert each.ms > each.best_ms == choice.result.ms
     assert "dsp" in [each.processor for each in told]
 
 

@@ -11,7 +11,7 @@ from stretch.evaluation.agreement import compare  # noqa: E402
 from stretch.planning.choose import stretched_space  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.planning.cost.accuracy_file import load_accuracy, save_accuracy  # noqa: E402
-from stretch.planning.plan import Asked, plan  # noqa: E402
+from stretch.planning.plan import PlanningProblem, plan  # noqa: E402
 from stretch.planning.search.sampling import random_designs  # noqa: E402
 from stretch.sensitivity import source  # noqa: E402
 from stretch.sensitivity.source import (  # noqa: E402
@@ -32,7 +32,7 @@ def network():
 
 @pytest.fixture(scope="module")
 def space(network):
-    asked = Asked.of(network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e3, beta=1e3, balance=0.01))
+    asked = PlanningProblem.of(network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e3, beta=1e3, balance=0.01))
     return stretched_space(network.graph, asked.config, asked.costs, asked.stages, merged=True)
 
 
@@ -62,7 +62,7 @@ def test_whole_design_is_measured_as_it_is_built_calibrated_and_compared(network
 
 
 def test_network_of_which_nothing_may_be_stretched_is_refused(network, space):
-    asked = Asked.of(network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e-6))
+    asked = PlanningProblem.of(network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e-6))
     none = stretched_space(network.graph, asked.config, asked.costs, asked.stages, merged=True)
     with pytest.raises(UsageError, match="nothing to measure"):
         measure(network.captured, none, images(16, 0), images(12, 1), 1.0)

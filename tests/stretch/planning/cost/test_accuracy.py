@@ -65,8 +65,8 @@ def test_unknown_segment_is_refused():
 def test_loss_that_is_bounded_gives_back_the_accuracy():
     own = predictor()
     assert own.value(own.most_loss(0.7)) == pytest.approx(0.7)
-    assert own.told(0.2).top1 == pytest.approx(own.base - 0.2)
-    assert own.told(0.2).agreement is None
+    assert own.prediction(0.2).top1 == pytest.approx(own.base - 0.2)
+    assert own.prediction(0.2).agreement is None
 
 
 def test_written_predictor_is_read_back_and_belongs_to_one_network(tmp_path):
@@ -149,7 +149,7 @@ def test_agreement_of_one_allows_no_loss():
 
 def test_interval_holds_the_prediction_and_widens_with_the_spread():
     own = sensitivity_of()
-    narrow, wide = replace(own, spread=0.1).told(0.3), replace(own, spread=1.0).told(0.3)
+    narrow, wide = replace(own, spread=0.1).prediction(0.3), replace(own, spread=1.0).prediction(0.3)
     assert wide.low < narrow.low < narrow.agreement < narrow.high < wide.high
 
 
