@@ -33,8 +33,8 @@ def network() -> OpGraph:
 
 def owner(row: int, needs: dict[str, Rows]) -> str:
     """The band that needs a row, or ``both``."""
-    found = [band for band, rows in needs.items() if rows.start <= row < rows.stop]
-    return found[0] if len(found) == 1 else "both"
+    result = [band for band, rows in needs.items() if rows.start <= row < rows.stop]
+    return result[0] if len(result) == 1 else "both"
 
 
 def picture() -> str:

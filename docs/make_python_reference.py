@@ -39,8 +39,8 @@ def _part(names: list[str]) -> str:
 
 def find(name: str) -> Any:
     """What is called so, such as ``stretch.branch``."""
-    package, _, own = name.rpartition(".")
-    return getattr(importlib.import_module(package), own)
+    package, _, current = name.rpartition(".")
+    return getattr(importlib.import_module(package), current)
 
 
 def _function(name: str, function: Any) -> str:
@@ -72,9 +72,11 @@ def _signature(name: str, function: Any) -> str:
     tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     assert isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef)
     known = inspect.signature(function).parameters
-    words = [_argument(each, known[each.arg]) for each in (*tree.args.posonlyargs, *tree.args.args) if each.arg != "self"]
+    words = [
+        _argument(posonlyarg, known[posonlyarg.arg]) for posonlyarg in (*tree.args.posonlyargs, *tree.args.args) if posonlyarg.arg != "self"
+    ]
     if tree.args.kwonlyargs:
-        words += ["*", *(_argument(each, known[each.arg]) for each in tree.args.kwonlyargs)]
+        words += ["*", *(_argument(kwonlyarg, known[kwonlyarg.arg]) for kwonlyarg in tree.args.kwonlyargs)]
     if tree.args.kwarg is not None:
         words.append(f"**{_argument(tree.args.kwarg, known[tree.args.kwarg.arg])}")
     result = "" if tree.name == "__init__" or tree.returns is None else f" -> {_type(tree.returns)}"
@@ -106,8 +108,8 @@ def _call(name: str, words: list[str]) -> str:
     return one if len(one) <= 100 else f"{name}(\n" + "".join(f"    {word},\n" for word in words) + ")"
 
 
-def _argument(each: ast.arg, known: inspect.Parameter) -> str:
-    text = f"{each.arg}: {_type(each.annotation)}" if each.annotation is not None else each.arg
+def _argument(item: ast.arg, known: inspect.Parameter) -> str:
+    text = f"{item.arg}: {_type(item.annotation)}" if item.annotation is not None else item.arg
     return text if known.default is known.empty else f"{text} = {known.default!r}"
 
 
@@ -146,8 +148,8 @@ class Docstring:
 
 def _entries(section: str) -> dict[str, str]:
     """``name: sentence`` lines, which may go on further in."""
-    found = re.findall(r"^(\w+): (.*(?:\n +.*)*)", textwrap.dedent(section), flags=re.MULTILINE)
-    return {name: _line(text) for name, text in found}
+    matches = re.findall(r"^(\w+): (.*(?:\n +.*)*)", textwrap.dedent(section), flags=re.MULTILINE)
+    return {name: _line(text) for name, text in matches}
 
 
 def _line(text: str) -> str:

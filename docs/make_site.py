@@ -33,15 +33,15 @@ def navigation(index: str) -> list[Any]:
     Args:
         index: Text of `docs/README.md`: sections in bold, their pages as lists.
     """
-    found: list[Any] = [{"Home": FIRST}]
+    result: list[Any] = [{"Home": FIRST}]
     for line in index.splitlines():
         if section := SECTION.match(line):
-            found.append({section[1]: []})
-        elif (entry := ENTRY.match(line)) and len(found) > 1:
-            [pages] = found[-1].values()
+            result.append({section[1]: []})
+        elif (entry := ENTRY.match(line)) and len(result) > 1:
+            [pages] = result[-1].values()
             pages.append({entry[1]: posixpath.normpath(f"docs/{entry[2]}")})
     experiments = ["experiments/README.md", *(page for page in pages_of() if page.startswith("experiments/") and page.count("/") > 1)]
-    return [*found, {"Experiments": experiments}, {"Project": ["docs/README.md", "recipes/README.md", *LAST]}]
+    return [*result, {"Experiments": experiments}, {"Project": ["docs/README.md", "recipes/README.md", *LAST]}]
 
 
 def pages_of() -> list[str]:

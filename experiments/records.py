@@ -92,12 +92,12 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
         """
         about = self.about.get(table, About())
         levels = [Facts(self.source, self.runs, self.interleaved), about, about.rows.get(row, Facts()), about.columns.get(column, Facts())]
-        found = Facts()
+        result = Facts()
         for level in levels:
             for name in Facts.__struct_fields__:
                 if getattr(level, name) is not None:
-                    setattr(found, name, getattr(level, name))
-        return found
+                    setattr(result, name, getattr(level, name))
+        return result
 
 
 def this_machine() -> Machine:
@@ -160,7 +160,7 @@ def write_record(
         StretchError: If a table has no rows, its rows differ in columns, or
             `about` names a table, column or row that is not there.
     """
-    here = {"python": platform.python_version()} | {name: found for name in ("nn-stretch", *OTHERS) if (found := version(name))}
+    here = {"python": platform.python_version()} | {name: result for name in ("nn-stretch", *OTHERS) if (result := version(name))}
     record = Record(
         schema=SCHEMA,
         experiment=path.parent.parent.name,
@@ -253,6 +253,6 @@ def _check_about(record: Record, path: Path) -> None:
         for facts in (record.facts(name), about, *about.rows.values(), *about.columns.values()):
             if isinstance(facts.runs, int) and facts.runs < 1:
                 raise StretchError(f"{path} has {facts.runs} runs")
-        found = record.facts(name)
-        if found.source == "measured" and found.runs is None:
+        result = record.facts(name)
+        if result.source == "measured" and result.runs is None:
             raise StretchError(f"table `{name}` of {path} is measured, and does not say in how many runs")

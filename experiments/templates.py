@@ -69,10 +69,10 @@ class Tables:
             StretchError: If there is none.
         """
         record, table = self.find(name)
-        found = next((each for each in record.tables[table] if str(next(iter(each.values()))) == row), None)
-        if found is None:
+        first = next((item for item in record.tables[table] if str(next(iter(item.values()))) == row), None)
+        if first is None:
             raise StretchError(f"{self._where} shows the row `{row}` of `{table}`, which the record of `{record.experiment}` does not have")
-        return found
+        return first
 
     def cell(self, row: Row, column: str, decimals: str | None = None) -> str:
         """One value as it stands on a page, to so many decimals or as `show` has it.
@@ -82,8 +82,8 @@ class Tables:
         """
         if column not in row:
             raise StretchError(f"{self._where} shows the column `{column}`, the row `{next(iter(row.values()))}` has {', '.join(row)}")
-        found = row[column]
-        return f"{found:.{decimals}f}" if decimals and isinstance(found, float) else show(found)
+        result = row[column]
+        return f"{result:.{decimals}f}" if decimals and isinstance(result, float) else show(result)
 
 
 def fill(template: str, where: str, root: Path) -> str:
@@ -128,20 +128,20 @@ def chosen_table(tables: Tables, words: str) -> str:
     name, *lines = words.split("\n")
     options = {key.strip(): text for key, _, text in (line.partition(":") for line in lines)}
     record, table = tables.find(name.strip())
-    own = record.tables[table]
-    columns = choices(options["columns"]) if "columns" in options else {c: c.replace("_", " ") for c in own[0]}
+    current = record.tables[table]
+    columns = choices(options["columns"]) if "columns" in options else {c: c.replace("_", " ") for c in current[0]}
     if "rows" in options:
         titles = choices(options["rows"])
-        first = next(iter(own[0]))
+        first = next(iter(current[0]))
         rows = [tables.row(name.strip(), row) | {first: title} for row, title in titles.items()]
     else:
-        rows = own
+        rows = current
     return markdown_table(tables, columns, rows)
 
 
 def choices(text: str) -> dict[str, str]:
     """``a = title | b`` as a dictionary; what has no title is its own."""
-    pairs = (each.rpartition(" = ") if " = " in each else (each, "", each) for each in text.split("|"))
+    pairs = (part.rpartition(" = ") if " = " in part else (part, "", part) for part in text.split("|"))
     return {name.strip(): title.strip() for name, _, title in pairs}
 
 
@@ -174,9 +174,9 @@ def provenance(record: Record, table: str) -> str:
     ]
     about = record.about.get(table)
     differing = {**about.rows, **about.columns} if about else {}
-    exceptions = [f"`{name}`: {', '.join(filter(None, (each.source, how_often(each))))}." for name, each in differing.items()]
+    exceptions = [f"`{name}`: {', '.join(filter(None, (item.source, how_often(item))))}." for name, item in differing.items()]
     sentences = ["; ".join(filter(None, parts)) + ".", *exceptions, f"Reproduce: `{record.command}`."]
-    remarks = [*record.notes, *(f"Corrected: {each}" for each in record.corrected)]
+    remarks = [*record.notes, *(f"Corrected: {item}" for item in record.corrected)]
     return " ".join([*sentences, *(remark if remark.endswith(".") else f"{remark}." for remark in remarks)])
 
 
@@ -189,12 +189,12 @@ def commit(record: Record) -> str:
 
 def machine(record: Record) -> str:
     """Where it ran, as far as that is known."""
-    found = record.machine
-    if found is None or record.source in ("predicted", "paper"):
+    result = record.machine
+    if result is None or record.source in ("predicted", "paper"):
         return ""
-    cores = "cores not recorded" if found.cores is None else f"{found.cores} cores"
-    memory = "memory not recorded" if found.memory_gib is None else f"{found.memory_gib:g} GiB"
-    return f"{found.processor}, {cores}, {memory}, {found.system or 'system not recorded'}"
+    cores = "cores not recorded" if result.cores is None else f"{result.cores} cores"
+    memory = "memory not recorded" if result.memory_gib is None else f"{result.memory_gib:g} GiB"
+    return f"{result.processor}, {cores}, {memory}, {result.system or 'system not recorded'}"
 
 
 def how_often(facts: Facts) -> str:
@@ -204,20 +204,20 @@ def how_often(facts: Facts) -> str:
     return ", ".join(filter(None, (runs if facts.runs is not None else "", turns)))
 
 
-def show(found: Value) -> str:
+def show(result: Value) -> str:
     """A value as it stands in a table: numbers to three digits."""
-    match found:
+    match result:
         case None:
             return "–"
         case bool():
-            return "yes" if found else "no"
+            return "yes" if result else "no"
         case float():
-            if found == 0:
+            if result == 0:
                 return "0"
-            if abs(found) < 0.01:
-                return f"{found:.2g}"
-            return f"{found:.{max(0, 2 - math.floor(math.log10(abs(found))))}f}"
+            if abs(result) < 0.01:
+                return f"{result:.2g}"
+            return f"{result:.{max(0, 2 - math.floor(math.log10(abs(result))))}f}"
         case int():
-            return f"{found:,}".replace(",", " ")
+            return f"{result:,}".replace(",", " ")
         case _:
-            return str(found).replace("|", "\\|")
+            return str(result).replace("|", "\\|")

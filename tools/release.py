@@ -51,18 +51,18 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--on", action="append", default=[], metavar="HOST", help="a board to try the installed program on; repeat")
     parser.add_argument("--ssh-config", metavar="FILE", help="ssh configuration for --on")
     parser.add_argument("--dist", type=Path, default=ROOT / "dist", metavar="FOLDER", help="where the wheel and the sdist go")
-    asked = parser.parse_args(words)
-    config = [f"--ssh-config={Path(asked.ssh_config).resolve()}"] if asked.ssh_config else []
+    args = parser.parse_args(words)
+    config = [f"--ssh-config={Path(args.ssh_config).resolve()}"] if args.ssh_config else []
     with tempfile.TemporaryDirectory(prefix="nn-stretch-release-") as folder:
-        wheel, sdist = build(asked.dist)
+        wheel, sdist = build(args.dist)
         rows = {"the files": look_through(wheel, sdist, (ROOT / "CHANGELOG.md").read_text())}
         bundle = Path(folder, "bundle")
         run([program(Path(sys.executable).parent), *BRANCH, "--out", bundle], Path(folder))
-        for python in asked.python or find_pythons():
+        for python in args.python or find_pythons():
             for file in (wheel, sdist):
                 print(f"trying {file.name} with {python}", file=sys.stderr)
                 place = Path(folder, f"environment-{len(rows)}")
-                hosts = {host: [f"--on={host}", *config] for host in (asked.on if file is wheel else ())}
+                hosts = {host: [f"--on={host}", *config] for host in (args.on if file is wheel else ())}
                 rows[f"{version(python)}, {'wheel' if file is wheel else 'sdist'}"] = try_install(python, file, bundle, place, hosts)
                 shutil.rmtree(place)
     print(table(rows))
@@ -96,7 +96,7 @@ def look_through(wheel: Path, sdist: Path, changes: str) -> dict[str, str]:
 
 def check_complete(inside: Mapping[str, bytes], source: Mapping[str, bytes]) -> str:
     """Refuse a wheel that lacks something that the sdist has or that every wheel brings."""
-    missing = [name for name in NEEDED if not any(each.startswith(name) for each in inside)]
+    missing = [name for name in NEEDED if not any(item.startswith(name) for item in inside)]
     missing += [name for name in source if name.split("/")[0] in ("stretch", "scheduler", "predictors") and name not in inside]
     if missing:
         raise FailedError(f"the wheel lacks {', '.join(missing[:3])}")
@@ -117,25 +117,25 @@ def check_names(files: Mapping[str, bytes]) -> str:
     """Refuse files that name a path or a host of one machine."""
     for name, content in files.items():
         try:
-            found = MACHINE.search(content.decode())
+            search_result = MACHINE.search(content.decode())
         except UnicodeDecodeError:
             continue
-        if found:
-            raise FailedError(f"{name} names {found[0]}")
+        if search_result:
+            raise FailedError(f"{name} names {search_result[0]}")
     return "none"
 
 
 def find_pythons() -> list[str]:
     """Pythons of each series that run: one on the PATH, else one that pyenv or uv keeps."""
-    found = []
+    pythons = []
     for series in SERIES:
         kept = [
             *Path.home().glob(f".pyenv/versions/{series}.*/bin/python3"),
             *Path.home().glob(f".local/share/uv/python/cpython-{series}*/bin/python3"),
         ]
         candidates = [shutil.which(f"python{series}"), *map(str, sorted(kept))]
-        found += [each for each in candidates if each and version(each).startswith(f"{series}.")][:1]
-    return found
+        pythons += [candidate for candidate in candidates if candidate and version(candidate).startswith(f"{series}.")][:1]
+    return pythons
 
 
 def version(python: str) -> str:
@@ -160,8 +160,8 @@ def try_install(python: str, file: Path, bundle: Path, place: Path, hosts: Mappi
         run([folder / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", file], place)
         (site,) = place.glob("lib/python*/site-packages")
         ours = [path for path in site.iterdir() if path.name.split("-")[0] not in ("pip", "setuptools")]
-        files = [each for path in ours for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file()]
-        size, bytecode = (sum(each.stat().st_size for each in files if ("__pycache__" in each.parts) == made) for made in (False, True))
+        files = [item for path in ours for item in ([path] if path.is_file() else path.rglob("*")) if item.is_file()]
+        size, bytecode = (sum(file.stat().st_size for file in files if ("__pycache__" in file.parts) == value) for value in (False, True))
         if size > MOST or (site / "torch").exists():
             raise FailedError(f"the base install takes {size / 1e6:.0f} MB{', and torch is in it' if (site / 'torch').exists() else ''}")
         return f"{size / 1e6:.0f} MB, and {bytecode / 1e6:.0f} MB of bytecode"
@@ -211,8 +211,8 @@ def run(words: Sequence[object], folder: Path) -> str:
         raise FailedError(f"{words[0]}: {error.strerror}") from error
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        told = re.search(r'"error": "(.*)"', done.stdout)
-        why = told[1] if told else lines[-1] if lines else f"exit code {done.returncode}"
+        search_result = re.search(r'"error": "(.*)"', done.stdout)
+        why = search_result[1] if search_result else lines[-1] if lines else f"exit code {done.returncode}"
         raise FailedError(f"{Path(str(words[0])).name} {words[1]}: {why[:300]}")
     return done.stdout
 

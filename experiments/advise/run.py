@@ -31,7 +31,7 @@ def answers() -> None:
     for model, name in MODELS.items():
         by_network[name] = advise(model, graph_of(model), profiles, warnings=[]).answers
         sys.stderr.write(f"{name}\n")
-    rows = [_row(name, answer) for name, found in by_network.items() for answer in found]
+    rows = [_row(name, answer) for name, result in by_network.items() for answer in result]
     paying = sorted((row for row in rows if row["recommended"] in ("exact", "stretched")), key=_low, reverse=True)
     write_record(
         HERE / "results" / "answers.json",
@@ -39,7 +39,7 @@ def answers() -> None:
             "devices": [_cells(device.id, by_network) for device in profiles],
             "paying": paying,
             "answers": rows,
-            "counts": [_counts(name, found) for name, found in by_network.items()],
+            "counts": [_counts(name, result) for name, result in by_network.items()],
         },
         source="predicted",
         command="python -m experiments.advise.run answers",
@@ -82,12 +82,12 @@ def _low(row: Row) -> float:
 
 def _cells(device: str, by_network: dict[str, list[DeviceAdvice]]) -> Row:
     """One device: what is advised for each network."""
-    cells = {name: _cell(next(answer for answer in found if answer.device == device)) for name, found in by_network.items()}
+    cells = {name: _cell(next(answer for answer in result if answer.device == device)) for name, result in by_network.items()}
     return {"device": device, **cells}
 
 
 def _cell(answer: DeviceAdvice) -> str:
-    speedups = {kind: each.speedup for kind, each in (("exact", answer.exact), ("stretched", answer.stretched)) if each}
+    speedups = {kind: item.speedup for kind, item in (("exact", answer.exact), ("stretched", answer.stretched)) if item}
     if answer.recommended in speedups:
         return f"{answer.recommended} {speedups[answer.recommended]:.2f}"
     if answer.recommended == NO_CLEAR_WINNER:
@@ -95,11 +95,11 @@ def _cell(answer: DeviceAdvice) -> str:
     return answer.best_single.processor
 
 
-def _counts(name: str, found: list[DeviceAdvice]) -> Row:
-    kinds = [answer.recommended.partition(":")[0] for answer in found]
-    several = sum(answer.exact_at_most is not None for answer in found)
+def _counts(name: str, device_advices: list[DeviceAdvice]) -> Row:
+    kinds = [answer.recommended.partition(":")[0] for answer in device_advices]
+    several = sum(answer.exact_at_most is not None for answer in device_advices)
     counted = {kind: kinds.count(kind) for kind in ("exact", "stretched", NO_CLEAR_WINNER, "single")}
-    return {"network": name, "devices": len(found), "with several processors": several, **counted}
+    return {"network": name, "devices": len(device_advices), "with several processors": several, **counted}
 
 
 def time_it(runs: int) -> None:

@@ -32,12 +32,12 @@ def main() -> int:
     what = [str(bundle / "model.onnx"), str(bundle)]
     effort = ["--rounds", str(options.rounds), "--starts", str(options.starts)]
     measured = [stretch("bench", *what, *effort, "--seed", str(seed)) for seed in range(1 + options.repetitions)]
-    own = f" --bundle {options.bundle.name}" if options.bundle else ""
+    current = f" --bundle {options.bundle.name}" if options.bundle else ""
     write_record(
         options.out,
         {"repeated": rows(measured), "measurements": conditions(measured)},
         source="measured",
-        command=f"python -m experiments.bench.run --repetitions {options.repetitions} --rounds {options.rounds} --starts {options.starts}{own}",
+        command=f"python -m experiments.bench.run --repetitions {options.repetitions} --rounds {options.rounds} --starts {options.starts}{current}",
         runs=options.rounds * options.starts,
         interleaved=True,
         load=load,
@@ -57,12 +57,12 @@ def rows(measured: Sequence[Mapping[str, Any]]) -> list[Row]:
     Args:
         measured: What `stretch bench` printed, the first one first; contenders are those of the first.
     """
-    found: list[Row] = []
+    result: list[Row] = []
     for contender in measured[0]["contenders"]:
-        summaries = [next(each["summary"] for each in one["contenders"] if each["name"] == contender["name"]) for one in measured]
+        summaries = [next(item["summary"] for item in one["contenders"] if item["name"] == contender["name"]) for one in measured]
         pairs = [holds(a, b) for i, a in enumerate(summaries) for j, b in enumerate(summaries) if i != j]
-        medians = [each["median_ms"] for each in summaries]
-        found.append(
+        medians = [summary["median_ms"] for summary in summaries]
+        result.append(
             {
                 "contender": contender["name"],
                 "median ms of the first": round(medians[0], 4),
@@ -71,14 +71,14 @@ def rows(measured: Sequence[Mapping[str, Any]]) -> list[Row]:
                 "from": _rounded(summaries[0]["repeat_low_ms"]),
                 "to": _rounded(summaries[0]["repeat_high_ms"]),
                 "later ones": len(summaries) - 1,
-                "within the first's": sum(holds(summaries[0], each) for each in summaries[1:]),
+                "within the first's": sum(holds(summaries[0], summary) for summary in summaries[1:]),
                 "of all pairs": round(sum(pairs) / len(pairs), 3) if pairs else None,
                 "never steady": sum(
-                    not next(each["steady"] for each in one["contenders"] if each["name"] == contender["name"]) for one in measured
+                    not next(item["steady"] for item in one["contenders"] if item["name"] == contender["name"]) for one in measured
                 ),
             }
         )
-    return found
+    return result
 
 
 def holds(summary: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

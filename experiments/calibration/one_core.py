@@ -62,8 +62,8 @@ def measure(case: Case, design: str | Path | None = None, config: dict[str, Any]
     planned = branch(case.network, DEVICE, weights="none", design=design, controls=False, **(ASKED if config is None else config))
     original = planned.original
     assert original is not None
-    made = synthetic_images(original.graph.input.shape, max(case.calibrated, REFINED))
-    images = torch.from_numpy(np.concatenate(made))
+    built = synthetic_images(original.graph.input.shape, max(case.calibrated, REFINED))
+    images = torch.from_numpy(np.concatenate(built))
     model = build(original, planned.plan.design)
     start = time.perf_counter()
     with torch.no_grad():

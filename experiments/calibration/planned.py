@@ -171,8 +171,8 @@ class Seed:
         """Add a row, and write down what there is."""
         self.rows.append({"name": name, "state": state, "accuracy": accuracy, "seconds": seconds})
         partial = self.file.with_suffix(".part")
-        told = {"seed": self.seed, "images": len(self.train_set), "epochs": self.epochs._asdict(), "rows": self.rows}
-        partial.write_text(json.dumps(told | facts()))
+        answer = {"seed": self.seed, "images": len(self.train_set), "epochs": self.epochs._asdict(), "rows": self.rows}
+        partial.write_text(json.dumps(answer | facts()))
         partial.replace(self.file)
         sys.stderr.write(f"seed {self.seed}: {name}, {state}: {accuracy:.4f}, {seconds:.1f} s\n")
 
@@ -292,11 +292,13 @@ def record(folder: Path) -> None:
             "meeting points": plan.design.n_meet,
             "MACs ratio": round(scaled_graph(graph, plan.design).macs / graph.macs, 3),
         }
-        found = [{r["state"]: r["accuracy"] for r in run["rows"] if r["name"] == case.name} for run in runs]
-        whole = [(own, original) for own, original in zip(found, originals, strict=True) if own.keys() >= set(STATES)]
+        result = [{r["state"]: r["accuracy"] for r in run["rows"] if r["name"] == case.name} for run in runs]
+        whole = [(current, original) for current, original in zip(result, originals, strict=True) if current.keys() >= set(STATES)]
         for state in STATES if whole else ():
-            row[f"{state} %"] = round(100 * float(np.mean([own[state] for own, _ in whole])), 2)
-            row[f"{state}, of the original's %"] = round(100 * float(np.mean([own[state] / original for own, original in whole])), 2)
+            row[f"{state} %"] = round(100 * float(np.mean([current[state] for current, _ in whole])), 2)
+            row[f"{state}, of the original's %"] = round(
+                100 * float(np.mean([current[state] / original for current, original in whole])), 2
+            )
         if whole:
             rows.append(row | {"seeds": len(whole)})
     predicted = Facts(source="predicted")

@@ -221,23 +221,23 @@ def record(folder: Path) -> None:
     from experiments.records import write_record
 
     runs = [json.loads(file.read_text()) for file in sorted(folder.glob("calibration-*.json"))]
-    found: dict[str, dict[int, dict[str, Any]]] = {}
+    result: dict[str, dict[int, dict[str, Any]]] = {}
     for run in runs:
         for row in run["rows"]:
-            found.setdefault(row["what"], {}).setdefault(run["seed"], row)
+            result.setdefault(row["what"], {}).setdefault(run["seed"], row)
     rows = []
-    for what, by_seed in found.items():
-        own = list(by_seed.values())
-        seconds = [row["seconds"] for row in own if row["seconds"] is not None]
+    for what, by_seed in result.items():
+        current = list(by_seed.values())
+        seconds = [row["seconds"] for row in current if row["seconds"] is not None]
         rows.append(
             {
                 "network": what,
-                "seeds": len(own),
-                "top-1 % (mean)": round(100 * float(np.mean([r["accuracy"] for r in own])), 2),
-                "lowest": round(100 * min(r["accuracy"] for r in own), 2),
-                "highest": round(100 * max(r["accuracy"] for r in own), 2),
-                "of the parent's %": round(100 * float(np.mean([r["of_parent"] for r in own])), 2),
-                "MACs ratio": round(own[0]["macs_ratio"], 3),
+                "seeds": len(current),
+                "top-1 % (mean)": round(100 * float(np.mean([r["accuracy"] for r in current])), 2),
+                "lowest": round(100 * min(r["accuracy"] for r in current), 2),
+                "highest": round(100 * max(r["accuracy"] for r in current), 2),
+                "of the parent's %": round(100 * float(np.mean([r["of_parent"] for r in current])), 2),
+                "MACs ratio": round(current[0]["macs_ratio"], 3),
                 "s": round(float(np.median(seconds)), 1) if seconds else None,
             }
         )

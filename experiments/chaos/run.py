@@ -122,7 +122,7 @@ def tried(bundle: Path, case: Case, count: int, seed: int) -> dict[str, Value]:
     before = held()
     chaos = Chaos(seed, case.rates)
     began = time.perf_counter()
-    lost, wrong, decided = used(bundle, case, [xs[each % INPUTS] for each in range(count)], chaos, wanted)
+    lost, wrong, decided = used(bundle, case, [xs[i % INPUTS] for i in range(count)], chaos, wanted)
     seconds = time.perf_counter() - began
     row["faults"] = sum(chaos.happened.values())
     row["retired"], row["restored"] = decided["retired"], decided["restored"]
@@ -151,7 +151,7 @@ def used(bundle: Path, case: Case, xs: list[Any], chaos: Chaos, wanted: list[Any
                 lost += 1
             elif wanted is not None and session.computes and not max_error(output, wanted[number % INPUTS]) <= EQUAL:
                 wrong += 1
-        decided = Counter(each.what for each in session.decisions)
+        decided = Counter(decision.what for decision in session.decisions)
     chaos.over.set()
     delegate.close()
     return lost, wrong, decided
@@ -184,16 +184,16 @@ def _result(future: Any) -> Any:
 
 def held() -> tuple[int, int, int]:
     """Threads, child processes and file descriptors, once what ends has ended."""
-    found = (0, 0, 0)
+    result = (0, 0, 0)
     for _ in range(50):
         gc.collect()
         children = subprocess.run(["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True).stdout
         now = threading.active_count(), children.count("process.child"), len(os.listdir("/proc/self/fd"))
-        if now == found:
+        if now == result:
             break
-        found = now
+        result = now
         time.sleep(0.1)
-    return found
+    return result
 
 
 def total(rows: list[dict[str, Value]]) -> dict[str, Value]:

@@ -75,8 +75,8 @@ def main(words: list[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         bundle = made(Path(folder) / "bundle")
-        found, samples, left = soaked(bundle, options.minutes * 60, options.seed)
-    summary = summed(found, samples, left)
+        result, samples, left = soaked(bundle, options.minutes * 60, options.seed)
+    summary = summed(result, samples, left)
     write_record(
         options.out,
         {"soak": [summary], "over_time": over_time(samples)},
@@ -107,17 +107,17 @@ def soaked(bundle: Path, seconds: float, seed: int) -> tuple[Counter[str], list[
     whole = Sequential(bundle / "model.onnx")
     wanted = [np.asarray(whole.run(x)).copy() for x in xs]
     _warmed_up(bundle, xs, seed)
-    before, found, samples = held(), Counter[str](), list[Sample]()
+    before, result, samples = held(), Counter[str](), list[Sample]()
     ended = threading.Event()
     began = time.monotonic()
     watcher = threading.Thread(target=_watch, args=(samples, began, max(0.1, seconds / 600), ended), name="soak", daemon=True)
     watcher.start()
     with loaded(CORE[0]):
-        _run(bundle, xs, wanted, began + seconds, seed, found)
+        _run(bundle, xs, wanted, began + seconds, seed, result)
     ended.set()
     watcher.join()
     left = sum(max(0, now - then) for now, then in zip(held(), before, strict=True))
-    return found, samples, left
+    return result, samples, left
 
 
 def _warmed_up(bundle: Path, xs: Sequence[Any], seed: int) -> None:
@@ -127,7 +127,7 @@ def _warmed_up(bundle: Path, xs: Sequence[Any], seed: int) -> None:
             list(outputs(session, list(xs), submitted=True))
 
 
-def _run(bundle: Path, xs: Sequence[Any], wanted: Sequence[Any], end: float, seed: int, found: Counter[str]) -> None:
+def _run(bundle: Path, xs: Sequence[Any], wanted: Sequence[Any], end: float, seed: int, name: Counter[str]) -> None:
     """Inferences until the end: on sessions that live as long, and on others that come and go."""
     with contextlib.ExitStack() as lasting:
         kept = {inner: lasting.enter_context(_session(bundle, inner, Chaos(seed, rates))) for inner, rates in RATES.items()}
@@ -138,47 +138,47 @@ def _run(bundle: Path, xs: Sequence[Any], wanted: Sequence[Any], end: float, see
                 with _session(bundle, inner, Chaos(seed + number, rates)) as (young, chaos):
                     for burst in range(LIFE):
                         for session in (kept[inner][0], young):
-                            _burst(session, xs, wanted, found, submitted=burst % 2 == 1)
+                            _burst(session, xs, wanted, name, submitted=burst % 2 == 1)
                         if time.monotonic() >= end:
                             break
-                found["sessions"] += 1
-                found["faults"] += chaos.happened.total()
-        found["faults"] += sum(chaos.happened.total() for _, chaos in kept.values())
+                name["sessions"] += 1
+                name["faults"] += chaos.happened.total()
+        name["faults"] += sum(chaos.happened.total() for _, chaos in kept.values())
 
 
-def summed(found: Counter[str], samples: Sequence[Sample], left: int) -> dict[str, Value]:
+def summed(name: Counter[str], samples: Sequence[Sample], left: int) -> dict[str, Value]:
     """The whole soak as a row."""
     late = samples[len(samples) // 2 :]
     tenth = max(1, len(late) // 10)
     return {
         "minutes": round(samples[-1].seconds / 60, 2),
-        **{key: found[key] for key in ("inferences", "sessions", "faults", "lost", "wrong")},
+        **{key: name[key] for key in ("inferences", "sessions", "faults", "lost", "wrong")},
         "left behind": left,
-        "most threads": max(each.threads for each in samples),
-        "most descriptors": max(each.descriptors for each in samples),
-        "most processes": max(each.children for each in samples),
-        "mib at half": round(median(each.mib for each in late[:tenth]), 1),
-        "mib at the end": round(median(each.mib for each in late[-tenth:]), 1),
-        "growth mib per hour": round(slope([each.seconds for each in late], [each.mib for each in late]) * 3600, 1),
+        "most threads": max(sample.threads for sample in samples),
+        "most descriptors": max(sample.descriptors for sample in samples),
+        "most processes": max(sample.children for sample in samples),
+        "mib at half": round(median(item.mib for item in late[:tenth]), 1),
+        "mib at the end": round(median(item.mib for item in late[-tenth:]), 1),
+        "growth mib per hour": round(slope([item.seconds for item in late], [item.mib for item in late]) * 3600, 1),
     }
 
 
 def over_time(samples: Sequence[Sample], rows: int = 10) -> list[dict[str, Value]]:
     """Medians of the samples in equal parts of the time."""
-    found: list[dict[str, Value]] = []
+    result: list[dict[str, Value]] = []
     for number in range(min(rows, len(samples))):
         part = samples[number * len(samples) // rows : (number + 1) * len(samples) // rows] or samples[number : number + 1]
-        found.append(
+        result.append(
             {
                 "minute": round(part[-1].seconds / 60, 2),
-                "threads": median(each.threads for each in part),
-                "descriptors": median(each.descriptors for each in part),
-                "processes": median(each.children for each in part),
-                "mib": round(median(each.mib for each in part), 1),
-                "mib of processes": round(median(each.children_mib for each in part), 1),
+                "threads": median(item.threads for item in part),
+                "descriptors": median(item.descriptors for item in part),
+                "processes": median(item.children for item in part),
+                "mib": round(median(item.mib for item in part), 1),
+                "mib of processes": round(median(item.children_mib for item in part), 1),
             }
         )
-    return found
+    return result
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
@@ -209,13 +209,13 @@ def _session(bundle: Path, inner: str, chaos: Chaos) -> Iterator[tuple[Session, 
     delegate.close()
 
 
-def _burst(session: Session, xs: Sequence[Any], wanted: Sequence[Any], found: Counter[str], *, submitted: bool) -> None:
-    for number, output in enumerate(outputs(session, [xs[each % INPUTS] for each in range(BURST)], submitted=submitted)):
-        found["inferences"] += 1
+def _burst(session: Session, xs: Sequence[Any], wanted: Sequence[Any], name: Counter[str], *, submitted: bool) -> None:
+    for number, output in enumerate(outputs(session, [xs[i % INPUTS] for i in range(BURST)], submitted=submitted)):
+        name["inferences"] += 1
         if isinstance(output, Exception):
-            found["lost"] += 1
+            name["lost"] += 1
         elif not max_error(output, wanted[number % INPUTS]) <= EQUAL:
-            found["wrong"] += 1
+            name["wrong"] += 1
 
 
 def _watch(samples: list[Sample], began: float, period: float, ended: threading.Event) -> None:
@@ -234,11 +234,11 @@ def _sample(seconds: float) -> Sample:
 
 def _children() -> list[int]:
     """Processes of delegates that this one has started."""
-    found = []
+    children = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
-            found += [int(pid) for pid in (task / "children").read_text().split()]
-    return [pid for pid in found if b"process.child" in _command(pid)]
+            children += [int(pid) for pid in (task / "children").read_text().split()]
+    return [pid for pid in children if b"process.child" in _command(pid)]
 
 
 def _command(pid: int) -> bytes:

@@ -206,19 +206,19 @@ def record(folder: Path) -> None:
     for variant, epochs in dict.fromkeys(
         (r["variant"], r["epochs"]) for r in sorted(full, key=lambda r: (-r["epochs"], list(VARIANTS).index(r["variant"])))
     ):
-        own = [r for r in full if r["variant"] == variant and r["epochs"] == epochs]
-        values = np.array([r["accuracy"] * 100 for r in own])
+        current = [r for r in full if r["variant"] == variant and r["epochs"] == epochs]
+        values = np.array([r["accuracy"] * 100 for r in current])
         spread = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
         rows.append(
             {
                 "variant": f"{variant}, {epochs} epochs",
-                "seeds": len(own),
+                "seeds": len(current),
                 "top-1 %": round(float(values.mean()), 2),
                 "95 % interval ±": round(spread, 2) if spread is not None else None,
-                "MACs ratio": round(own[0]["macs_ratio"], 3),
-                "parameters ratio": round(own[0]["params_ratio"], 3),
-                "s an epoch": round(float(np.median([r["seconds_per_epoch"] for r in own])), 2),
-                "GPU minutes a run": round(float(np.median([r["minutes"] for r in own])), 2),
+                "MACs ratio": round(current[0]["macs_ratio"], 3),
+                "parameters ratio": round(current[0]["params_ratio"], 3),
+                "s an epoch": round(float(np.median([r["seconds_per_epoch"] for r in current])), 2),
+                "GPU minutes a run": round(float(np.median([r["minutes"] for r in current])), 2),
             }
         )
     singles = [

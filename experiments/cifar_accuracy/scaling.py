@@ -53,17 +53,17 @@ def label(run: dict[str, Any]) -> tuple[str, str]:
     return short(run["variant"]), run["kd"]
 
 
-def row(name: str, own: list[dict[str, Any]]) -> Row:
+def row(name: str, current: list[dict[str, Any]]) -> Row:
     """Mean over seeds, with Student's interval."""
-    values = np.array([100 * r["accuracy"] for r in own])
+    values = np.array([100 * r["accuracy"] for r in current])
     spread = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
     return {
         "variant": name,
-        "seeds": len(own),
+        "seeds": len(current),
         "top-1 %": round(float(values.mean()), 2),
         "95 % interval ±": round(spread, 2) if spread is not None else None,
-        "MACs ratio": round(own[0]["macs_ratio"], 3),
-        "GPU minutes a run": round(float(np.median([r["minutes"] for r in own])), 2),
+        "MACs ratio": round(current[0]["macs_ratio"], 3),
+        "GPU minutes a run": round(float(np.median([r["minutes"] for r in current])), 2),
     }
 
 
@@ -76,9 +76,9 @@ def main() -> None:
     for table, wanted in TABLES.items():
         tables[table] = []
         for name, design, kd in wanted:
-            own = [run for run in runs if label(run) == (design, kd)]
-            if own:
-                tables[table].append(row(name, own))
+            current = [run for run in runs if label(run) == (design, kd)]
+            if current:
+                tables[table].append(row(name, current))
             elif (design, kd) == ("depth_only", ""):
                 tables[table].append({"variant": name} | {key: before[key] for key in list(row("", runs[:1]))[1:]})
     tables = {name: rows for name, rows in tables.items() if len(rows) > 1}

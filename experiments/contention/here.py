@@ -52,7 +52,7 @@ def main() -> int:
     load = os.getloadavg()[0]
     mapping = {"cpu": f"cpu{first}", "gpu": f"cpu{second}"}
     x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
-    found: dict[str, list[list[float]]] = {}
+    result: dict[str, list[list[float]]] = {}
     lasting: dict[str, list[list[float]]] = {}
     decided: list[Row] = []
     for number in range(options.rounds + 1):
@@ -65,17 +65,22 @@ def main() -> int:
                 "one graph on the core that is taken": whole.run,
             }
             order = list(contenders) if number % 2 == 0 else list(reversed(contenders))
-            into, count = (found, WHILE) if number < options.rounds else (lasting, LONG)
+            into, count = (result, WHILE) if number < options.rounds else (lasting, LONG)
             for name in order:
                 into.setdefault(name, []).append(latencies(contenders[name], x, second, count))
             decided += [
-                {"round, inference": f"{number + 1}, {each.inference}", "what": each.kind, "plan": each.after, "why": each.reason}
-                for each in session.decisions
+                {
+                    "round, inference": f"{number + 1}, {decision.inference}",
+                    "what": decision.kind,
+                    "plan": decision.after,
+                    "why": decision.reason,
+                }
+                for decision in session.decisions
             ]
     write_record(
         HERE / "results" / "measured.json",
         {
-            "measured": [row(name, runs) for name, runs in found.items()],
+            "measured": [row(name, runs) for name, runs in result.items()],
             "lasting": [row(name, runs, LONG) for name, runs in lasting.items()],
             "measured_decisions": decided,
         },

@@ -62,7 +62,7 @@ BUSY = {"gpu=0.9@50:155": 30, "gpu=0.9@500:1550": 200}
 def make_networks(work: Path) -> dict[str, Network]:
     """Each plan's bundle, by its processors."""
     device = load_device(DEVICE)
-    found = {}
+    networks = {}
     for processors in PLANS:
         folder = work / f"{MODEL}_{processors.replace(',', '_')}"
         if not folder.exists():
@@ -70,8 +70,8 @@ def make_networks(work: Path) -> dict[str, Network]:
             stretch("branch", MODEL, *words)
         bundle = load_bundle(folder)
         network = prepare(bundle, device, False, lambda text: None)
-        found[processors] = Network(processors, network.plan, network.placements, network.times)
-    return found
+        networks[processors] = Network(processors, network.plan, network.placements, network.times)
+    return networks
 
 
 def phases(networks: Mapping[str, Network], share: float, every_ms: float = EVERY_MS) -> dict[str, Simulated]:
@@ -84,8 +84,8 @@ def phases(networks: Mapping[str, Network], share: float, every_ms: float = EVER
     """
     loads = tuple(Load(name, share, first * every_ms, last * every_ms) for name, first, last in PHASES)
     scene = Scene(runs=PHASES[-1][2], arrivals=Arrivals("periodic", every_ms), loads=loads)
-    own = {name: Clock(network, replace(scene, loads=_met(network, loads))).run() for name, network in networks.items()}
-    return own | {SWITCHING: Clock(tuple(networks.values()), scene).run()}
+    current = {name: Clock(network, replace(scene, loads=_met(network, loads))).run() for name, network in networks.items()}
+    return current | {SWITCHING: Clock(tuple(networks.values()), scene).run()}
 
 
 def _met(network: Network, loads: Sequence[Load]) -> tuple[Load, ...]:
@@ -99,15 +99,15 @@ def at_once(networks: Mapping[str, Network]) -> list[Row]:
     first, rows = next(iter(networks.values())), []
     for busy, runs in BUSY.items():
         scene = Scene(runs=runs, loads=parse_loads([busy]))
-        for name, own in ((first.name, (first,)), (SWITCHING, tuple(networks.values()))):
-            found = Clock(own, scene).run()
+        for name, current in ((first.name, (first,)), (SWITCHING, tuple(networks.values()))):
+            run_result = Clock(current, scene).run()
             row: Row = {
                 "load and plan": f"{busy}, {name}",
                 "inferences": runs,
-                "elapsed, ms": round(found.elapsed_ms, 1),
-                "median, ms": round(statistics.median(found.latencies_ms), 2),
-                "worst, ms": round(max(found.latencies_ms), 2),
-                "over twice the undisturbed": sum(ms > 2 * found.latencies_ms[0] for ms in found.latencies_ms),
+                "elapsed, ms": round(run_result.elapsed_ms, 1),
+                "median, ms": round(statistics.median(run_result.latencies_ms), 2),
+                "worst, ms": round(max(run_result.latencies_ms), 2),
+                "over twice the undisturbed": sum(ms > 2 * run_result.latencies_ms[0] for ms in run_result.latencies_ms),
             }
             rows.append(row)
     return rows
@@ -119,11 +119,11 @@ def heat(network: Network) -> list[Row]:
     used = dict.fromkeys(time.processor for time in network.times.values())
     (alone,) = Clock(network, Scene()).run().latencies_ms
     body = Heat(thermal, powers(device, thermal, used))
-    found = Clock(network, Scene(runs=round(MINUTES[-1] * 6e4 / alone)), heat=body).run()
-    ends = np.cumsum(found.latencies_ms) / 6e4
+    run_result = Clock(network, Scene(runs=round(MINUTES[-1] * 6e4 / alone)), heat=body).run()
+    ends = np.cumsum(run_result.latencies_ms) / 6e4
     rows: list[Row] = []
     for first, last in pairwise(MINUTES):
-        part = np.asarray(found.latencies_ms)[(ends > first) & (ends <= last)]
+        part = np.asarray(run_result.latencies_ms)[(ends > first) & (ends <= last)]
         rows.append({"minutes": f"{first} to {last}", "mean, ms": round(float(np.mean(part)), 2), "over the first": None})
     return [row | {"over the first": round(float(row["mean, ms"] or 0) / float(rows[0]["mean, ms"] or 1), 2)} for row in rows]
 
@@ -151,8 +151,8 @@ def main(words: list[str] | None = None) -> int:
     except StretchError as error:
         sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
         return error.exit_code
-    found = {share: phases(networks, share) for share in SHARES}
-    listed = found[LISTED]
+    mapping = {share: phases(networks, share) for share in SHARES}
+    listed = mapping[LISTED]
     changed = listed[SWITCHING].users[0]
     undisturbed: list[Row] = [
         {"plan": name, "undisturbed, ms": round(Clock(network, Scene()).run().latencies_ms[0], 2), "inferences": changed.ran[name]}
@@ -160,23 +160,22 @@ def main(words: list[str] | None = None) -> int:
     ]
     tables: dict[str, list[Row]] = {
         "plans": undisturbed,
-        "phases": [rows_of(name, each.latencies_ms) for name, each in listed.items()],
+        "phases": [rows_of(name, item.latencies_ms) for name, item in listed.items()],
         "shares": [
-            {"share taken": f"{share:g}"}
-            | {f"{name}, mean ms": round(statistics.mean(each.latencies_ms), 2) for name, each in runs.items()}
-            for share, runs in found.items()
+            {"share taken": f"{share:g}"} | {f"{name}, mean ms": round(statistics.mean(run.latencies_ms), 2) for name, run in runs.items()}
+            for share, runs in mapping.items()
         ],
         "decisions": [
             {
-                "after inference": each.decision.inference,
-                "what": each.decision.kind,
-                "plan": each.decision.after,
-                "why": each.decision.reason,
+                "after inference": item.decision.inference,
+                "what": item.decision.kind,
+                "plan": item.decision.after,
+                "why": item.decision.reason,
             }
-            for each in changed.decided
+            for item in changed.decided
         ],
         "latencies": [
-            {"inference": number} | {name: round(each.latencies_ms[number], 3) for name, each in listed.items()}
+            {"inference": number} | {name: round(item.latencies_ms[number], 3) for name, item in listed.items()}
             for number in range(PHASES[-1][2])
         ],
         "at_once": at_once(networks),

@@ -55,16 +55,16 @@ def write_smallest() -> None:
     import timm
     import torch
 
-    found = {}
+    smallest = {}
     for module in timm.list_modules():
         sizes = {}
         for name in timm.list_models(module=module):
             try:
                 with torch.device("meta"):
-                    sizes[name] = sum(each.numel() for each in timm.create_model(name).parameters())
+                    sizes[name] = sum(parameter.numel() for parameter in timm.create_model(name).parameters())
             except Exception as error:
                 sys.stderr.write(f"{name}: {type(error).__name__}: {str(error)[:80]}\n")
         if sizes:
-            found[module] = min(sizes, key=lambda name: (sizes[name], name))
-            sys.stderr.write(f"{module}: {found[module]}, {sizes[found[module]] / 1e6:.1f} M\n")
-    SMALLEST.write_text(json.dumps(found, indent=1) + "\n")
+            smallest[module] = min(sizes, key=lambda name: (sizes[name], name))
+            sys.stderr.write(f"{module}: {smallest[module]}, {sizes[smallest[module]] / 1e6:.1f} M\n")
+    SMALLEST.write_text(json.dumps(smallest, indent=1) + "\n")

@@ -30,7 +30,7 @@ def try_network(name: str, ways: list[str]) -> dict[str, Any]:
     row: dict[str, Any] = {"network": name}
     with _step(row, "load"):
         loaded, shape = _loaded(name, row)
-        row["parameters"] = sum(each.numel() for each in loaded.module.parameters())
+        row["parameters"] = sum(parameter.numel() for parameter in loaded.module.parameters())
     if "failed" in row:
         return row
     with _step(row, "capture"):
@@ -61,7 +61,7 @@ def _loaded(name: str, row: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
         shape = input_of(name, loaded.input_shape)
         x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
         with torch.inference_mode():
-            one, other = (loaded.module.eval()(each) for each in (x, torch.nextafter(x, x.flip(-1))))
+            one, other = (loaded.module.eval()(value) for value in (x, torch.nextafter(x, x.flip(-1))))
         condition = _distance(other, one)
         if condition < best or seed == SEEDS[0]:
             chosen, best = loaded, condition
@@ -110,7 +110,7 @@ def _distance(one: Any, other: Any) -> float:
 
     from stretch.capture.structure import keyed
 
-    ours, theirs = ({key: leaf for key, leaf in _named(each, keyed) if isinstance(leaf, torch.Tensor)} for each in (one, other))
+    ours, theirs = ({key: leaf for key, leaf in _named(value, keyed) if isinstance(leaf, torch.Tensor)} for value in (one, other))
     if len(ours) == len(theirs) == 1:
         # a session gives one result without its name
         ours = dict.fromkeys(theirs, next(iter(ours.values())))
@@ -119,16 +119,16 @@ def _distance(one: Any, other: Any) -> float:
     return max(float(f"{float((ours[key] - theirs[key]).abs().max() / theirs[key].abs().max()):.1e}") for key in theirs)
 
 
-def _named(found: Any, keyed: Any) -> list[tuple[str, Any]]:
+def _named(result: Any, keyed: Any) -> list[tuple[str, Any]]:
     """Results by name: of a session arrays, or one array; of a module whatever it returns."""
     import numpy as np
     import torch
 
-    if isinstance(found, np.ndarray):
-        found = torch.from_numpy(found)
-    if isinstance(found, dict) and all(isinstance(each, np.ndarray) for each in found.values()):
-        return [(key, torch.from_numpy(each)) for key, each in found.items()]
-    return list(keyed(found))
+    if isinstance(result, np.ndarray):
+        result = torch.from_numpy(result)
+    if isinstance(result, dict) and all(isinstance(item, np.ndarray) for item in result.values()):
+        return [(key, torch.from_numpy(item)) for key, item in result.items()]
+    return list(keyed(result))
 
 
 @contextlib.contextmanager

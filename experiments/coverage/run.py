@@ -86,7 +86,7 @@ def try_all(sets: Sequence[str], out: Path, ways: Sequence[str], jobs: int, limi
             free.put(core)
 
     with ThreadPoolExecutor(jobs) as pool:
-        for row in pool.map(lambda each: tried(*each), waiting):
+        for row in pool.map(lambda item: tried(*item), waiting):
             sys.stderr.write(f"{json.dumps(row)}\n")
 
 
@@ -160,7 +160,7 @@ def record(out: Path) -> None:
         runs=1,
         load=max(loads),
         notes=[
-            f"random weights; planned for {DEVICE} with its defaults on {' and on '.join(', '.join(each) for each in PROCESSORS.values())}; the bundle is written, "
+            f"random weights; planned for {DEVICE} with its defaults on {' and on '.join(', '.join(item) for item in PROCESSORS.values())}; the bundle is written, "
             f"and run by the scheduler on the CPU; right: the output differs from the branched module's by at most {EQUAL:g} of the largest output",
             "branched: some segment has several branches, stretched or divided exactly",
             *([f"some networks were tried on another machine ({', '.join(elsewhere)}) with torch {version('torch')}"] if elsewhere else []),
@@ -195,7 +195,7 @@ def right(row: Mapping[str, Value], way: str) -> bool:
 def told(row: Mapping[str, Any]) -> dict[str, Value]:
     """A network's row of the record."""
     ways = {way: row.get(way, {}) for way in PROCESSORS}
-    failed = next((each for each in (row, *ways.values()) if "failed" in each), None)
+    failed = next((value for value in (row, *ways.values()) if "failed" in value), None)
     return {
         "network": row["network"],
         "million parameters": round(row["parameters"] / 1e6, 1) if "parameters" in row else None,
@@ -205,7 +205,7 @@ def told(row: Mapping[str, Any]) -> dict[str, Value]:
         "seed": row.get("seed"),
         "condition": row.get("condition"),
         "capture s": row.get("capture s"),
-        **{f"{way}: {key}": each.get(source) for way, each in ways.items() for key, source in COLUMNS.items()},
+        **{f"{way}: {key}": item.get(source) for way, item in ways.items() for key, source in COLUMNS.items()},
         "peak MB": row.get("peak_mb"),
         "why not": f"{failed['failed']}: {failed['why']}" if failed else None,
         "commit": row["commit"],

@@ -43,11 +43,11 @@ print(json.dumps([b - a for a, b in zip(marks, marks[1:])]))
 
 def starts(bundle: Path, mapping: dict[str, str], times: int) -> list[list[float]]:
     """Seconds of each step of a start, in fresh processes; a first one, which fills caches, does not count."""
-    found = []
+    result = []
     for _ in range(times + 1):
         done = subprocess.run([sys.executable, "-c", START, str(bundle), json.dumps(mapping)], capture_output=True, text=True, check=True)
-        found.append(json.loads(done.stdout))
-    return found[1:]
+        result.append(json.loads(done.stdout))
+    return result[1:]
 
 
 def start_row(bundle: Path, mapping: dict[str, str], times: int) -> dict[str, Value]:
@@ -73,7 +73,7 @@ def resident_bytes() -> int:
 
 def growth(bundle: Path, mapping: dict[str, str], count: int, submitted: bool) -> tuple[float, float]:
     """Resident MiB after a tenth of `count` inferences and after all of them."""
-    found = []
+    result = []
     with Session(bundle, mapping) as session:
         x = random_input(session.bundle)
         for part in (count // 10, count - count // 10):
@@ -84,8 +84,8 @@ def growth(bundle: Path, mapping: dict[str, str], count: int, submitted: bool) -
             else:
                 for _ in range(part):
                     session.run(x)
-            found.append(resident_bytes() / 2**20)
-    return found[0], found[1]
+            result.append(resident_bytes() / 2**20)
+    return result[0], result[1]
 
 
 def rates(result: Throughput) -> list[dict[str, Value]]:

@@ -93,8 +93,8 @@ def profile(work: Path, minutes: float) -> dict[str, Any]:
             *(["--resume"] if begun else []),
         ]
         said.write_text(json.dumps(stretch(*command)))
-    found: dict[str, Any] = json.loads(said.read_text())
-    return found
+    data: dict[str, Any] = json.loads(said.read_text())
+    return data
 
 
 def stretch(*words: str) -> Any:
@@ -106,8 +106,8 @@ def stretch(*words: str) -> Any:
     command = [sys.executable, "-P", "-c", "from stretch.cli import app; app()", *words, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if done.returncode:
-        told = json.loads(done.stdout)
-        raise StretchError(f"`stretch {words[0]}` failed: {told['error']}", told["hint"])
+        data = json.loads(done.stdout)
+        raise StretchError(f"`stretch {words[0]}` failed: {data['error']}", data["hint"])
     return json.loads(done.stdout)
 
 
@@ -140,9 +140,9 @@ def _measure(work: Path, processor: str, names: Sequence[str]) -> list[Row]:
             name: runner(delegate.compile(write_network(graph, work / f"{name.replace(':', '_')}.onnx")), place.caller)
             for name, graph in graphs.items()
         }
-        found = time_steadily(runs, place.serial)
+        result = time_steadily(runs, place.serial)
     rows: list[Row] = []
-    for name, time in found.items():
+    for name, time in result.items():
         guess = predictor.predict(graphs[name], processor)
         rows.append(
             {
@@ -209,7 +209,7 @@ def main(words: list[str] | None = None) -> int:
     if not began.exists():
         began.write_text(json.dumps(os.getloadavg()[0]))
     try:
-        told = profile(options.work, options.budget)
+        answer = profile(options.work, options.budget)
         on_cpu, on_gpu = measure(options.work, "cpu", NETWORKS), measure(options.work, "gpu", ON_OPENCL)
         branched = bundles(options.work, BRANCHED)
     except StretchError as error:
@@ -217,7 +217,7 @@ def main(words: list[str] | None = None) -> int:
         return error.exit_code
     held_out: list[Row] = [
         {"processor": name, **{key: row[key] for key in ("runtime", "networks", "kernels", "within_10", "within_20", "mape", "coverage")}}
-        for name, row in told["processors"].items()
+        for name, row in answer["processors"].items()
     ]
     links: list[Row] = [
         {
@@ -228,7 +228,7 @@ def main(words: list[str] | None = None) -> int:
             "cpu_moving": round(row["contention_memory"][0], 3),
             "other_moving": round(row["contention_memory"][1], 3),
         }
-        for family, row in told["links"].items()
+        for family, row in answer["links"].items()
     ]
     write_record(
         options.out,

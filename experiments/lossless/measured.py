@@ -52,8 +52,8 @@ class Measured:
 
 def make_bundle(name: str, profile: DeviceProfile, folder: Path) -> tuple[PlanResult, float]:
     """Plan a network exactly, write its bundle, and tell how long planning took, s."""
-    made = branch(name, profile, out=folder, weights="none", lossless=True)
-    return made.plan, made.seconds["plan"]
+    built = branch(name, profile, out=folder, weights="none", lossless=True)
+    return built.plan, built.seconds["plan"]
 
 
 def measure(folder: Path, cores: Sequence[int], rounds: int) -> Measured:
@@ -80,7 +80,7 @@ def measure(folder: Path, cores: Sequence[int], rounds: int) -> Measured:
         contestants: dict[str, Callable[[], float]] = dict(
             zip((BRANCHES, *SINGLES, TWO_THREADS), (branches, one.time, on_opencl, two.time), strict=True)
         )
-        found = Measured({name: [] for name in contestants}, [], error)
+        result = Measured({name: [] for name in contestants}, [], error)
         for number in range(WARMUP + rounds):
             spent = play_round(contestants, number)
             within = {span.name: span.ms for span in session.trace.spans if span.kind == "subgraph"}
@@ -88,9 +88,9 @@ def measure(folder: Path, cores: Sequence[int], rounds: int) -> Measured:
             alone = {name: min(session.time_alone(name), within[name]) for name in session.plan.subgraphs}
             if number >= WARMUP:
                 for name, ms in spent.items():
-                    found.times[name].append(ms)
-                found.efficiency.append(ideal_ms(session, alone) / spent[BRANCHES])
-    return found
+                    result.times[name].append(ms)
+                result.efficiency.append(ideal_ms(session, alone) / spent[BRANCHES])
+    return result
 
 
 def _timed(run: Callable[[], None]) -> Callable[[], float]:
@@ -104,20 +104,20 @@ def _timed(run: Callable[[], None]) -> Callable[[], float]:
     return once
 
 
-def row_of(name: str, plan: PlanResult, seconds: float, found: Measured) -> Row:
+def row_of(name: str, plan: PlanResult, seconds: float, result: Measured) -> Row:
     """A network's figures: measured beside predicted, against the best single processor and against one graph on two threads."""
-    median = {each: statistics.median(times) for each, times in found.times.items()}
+    median = {item: statistics.median(times) for item, times in result.times.items()}
     best = min(SINGLES, key=median.__getitem__)
-    single, two = (ratio_interval(found.times[each], found.times[BRANCHES]) for each in (best, TWO_THREADS))
+    single, two = (ratio_interval(result.times[value], result.times[BRANCHES]) for value in (best, TWO_THREADS))
     return {
         "network": name,
         "divided segments": plan.design.n_meet,
         "halo %": round(100 * plan.halo, 1),
         "measured ms": round(median[BRANCHES], 2),
-        "p90 ms": round(float(np.percentile(found.times[BRANCHES], 90)), 2),
+        "p90 ms": round(float(np.percentile(result.times[BRANCHES], 90)), 2),
         "predicted ms": round(plan.run.makespan_ms, 2),
         "ratio to measured": round(plan.run.makespan_ms / median[BRANCHES], 3),
-        "efficiency": round(statistics.median(found.efficiency), 3),
+        "efficiency": round(statistics.median(result.efficiency), 3),
         "best single": best,
         "best single ms": round(median[best], 2),
         "speed-up": round(single.value, 3),
@@ -127,7 +127,7 @@ def row_of(name: str, plan: PlanResult, seconds: float, found: Measured) -> Row:
         "two threads ms": round(median[TWO_THREADS], 2),
         "speed of branches over two threads": round(two.value, 3),
         "faster": winner(two.side),
-        "max error": float(f"{found.error:.1e}"),
+        "max error": float(f"{result.error:.1e}"),
         "planning s": round(seconds, 2),
     }
 
@@ -141,11 +141,11 @@ def contestants_of(name: str, times: Mapping[str, Sequence[float]]) -> list[Row]
     """Every contestant's median and 90th percentile."""
     return [
         {
-            "network and contestant": f"{name}, {each}",
+            "network and contestant": f"{name}, {item}",
             "median ms": round(statistics.median(values), 2),
             "p90 ms": round(float(np.percentile(values, 90)), 2),
         }
-        for each, values in times.items()
+        for item, values in times.items()
     ]
 
 
@@ -171,9 +171,9 @@ def measured(words: Sequence[str]) -> int:
         for name in options.networks.split(","):
             folder = options.work / name.replace(":", "_")
             plan, seconds = make_bundle(name, profile, folder)
-            found = measure(folder, cores, options.rounds)
-            rows.append(row_of(name, plan, seconds, found))
-            single += contestants_of(name, found.times)
+            measurement = measure(folder, cores, options.rounds)
+            rows.append(row_of(name, plan, seconds, measurement))
+            single += contestants_of(name, measurement.times)
             sys.stderr.write(f"{rows[-1]}\n")
     except StretchError as error:
         sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
@@ -189,7 +189,7 @@ def measured(words: Sequence[str]) -> int:
         about={
             "networks": About(
                 columns={
-                    **{each: Facts(source="predicted") for each in ("predicted ms", "predicted speed-up", "halo %")},
+                    **{name: Facts(source="predicted") for name in ("predicted ms", "predicted speed-up", "halo %")},
                     "planning s": Facts(runs=1, interleaved=False),
                 }
             )

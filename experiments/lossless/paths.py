@@ -54,12 +54,12 @@ def schedule_bound_ms(graph: OpGraph, device: DeviceProfile, config: PlanConfig)
     """
     predictor = LatencyPredictor(device)
     launched = [predictor.predict(graph, processor, config.precision[processor]).kernels for processor in config.processors]
-    kernels = fused_tasks(graph, [[each.kernel for each in own] for own in launched])
+    kernels = fused_tasks(graph, [[item.kernel for item in current] for current in launched])
     of = {name: number for number, ops in enumerate(kernels.ops) for name in ops}
     times = np.zeros((len(launched), len(kernels)))
-    for row, own in zip(times, launched, strict=True):
-        for each in own:
-            row[of[each.kernel.ops[0]]] += each.time.ms
+    for row, current in zip(times, launched, strict=True):
+        for item in current:
+            row[of[item.kernel.ops[0]]] += item.time.ms
     until: list[float] = []
     for sources, fastest in zip(kernels.sources, times.min(axis=0), strict=True):
         until.append(max((until[source] for source in sources), default=0.0) + float(fastest))
@@ -71,8 +71,8 @@ def schedule_bound_ms(graph: OpGraph, device: DeviceProfile, config: PlanConfig)
         loads[p, p * count : (p + 1) * count] = times[p]
         loads[p, -1] = -1.0
     whole = np.hstack([np.tile(np.eye(count), processors), np.zeros((count, 1))])
-    found = linprog(cost, A_ub=loads, b_ub=np.zeros(processors), A_eq=whole, b_eq=np.ones(count))
-    return max(float(found.fun), max(until))
+    result = linprog(cost, A_ub=loads, b_ub=np.zeros(processors), A_eq=whole, b_eq=np.ones(count))
+    return max(float(result.fun), max(until))
 
 
 def paths() -> None:
@@ -86,12 +86,12 @@ def paths() -> None:
         graph = capture(loaded.module, loaded.input_shape, model).graph
         for device, processors in DEVICES:
             known = load_device(device)
-            own, both = (_planned(graph, known, processors, kinds) for kinds in (("graph",), ("rows", "graph")))
+            current, both = (_planned(graph, known, processors, kinds) for kinds in (("graph",), ("rows", "graph")))
             config = PlanConfig(processors=tuple(processors.split(","))).checked(known)
             row: Row = {"network and device": f"{name}, {device} {processors}", "best single ms": None, "which": None}
             if both is not None:
                 row |= {"best single ms": round(float(both.best_single.ms), 2), "which": both.best_single.processor}
-            row |= {"own paths": _gain(own), "bands and paths": _gain(both)}
+            row |= {"own paths": _gain(current), "bands and paths": _gain(both)}
             row["bound of any schedule"] = (
                 None if both is None else round(float(both.best_single.ms / schedule_bound_ms(graph, known, config)), 3)
             )
@@ -142,9 +142,9 @@ def largest_difference(model: str, device: DeviceProfile, processors: str) -> Ro
     design = plan(captured.graph, device, PlanConfig(kinds=("graph",), **own_precisions(device, processors))).design
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        made = build(captured, design)
+        built = build(captured, design)
         bundle = Path(folder) / "bundle"
-        export_bundle(bundle, captured, made, None, BundleFacts(device.id, device.calibrated, "random"), "0", controls=False)
+        export_bundle(bundle, captured, built, None, BundleFacts(device.id, device.calibrated, "random"), "0", controls=False)
         want = captured.module.eval()(x).numpy()
         with Session(load_bundle(bundle)) as session:
             got = session(x.numpy())

@@ -63,10 +63,10 @@ def planned(graph: OpGraph, device: DeviceProfile, processors: str, kinds: Seque
     """The fastest design of some kinds, None where there is none; and how long planning took, s."""
     start = time.perf_counter()
     try:
-        found = plan(graph, device, PlanConfig(kinds=tuple(kinds), **own_precisions(device, processors)))
+        result = plan(graph, device, PlanConfig(kinds=tuple(kinds), **own_precisions(device, processors)))
     except InfeasibleError:
-        found = None
-    return found, time.perf_counter() - start
+        result = None
+    return result, time.perf_counter() - start
 
 
 def rows_of(model: str, graph: OpGraph, which: str, device: str, processors: str) -> tuple[Row, Row, Row]:
@@ -82,8 +82,8 @@ def rows_of(model: str, graph: OpGraph, which: str, device: str, processors: str
         if kind == "exact" and result is not None:
             speed |= {"best single ms": round(result.best_single.ms, 2), "which": result.best_single.processor}
         for factor in LINKS:
-            found = None if result is None else result.at_links(factor).speedup
-            speed[kind if factor == 1 else f"{kind}, links {factor:g}"] = None if found is None else round(found, 3)
+            rows = None if result is None else result.at_links(factor).speedup
+            speed[kind if factor == 1 else f"{kind}, links {factor:g}"] = None if rows is None else round(rows, 3)
         same = result.sequential if result is not None else None
         speed[f"{kind} over same MACs"] = None if result is None or same is None else round(same.single.ms / result.run.makespan_ms, 3)
         design |= _design(kind, result)
@@ -105,12 +105,12 @@ def _design(kind: str, result: PlanResult | None) -> Row:
 
 def means(speeds: Sequence[Row], models: Sequence[str]) -> list[Row]:
     """Geometric means of the speed-ups: of exact designs over all networks, of others over those that have a stretched one."""
-    found = []
+    result = []
     for which in PROFILES:
         for device, processors in DEVICES:
             names = [f"{MODELS[model]}, {device} {processors}, {which}" for model in models]
             some = [row for row in speeds if row["network, device and profile"] in names]
-            both = [each for each in some if each["stretched"] is not None]
+            both = [item for item in some if item["stretched"] is not None]
             row: Row = {
                 "device and profile": f"{device} {processors}, {which}",
                 "networks": len(some),
@@ -120,10 +120,10 @@ def means(speeds: Sequence[Row], models: Sequence[str]) -> list[Row]:
             for kind in KINDS:
                 for factor in LINKS:
                     column = kind if factor == 1 else f"{kind}, links {factor:g}"
-                    values = [float(each[column] or 1.0) for each in (some if kind == "exact" else both)]
+                    values = [float(item[column] or 1.0) for item in (some if kind == "exact" else both)]
                     row[column] = round(exp(sum(map(log, values)) / len(values)), 3) if values else None
-            found.append(row)
-    return found
+            result.append(row)
+    return result
 
 
 def easier(device: DeviceProfile, *, fixed: bool) -> DeviceProfile:
@@ -142,9 +142,13 @@ def bounds(models: Sequence[str]) -> None:
     for model in models:
         graph = graph_of(model)
         for device, processors in DEVICES:
-            own = profile("0.1.0", device)
+            current = profile("0.1.0", device)
             row: Row = {"network and device": f"{MODELS[model]}, {device} {processors}"}
-            for column, known in (("as stated", own), ("only fixed costs", easier(own, fixed=False)), ("free", easier(own, fixed=True))):
+            for column, known in (
+                ("as stated", current),
+                ("only fixed costs", easier(current, fixed=False)),
+                ("free", easier(current, fixed=True)),
+            ):
                 result, _ = planned(graph, known, processors, KINDS["exact"])
                 single = None if result is None else result.best_single.ms / result.run.makespan_ms
                 row[column] = None if single is None else round(single, 3)

@@ -136,12 +136,12 @@ def profile_row(device: str) -> dict[str, Value]:
     from predictors.devices import load_device
 
     profile = load_device(device)
-    used = [each for name, each in profile.processors.items() if name in DEVICES[device].split(",")]
+    used = [processor for name, processor in profile.processors.items() if name in DEVICES[device].split(",")]
     return {
         "device": device,
         "calibrated": profile.calibrated,
-        "uncertainty %": round(100 * max(each.uncertainty.value for each in used)),
-        "contention": max(each.contention.value for each in used),
+        "uncertainty %": round(100 * max(item.uncertainty.value for item in used)),
+        "contention": max(item.contention.value for item in used),
     }
 
 

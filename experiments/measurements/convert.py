@@ -34,7 +34,7 @@ def write_measurements(name: str, networks: Sequence[tuple[str, str, OpGraph]], 
     folder = MEASUREMENT_FOLDER / name
     folder.mkdir(exist_ok=True)
     measured = {row.network for row in latencies}
-    write_networks(folder / NETWORKS, [each for each in networks if each[0] in measured])
+    write_networks(folder / NETWORKS, [network for network in networks if network[0] in measured])
     write_table(
         folder / LATENCIES,
         sorted(latencies, key=lambda row: (row.device, row.processor, row.core_set, row.precision, row.runtime, row.network)),

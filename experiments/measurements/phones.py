@@ -122,10 +122,10 @@ def paired(rows: list[dict[str, str]], kernels: list[Kernel]) -> Iterator[tuple[
     """Rows of one network with the kernels that they are, in order; what has no partner is left out."""
     left = [(row, ast.literal_eval(row["feature"])) for row in rows]
     for kernel in kernels:
-        found = next((pair for pair in left if matches(*pair, kernel)), None)
-        if found:
-            left.remove(found)
-            yield found[0], kernel
+        first = next((pair for pair in left if matches(*pair, kernel)), None)
+        if first:
+            left.remove(first)
+            yield first[0], kernel
 
 
 def implementation(kernel: str) -> str:

@@ -47,18 +47,18 @@ def lifetimes(graph: OpGraph, concurrent: bool = False) -> Lifetimes:
     return graph_lifetimes(graph, ordered(graph, fuse(graph, BACKEND)), ITEM_BYTES, LANES, concurrent)
 
 
-def row(name: str, made: Lifetimes) -> dict[str, Value]:
+def row(name: str, built: Lifetimes) -> dict[str, Value]:
     """The totals of all planners, each plan checked."""
-    found: dict[str, Value] = {"network": name, "tensors": len(made.tensors), "lower bound MiB": mib(made.lower_bound)}
+    result: dict[str, Value] = {"network": name, "tensors": len(built.tensors), "lower bound MiB": mib(built.lower_bound)}
     for planner in PLANNERS:
-        plan = plan_memory(made, planner)
-        problem = plan.problem(made)
+        plan = plan_memory(built, planner)
+        problem = plan.problem(built)
         if problem is not None:
             raise AssertionError(f"{planner} on {name}: {problem}")
-        found[f"{planner} MiB"] = mib(plan.total_bytes)
-    best = plan_memory(made, "offset").total_bytes
-    found["offset over bound"] = round(best / made.lower_bound, 4)
-    return found
+        result[f"{planner} MiB"] = mib(plan.total_bytes)
+    best = plan_memory(built, "offset").total_bytes
+    result["offset over bound"] = round(best / built.lower_bound, 4)
+    return result
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ def convolutions(model: Path) -> dict[str, tuple[Graph, Node, int]]:
     graph = read_graph(model)
     simplify(graph)
     fuse(graph, residual=False)
-    found: dict[str, tuple[Graph, Node, int]] = {}
+    result: dict[str, tuple[Graph, Node, int]] = {}
     for node in graph.nodes:
         if node.op == "Conv":
             m, _, kh, kw = graph.shapes[node.inputs[1]]
@@ -48,9 +48,9 @@ def convolutions(model: Path) -> dict[str, tuple[Graph, Node, int]]:
             words = f"{c}×{h}×{w} → {m}, {kh}×{kw}" + (f" / {stride}" if stride > 1 else "") + (f", {groups} groups" if groups > 1 else "")
             name = node.attrs.get("activation", NONE).name
             words += "" if name == "none" else f", {name}"
-            count = found[words][2] if words in found else 0
-            found[words] = (graph, node, count + 1)
-    return found
+            count = result[words][2] if words in result else 0
+            result[words] = (graph, node, count + 1)
+    return result
 
 
 def save_alone(graph: Graph, node: Node, path: Path) -> Path:
@@ -119,7 +119,7 @@ def measure(core: int, rounds: int, networks: Sequence[str]) -> list[dict[str, V
                 oh, ow = graph.shapes[node.output][2:]
                 macs = oh * ow * graph.constants[node.inputs[1]].size
                 kernels = dict.fromkeys(
-                    each.kernel for each in ours["auto"].compiled.launches if each.kernel not in ("move", "elementwise")
+                    launch.kernel for launch in ours["auto"].compiled.launches if launch.kernel not in ("move", "elementwise")
                 )
                 rows.append(
                     {
@@ -143,27 +143,27 @@ def summary(rows: list[dict[str, Value]]) -> list[dict[str, Value]]:
     The means over images of more than one pixel stand beside those over all: a
     convolution of one pixel takes less time than a call of ONNX Runtime, which its side counts.
     """
-    found: list[dict[str, Value]] = []
+    result: list[dict[str, Value]] = []
     for network in dict.fromkeys(str(row["convolution"]).partition(":")[0] for row in rows):
-        own = [row for row in rows if str(row["convolution"]).startswith(f"{network}: ")]
-        larger = [row for row in own if not one_pixel(row)]
-        speeds = [_number(row, "speed_over_ONNX_Runtime") for row in own]
-        found.append(
+        current = [row for row in rows if str(row["convolution"]).startswith(f"{network}: ")]
+        larger = [row for row in current if not one_pixel(row)]
+        speeds = [_number(row, "speed_over_ONNX_Runtime") for row in current]
+        result.append(
             {
                 "network": network,
-                "convolutions": len(own),
-                "of_one_pixel": len(own) - len(larger),
+                "convolutions": len(current),
+                "of_one_pixel": len(current) - len(larger),
                 "geometric_mean": _mean(speeds),
                 "without_one_pixel": _mean([_number(row, "speed_over_ONNX_Runtime") for row in larger]),
                 "least": min(speeds),
                 "largest": max(speeds),
-                "without_Winograd": _mean([_number(row, "ONNX_Runtime_ms") / _number(row, "direct_ms") for row in own]),
+                "without_Winograd": _mean([_number(row, "ONNX_Runtime_ms") / _number(row, "direct_ms") for row in current]),
                 "without_both": _mean([_number(row, "ONNX_Runtime_ms") / _number(row, "direct_ms") for row in larger]),
-                "sum_ms": round(sum(_number(row, "times") * _number(row, "OpenCL_ms") for row in own), 2),
-                "ONNX_Runtime_sum_ms": round(sum(_number(row, "times") * _number(row, "ONNX_Runtime_ms") for row in own), 2),
+                "sum_ms": round(sum(_number(row, "times") * _number(row, "OpenCL_ms") for row in current), 2),
+                "ONNX_Runtime_sum_ms": round(sum(_number(row, "times") * _number(row, "ONNX_Runtime_ms") for row in current), 2),
             }
         )
-    return found
+    return result
 
 
 def one_pixel(row: dict[str, Value]) -> bool:

@@ -75,12 +75,12 @@ def measure(python: str, core: int, rounds: int) -> list[dict[str, Value]]:
             ours, known = opencl(model, core), onnxruntime(model)
             with contextlib.closing(Tinygrad(python, model, ours.inputs[0])) as tinygrad:
                 calls = {"OpenCL": ours.ms, "tinygrad": tinygrad.ms, "ONNX Runtime": known.ms}
-                times: dict[str, list[float]] = {each: [] for each in calls}
+                times: dict[str, list[float]] = {call: [] for call in calls}
                 for _ in range(rounds):
-                    for each, call in calls.items():
-                        times[each].append(call())
+                    for item, call in calls.items():
+                        times[item].append(call())
                 theirs = tinygrad.output()
-            medians = {each: statistics.median(spent) for each, spent in times.items()}
+            medians = {item: statistics.median(spent) for item, spent in times.items()}
             rows.append(
                 {
                     "network": name,

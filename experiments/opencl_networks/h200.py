@@ -172,17 +172,17 @@ def measure(batch: int, size: int, rounds: int) -> tuple[list[dict[str, Value]],
             )
         compiled = contestants["OpenCL fp32"].compiled
         kernels: list[dict[str, Value]] = []
-        for each in sorted(compiled.profile(PROFILED), key=lambda k: -k.ms):
-            gflops = round(2 * each.launch.macs / each.ms / 1e6, 1) if each.launch.macs else None
-            tile = {key: int(value) for key, value in each.launch.defines if key in ("VW", "VC")}
+        for item in sorted(compiled.profile(PROFILED), key=lambda k: -k.ms):
+            gflops = round(2 * item.launch.macs / item.ms / 1e6, 1) if item.launch.macs else None
+            tile = {key: int(value) for key, value in item.launch.defines if key in ("VW", "VC")}
             kernels.append(
                 {
-                    "node": each.launch.node,
-                    "kernel": each.launch.kernel,
-                    "shape": each.launch.shape,
-                    "ms": round(each.ms, 4),
+                    "node": item.launch.node,
+                    "kernel": item.launch.kernel,
+                    "shape": item.launch.shape,
+                    "ms": round(item.ms, 4),
                     "gflops": gflops,
-                    "work_items": each.launch.work_items,
+                    "work_items": item.launch.work_items,
                     "vw": tile.get("VW"),
                     "vc": tile.get("VC"),
                 }

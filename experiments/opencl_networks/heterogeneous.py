@@ -45,19 +45,19 @@ def contestants(
 ) -> dict[str, Callable[[], float]]:
     """What takes turns; each gives its time in milliseconds."""
     original, whole = bundle.file("controls/original.onnx"), bundle.file(bundle.manifest.whole)
-    found: dict[str, Callable[[], float]] = {}
+    result: dict[str, Callable[[], float]] = {}
     for name, session in sessions.items():
-        found[name] = lambda session=session: _run(session, x)
+        result[name] = lambda session=session: _run(session, x)
     for name, model in (("original", original), ("same net as one graph", whole)):
         with pinned(cores):
             two = onnxruntime(model, cores)
-        found[f"{name}, ONNX Runtime, 2 threads"] = two.ms
+        result[f"{name}, ONNX Runtime, 2 threads"] = two.ms
         if importlib.util.find_spec("openvino"):
             call = openvino_run(model, x, 2)
-            found[f"{name}, OpenVINO, 2 threads"] = lambda call=call: timed(call)
+            result[f"{name}, OpenVINO, 2 threads"] = lambda call=call: timed(call)
     one = onnxruntime(original)
-    found["original, ONNX Runtime, 1 thread"] = one.ms
-    return found
+    result["original, ONNX Runtime, 1 thread"] = one.ms
+    return result
 
 
 def _run(session: Session, x: np.ndarray[Any, Any]) -> float:
@@ -143,14 +143,14 @@ def measure(
             slowest[planned.segment] = max(slowest.get(planned.segment, 0.0), median)
             processor = planned.processor
             per_processor[processor] = per_processor.get(processor, 0.0) + median
-        ideal, made = sum(slowest.values()), statistics.median(times[name])
+        ideal, built = sum(slowest.values()), statistics.median(times[name])
         busy = ", ".join(f"{processor} {ms:.1f}" for processor, ms in per_processor.items())
         efficiency.append(
             {
                 "session": name,
                 "slowest_branches_ms": round(ideal, 2),
-                "makespan_ms": round(made, 2),
-                "efficiency": round(ideal / made, 3),
+                "makespan_ms": round(built, 2),
+                "efficiency": round(ideal / built, 3),
                 "alone_ms": busy,
             }
         )

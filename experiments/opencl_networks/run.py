@@ -70,8 +70,8 @@ def measure(name: str, core: int, rounds: int) -> tuple[Rows, Rows, Rows]:
     with tempfile.TemporaryDirectory() as folder, pinned((core,)):
         forget_own_tuning(core, folder)
         model = save_network(name, Path(folder))
-        known, own = onnxruntime(model), opencl(model, core)
-        times = interleaved({"ONNX Runtime": known, "OpenCL": own}, rounds)
+        known, current = onnxruntime(model), opencl(model, core)
+        times = interleaved({"ONNX Runtime": known, "OpenCL": current}, rounds)
         base, ours = statistics.median(times["ONNX Runtime"]), statistics.median(times["OpenCL"])
         network: dict[str, Value] = {
             "network": name,
@@ -80,11 +80,11 @@ def measure(name: str, core: int, rounds: int) -> tuple[Rows, Rows, Rows]:
             "ONNX_Runtime_ms": round(base, 2),
             "ONNX_Runtime_p90_ms": round(p90(times["ONNX Runtime"]), 2),
             "speed_over_ONNX_Runtime": round(base / ours, 3),
-            "max_error": difference(own, known),
-            "launches": len(own.compiled.launches),
-            "intermediates_MB": round(own.compiled.arena_bytes / 1e6, 2),
+            "max_error": difference(current, known),
+            "launches": len(current.compiled.launches),
+            "intermediates_MB": round(current.compiled.arena_bytes / 1e6, 2),
         }
-        kinds = by_kind(name, own)
+        kinds = by_kind(name, current)
         runners = {"ONNX Runtime": known} | {what: opencl(model, core, **options) for what, options in VARIANTS.items()}
         times = interleaved(runners, rounds)
         base, ours = statistics.median(times["ONNX Runtime"]), statistics.median(times["as it is"])
@@ -105,9 +105,9 @@ def measure(name: str, core: int, rounds: int) -> tuple[Rows, Rows, Rows]:
 def by_kind(name: str, runner: Runner) -> list[dict[str, Value]]:
     """Time and rate of each kernel of a network, by the device's clock."""
     total: dict[str, tuple[int, float, int]] = {}
-    for each in runner.compiled.profile(PROFILED):
-        count, ms, macs = total.get(each.launch.kernel, (0, 0.0, 0))
-        total[each.launch.kernel] = (count + 1, ms + each.ms, macs + each.launch.macs)
+    for entry in runner.compiled.profile(PROFILED):
+        count, ms, macs = total.get(entry.launch.kernel, (0, 0.0, 0))
+        total[entry.launch.kernel] = (count + 1, ms + entry.ms, macs + entry.launch.macs)
     whole = sum(ms for _, ms, _ in total.values())
     return [
         {

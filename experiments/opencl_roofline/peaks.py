@@ -118,5 +118,5 @@ def counters() -> list[dict[str, Value]]:
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
     except (OSError, subprocess.CalledProcessError) as error:
         return [{"event": name, "perf_stat": str(error)} for name in EVENTS]
-    found = {fields[2]: fields[0] for line in lines if len(fields := line.split(",")) > 2}
-    return [{"event": name, "perf_stat": found.get(name, "no answer")} for name in EVENTS]
+    result = {fields[2]: fields[0] for line in lines if len(fields := line.split(",")) > 2}
+    return [{"event": name, "perf_stat": result.get(name, "no answer")} for name in EVENTS]

@@ -42,14 +42,14 @@ class Roof:
 
 def convolutions(network: str, runner: Runner, roof: Roof) -> list[dict[str, Value]]:
     """A row for each different launch with multiply-adds, by the device's clock within the network."""
-    found: dict[tuple[str, str], list[Any]] = {}
-    for each in runner.compiled.profile(PROFILED):
-        if each.launch.macs:
-            found.setdefault((each.launch.kernel, each.launch.shape), []).append(each)
+    result: dict[tuple[str, str], list[Any]] = {}
+    for item in runner.compiled.profile(PROFILED):
+        if item.launch.macs:
+            result.setdefault((item.launch.kernel, item.launch.shape), []).append(item)
     rows: list[dict[str, Value]] = []
-    for (kernel, shape), times in found.items():
+    for (kernel, shape), times in result.items():
         launch: Launch = times[0].launch
-        ms = statistics.mean(each.ms for each in times)
+        ms = statistics.mean(time.ms for time in times)
         moved = launch.traffic(4)
         least, bound = roof.ms(launch.macs, moved)
         rows.append(
@@ -75,10 +75,10 @@ def network_rows(network: str, runners: dict[str, Any], roof: Roof, rounds: int)
     ours: Runner = runners["OpenCL"].__self__
     launches = ours.compiled.profile(PROFILED)
     # What a direct convolution computes, whatever the algorithm: the same work for all contestants.
-    macs = direct_macs([each.launch for each in launches])
+    macs = direct_macs([launch.launch for launch in launches])
     least = 2 * macs / roof.gflop_per_s / 1e6
-    inside = sum(each.ms for each in launches)
-    convolution = sum(each.ms for each in launches if each.launch.macs)
+    inside = sum(launch.ms for launch in launches)
+    convolution = sum(launch.ms for launch in launches if launch.launch.macs)
     rows: list[dict[str, Value]] = []
     for name, spent in times.items():
         ms = min(spent)

@@ -58,8 +58,8 @@ def measure(core: int, rounds: int) -> list[dict[str, Value]]:
             }
             times = {name: Times(runner) for name, runner in runners.items()}
             for _ in range(rounds):
-                for each in times.values():
-                    each.run()
+                for time in times.values():
+                    time.run()
             for name, (_, kernels) in VARIANTS.items():
                 if (error := difference(runners[name], known)) > 1e-5:
                     raise StretchError(f"{network} with {name} differs by {error:.1e}")

@@ -47,18 +47,18 @@ class Measured:
 
 def read_tiles(path: Path) -> list[Measured]:
     """The measurements of `gather.py`, problems with a choice of tiles alone."""
-    found: dict[tuple[str, str], Measured] = {}
+    tiles: dict[tuple[str, str], Measured] = {}
     with path.open(newline="") as stream:
         for row in csv.DictReader(stream):
             if row["kernel"] not in KERNELS:
                 continue
             sizes = (int(row[key]) for key in ("pixels", "blocks", "depth", "batch"))
             key = row["kernel"], row["shape"]
-            one = found.setdefault(key, Measured(row["network"], Problem(*key, *sizes), {}))
+            one = tiles.setdefault(key, Measured(row["network"], Problem(*key, *sizes), {}))
             vw, vc, first = (int(row[key]) for key in ("VW", "VC", "CHANNELS_FIRST"))
             one.times[vw, vc, first] = float(row["ms"])
             one.problem.depths[vc] = int(row["tile_depth"])
-    return [one for one in found.values() if len(one.times) > 1]
+    return [one for one in tiles.values() if len(one.times) > 1]
 
 
 def fit(measured: list[Measured], group: int) -> Costs:
@@ -77,8 +77,8 @@ def fit(measured: list[Measured], group: int) -> Costs:
         for (vw, vc, _), ms in one.times.items():
             features.append([unit.cycles(one.problem, vw, vc, group) / (ms * CYCLES_A_MS) for unit in units])
             weights.append((best / ms) ** (SLOW_COUNTS_LESS / 2))
-    found, _ = nnls(np.array(features) * np.array(weights)[:, None], np.array(weights))
-    return Costs(dict(zip(tiles, (round(float(x), 3) for x in found), strict=False)), round(float(found[-1]), 3))
+    result, _ = nnls(np.array(features) * np.array(weights)[:, None], np.array(weights))
+    return Costs(dict(zip(tiles, (round(float(x), 3) for x in result), strict=False)), round(float(result[-1]), 3))
 
 
 def judge(name: str, measured: list[Measured], cycles: Callable[[Problem, int, int], float]) -> dict[str, Value]:
@@ -118,12 +118,12 @@ def rows(measured: list[Measured], traits: Traits, costs: Costs) -> list[dict[st
         "analytic, groups counted": lambda problem, vw, vc: analytic_cycles(traits, problem, vw, vc),
         "learned": lambda problem, vw, vc: costs.cycles(problem, vw, vc, traits.local[1]),
     }
-    found = []
+    result = []
     for where, networks in (("fitted to", NETWORKS), ("held out", HELD_OUT)):
         for kernel in KERNELS:
             chosen = [one for one in measured if one.network in networks and one.problem.kernel == kernel]
-            found += [judge(f"{name}, {kernel}, networks {where}", chosen, cycles) for name, cycles in estimates.items()]
-    return found
+            result += [judge(f"{name}, {kernel}, networks {where}", chosen, cycles) for name, cycles in estimates.items()]
+    return result
 
 
 def main(words: list[str] | None = None) -> int:

@@ -27,7 +27,7 @@ COLUMNS = ("network", "kernel", "shape", "pixels", "blocks", "depth", "batch", "
 
 def problems(graph: Graph, device: OpenDevice) -> dict[tuple[str, str], tuple[Graph, Options, Problem, list[Parameters]]]:
     """Every problem of a simplified and fused graph whose tile is to be chosen, with its convolution alone and its candidates."""
-    found: dict[tuple[str, str], tuple[Graph, Options, Problem, list[Parameters]]] = {}
+    result: dict[tuple[str, str], tuple[Graph, Options, Problem, list[Parameters]]] = {}
     for node in graph.nodes:
         if node.op not in ("Conv", "Gemm"):
             continue
@@ -37,8 +37,8 @@ def problems(graph: Graph, device: OpenDevice) -> dict[tuple[str, str], tuple[Gr
             schedules = Schedules(device.traits)
             lower(copy, device.traits.blocking(False), device.traits, options, schedules)
             for problem, candidates in schedules.problems:
-                found.setdefault((problem.kernel, problem.shape), (one, options, problem, candidates))
-    return found
+                result.setdefault((problem.kernel, problem.shape), (one, options, problem, candidates))
+    return result
 
 
 def main(words: list[str] | None = None) -> int:

@@ -32,50 +32,50 @@ Key = tuple[str, str]
 def tune(models: dict[str, Path], core: int) -> dict[Key, Tuned]:
     """What tuning finds for the convolutions of all networks, each by itself."""
     delegate = OpenCLDelegate((core,), options=Options(tuned=False))
-    found: dict[Key, Tuned] = {}
+    result: dict[Key, Tuned] = {}
     for name, model in models.items():
-        known = {key: each.choice for key, each in found.items()}
-        for each in ScheduleTuner(open_device((core,))).tune(delegate.prepared(model), known, budget_s=3600.0):
-            found[each.kernel, each.shape] = each
-        sys.stderr.write(f"{name}: {len(found) - len(known)} schedules\n")
-    return {key: each for key, each in found.items() if each.choice != each.default}
+        known = {key: item.choice for key, item in result.items()}
+        for item in ScheduleTuner(open_device((core,))).tune(delegate.prepared(model), known, budget_s=3600.0):
+            result[item.kernel, item.shape] = item
+        sys.stderr.write(f"{name}: {len(result) - len(known)} schedules\n")
+    return {key: item for key, item in result.items() if item.choice != item.default}
 
 
-def keys_of(compiled: OpenCLCompiled, found: dict[Key, Tuned]) -> dict[str, set[Key]]:
+def keys_of(compiled: OpenCLCompiled, tuneds: dict[Key, Tuned]) -> dict[str, set[Key]]:
     """The tuned schedules that each node of a network depends on."""
     used: dict[str, set[Key]] = {}
     for launch in compiled.launches:
         keys = {tuned_key(launch), ("winograd", launch.shape.removesuffix(" input"))}
-        used.setdefault(launch.node, set()).update(keys & found.keys())
+        used.setdefault(launch.node, set()).update(keys & tuneds.keys())
     return used
 
 
-def helpful(delegate: OpenCLDelegate, models: dict[str, Path], found: dict[Key, Tuned], rounds: int, share: float) -> dict[Key, Tuned]:
+def helpful(delegate: OpenCLDelegate, models: dict[str, Path], tuneds: dict[Key, Tuned], rounds: int, share: float) -> dict[Key, Tuned]:
     """Those with which the nodes of all networks that depend on them take at most `share` of their time, measured within the networks."""
-    sums: dict[Key, list[float]] = {key: [0.0, 0.0] for key in found}
-    choices = {key: each.choice for key, each in found.items()}
+    sums: dict[Key, list[float]] = {key: [0.0, 0.0] for key in tuneds}
+    choices = {key: tuned.choice for key, tuned in tuneds.items()}
     for model in models.values():
         forms = delegate.scheduled(model, {}), delegate.scheduled(model, choices)
         before, after = node_times(*forms, rounds)
-        for node, keys in keys_of(forms[1], found).items():
+        for node, keys in keys_of(forms[1], tuneds).items():
             for key in keys:
                 sums[key] = [sums[key][0] + before.get(node, 0.0), sums[key][1] + after[node]]
-    return {key: found[key] for key, (before, after) in sums.items() if 0.0 < after <= share * before}
+    return {key: tuneds[key] for key, (before, after) in sums.items() if 0.0 < after <= share * before}
 
 
 def compare(
-    delegate: OpenCLDelegate, models: dict[str, Path], found: dict[Key, Tuned], rounds: int
+    delegate: OpenCLDelegate, models: dict[str, Path], tuneds: dict[Key, Tuned], rounds: int
 ) -> tuple[list[dict[str, Value]], dict[Key, Tuned]]:
     """Times of whole networks without and with the schedules, in turns; and the schedules that no network is slower with."""
     rows: list[dict[str, Value]] = []
-    good = dict(found)
+    good = dict(tuneds)
     for name, model in models.items():
-        forms = delegate.scheduled(model, {}), delegate.scheduled(model, {key: each.choice for key, each in found.items()})
+        forms = delegate.scheduled(model, {}), delegate.scheduled(model, {key: tuned.choice for key, tuned in tuneds.items()})
         times = interleaved(dict(zip(("without", "with"), map(Runner, forms), strict=True)), rounds)
         before, after = (statistics.median(times[key]) for key in ("without", "with"))
-        used = set().union(*keys_of(forms[1], found).values())
+        used = set().union(*keys_of(forms[1], tuneds).values())
         if before < after:
-            good = {key: each for key, each in good.items() if key not in used}
+            good = {key: item for key, item in good.items() if key not in used}
         rows.append(
             {
                 "network": name,
@@ -102,15 +102,15 @@ def main(words: list[str] | None = None) -> int:
         models = {name: save_network(name, Path(folder)) for name in NETWORKS}
         # PoCL takes longer to launch kernels in a process that has compiled hundreds of them, so tuning has one of its own.
         with ProcessPoolExecutor(1, mp_context=context) as child:
-            found = child.submit(tune, models, options.core).result()
-        found = helpful(delegate, models, found, rounds=9, share=BETTER)
+            result = child.submit(tune, models, options.core).result()
+        result = helpful(delegate, models, result, rounds=9, share=BETTER)
         # Together with fewer others, and measured again: what was luck goes.
-        found = helpful(delegate, models, found, rounds=9, share=1.0)
-        rows, good = compare(delegate, models, found, options.rounds)
-        while len(good) < len(found):
-            found = good
-            rows, good = compare(delegate, models, found, options.rounds)
-    write_entries(shipped_path(kind), kind, ANY_DRIVER, entries(list(found.values())))
+        result = helpful(delegate, models, result, rounds=9, share=1.0)
+        rows, good = compare(delegate, models, result, options.rounds)
+        while len(good) < len(result):
+            result = good
+            rows, good = compare(delegate, models, result, options.rounds)
+    write_entries(shipped_path(kind), kind, ANY_DRIVER, entries(list(result.values())))
     shipped_path(kind).chmod(0o644)
     write_record(
         HERE / "results" / "shipped.json",
@@ -120,7 +120,7 @@ def main(words: list[str] | None = None) -> int:
         runs=options.rounds,
         interleaved=True,
         load=load,
-        notes=[f"{kind}: {len(found)} schedules, fp32, batch 1, one core, whole networks in turns, medians."],
+        notes=[f"{kind}: {len(result)} schedules, fp32, batch 1, one core, whole networks in turns, medians."],
     )
     return 0
 

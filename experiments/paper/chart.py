@@ -108,7 +108,7 @@ def rows_figure(panels: Sequence[Panel]) -> "Figure":
         _draw(panel, axes, shown)
         if last:
             axes.set_xlabel(panel.axis, fontsize=10)
-    legend(figure, [handle(axes, *each, filling) for each, filling in shown.items()])
+    legend(figure, [handle(axes, *item, filling) for item, filling in shown.items()])
     return figure
 
 
@@ -133,7 +133,7 @@ def _series(points: Iterator[Point]) -> dict[tuple[Source, str], str]:
     pairs = dict.fromkeys((point.source, point.series) for point in points)
     ordered = sorted(pairs, key=lambda pair: list(MARKS).index(pair[0]))
     fillings = {source: FILLS if source != "paper" else (FILLS[1], FILLS[0], *FILLS[2:]) for source in MARKS}
-    return {pair: fillings[pair[0]][[each[1] for each in ordered if each[0] == pair[0]].index(pair[1])] for pair in ordered}
+    return {pair: fillings[pair[0]][[item[1] for item in ordered if item[0] == pair[0]].index(pair[1])] for pair in ordered}
 
 
 def _wrapped(name: str) -> list[str]:
@@ -205,7 +205,7 @@ def handle(axes: "Axes", source: Source, series: str, filling: str = "full") -> 
 def legend(figure: "Figure", handles: Sequence["Artist"]) -> None:
     """What marks and lines mean, below everything, in two columns."""
     handles = list(handles)
-    labels = ["\n".join(textwrap.wrap(str(each.get_label()), 40)) for each in handles]
+    labels = ["\n".join(textwrap.wrap(str(item.get_label()), 40)) for item in handles]
     figure.legend(handles, labels, loc="outside lower left", ncols=2, fontsize=9.5, frameon=False, handletextpad=0.6)
 
 
@@ -219,10 +219,10 @@ def plain_log(axes: "Axes", which: str) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     getattr(axes, f"set_{which}scale")("log")
-    own = getattr(axes, f"{which}axis")
-    own.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
-    own.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    own.set_minor_formatter(NullFormatter())
+    current = getattr(axes, f"{which}axis")
+    current.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    current.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    current.set_minor_formatter(NullFormatter())
 
 
 def as_svg(name: str, title: str, words: str, figure: "Figure") -> str:
@@ -237,5 +237,5 @@ def as_svg(name: str, title: str, words: str, figure: "Figure") -> str:
     width, height = figure.get_size_inches()
     size = f'width="{width * 100:.0f}" height="{height * 100:.0f}"'
     drawn = chart(name, title, words, figure).svg
-    own = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return drawn.replace("<svg ", f"<svg {own} {size} ", 1) + "\n"
+    current = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return drawn.replace("<svg ", f"<svg {current} {size} ", 1) + "\n"

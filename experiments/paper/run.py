@@ -31,8 +31,8 @@ def picture(name: str) -> Picture:
     """
     if name not in figures():
         raise UnknownNameError.among("figure", name, figures())
-    found: Picture = importlib.import_module(f"experiments.paper.{name}.draw").PICTURE
-    return found
+    PICTURE: Picture = importlib.import_module(f"experiments.paper.{name}.draw").PICTURE
+    return PICTURE
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -52,8 +52,8 @@ def main(words: Sequence[str] | None = None) -> int:
                 partial = path.with_name(f".{path.name}.part")
                 partial.write_text(drawn, encoding="utf-8")
                 partial.replace(path)
-            told = "is out of date: run make paper" if options.check else "drawn"
-            sys.stderr.write(f"experiments/paper/{name}/{FILE} {told}\n")
+            answer = "is out of date: run make paper" if options.check else "drawn"
+            sys.stderr.write(f"experiments/paper/{name}/{FILE} {answer}\n")
     except StretchError as error:
         sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
         return error.exit_code

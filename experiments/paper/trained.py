@@ -16,17 +16,19 @@ def trained(table: str) -> Need:
     return Need("experiments/cifar_accuracy/results/h200_scaling.json", table, command)
 
 
-def accuracies(own: Found, beside: dict[str, Point] | None = None) -> tuple[Line, ...]:
+def accuracies(current: Found, beside: dict[str, Point] | None = None) -> tuple[Line, ...]:
     """Every row with its interval, the cost in its name.
 
     Args:
-        own: The table.
+        current: The table.
         beside: Published points, by row.
     """
     return tuple(
         Line(
             f"{row['variant']} (MACs\u00a0{float(row['MACs ratio'] or 0):.2f})",
-            found(point_of(own.record, own.table, row, "top-1 %", "", (INTERVAL, INTERVAL)), (beside or {}).get(str(row["variant"]))),
+            found(
+                point_of(current.record, current.table, row, "top-1 %", "", (INTERVAL, INTERVAL)), (beside or {}).get(str(row["variant"]))
+            ),
         )
-        for row in own.rows
+        for row in current.rows
     )

@@ -35,19 +35,19 @@ def torch_tensors(model: Any, x: Array) -> tuple[dict[str, Array], Array]:
 
     from stretch.transform.model import Branch
 
-    found: dict[str, Array] = {}
+    result: dict[str, Array] = {}
     hooks = []
     for path, module in model.named_modules():
         if isinstance(module, Branch):
             # A path such as ``s1.on_cpu``; subgraphs are called ``s1.cpu``.
             segment, _, name = path.removeprefix("segments.").rpartition(".")
             key = f"{segment}.{name.removeprefix('on_')}"
-            hooks.append(module.register_forward_hook(lambda m, i, out, key=key: found.__setitem__(key, out.numpy().copy())))
+            hooks.append(module.register_forward_hook(lambda m, i, out, key=key: result.__setitem__(key, out.numpy().copy())))
     with torch.no_grad():
         y = model(torch.from_numpy(x)).numpy()
     for hook in hooks:
         hook.remove()
-    return found, y
+    return result, y
 
 
 def write_bundles(folder: Path, original: Any, model: Any, images: Sequence[Array], source: str) -> Path:
@@ -94,7 +94,7 @@ def resnet50(images: int, runs: int) -> tuple[dict[str, list[dict[str, Value]]],
     overlaps: list[dict[str, Value]] = []
     with tempfile.TemporaryDirectory() as scratch:
         config = PlanConfig(processors=("cpu", "gpu", "dsp"))
-        made = branch("resnet50", "mi9", config=config, weights="none", out=Path(scratch) / "float", controls=False)
+        built = branch("resnet50", "mi9", config=config, weights="none", out=Path(scratch) / "float", controls=False)
         export_precision(load_bundle(Path(scratch) / "float"), Path(scratch) / "int8", {"dsp": "int8"}, calibration, "synthetic")
         lite = with_tflite(Path(scratch) / "int8", Path(scratch) / "lite", calibration, "synthetic")
         bundle = load_bundle(lite)
@@ -103,7 +103,7 @@ def resnet50(images: int, runs: int) -> tuple[dict[str, list[dict[str, Value]]],
                 for x in tests:
                     tensors = session.tensors(x)
                     y = tensors[bundle.manifest.output]
-                    expected, output = torch_tensors(made.model, x)
+                    expected, output = torch_tensors(built.model, x)
                     for name, subgraph in session.plan.subgraphs.items():
                         row = rows.setdefault(
                             name,

@@ -82,16 +82,16 @@ def agreement(measurements: Measurements) -> list[Row]:
     """How often the fusion rules choose the implementation that the kernel's name tells, by GPU."""
     rows: list[Row] = []
     for device in sorted({kernel.device for kernel in measurements.kernels}):
-        own = [kernel for kernel in measurements.kernels if kernel.device == device]
-        told = [("winograd" in kernel.implementation, kernel.variant == "winograd") for kernel in own if kernel.kind == "conv"]
+        kernels = [kernel for kernel in measurements.kernels if kernel.device == device]
+        answer = [("winograd" in kernel.implementation, kernel.variant == "winograd") for kernel in kernels if kernel.kind == "conv"]
         rows.append(
             {
                 "GPU of": device,
                 "rules": GPU_BACKEND.get(device, "tflite_gpu"),
-                "kernels in the table that are one of ours": len(own),
-                "dense windows": len(told),
-                "computed by Winograd": sum(seen for seen, _ in told),
-                "as the rules say": float(np.mean([seen == said for seen, said in told])),
+                "kernels in the table that are one of ours": len(kernels),
+                "dense windows": len(answer),
+                "computed by Winograd": sum(seen for seen, _ in answer),
+                "as the rules say": float(np.mean([seen == said for seen, said in answer])),
             }
         )
     return rows
@@ -122,15 +122,15 @@ def other_rows(measurements: Measurements) -> list[Row]:
         apart = graph.macs / measurements.graphs[network].macs - 1
         if abs(apart) > SAME:
             continue
-        found: Row = {"network": model, "in the tables": network}
+        result: Row = {"network": model, "in the tables": network}
         for title, processor, key in (
             ("GPU", "gpu", ("gpu", "all", "fp16")),
             ("1 core fp32", "cpu[1large]", ("cpu", "1large", "fp32")),
             ("1 core int8", "cpu[1large]", ("cpu", "1large", "int8")),
         ):
             ms = predictor.predict(graph, processor, key[2]).ms
-            found[f"{title}, predicted ÷ measured"] = round(ms / times[(network, *key)], 3)
-        rows.append(found)
+            result[f"{title}, predicted ÷ measured"] = round(ms / times[(network, *key)], 3)
+        rows.append(result)
     return rows
 
 
@@ -149,9 +149,9 @@ def main() -> int:
     load = os.getloadavg()[0]
     measurements = load_measurements("phones")
     rows = [row(device, judged) for device in DEVICES for judged in fit_device(measurements, load_device(device))]
-    chosen = [each for each in rows if str(each["processor"]).partition(" ")[2] in CHOSEN]
+    chosen = [item for item in rows if str(item["processor"]).partition(" ")[2] in CHOSEN]
     beside = summary(rows)
-    published = [str(each["predictor"]) for each in PUBLISHED]
+    published = [str(item["predictor"]) for item in PUBLISHED]
     write_record(
         HERE / "results" / "phones.json",
         {
@@ -166,7 +166,7 @@ def main() -> int:
         command="python -m experiments.predictor_accuracy.run",
         runs=None,
         load=load,
-        about={"published": About(rows={each: Facts(source="paper") for each in published})},
+        about={"published": About(rows={item: Facts(source="paper") for item in published})},
         notes=[
             "Predictions of fits that had not seen the network's family, against times measured by Li, Paolieri and Golubchik (EdgeSys 2024) on five phones. "
             "The interval of a row was made without the family that it is judged on. "

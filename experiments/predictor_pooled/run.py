@@ -87,7 +87,7 @@ def through_profiles(pool: Pool) -> list[Row]:
     """Transformers as the phones' profiles predict them: borrowed kernels come from fits without the network's family."""
     borrowed = BORROWED_FITS["tflite_cpu"]
     costs = Networks(pool.networks.graphs, pool.networks.families, "tflite_cpu").costs
-    found: list[Row] = []
+    result: list[Row] = []
     for device in PHONES:
         profile, on = load_device(device), borrowed.devices.get(device, device)
         ratios: dict[str, list[float]] = {}
@@ -98,7 +98,7 @@ def through_profiles(pool: Pool) -> list[Row]:
             processor = profile.processor(f"cpu[{core_set}]")
             if precision not in processor.fits:
                 continue
-            (times,) = (each.times for each in pool.sets[precision] if each.key == place[1:])
+            (times,) = (item.times for item in pool.sets[precision] if item.key == place[1:])
             for fold, sizes in pool.left_out.items():
                 known, _ = pool.groups(place, sizes[place])
                 fit = processor.fits[precision]
@@ -111,31 +111,31 @@ def through_profiles(pool: Pool) -> list[Row]:
             errors = np.abs(np.array(some) - 1)
             within = {f"within ±{100 * bound:.0f} %": round(100 * float(np.mean(errors <= bound))) for bound in (0.1, 0.2, 0.3)}
             row: Row = {"phone": f"{device} {precision}", "times": len(some), **within}
-            found.append(row | {"predicted ÷ measured, median": round(float(np.median(some)), 2)})
-    return found
+            result.append(row | {"predicted ÷ measured, median": round(float(np.median(some)), 2)})
+    return result
 
 
 def tables(pools: Mapping[str, Pool]) -> dict[str, list[Row]]:
     """All tables of the record."""
-    found: dict[str, list[Row]] = {"goals": []}
+    result: dict[str, list[Row]] = {"goals": []}
     for title, (name, chosen) in GOALS.items():
         places = [place for place in pools[name].ratios if chosen(place)]
-        found["goals"].append({"what": title, **score(pools[name], places)})
+        result["goals"].append({"what": title, **score(pools[name], places)})
     for name, pool in pools.items():
-        found[name] = [{"device": f"{place[1]} {place[2]} {place[0]}", **score(pool, [place])} for place in sorted(pool.ratios)]
-        found[f"{name}_networks"] = []
+        result[name] = [{"device": f"{place[1]} {place[2]} {place[0]}", **score(pool, [place])} for place in sorted(pool.ratios)]
+        result[f"{name}_networks"] = []
         for precision in sorted(pool.designs):
             ratios: dict[str, list[float]] = {}
             for place, some in pool.ratios.items():
                 for network, ratio in some.items():
                     if place[0] == precision:
                         ratios.setdefault(network, []).append(1 / ratio)
-            for network, each in sorted(ratios.items()):
-                row: Row = {"network": f"{network} {precision}", "family": pool.networks.families[network], "times": len(each)}
-                parts = {"least": min(each), "median": float(np.median(each)), "most": max(each)}
-                found[f"{name}_networks"].append(row | {f"predicted ÷ measured, {key}": round(value, 2) for key, value in parts.items()})
-    found["through_profiles"] = through_profiles(pools["transformers"])
-    return found
+            for network, item in sorted(ratios.items()):
+                row: Row = {"network": f"{network} {precision}", "family": pool.networks.families[network], "times": len(item)}
+                parts = {"least": min(item), "median": float(np.median(item)), "most": max(item)}
+                result[f"{name}_networks"].append(row | {f"predicted ÷ measured, {key}": round(value, 2) for key, value in parts.items()})
+    result["through_profiles"] = through_profiles(pools["transformers"])
+    return result
 
 
 def main() -> None:

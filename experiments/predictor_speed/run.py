@@ -39,15 +39,15 @@ def designs() -> list[OpGraph]:
     return [capture(resnet50(width_per_group=width).eval(), (1, 3, 224, 224), f"resnet50-{width}").graph for width in WIDTHS]
 
 
-def rate(work: Callable[[int], object], rounds: int = ROUNDS, each: int = EACH) -> list[float]:
+def rate(work: Callable[[int], object], rounds: int = ROUNDS, item: int = EACH) -> list[float]:
     """Calls a second of processor time, one number a round."""
-    found = []
+    result = []
     for number in range(rounds):
         start = process_time()
-        for i in range(each):
-            work(number * each + i)
-        found.append(each / (process_time() - start))
-    return found
+        for i in range(item):
+            work(number * item + i)
+        result.append(item / (process_time() - start))
+    return result
 
 
 def speeds(device: DeviceProfile, graphs: Sequence[OpGraph]) -> list[Row]:
@@ -70,8 +70,8 @@ def speeds(device: DeviceProfile, graphs: Sequence[OpGraph]) -> list[Row]:
     }
     rows: list[Row] = [{"prediction": "first of a process", "a_second": round(1 / first, 1), "fastest_round": None}]
     for name, way in ways.items():
-        found = rate(way)
-        rows.append({"prediction": name, "a_second": round(float(np.median(found)), 1), "fastest_round": round(max(found), 1)})
+        result = rate(way)
+        rows.append({"prediction": name, "a_second": round(float(np.median(result)), 1), "fastest_round": round(max(result), 1)})
     return rows
 
 
@@ -105,7 +105,7 @@ def planning(model: str, device: str) -> Row:
             times[name].append(process_time() - start)
     return {
         "planned": f"{model} for {device}",
-        **{f"{name}, s": round(float(np.median(found)), 2) for name, found in times.items()},
+        **{f"{name}, s": round(float(np.median(time)), 2) for name, time in times.items()},
         "ratio": round(float(np.median(times["shipped"]) / np.median(times["without fits"])), 2),
     }
 

@@ -61,16 +61,16 @@ def read_designs(path: Path) -> list[PublishedDesign]:
             columns = [column.strip() for column in reader.fieldnames or ()]
             reader.fieldnames = columns
             processors = _processors(path, columns)
-            found = [_design(f"line {reader.line_num} of {path}", row, processors) for row in reader]
+            designs = [_design(f"line {reader.line_num} of {path}", row, processors) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise StretchError(f"cannot read the designs of {path}: {error}") from error
-    names = [design.name for design in found]
+    names = [design.name for design in designs]
     twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None or not found:
+    if twice is not None or not designs:
         raise StretchError(
             f"{path} has the design `{twice}` twice" if twice is not None else f"{path} has no design", "give each row its own `design`"
         )
-    return found
+    return designs
 
 
 def _processors(path: Path, columns: list[str]) -> list[str]:
@@ -79,21 +79,21 @@ def _processors(path: Path, columns: list[str]) -> list[str]:
     Raises:
         StretchError: If a column is none that is known, or one that must be there is not.
     """
-    found: dict[str, None] = {}
+    processors: dict[str, None] = {}
     for column in columns:
         if column in OWN:
             continue
         # `group widths` ends like `widths`: the longest name that fits
-        what = max((each for each in EACH if column.endswith(f" {each}")), key=len, default="")
+        what = max((item for item in EACH if column.endswith(f" {item}")), key=len, default="")
         if not what:
             raise StretchError(
                 f"{path} has the unknown column `{column}`", f"columns are {', '.join(OWN)}, and `PROCESSOR {' | '.join(EACH)}`"
             )
-        found[column.removesuffix(f" {what}")] = None
+        processors[column.removesuffix(f" {what}")] = None
     missing = {"design", "model"} - set(columns)
     if missing:
         raise StretchError(f"{path} has no column `{min(missing)}`", f"columns are {', '.join(OWN)}, and `PROCESSOR {' | '.join(EACH)}`")
-    return list(found)
+    return list(processors)
 
 
 def _design(where: str, row: dict[str, str | None], processors: list[str]) -> PublishedDesign:
@@ -105,18 +105,18 @@ def _design(where: str, row: dict[str, str | None], processors: list[str]) -> Pu
         raise UnknownNameError.among(f"model in {where}:", cells["model"], [*MODELS.values(), *ORIGINALS])
     branches, rewrites, alone = {}, {}, {}
     for processor in processors:
-        own = {each: cells.get(f"{processor} {each}", "") for each in EACH}
-        if own["depths"] or own["widths"]:
+        design = {item: cells.get(f"{processor} {item}", "") for item in EACH}
+        if design["depths"] or design["widths"]:
             try:
                 branches[processor] = StageTable(
-                    *(tuple(map(int, _numbers(where, own[each]))) for each in EACH[:4]), _numbers(where, own["multipliers"])
+                    *(tuple(map(int, _numbers(where, design[item]))) for item in EACH[:4]), _numbers(where, design["multipliers"])
                 )
             except StretchError as error:
                 raise StretchError(f"{where}, `{processor}`: {error.message}", error.hint) from error
         usual = ORIGINALS[model].rewrites.get(processor.partition("[")[0], ())
-        rewrites[processor] = _words(own["rewrites"], usual)
-        if own["ms"]:
-            alone[processor] = _number(where, own["ms"])
+        rewrites[processor] = _words(design["rewrites"], usual)
+        if design["ms"]:
+            alone[processor] = _number(where, design["ms"])
     return PublishedDesign(
         cells["design"] or where,
         model,

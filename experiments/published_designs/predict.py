@@ -19,7 +19,7 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import single_ms
 from stretch.planning.design.resolve import resolve_design
 from stretch.planning.design.widths import aligns
-from stretch.planning.plan import Asked, evaluate
+from stretch.planning.plan import PlanningProblem, evaluate
 from stretch.planning.result import PlanResult
 from stretch.planning.together import network_of
 
@@ -76,17 +76,17 @@ class Prediction:
         """
         if self.result is None or not set(self.design.branches) <= set(self.design.alone):
             return None
-        asked = Asked.of(self.graph, self.device, self.result.config)
-        made = network_of("published", self.result.run, asked.costs)
+        request = PlanningProblem.of(self.graph, self.device, self.result.config)
+        built = network_of("published", self.result.run, request.costs)
         factors = {self.device.processor(name).family: self.design.alone[name] / self.alone_ms(name) for name in self.design.branches}
         times = {
             step: replace(
                 time,
                 parts=tuple((doing, ms * factors.get(time.processor, 1.0) if doing == "subgraph" else ms) for doing, ms in time.parts),
             )
-            for step, time in made.times.items()
+            for step, time in built.times.items()
         }
-        return Clock(replace(made, times=times), Scene()).run().latencies_ms[0]
+        return Clock(replace(built, times=times), Scene()).run().latencies_ms[0]
 
 
 def predict(design: PublishedDesign, basis: Basis) -> Prediction:
@@ -105,8 +105,8 @@ def predict(design: PublishedDesign, basis: Basis) -> Prediction:
         return Prediction(design, basis, device, graph, None, ())
     host = design.host or next((name for name in design.branches if name.startswith("cpu")), design.processors[0])
     draft = draft_of(graph, design.branches, host, design.join, design.rewrites)
-    made = resolve_design(draft, graph, design.device, aligns(device, dict.fromkeys((*design.branches, host))), host)
-    return Prediction(design, basis, device, graph, evaluate(graph, device, made), tuple(differences(graph, made, design.branches)))
+    built = resolve_design(draft, graph, design.device, aligns(device, dict.fromkeys((*design.branches, host))), host)
+    return Prediction(design, basis, device, graph, evaluate(graph, device, built), tuple(differences(graph, built, design.branches)))
 
 
 def design_row(prediction: Prediction) -> Row:
@@ -117,24 +117,24 @@ def design_row(prediction: Prediction) -> Row:
     """
     design, result = prediction.design, prediction.result
     assert result is not None
-    measured, made, anchored = design.ms, result.run.makespan_ms, prediction.anchored_ms()
-    own = {name: prediction.alone_ms(name) for name in design.alone}
+    measured, makespan_ms, anchored = design.ms, result.run.makespan_ms, prediction.anchored_ms()
+    current = {name: prediction.alone_ms(name) for name in design.alone}
     fastest = min(design.alone, key=lambda name: design.alone[name]) if design.alone else None
     certain = result.certainty
     return {
         "design and profile": f"{design.name}, {prediction.basis.name}",
         "processors": ",".join(design.processors),
         "measured ms": measured,
-        "predicted ms": round(made, 2),
+        "predicted ms": round(makespan_ms, 2),
         "low ms": round(certain.makespan_low_ms, 2),
         "high ms": round(certain.makespan_high_ms, 2),
-        "error %": None if measured is None else round(100 * (made / measured - 1), 1),
+        "error %": None if measured is None else round(100 * (makespan_ms / measured - 1), 1),
         "in the interval": None if measured is None else certain.makespan_low_ms <= measured <= certain.makespan_high_ms,
         "with measured processors ms": None if anchored is None else round(anchored, 2),
         "its error %": None if anchored is None or measured is None else round(100 * (anchored / measured - 1), 1),
         "measured speed-up": None if fastest is None or measured is None else round(design.alone[fastest] / measured, 3),
-        "predicted speed-up": round((min(own.values()) if own else result.best_single.ms) / made, 3),
-        "exchanges %": round(100 * result.run.communication_ms / made, 1),
+        "predicted speed-up": round((min(current.values()) if current else result.best_single.ms) / makespan_ms, 3),
+        "exchanges %": round(100 * result.run.communication_ms / makespan_ms, 1),
         "MACs ratio": round(result.macs_ratio, 3),
         "MACs over published": None if design.macs is None else round(result.run.macs / (1e9 * design.macs), 3),
         "differs": "; ".join(prediction.differs) or None,
@@ -148,16 +148,16 @@ def alone_rows(predictions: Iterable[Prediction]) -> list[Row]:
         predictions: Of designs or networks, all of one basis or several.
     """
     rows: dict[str, Row] = {}
-    for each in predictions:
-        for processor, measured in each.design.alone.items():
-            name = f"{each.design.model} on {processor} of {each.design.device}, {each.basis.name}"
+    for prediction in predictions:
+        for processor, measured in prediction.design.alone.items():
+            name = f"{prediction.design.model} on {processor} of {prediction.design.device}, {prediction.basis.name}"
             if name not in rows:
-                made = each.alone_ms(processor)
+                alone_ms = prediction.alone_ms(processor)
                 rows[name] = {
                     "network, processor and profile": name,
                     "measured ms": measured,
-                    "predicted ms": round(made, 2),
-                    "error %": round(100 * (made / measured - 1), 1),
+                    "predicted ms": round(alone_ms, 2),
+                    "error %": round(100 * (alone_ms / measured - 1), 1),
                 }
     return list(rows.values())
 
@@ -171,16 +171,16 @@ def errors(rows: Iterable[Mapping[str, object]], name: str, what: str, column: s
         what: Of the rows, in words.
         column: Of the errors, per cent.
     """
-    found = [float(str(row[column])) for row in rows if row.get(column) is not None]
-    if not found:
+    numbers = [float(str(row[column])) for row in rows if row.get(column) is not None]
+    if not numbers:
         return None
     inside = [bool(row["in the interval"]) for row in rows if row.get("in the interval") is not None and column == "error %"]
     return {
         "profile and what": f"{name}: {what}",
-        "number": len(found),
-        "mean error %": round(mean(map(abs, found)), 1),
-        "predicted ÷ measured, median": round(median(1 + each / 100 for each in found), 3),
-        "within ±10 %": sum(abs(each) <= 10 for each in found),
-        "within ±20 %": sum(abs(each) <= 20 for each in found),
+        "number": len(numbers),
+        "mean error %": round(mean(map(abs, numbers)), 1),
+        "predicted ÷ measured, median": round(median(1 + number / 100 for number in numbers), 3),
+        "within ±10 %": sum(abs(number) <= 10 for number in numbers),
+        "within ±20 %": sum(abs(number) <= 20 for number in numbers),
         "in the 90 % interval": sum(inside) if inside else None,
     }

@@ -48,17 +48,20 @@ def tables_of(designs: Sequence[PublishedDesign]) -> dict[str, list[Row]]:
     if why is not None and not first:
         raise why
     for basis in BASES:
-        made = first if basis is BASES[0] else [predict(each.design, basis) for each in first]
-        alone, own = alone_rows(made), [design_row(each) for each in made if each.result is not None]
+        predictions = first if basis is BASES[0] else [predict(item.design, basis) for item in first]
+        alone, design_rows = (
+            alone_rows(predictions),
+            [design_row(prediction) for prediction in predictions if prediction.result is not None],
+        )
         rows["alone"] += alone
-        rows["designs"] += own
+        rows["designs"] += design_rows
         said = (
             errors(alone, basis.name, "networks as they are, on one processor", "error %"),
-            errors(own, basis.name, "designs", "error %"),
-            errors(own, basis.name, "designs, with measured processors", "its error %"),
+            errors(design_rows, basis.name, "designs", "error %"),
+            errors(design_rows, basis.name, "designs, with measured processors", "its error %"),
         )
-        rows["errors"] += [each for each in said if each is not None]
-    return {name: found for name, found in rows.items() if found}
+        rows["errors"] += [item for item in said if item is not None]
+    return {name: row for name, row in rows.items() if row}
 
 
 def about(tables: Mapping[str, Sequence[Row]]) -> dict[str, About]:
@@ -81,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> int:
         designs = [design for path in options.files or [OWN] for design in read_designs(path)]
         tables = tables_of(designs)
         if not options.files:
-            tables["stage"] = stage_rows(next(each for each in designs if each.name == STAGE))
+            tables["stage"] = stage_rows(next(design for design in designs if design.name == STAGE))
     except StretchError as error:
         sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
         return error.exit_code

@@ -16,7 +16,7 @@ from stretch.planning.design.branch_design import BranchDraft, DesignDraft, Segm
 from stretch.planning.design.resolve import resolve_design
 from stretch.planning.design.widths import aligns
 from stretch.planning.network.segments import cut_segment
-from stretch.planning.plan import Asked
+from stretch.planning.plan import PlanningProblem
 
 #: The least depth and width of the text, over the original's, and the step of widths that the published ones are multiples of.
 FLOOR, STEP = 0.5, 8
@@ -45,7 +45,7 @@ class Stage:
         self._device = profile(basis.name, design.device)
         self._graph: OpGraph = cut_segment(whole, f"s{at + 1}", ends[at], ends[at + 1]).graph
         self._align = aligns(self._device, design.branches)
-        self._costs = Asked.of(self._graph, self._device, PlanConfig(processors=design.processors)).costs
+        self._costs = PlanningProblem.of(self._graph, self._device, PlanConfig(processors=design.processors)).costs
         self._join = design.join or known.join
 
     def run(self, sizes: Mapping[str, Size]) -> SegmentTime:
@@ -66,8 +66,8 @@ class Stage:
             join=self._join if len(branches) > 1 else None,
         )
         host = branches[0].processor
-        made = resolve_design(DesignDraft(segments=[segment]), self._graph, self._device.id, self._align, host)
-        return timeline(self._graph, made, self._costs).segments[0]
+        built = resolve_design(DesignDraft(segments=[segment]), self._graph, self._device.id, self._align, host)
+        return timeline(self._graph, built, self._costs).segments[0]
 
     def cost(self, sizes: Mapping[str, Size]) -> int:
         """Multiply-accumulates of branches, without their join."""
@@ -93,21 +93,21 @@ def _rows(stage: Stage, basis: Basis) -> Iterator[Row]:
     sizes = [(d, w) for d in range(_least(depth), depth + 1) for w in range(_least(width // STEP) * STEP, width + 1, STEP)]
     costs = {name: {size: stage.cost({name: size}) for size in sizes} for name in stage.published}
     wanted = sum(costs[name][size] for name, size in stage.published.items())
-    found = []
+    rows = []
     for pair in product(sizes, repeat=len(costs)):
         chosen = dict(zip(costs, pair, strict=True))
         if COST[0] <= sum(costs[name][size] for name, size in chosen.items()) / wanted <= COST[1]:
-            found.append((stage.run(chosen).ms, pair, chosen))
+            rows.append((stage.run(chosen).ms, pair, chosen))
     published = stage.run(stage.published)
-    fastest = min(found)
+    fastest = min(rows)
     for name, sizes_of, ms in (("published", stage.published, published.ms), ("fastest", fastest[2], fastest[0])):
         yield {
             "profile and design": f"{basis.name}: {', '.join(f'{p} {d}×{w}' for p, (d, w) in sizes_of.items())}, {name}",
             "ms of the stage": round(ms, 3),
             "over the fastest": round(ms / fastest[0], 3),
             "MACs over the original stage's": round(sum(branch.macs for branch in stage.run(sizes_of).branches) / stage.macs, 3),
-            "place": sum(each[0] < ms for each in found) + 1,
-            "of designs of that cost": len(found),
+            "place": sum(row[0] < ms for row in rows) + 1,
+            "of designs of that cost": len(rows),
         }
 
 

@@ -134,10 +134,10 @@ def stage_ends(graph: OpGraph, original: Original) -> list[str]:
     for number, width in enumerate(original.table.widths, start=1):
         pixels = graph.input.shape[-1] // (original.stem_stride * prod(original.table.strides[:number]))
         shape = (width, pixels, pixels)
-        found = [op.name for op in cuts if op.shape[1:] == shape and order[op.name] > order[ends[-1]]]
-        if not found:
+        names = [op.name for op in cuts if op.shape[1:] == shape and order[op.name] > order[ends[-1]]]
+        if not names:
             raise StretchError(f"stage {number} of `{graph.name}` should write {'×'.join(map(str, shape))}, and no cut point does")
-        ends.append(found[-1])
+        ends.append(names[-1])
     return ends
 
 
@@ -167,14 +167,14 @@ def draft_of(
     ends = stage_ends(graph, original)
     segments = []
     for i in range(len(original.table.depths)):
-        own = [
+        current = [
             _branch(processor, table, original.table, i, tuple((rewrites or {}).get(processor, ())))
             for processor, table in branches.items()
             if table.depths[i]
         ]
-        if own:
-            meets = (join or original.join) if len(own) > 1 else None
-            segments.append(SegmentDraft(branches=own, name=f"s{i + 1}", start=ends[i], end=ends[i + 1], join=meets))
+        if current:
+            meets = (join or original.join) if len(current) > 1 else None
+            segments.append(SegmentDraft(branches=current, name=f"s{i + 1}", start=ends[i], end=ends[i + 1], join=meets))
     # pooling and the classifier in one piece: the pool alone would keep the original's channels, whatever arrives
     segments.append(SegmentDraft(branches=[BranchDraft(processor=host)], name="head", start=ends[-1], end=graph.output))
     return DesignDraft(segments=segments, model=graph.name)
@@ -189,16 +189,16 @@ def _check(processor: str, table: StageTable, original: StageTable) -> None:
     if len(table.depths) != len(original.depths):
         raise StretchError(f"branch `{processor}` has {len(table.depths)} stages, the network {len(original.depths)}")
     for name in ("strides", "multipliers"):
-        own, known = getattr(table, name), getattr(original, name)
-        if own and known and own != known:
+        value, known = getattr(table, name), getattr(original, name)
+        if value and known and value != known:
             raise StretchError(
-                f"branch `{processor}` has the {name} {own}, the network {known}",
+                f"branch `{processor}` has the {name} {value}, the network {known}",
                 "a design scales depths and widths and leaves those as they are",
             )
-    for number, (own, known) in enumerate(zip(table.depths, original.depths, strict=True), start=1):
-        if own > known:
+    for number, (value, known) in enumerate(zip(table.depths, original.depths, strict=True), start=1):
+        if value > known:
             raise StretchError(
-                f"branch `{processor}` has {own} blocks in stage {number}, the network {known}", "branches have no more blocks"
+                f"branch `{processor}` has {value} blocks in stage {number}, the network {known}", "branches have no more blocks"
             )
 
 
@@ -239,7 +239,7 @@ def tables_of(graph: OpGraph, design: BranchDesign) -> dict[str, StageTable]:
     original = original_of(graph.name)
     ends = stage_ends(graph, original)
     stages = {(start, end): i for i, (start, end) in enumerate(pairwise(ends))}
-    count, found = len(original.table.depths), dict[str, list[tuple[int, int]]]()
+    count, result = len(original.table.depths), dict[str, list[tuple[int, int]]]()
     for part in design.segments:
         stage = stages.get((part.start, part.end))
         if stage is None:
@@ -247,8 +247,8 @@ def tables_of(graph: OpGraph, design: BranchDesign) -> dict[str, StageTable]:
                 continue
             raise StretchError(f"segment `{part.name}` is none of the stages of `{graph.name}`")
         for branch in part.branches:
-            found.setdefault(branch.processor, [(0, 0)] * count)[stage] = (branch.depth, branch.width)
-    return {name: StageTable(tuple(depth for depth, _ in rows), tuple(width for _, width in rows)) for name, rows in found.items()}
+            result.setdefault(branch.processor, [(0, 0)] * count)[stage] = (branch.depth, branch.width)
+    return {name: StageTable(tuple(depth for depth, _ in rows), tuple(width for _, width in rows)) for name, rows in result.items()}
 
 
 def differences(graph: OpGraph, design: BranchDesign, branches: Mapping[str, StageTable]) -> list[str]:
@@ -262,7 +262,7 @@ def differences(graph: OpGraph, design: BranchDesign, branches: Mapping[str, Sta
     original = original_of(graph.name).table
     if not original.multipliers:
         return []
-    found = []
+    result = []
     names = [f"s{i + 1}" for i in range(len(original.depths))]
     for part, scaled in zip(design.segments, scaled_branches(graph, design), strict=True):
         for scale, branch in zip(part.branches, scaled, strict=True):
@@ -274,6 +274,6 @@ def differences(graph: OpGraph, design: BranchDesign, branches: Mapping[str, Sta
                     got = (op.shape[1], op.shape[1] // op.attrs["groups"])
                     if got != (hidden, group):
                         where = f"{part.name} on {scale.processor}"
-                        found.append(f"{where}: {got[0]} hidden channels in groups of {got[1]}, pycls {hidden} in groups of {group}")
+                        result.append(f"{where}: {got[0]} hidden channels in groups of {got[1]}, pycls {hidden} in groups of {group}")
                         break
-    return found
+    return result

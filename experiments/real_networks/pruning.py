@@ -92,8 +92,8 @@ def prune(original: "Captured", ratio: float, step: int) -> Pruned:
     for name, norm in norms.items():
         index = stayed[name.replace(".", "_")] = norm.running_mean.long()
         norm.running_mean.copy_(means[name][index])
-    found = capture(module, shape, original.graph.name)
-    return Pruned(found, kept_channels(original.graph, found.graph, stayed), ratio)
+    captured = capture(module, shape, original.graph.name)
+    return Pruned(captured, kept_channels(original.graph, captured.graph, stayed), ratio)
 
 
 def kept_channels(original: "OpGraph", pruned: "OpGraph", stayed: "Mapping[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
@@ -111,20 +111,20 @@ def kept_channels(original: "OpGraph", pruned: "OpGraph", stayed: "Mapping[str, 
     """
     import torch
 
-    found: dict[str, torch.Tensor] = {}
+    result: dict[str, torch.Tensor] = {}
     for op in original.ops:
         behind = original.consumers[op.name]
         if op.name in stayed:
-            found[op.name] = stayed[op.name]
+            result[op.name] = stayed[op.name]
         elif op.kind == "conv" and len(behind) == 1 and behind[0] in stayed:
-            found[op.name] = stayed[behind[0]]
+            result[op.name] = stayed[behind[0]]
         elif op.kind in ("input", "conv", "linear"):
-            found[op.name] = torch.arange(op.shape[1])
+            result[op.name] = torch.arange(op.shape[1])
         else:
-            found[op.name] = found[op.inputs[0]]
-        if len(found[op.name]) != pruned.by_name[op.name].shape[1]:
-            raise StretchError(f"`{op.name}` was pruned to {pruned.by_name[op.name].shape[1]} channels, {len(found[op.name])} are known")
-    return found
+            result[op.name] = result[op.inputs[0]]
+        if len(result[op.name]) != pruned.by_name[op.name].shape[1]:
+            raise StretchError(f"`{op.name}` was pruned to {pruned.by_name[op.name].shape[1]} channels, {len(result[op.name])} are known")
+    return result
 
 
 def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[torch.Tensor]", *, layers: bool = True) -> "list[Branch]":
@@ -154,14 +154,14 @@ def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[tor
                 continue
             heritage: Any = SimpleNamespace(branch=SimpleNamespace(graph=graph, source=source), kept=pruned.kept.__getitem__)
             fit = BranchFit(heritage, branch, {}, split.images)
-            targets, found = look(whole, there, split.fitted, fit.looks)
+            targets, result = look(whole, there, split.fitted, fit.looks)
             wanted = [target[:, pruned.kept[source.output]] for target in targets[split.held :]]
             built = _state(branch)
             offers = [(_error([branch(x) for x in arriving[split.held :]], wanted), built)]
             renewed = renewed_backbone(branch, arriving, split.fitted)
             offers.append((_error(renewed[split.held :], wanted), _state(branch)))
             branch.load_state_dict(built)
-            fitted = fit.run(arriving, split.fitted, found, RIDGE)
+            fitted = fit.run(arriving, split.fitted, result, RIDGE)
             offers.append((_error(fitted[split.held :], wanted), _state(branch)))
             branch.load_state_dict(min(offers, key=lambda offer: offer[0])[1])
             arriving, there = rebase_statistics(branch, arriving), targets
@@ -223,8 +223,8 @@ def agreement(original: "Captured", segments: "Sequence[Branch]", images: "Seque
             same += int((output.argmax(1) == want.argmax(1)).sum())
             wrong, total, count = wrong + float((output - want).square().sum()), total + float(want.square().sum()), count + len(batch)
     share = share_of(same, count)
-    found = {"value": share.value, "low": share.low, "high": share.high, "error": math.sqrt(wrong / total)}
-    return {f"{when}_{key}": round(value, 4) for key, value in found.items()}
+    result = {"value": share.value, "low": share.low, "high": share.high, "error": math.sqrt(wrong / total)}
+    return {f"{when}_{key}": round(value, 4) for key, value in result.items()}
 
 
 def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
@@ -263,16 +263,16 @@ def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
     graph, single = pruned.captured.graph, planned.best_single.ms
     took = best_single(graph, costs, PROCESSORS)
     preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
-    found = divide_images(images, original, MOST, preprocessing, HELD_BACK)
+    result = divide_images(images, original, MOST, preprocessing, HELD_BACK)
     row: Row = {"design": f"{name} pruned", "network": name, "images": MOST, "pruned_share": ratio}
     row |= {"branched_predicted_ms": round(planned.run.makespan_ms, 3), "predicted_ms": round(took.ms, 3), "processor": took.processor}
     row |= {"best_single_ms": round(single, 3), "speedup": round(single / took.ms, 3)}
     row |= {"macs_ratio": round(graph.macs / network.graph.macs, 4), "params_ratio": round(graph.params / network.graph.params, 4)}
-    row |= agreement(original, calibrate_pruned(original, pruned, found.fitted, layers=False), found.held_back, "built")
+    row |= agreement(original, calibrate_pruned(original, pruned, result.fitted, layers=False), result.held_back, "built")
     start = time.perf_counter()
-    segments = calibrate_pruned(original, pruned, found.fitted)
+    segments = calibrate_pruned(original, pruned, result.fitted)
     row["calibration_s"] = round(time.perf_counter() - start, 1)
-    return row | agreement(original, segments, found.held_back, "calibrated")
+    return row | agreement(original, segments, result.held_back, "calibrated")
 
 
 def mildest(ms: Callable[[float], float], target: float) -> float:

@@ -144,8 +144,8 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
     design = control.design if job.design == SEQUENTIAL and control is not None else planned.design
     ms = control.single.ms if job.design == SEQUENTIAL and control is not None else planned.run.makespan_ms
     preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
-    found = divide_images(images, network.captured, MOST, preprocessing, HELD_BACK)
-    fitted = list(torch.cat(found.fitted)[:: MOST // job.images][: job.images].split(32))
+    result = divide_images(images, network.captured, MOST, preprocessing, HELD_BACK)
+    fitted = list(torch.cat(result.fitted)[:: MOST // job.images][: job.images].split(32))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build(network.captured, design).to(device)
     row: Row = {"design": job.name, "network": job.network, "kind": job.design, "images": job.images}
@@ -157,7 +157,7 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
     row |= {"macs_ratio": round(model.graph.macs / network.graph.macs, 4), "segments": _described(design)}
 
     def agree(when: str) -> None:
-        agreement = compare(model, network.captured, found.held_back).agreement
+        agreement = compare(model, network.captured, result.held_back).agreement
         for key in ("value", "low", "high", "error"):
             row[f"{when}_{key}"] = round(getattr(agreement, key), 4)
 
@@ -201,9 +201,9 @@ def run_all(options: argparse.Namespace) -> None:
                 words += ["--weights", str(options.weights), "--images", str(options.images)]
                 command = [sys.executable, "-m", "experiments.real_networks.run", *words]
                 running.append((job, out, subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "2"})))
-            for each in [each for each in running if each[2].poll() is not None]:
-                running.remove(each)
-                job, out, process = each
+            for item in [item for item in running if item[2].poll() is not None]:
+                running.remove(item)
+                job, out, process = item
                 if process.returncode:
                     sys.stderr.write(f"{job.name} failed\n")
                 elif out.exists():

@@ -49,14 +49,14 @@ def main(words: list[str] | None = None) -> int:
     from axe_playwright_python.sync_playwright import Axe
     from playwright.sync_api import sync_playwright
 
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
+    first = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if first is None:
         raise SystemExit("there is no Chromium here")
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as engine:
         pages = {name: Path(folder) / f"{name}.html" for name in REPORTS}
         codes = {name: report(REPORTS[name], path) for name, path in pages.items()}
-        browser = engine.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = engine.chromium.launch(executable_path=first, args=["--no-sandbox"])
         times: dict[tuple[str, int], list[float]] = {}
         for _ in range(options.rounds):
             for name, path in pages.items():

@@ -110,14 +110,14 @@ def write_tensors() -> None:
     from stretch.transform import build
 
     original = captured(network())
-    found = {}
+    tensors = {}
     for case in ROUNDED:
         profile = load_device(case.device)
         design = read_design(case.file, original.graph, profile)
         precision = {name: profile.processor(name).default_precision for name in design.processors}
         ranges = RoundedModel(build(original, design), precision, [torch.randn(2, 3, 32, 32)]).ranges
-        found[case.name] = {name: list(own) for name, own in ranges.items()}
-    TENSORS.write_text(json.dumps(found, indent=1) + "\n")
+        tensors[case.name] = {name: list(current) for name, current in ranges.items()}
+    TENSORS.write_text(json.dumps(tensors, indent=1) + "\n")
 
 
 def record(folder: Path) -> None:
@@ -133,17 +133,17 @@ def record(folder: Path) -> None:
 
         # what rounding costs is told against the same number of epochs without it
         for state, base in zip(STATES, (STATES[0], STATES[1], STATES[1]), strict=True):
-            own, fp32 = by_seed(f"{state}, rounded"), by_seed(f"{base}, fp32")
-            seeds = sorted(own.keys() & fp32.keys())
+            current, fp32 = by_seed(f"{state}, rounded"), by_seed(f"{base}, fp32")
+            seeds = sorted(current.keys() & fp32.keys())
             if not seeds:
                 continue
-            lost = [100 * (fp32[seed] - own[seed]) for seed in seeds]
+            lost = [100 * (fp32[seed] - current[seed]) for seed in seeds]
             rows.append(
                 {
                     "network": f"{case.name}, {state}",
                     "seeds": len(seeds),
                     "fp32 top-1 %": round(100 * float(np.mean([fp32[seed] for seed in seeds])), 2),
-                    "rounded top-1 %": round(100 * float(np.mean([own[seed] for seed in seeds])), 2),
+                    "rounded top-1 %": round(100 * float(np.mean([current[seed] for seed in seeds])), 2),
                     "lost, points": round(float(np.mean(lost)), 2),
                     "least lost": round(min(lost), 2),
                     "most lost": round(max(lost), 2),

@@ -68,20 +68,20 @@ def one_core() -> Iterator[None]:
 
 def chosen(graph: OpGraph, device: str, config: PlanConfig) -> tuple[SearchResult, float]:
     """The design of a request, and the decimal logarithm of the number of those it was chosen from."""
-    asked = PlanningProblem.of(graph, load_device(device), config)
-    choice = choose(asked.backbone, asked.config, asked.costs, asked.stages)
+    request = PlanningProblem.of(graph, load_device(device), config)
+    choice = choose(request.backbone, request.config, request.costs, request.stages)
     return choice.result, choice.space.size_log10
 
 
 def timed(name: str, work: Callable[[], object]) -> Row:
     """How long something takes, in wall time and in processor time."""
-    wall, own = [], []
+    wall, current = [], []
     for _ in range(RUNS):
         began, spent = perf_counter(), process_time()
         work()
         wall.append(perf_counter() - began)
-        own.append(process_time() - spent)
-    return {"search": name, "wall s": round(statistics.median(wall), 4), "processor s": round(statistics.median(own), 4)}
+        current.append(process_time() - spent)
+    return {"search": name, "wall s": round(statistics.median(wall), 4), "processor s": round(statistics.median(current), 4)}
 
 
 def searches(model: str, graph: OpGraph) -> list[Row]:
@@ -113,7 +113,7 @@ def searches(model: str, graph: OpGraph) -> list[Row]:
 
 def growth() -> list[Row]:
     """How long the exact search takes as networks, processors and kinds of segments grow."""
-    found: list[Row] = []
+    result: list[Row] = []
     for model in GROWING:
         graph = graph_of(model)
         for processors in (PROCESSORS[:2], PROCESSORS):
@@ -121,9 +121,9 @@ def growth() -> list[Row]:
                 config = PlanConfig(processors=processors, kinds=kinds)
                 _, size = chosen(graph, DEVICE, config)
                 row = timed(f"{model}, {len(processors)} processors, {' '.join(kinds)}", lambda g=graph, c=config: chosen(g, DEVICE, c))
-                found.append({**row, "operators": len(graph.ops), "designs, log10": round(size, 1)})
-                sys.stdout.write(f"{found[-1]}\n")
-    return found
+                result.append({**row, "operators": len(graph.ops), "designs, log10": round(size, 1)})
+                sys.stdout.write(f"{result[-1]}\n")
+    return result
 
 
 def times() -> None:
@@ -155,51 +155,51 @@ def times() -> None:
 def compared(model: str, graph: OpGraph, device: str, processors: tuple[str, ...]) -> tuple[Row, Found]:
     """What each strategy finds for one network: as a row, and in ms."""
     row: Row = {"network and processors": f"{MODELS[model]}, {device} {','.join(processors)}"}
-    found: Found = {}
+    result: Found = {}
     spent: dict[str, float] = {}
     for strategy in STRATEGIES:
         began = process_time()
         try:
-            found[strategy] = chosen(graph, device, PlanConfig(processors=processors, strategy=strategy))[0].ms
+            result[strategy] = chosen(graph, device, PlanConfig(processors=processors, strategy=strategy))[0].ms
         except InfeasibleError:
-            found[strategy] = None
+            result[strategy] = None
         spent[strategy] = process_time() - began
-    best = found["exact"]
-    for strategy, ms in found.items():
+    best = result["exact"]
+    for strategy, ms in result.items():
         row[f"{strategy} ms"] = None if ms is None else round(ms, 2)
     for strategy in STRATEGIES[1:]:
-        ms = found[strategy]
+        ms = result[strategy]
         row[f"{strategy} over exact"] = None if ms is None or best is None else round(ms / best, 4)
     for strategy, s in spent.items():
         row[f"{strategy} s"] = round(s, 2)
-    return row, found
+    return row, result
 
 
 def summary(found_ms: Sequence[Found]) -> list[Row]:
     """How often each other strategy is better than the exact search, and by how much it is worse."""
-    found: list[Row] = []
+    result: list[Row] = []
     for strategy in STRATEGIES[1:]:
-        both = [(each[strategy], each["exact"]) for each in found_ms if each[strategy] and each["exact"]]
+        both = [(found_m[strategy], found_m["exact"]) for found_m in found_ms if found_m[strategy] and found_m["exact"]]
         ratios = [ms / best for ms, best in both]
-        found.append(
+        result.append(
             {
                 "strategy": strategy,
                 "found a design": len(ratios),
-                "of": sum(each["exact"] is not None for each in found_ms),
+                "of": sum(found_m["exact"] is not None for found_m in found_ms),
                 "better than exact": sum(ms < best - TIE for ms, best in both),
                 "median over exact": round(statistics.median(ratios), 4),
                 "largest over exact": round(max(ratios), 4),
             }
         )
-    return found
+    return result
 
 
 def compared_case(case: tuple[str, str, tuple[str, ...]]) -> tuple[Row, Found]:
     """`compared` of a model, a device and its processors, for a process of its own."""
     model, device, processors = case
-    found = compared(model, graph_of(model), device, processors)
-    sys.stdout.write(f"{found[0]}\n")
-    return found
+    result = compared(model, graph_of(model), device, processors)
+    sys.stdout.write(f"{result[0]}\n")
+    return result
 
 
 def strategies(processes: int) -> None:

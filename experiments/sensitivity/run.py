@@ -75,10 +75,10 @@ def measure(network: str, weights: Path, images: Path, budget_s: float, until_s:
     real = NETWORKS[network]
     net = read_network(real.name, weights=str(weights / real.weights))
     preprocessing = requested_preprocessing(net.loaded.preprocessing, real.preprocessing, net.graph.input.shape)
-    found = divide_images(images, net.captured, FITTED, preprocessing, HELD_BACK + CHECKED)
+    result = divide_images(images, net.captured, FITTED, preprocessing, HELD_BACK + CHECKED)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    fitted = [batch.to(device) for batch in found.fitted]
-    held, checked = _parted(torch.cat(found.held_back).to(device))
+    fitted = [batch.to(device) for batch in result.fitted]
+    held, checked = _parted(torch.cat(result.held_back).to(device))
     space = _space(net.graph, load_device(DEVICE), PlanConfig(processors=PROCESSORS, **LOOSE))
     tell("loaded")
     if "alone" in earlier:
@@ -131,8 +131,8 @@ def _space(graph: "OpGraph", device: Any, config: Any) -> "DesignSpace":
     from stretch.planning.choose import stretched_space
     from stretch.planning.plan import PlanningProblem
 
-    asked = PlanningProblem.of(graph, device, config)
-    return stretched_space(graph, asked.config, asked.costs, asked.stages, merged=True)
+    request = PlanningProblem.of(graph, device, config)
+    return stretched_space(graph, request.config, request.costs, request.stages, merged=True)
 
 
 def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", designs: "Sequence[Measured]") -> "Sensitivity":
@@ -152,11 +152,11 @@ def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", desig
 def fronts_of(graph: "OpGraph", source: "Sensitivity", earlier: Sequence[Row]) -> list[tuple[Row, Any]]:
     """Every front of one network, each row with its design and with what was measured of it earlier."""
     known = {(row["design"], row["segments"]): row for row in earlier}
-    found = [pair for asked in FRONTS for pair in front_rows(graph, source, *asked)]
-    for row, _ in found:
+    result = [pair for front in FRONTS for pair in front_rows(graph, source, *front)]
+    for row, _ in result:
         before = row if row["exact"] else known.get((row["design"], row["segments"]), row)
         row |= {name: before[name] for name in ("measured", "error", "computed_on")}
-    return found
+    return result
 
 
 def front_rows(
@@ -170,26 +170,26 @@ def front_rows(
 
     config = PlanConfig(processors=processors, kinds=tuple(KINDS), macs=macs, **LOOSE)
     answer = front_answer(front(graph, load_device(device), config, ("latency", "agreement"), TOP, source), {})
-    found = []
-    for each in answer.designs:
-        assert each.accuracy is not None
+    result = []
+    for design in answer.designs:
+        assert design.accuracy is not None
         row: Row = {
-            "design": f"{device} {','.join(processors)}{'' if macs == SAME else ', fewer MACs'} {each.name}",
-            "segments": "; ".join(each.branches) or "one processor",
-            "exact": each.exact,
-            "predicted_ms": each.predicted_ms,
-            "speedup": each.speedup,
-            "over_sequential": each.speedup_over_sequential,
-            "macs_ratio": each.macs_ratio,
-            "predicted": each.accuracy.agreement,
-            "low": each.accuracy.low,
-            "high": each.accuracy.high,
+            "design": f"{device} {','.join(processors)}{'' if macs == SAME else ', fewer MACs'} {design.name}",
+            "segments": "; ".join(design.branches) or "one processor",
+            "exact": design.exact,
+            "predicted_ms": design.predicted_ms,
+            "speedup": design.speedup,
+            "over_sequential": design.speedup_over_sequential,
+            "macs_ratio": design.macs_ratio,
+            "predicted": design.accuracy.agreement,
+            "low": design.accuracy.low,
+            "high": design.accuracy.high,
             "measured": None,
             "error": None,
             "computed_on": None,
         }
-        found.append((row, each.design))
-    return found
+        result.append((row, design.design))
+    return result
 
 
 def run_all(options: argparse.Namespace) -> None:
@@ -217,14 +217,14 @@ def record(file: Path, out: Path) -> None:
 
     run = json.loads(file.read_text())
     ranks, designs, fronts = [], [], []
-    for each in run["networks"]:
-        graph = read_network(NETWORKS[each["network"]].name, weights="none").graph
-        source = predictor(each["network"], graph, _read(each["alone"]), _read(each["designs"]))
-        rank, rows = judged(each, source)
+    for item in run["networks"]:
+        graph = read_network(NETWORKS[item["network"]].name, weights="none").graph
+        source = predictor(item["network"], graph, _read(item["alone"]), _read(item["designs"]))
+        rank, rows = judged(item, source)
         ranks.append(rank)
         designs += rows
-        for row, _ in fronts_of(graph, source, each["front"]):
-            fronts.append(_rounded(row | {"design": f"{each['network']} {row['design']}"}))
+        for row, _ in fronts_of(graph, source, item["front"]):
+            fronts.append(_rounded(row | {"design": f"{item['network']} {row['design']}"}))
     write_record(
         out,
         {"ranks": ranks, "random": designs, "front": fronts},
@@ -254,12 +254,12 @@ def judged(run: dict[str, Any], source: "Sensitivity") -> tuple[Row, list[Row]]:
     from stretch.planning.cost.sensitivity_fit import loss_of_design, spearman
 
     random = _read(run["random"])
-    told = [source.prediction(loss_of_design(source, each.segments)) for each in random]
-    measured = np.array([each.agreement for each in random])
-    predicted = np.array([each.agreement or 0.0 for each in told])
-    inside = [(t.low or 0.0) <= each.agreement <= (t.high or 1.0) for t, each in zip(told, random, strict=True)]
+    predictions = [source.prediction(loss_of_design(source, item.segments)) for item in random]
+    measured = np.array([item.agreement for item in random])
+    predicted = np.array([prediction.agreement or 0.0 for prediction in predictions])
+    inside = [(t.low or 0.0) <= item.agreement <= (t.high or 1.0) for t, item in zip(predictions, random, strict=True)]
     later = CHOSEN_ON[run["network"]]
-    of_agreement, of_error = spearman(measured, predicted), spearman(np.array([each.error for each in random]), -predicted)
+    of_agreement, of_error = spearman(measured, predicted), spearman(np.array([item.error for item in random]), -predicted)
     rank: Row = {
         "network": run["network"],
         "single_segments": len(run["alone"]),
@@ -276,14 +276,14 @@ def judged(run: dict[str, Any], source: "Sensitivity") -> tuple[Row, list[Row]]:
     rows: list[Row] = [
         {
             "design": f"{run['network']} {number}",
-            "segments": ", ".join("+".join(part.stages) for part in each.segments),
+            "segments": ", ".join("+".join(part.stages) for part in item.segments),
             "predicted": t.agreement,
             "low": t.low,
             "high": t.high,
-            "measured": each.agreement,
-            "error": sqrt(each.error),
+            "measured": item.agreement,
+            "error": sqrt(item.error),
         }
-        for number, (t, each) in enumerate(zip(told, random, strict=True), 1)
+        for number, (t, item) in enumerate(zip(predictions, random, strict=True), 1)
     ]
     return _rounded(rank), [_rounded(row) for row in rows]
 
@@ -310,9 +310,9 @@ def main(words: Sequence[str] | None = None) -> int:
             record(options.file, options.out)
         elif options.what == "one":
             more = json.loads(options.more.read_text())["networks"] if options.more else []
-            earlier = next((each for each in more if each["network"] == options.network), {})
-            found = measure(options.network, options.weights, options.images, options.seconds, options.until, earlier)
-            options.out.write_text(json.dumps(found))
+            earlier = next((item for item in more if item["network"] == options.network), {})
+            measurement = measure(options.network, options.weights, options.images, options.seconds, options.until, earlier)
+            options.out.write_text(json.dumps(measurement))
         else:
             run_all(options)
     except StretchError as error:

@@ -58,7 +58,7 @@ def contenders(folders: tuple[Path, Path], cores: tuple[int, int], opened: ExitS
     sessions = [opened.enter_context(Session(folder, mapping)) for folder in folders]
     scheduler = opened.enter_context(Scheduler({"one": folders[0], "other": folders[1]}, mapping))
     two = [Sequential(folder / "model.onnx", cores) for folder in folders]
-    own = [Sequential(folder / "model.onnx", (core,)) for folder, core in zip(folders, cores, strict=True)]
+    sequentials = [Sequential(folder / "model.onnx", (core,)) for folder, core in zip(folders, cores, strict=True)]
     pool = opened.enter_context(ThreadPoolExecutor(2))
 
     def turns(x: Any, y: Any) -> object:
@@ -72,19 +72,19 @@ def contenders(folders: tuple[Path, Path], cores: tuple[int, int], opened: ExitS
         return two[0].run(x), two[1].run(y)
 
     def mapped(x: Any, y: Any) -> object:
-        futures = pool.submit(own[0].run, x), pool.submit(own[1].run, y)
+        futures = pool.submit(sequentials[0].run, x), pool.submit(sequentials[1].run, y)
         return [future.result() for future in futures]
 
     return {TURNS: turns, BRANCHED: branched, THREADS: threads, MAPPED: mapped}
 
 
-def measure(found: dict[str, Contender], inputs: tuple[Any, Any], rounds: int) -> dict[str, list[float]]:
+def measure(result: dict[str, Contender], inputs: tuple[Any, Any], rounds: int) -> dict[str, list[float]]:
     """Milliseconds of each round of each contender, which take turns, in an order that turns round."""
-    times: dict[str, list[float]] = {name: [] for name in found}
+    times: dict[str, list[float]] = {name: [] for name in result}
     for number in range(rounds + WARM):
-        for name in found if number % 2 else reversed(found):
+        for name in result if number % 2 else reversed(result):
             start = time.perf_counter()
-            found[name](*inputs)
+            result[name](*inputs)
             if number >= WARM:
                 times[name].append(1e3 * (time.perf_counter() - start))
     return times
@@ -92,17 +92,17 @@ def measure(found: dict[str, Contender], inputs: tuple[Any, Any], rounds: int) -
 
 def row_of(pair: str, times: dict[str, list[float]]) -> Row:
     """A pair in figures."""
-    medians = {name: statistics.median(each) for name, each in times.items()}
+    medians = {name: statistics.median(item) for name, item in times.items()}
     row: Row = {"pair": pair}
-    for name, each in times.items():
+    for name, item in times.items():
         row[f"{name}: median ms"] = round(medians[name], 2)
-        row[f"{name}: p90 ms"] = round(float(np.percentile(each, 90)), 2)
+        row[f"{name}: p90 ms"] = round(float(np.percentile(item, 90)), 2)
     for name in RIVALS:
         row[f"turns over {name}"] = round(medians[name] / medians[TURNS], 3)
     return row
 
 
-def main(given: list[str] | None = None) -> int:
+def main(names: list[str] | None = None) -> int:
     """Measure every pair, and write ``results/measured.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.several_models.here", description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
@@ -110,7 +110,7 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--work", type=Path, default=Path("runs/several_models"), help="folder of the bundles")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "measured.json", help="the record")
-    options = parser.parse_args(given)
+    options = parser.parse_args(names)
     cores = available_cores()
     if len(cores) < 2:
         raise StretchError("two branches need two cores")

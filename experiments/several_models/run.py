@@ -48,14 +48,14 @@ TOP, WITHIN = 2, 1.3
 
 def ways(models: Sequence[str], device: DeviceProfile) -> dict[str, list[Candidate]]:
     """Candidates of each network: exact designs for every set of processors, and the whole network on each."""
-    found = {}
+    result = {}
     for model in models:
         began = time.perf_counter()
-        found[model] = candidates(
+        result[model] = candidates(
             graph_of(model), device, PlanConfig(lossless=True, **own_precisions(device, ",".join(PROCESSORS))), TOP, WITHIN
         )
-        sys.stderr.write(f"{model}: {len(found[model])} candidates in {time.perf_counter() - began:.1f} s\n")
-    return found
+        sys.stderr.write(f"{model}: {len(result[model])} candidates in {time.perf_counter() - began:.1f} s\n")
+    return result
 
 
 def pair_row(one: str, other: str, once: Together, often: Together) -> Row:
@@ -83,14 +83,14 @@ def pair_row(one: str, other: str, once: Together, often: Together) -> Row:
 
 def words(pair: Pair) -> str:
     """Which processors each network uses."""
-    return "; ".join("+".join(each.processors) for each in (pair.first, pair.second))
+    return "; ".join("+".join(value.processors) for value in (pair.first, pair.second))
 
 
-def rows_of(found: Mapping[str, list[Candidate]], device: DeviceProfile) -> list[Row]:
+def rows_of(result: Mapping[str, list[Candidate]], device: DeviceProfile) -> list[Row]:
     """A row for each pair of networks."""
     rows = []
-    for one, other in combinations(found, 2):
-        both = found[one], found[other]
+    for one, other in combinations(result, 2):
+        both = result[one], result[other]
         once, often = (together(*both, device, PROCESSORS, goal) for goal in ("makespan", "throughput"))
         rows.append(pair_row(one, other, once, often))
         sys.stderr.write(f"{rows[-1]['pair']}: {rows[-1]['over one after the other']} and {rows[-1]['over the mapping']}\n")
@@ -99,7 +99,7 @@ def rows_of(found: Mapping[str, list[Candidate]], device: DeviceProfile) -> list
 
 def summary(rows: Sequence[Row]) -> list[Row]:
     """Means of ratios over all pairs, and how often designs of several processors are in the best pair."""
-    found = []
+    result = []
     for name in ("over one after the other", "over the mapping", "rate over one after the other", "rate over the mapping"):
         ratios = [float(row[name] or 0) for row in rows]
         row: Row = {
@@ -111,30 +111,30 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             "greatest": max(ratios),
             f"pairs above {MORE:g}": sum(ratio > MORE for ratio in ratios),
         }
-        found.append(row)
-    return found
+        result.append(row)
+    return result
 
 
-def main(given: list[str] | None = None) -> int:
+def main(names: list[str] | None = None) -> int:
     """Simulate every pair, and write ``results/simulated.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.several_models.run", description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "simulated.json", help="the record")
-    options = parser.parse_args(given)
+    options = parser.parse_args(names)
     load, device = os.getloadavg()[0], load_device(DEVICE)
-    found = ways(options.models.split(","), device)
-    rows = rows_of(found, device)
+    result = ways(options.models.split(","), device)
+    rows = rows_of(result, device)
     alone: list[Row] = []
-    for model, some in found.items():
-        whole = [each for each in some if each.design is None]
-        best = min(some, key=lambda each: each.alone_ms)
+    for model, some in result.items():
+        whole = [item for item in some if item.design is None]
+        best = min(some, key=lambda item: item.alone_ms)
         row: Row = {
             "network": model,
             "candidates": len(some),
             "best, ms": round(best.alone_ms, 3),
             "its processors": "+".join(best.processors),
         }
-        row |= {f"{each.processors[0]} alone, ms": round(each.alone_ms, 3) for each in sorted(whole, key=lambda each: each.processors)}
+        row |= {f"{item.processors[0]} alone, ms": round(item.alone_ms, 3) for item in sorted(whole, key=lambda item: item.processors)}
         alone.append(row)
     write_record(
         options.out,

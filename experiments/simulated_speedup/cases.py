@@ -82,11 +82,11 @@ def planned_row(case: Case, graph: OpGraph, cuts: str = "stages") -> Row:
     options = own_precisions(device, case.processors)
     config = PlanConfig(macs=MACS, kinds=KINDS[case.kind], merge=MERGES[case.merged], cuts=cuts, **options)
     try:
-        found = plan(graph, device, config)
+        result = plan(graph, device, config)
     except InfeasibleError:
         return {"case": case.name} | dict.fromkeys(COLUMNS)
     bound = schedule_bound_ms(graph, device, config.checked(device))
-    return {"case": case.name} | _figures(found, bound)
+    return {"case": case.name} | _figures(result, bound)
 
 
 #: Columns of a case beside its name.
@@ -97,30 +97,30 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def _figures(found: PlanResult, bound_ms: float) -> dict[str, Value]:
+def _figures(plan_result: PlanResult, bound_ms: float) -> dict[str, Value]:
     """What a plan says, as columns."""
-    run, certainty = found.run, found.certainty
-    rivals = {rival.name.partition(":")[0]: rival for rival in found.recommendation.rivals}
+    run, certainty = plan_result.run, plan_result.certainty
+    rivals = {rival.name.partition(":")[0]: rival for rival in plan_result.recommendation.rivals}
     single, same = rivals["single"], rivals.get("sequential_same_macs")
     values = (
         round(run.makespan_ms, 3),
         round(certainty.makespan_low_ms, 3),
         round(certainty.makespan_high_ms, 3),
-        f"{found.best_single.processor} {found.best_single.precision}",
+        f"{plan_result.best_single.processor} {plan_result.best_single.precision}",
         round(single.ms, 3),
         None if same is None else round(same.ms, 3),
         *_ratio(single),
         *_ratio(same),
         round(certainty.probability_faster["all"], 3),
-        round(found.ideal_split_ms, 3),
-        round(found.ideal_split_ms / run.makespan_ms, 3),
+        round(plan_result.ideal_split_ms, 3),
+        round(plan_result.ideal_split_ms / run.makespan_ms, 3),
         round(bound_ms, 3),
         round(run.efficiency, 3),
         round(100 * run.communication_ms / run.makespan_ms, 1),
-        round(100 * _contention_ms(found) / run.makespan_ms, 1),
-        round(found.macs_ratio, 4),
-        found.design.n_meet,
-        found.recommended.replace("_", " "),
+        round(100 * _contention_ms(plan_result) / run.makespan_ms, 1),
+        round(plan_result.macs_ratio, 4),
+        plan_result.design.n_meet,
+        plan_result.recommended.replace("_", " "),
     )
     return dict(zip(COLUMNS, values, strict=True))
 
@@ -130,6 +130,6 @@ def _ratio(rival: Rival | None) -> tuple[Value, Value, Value]:
     return (None, None, None) if rival is None else (round(rival.ratio, 3), round(rival.low, 3), round(rival.high, 3))
 
 
-def _contention_ms(found: PlanResult) -> float:
+def _contention_ms(plan_result: PlanResult) -> float:
     """What the branches that each segment waits for take longer because others compute, ms."""
-    return sum(max(row.branches, key=lambda branch: branch.start_ms + branch.total_ms).contention_ms for row in found.run.segments)
+    return sum(max(row.branches, key=lambda branch: branch.start_ms + branch.total_ms).contention_ms for row in plan_result.run.segments)

@@ -22,17 +22,17 @@ def cases() -> list[Case]:
     return [Case(model, which, *place, *VARIED) for model in MODELS for which in PROFILES for place in PLACES]
 
 
-def row_of(case: Case, found: Mapping[str, Row]) -> Row:
+def row_of(case: Case, rows: Mapping[str, Row]) -> Row:
     """A case in both ways.
 
     Args:
         case: The case.
-        found: What was planned, by where segments may end.
+        rows: What was planned, by where segments may end.
     """
     row: Row = {"network, device and profile": f"{MODELS[case.model]}, {case.place}"}
     for cuts in CUTS:
         for column in ("makespan ms", "speed-up", "over sequential", "MACs ratio", "meetings"):
-            row[f"{column}, {cuts}"] = found[cuts][column]
+            row[f"{column}, {cuts}"] = rows[cuts][column]
     return row
 
 
@@ -42,17 +42,17 @@ def means(rows: Sequence[Row]) -> list[Row]:
     Args:
         rows: Of the cases.
     """
-    made = []
+    built = []
     for which in PROFILES:
         for place in PLACES:
             name = f"{' '.join(place)}, {which}"
-            own = [row for row in rows if str(row["network, device and profile"]).endswith(name)]
-            row: Row = {"device and profile": name, "networks": len(own)}
+            current = [row for row in rows if str(row["network, device and profile"]).endswith(name)]
+            row: Row = {"device and profile": name, "networks": len(current)}
             for column, goal in zip(("speed-up", "over sequential"), GOALS[place], strict=True):
-                row |= {f"{column}, {cuts}": geo_mean([each[f"{column}, {cuts}"] for each in own]) for cuts in CUTS}
+                row |= {f"{column}, {cuts}": geo_mean([item[f"{column}, {cuts}"] for item in current]) for cuts in CUTS}
                 row[f"{column}, goal"] = goal
-            made.append(row)
-    return made
+            built.append(row)
+    return built
 
 
 def main() -> int:

@@ -30,8 +30,8 @@ def with_speed(device: DeviceProfile, family: str, speed: float) -> DeviceProfil
     }
     # What relatives say is scaled by the profile's numbers, so that these change only where they are all there is.
     related = any(prior.processor == family for prior in device.priors.values())
-    own = device.processors[family]
-    processors = device.processors if related else {**device.processors, family: _faster(own, speed)}
+    processor = device.processors[family]
+    processors = device.processors if related else {**device.processors, family: _faster(processor, speed)}
     return replace(device, priors=priors, processors=processors)
 
 
@@ -39,12 +39,12 @@ def _faster(profile: ProcessorProfile, speed: float) -> ProcessorProfile:
     """Rates times a number, and times to start a kernel divided by it."""
     sets = {
         name: changed(
-            each,
-            peak_gops={at: changed(peak, value=peak.value * speed) for at, peak in each.peak_gops.items()},
-            bandwidth_gbs=changed(each.bandwidth_gbs, value=each.bandwidth_gbs.value * speed),
-            cache_gbs=changed(each.cache_gbs, value=each.cache_gbs.value * speed),
+            core_set,
+            peak_gops={at: changed(peak, value=peak.value * speed) for at, peak in core_set.peak_gops.items()},
+            bandwidth_gbs=changed(core_set.bandwidth_gbs, value=core_set.bandwidth_gbs.value * speed),
+            cache_gbs=changed(core_set.cache_gbs, value=core_set.cache_gbs.value * speed),
         )
-        for name, each in profile.core_sets.items()
+        for name, core_set in profile.core_sets.items()
     }
     return changed(profile, core_sets=sets, launch_us=changed(profile.launch_us, value=profile.launch_us.value / speed))
 
@@ -70,8 +70,8 @@ def with_links(device: DeviceProfile, factor: float) -> DeviceProfile:
 
 def without_contention(device: DeviceProfile) -> DeviceProfile:
     """A device whose processors do not slow each other down."""
-    none = {name: Factor(value=1, source=each.contention.source) for name, each in device.processors.items()}
-    processors = {name: changed(each, contention=none[name], contention_memory=None) for name, each in device.processors.items()}
+    none = {name: Factor(value=1, source=processor.contention.source) for name, processor in device.processors.items()}
+    processors = {name: changed(processor, contention=none[name], contention_memory=None) for name, processor in device.processors.items()}
     return replace(device, processors=processors)
 
 

@@ -31,8 +31,8 @@ class Part(msgspec.Struct):
 
 def part_of(path: Path) -> Part:
     """What a file holds that the code as it is wrote; nothing where there is none, or another code's."""
-    found = this_commit()
-    commit = found.hash if found is not None and not found.dirty else None
+    result = this_commit()
+    commit = result.hash if result is not None and not result.dirty else None
     if commit is not None and path.exists():
         known = msgspec.json.decode(path.read_bytes(), type=Part)
         if known.commit == commit:

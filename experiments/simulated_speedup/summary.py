@@ -17,12 +17,12 @@ Rows = Mapping[str, Row]
 
 def networks(rows: Rows, models: Sequence[str]) -> list[Row]:
     """Every network on every device: speed-ups of each kind of design, and what the merged mixed one is."""
-    found = []
+    result = []
     for model in models:
         for which in PROFILES:
             for place in DEVICES:
-                own = {key: rows[Case(model, which, *place, *key).name] for key in DESIGNS}
-                best = own[VARIED]
+                current = {key: rows[Case(model, which, *place, *key).name] for key in DESIGNS}
+                best = current[VARIED]
                 row: Row = {"network, device and profile": f"{MODELS[model]}, {' '.join(place)}, {which}"}
                 for column in (
                     "best single",
@@ -35,9 +35,9 @@ def networks(rows: Rows, models: Sequence[str]) -> list[Row]:
                     "high ms",
                 ):
                     row[column] = best[column]
-                for key, each in own.items():
-                    row[_column(key)] = each["speed-up"]
-                    row[f"{_column(key)}, over sequential"] = each["over sequential"]
+                for key, item in current.items():
+                    row[_column(key)] = item["speed-up"]
+                    row[f"{_column(key)}, over sequential"] = item["over sequential"]
                 for column in (
                     "faster than all",
                     "of ideal",
@@ -49,8 +49,8 @@ def networks(rows: Rows, models: Sequence[str]) -> list[Row]:
                     "recommended",
                 ):
                     row[column] = best[column]
-                found.append(row)
-    return found
+                result.append(row)
+    return result
 
 
 def _column(key: tuple[str, str]) -> str:
@@ -64,23 +64,23 @@ def means(rows: Rows, models: Sequence[str]) -> list[Row]:
     A network without a stretched design runs on one processor, or as an exact or mixed
     design; it is left out of the means of stretched designs, and counted.
     """
-    found = []
+    result = []
     for which in PROFILES:
         for place in DEVICES:
             over_single, over_same = GOALS.get(place, (None, None))
             row: Row = {"device and profile": f"{' '.join(place)}, {which}"}
             for key in DESIGNS:
-                own = [rows[Case(model, which, *place, *key).name] for model in models]
-                row[_column(key)] = geo_mean([each["speed-up"] for each in own])
-                row[f"{_column(key)}, over sequential"] = geo_mean([each["over sequential"] for each in own])
+                current = [rows[Case(model, which, *place, *key).name] for model in models]
+                row[_column(key)] = geo_mean([item["speed-up"] for item in current])
+                row[f"{_column(key)}, over sequential"] = geo_mean([item["over sequential"] for item in current])
             row["networks"] = len(models)
             stretched = [rows[Case(model, which, *place, "stretched", MERGED).name] for model in models]
-            row["with a stretched design"] = sum(each["speed-up"] is not None for each in stretched)
+            row["with a stretched design"] = sum(item["speed-up"] is not None for item in stretched)
             row |= {"goal": over_single, "goal over sequential": over_same}
             row["reached"] = _reached(row[_column(VARIED)], over_single)
             row["reached over sequential"] = _reached(row[f"{_column(VARIED)}, over sequential"], over_same)
-            found.append(row)
-    return found
+            result.append(row)
+    return result
 
 
 def _reached(value: Value, goal: float | None) -> str | None:
@@ -89,35 +89,35 @@ def _reached(value: Value, goal: float | None) -> str | None:
 
 def varied(rows: Rows, models: Sequence[str]) -> list[Row]:
     """Geometric means of merged mixed designs, planned anew where a number of the device is another."""
-    found = []
+    result = []
     for which in PROFILES:
         for place in DEVICES:
             row: Row = {"device and profile": f"{' '.join(place)}, {which}"}
             for change in ("", *CHANGES):
                 title = change or "as stated"
                 known = change in ("", *changes_for(place[1]))
-                own = [rows[Case(model, which, *place, *VARIED, change).name] for model in models] if known else []
-                row[title] = geo_mean([each["speed-up"] for each in own])
-                row[f"{title}, over sequential"] = geo_mean([each["over sequential"] for each in own])
-            found.append(row)
-    return found
+                current = [rows[Case(model, which, *place, *VARIED, change).name] for model in models] if known else []
+                row[title] = geo_mean([item["speed-up"] for item in current])
+                row[f"{title}, over sequential"] = geo_mean([item["over sequential"] for item in current])
+            result.append(row)
+    return result
 
 
 def bounds(rows: Rows, models: Sequence[str]) -> list[Row]:
     """What limits merged mixed designs: geometric means of their speed-up, of one without any loss, and of what they lose where."""
-    found = []
+    result = []
     for which in PROFILES:
         for place in DEVICES:
-            own = [row for model in models if (row := rows[Case(model, which, *place, *VARIED).name])["speed-up"] is not None]
-            row: Row = {"device and profile": f"{' '.join(place)}, {which}", "speed-up": geo_mean([each["speed-up"] for each in own])}
+            current = [row for model in models if (row := rows[Case(model, which, *place, *VARIED).name])["speed-up"] is not None]
+            row: Row = {"device and profile": f"{' '.join(place)}, {which}", "speed-up": geo_mean([item["speed-up"] for item in current])}
             for title, column in (("ideal split", "ideal ms"), ("bound of any schedule", "bound ms")):
-                row[title] = geo_mean([_over(each, column) for each in own])
+                row[title] = geo_mean([_over(item, column) for item in current])
             for column in ("efficiency", "of ideal"):
-                row[column] = geo_mean([each[column] for each in own])
+                row[column] = geo_mean([item[column] for item in current])
             for column in ("moving %", "contention %"):
-                row[column] = round(sum(float(each[column] or 0) for each in own) / len(own), 1) if own else None
-            found.append(row)
-    return found
+                row[column] = round(sum(float(item[column] or 0) for item in current) / len(current), 1) if current else None
+            result.append(row)
+    return result
 
 
 def _over(row: Row, column: str) -> float:
@@ -127,5 +127,5 @@ def _over(row: Row, column: str) -> float:
 
 def geo_mean(values: Sequence[Value]) -> float | None:
     """The geometric mean of what is known; None of nothing."""
-    some = [float(each) for each in values if each is not None]
+    some = [float(value) for value in values if value is not None]
     return round(exp(sum(map(log, some)) / len(some)), 3) if some else None

@@ -102,7 +102,7 @@ def make_bundles(work: Path) -> dict[str, Bundle]:
 
 def measure(bundles: Mapping[str, Bundle], rounds: int) -> dict[str, Observed]:
     """Inferences of all bundles by turns, one at a time on the two cores."""
-    sessions, found = {}, {name: Observed() for name in bundles}
+    sessions, measurement = {}, {name: Observed() for name in bundles}
     with preferred():
         try:
             for name, bundle in bundles.items():
@@ -116,12 +116,12 @@ def measure(bundles: Mapping[str, Bundle], rounds: int) -> dict[str, Observed]:
                         before = _switches()
                         sessions[name].run(inputs[name])
                     if number >= 0:
-                        found[name].traces.append(sessions[name].trace)
-                        found[name].disturbed.append(_switches() > before)
+                        measurement[name].traces.append(sessions[name].trace)
+                        measurement[name].disturbed.append(_switches() > before)
         finally:
             for session in sessions.values():
                 session.close()
-    return found
+    return measurement
 
 
 def _switches() -> int:
@@ -135,7 +135,7 @@ def step_medians(traces: Sequence[Trace]) -> dict[str, float]:
     for trace in traces:
         for span in trace.spans:
             times.setdefault(span.name, []).append(span.ms)
-    return {name: statistics.median(each) for name, each in times.items()}
+    return {name: statistics.median(time) for name, time in times.items()}
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def gaps(bundle: Bundle, traces: Sequence[Trace]) -> dict[str, list[float]]:
     plan = make_plan(bundle.manifest)
     writers = {tensor: name for name in plan.order for tensor in plan.step(name).outputs}
     far = {name for name, entry in plan.subgraphs.items() if entry.processor == "gpu"}
-    found: dict[str, list[float]] = {"there": [], "back": [], "inline": []}
+    result: dict[str, list[float]] = {"there": [], "back": [], "inline": []}
     for trace in traces:
         spans = {span.name: span for span in trace.spans}
         for name in plan.order:
@@ -162,15 +162,15 @@ def gaps(bundle: Bundle, traces: Sequence[Trace]) -> dict[str, list[float]]:
             last = max(before, key=lambda span: span.end_ns)
             gap = (spans[name].start_ns - last.end_ns) / 1e6
             if name in far and last.name not in far:
-                found["there"].append(gap)
+                result["there"].append(gap)
             elif name not in far:
-                found["back" if last.name in far else "inline"].append(gap)
-    return found
+                result["back" if last.name in far else "inline"].append(gap)
+    return result
 
 
 def handoffs(known: Sequence[Mapping[str, Sequence[float]]]) -> Handoffs:
     """Medians over several bundles."""
-    return Handoffs(**{field: statistics.median(gap for each in known for gap in each[field]) for field in ("there", "back", "inline")})
+    return Handoffs(**{field: statistics.median(gap for item in known for gap in item[field]) for field in ("there", "back", "inline")})
 
 
 def from_traces(bundle: Bundle, device: DeviceProfile, medians: Mapping[str, float], between: Handoffs) -> float:
@@ -206,7 +206,7 @@ def row_of(name: str, bundle: Bundle, device: DeviceProfile, observed: Observed,
     measured = statistics.median(spans)
     medians = step_medians(kept)
     bare = from_traces(bundle, device, medians, Handoffs(0.0, 0.0, 0.0))
-    own = from_traces(bundle, device, medians, others)
+    current = from_traces(bundle, device, medians, others)
     computing = sum(ms for time in network.times.values() for doing, ms in time.parts if doing == "subgraph")
     return {
         "network": name,
@@ -220,21 +220,21 @@ def row_of(name: str, bundle: Bundle, device: DeviceProfile, observed: Observed,
         "subgraphs by the profile over measured": round(computing / sum(medians.get(name, 0.0) for name in network.plan.subgraphs), 4),
         "simulated with measured steps, ms": round(bare, 3),
         "that over measured": round(bare / measured, 4),
-        "with measured steps and hand-overs of the other bundles, ms": round(own, 3),
-        "this over measured": round(own / measured, 4),
+        "with measured steps and hand-overs of the other bundles, ms": round(current, 3),
+        "this over measured": round(current / measured, 4),
     }
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
     """Mean errors of both."""
-    found: list[Row] = []
+    result: list[Row] = []
     for what, column in (
         ("times by the fitted profile", "simulated over measured"),
         ("times of the steps as measured", "that over measured"),
         ("the same, and the hand-overs between steps as measured in the other bundles", "this over measured"),
     ):
         errors = [abs(float(row[column] or 0) - 1) for row in rows]
-        found.append(
+        result.append(
             {
                 "simulated with": what,
                 "bundles": len(rows),
@@ -244,7 +244,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
                 "mean of the ratios": round(statistics.mean(float(row[column] or 0) for row in rows), 4),
             }
         )
-    return found
+    return result
 
 
 def rates(bundles: Mapping[str, Bundle], device: DeviceProfile) -> list[Row]:
@@ -276,9 +276,9 @@ def _rate(what: str, network: Network, scene: Scene, workloads: Sequence[Network
     for _ in range(REPEATS):
         clock = Clock(network, scene, [(workload, Scene(runs=scene.runs)) for workload in workloads])
         start = process_time()
-        found = clock.run()
+        run_result = clock.run()
         seconds.append(process_time() - start)
-        ended = sum(len(served.latencies_ms) for served in found.users)
+        ended = sum(len(served.latencies_ms) for served in run_result.users)
     return {
         "simulation": what,
         "steps of an inference": len(network.plan.order),
@@ -322,10 +322,10 @@ def main(words: list[str] | None = None) -> int:
     factors: list[Row] = [
         {
             "processor": name,
-            "factor on computing": each.contention.value,
-            "factor on moving memory": (each.contention_memory or each.contention).value,
+            "factor on computing": item.contention.value,
+            "factor on moving memory": (item.contention_memory or item.contention).value,
         }
-        for name, each in (("cpu", cpu), ("gpu", gpu))
+        for name, item in (("cpu", cpu), ("gpu", gpu))
     ]
     predicted = Facts(source="simulated")
     write_record(

@@ -146,18 +146,20 @@ def record(folder: Path, alone: Path) -> None:
     rows: list[Row] = []
     minutes = []
     for name in POOL:
-        own = [r for r in single if short(r["variant"]) == name and not r["kd"] and r["epochs"] == 40]
-        accuracy = float(np.mean([100 * r["accuracy"] for r in own])) if own else before["top-1 %"] if name == "depth_only" else None
-        minutes.append(float(np.median([r["minutes"] for r in own])) if own else float(before["GPU minutes a run"] or 0))
-        found: Row = {"design": name, "alone, 40 epochs": round(float(accuracy), 2) if accuracy is not None else None}
-        found["seeds alone"] = len(own) or (3 if name == "depth_only" else 0)
+        current = [r for r in single if short(r["variant"]) == name and not r["kd"] and r["epochs"] == 40]
+        accuracy = (
+            float(np.mean([100 * r["accuracy"] for r in current])) if current else before["top-1 %"] if name == "depth_only" else None
+        )
+        minutes.append(float(np.median([r["minutes"] for r in current])) if current else float(before["GPU minutes a run"] or 0))
+        result: Row = {"design": name, "alone, 40 epochs": round(float(accuracy), 2) if accuracy is not None else None}
+        result["seeds alone"] = len(current) or (3 if name == "depth_only" else 0)
         for kind, those in kinds.items():
             values = [100 * next(r["inside"] for r in run["rows"] if r["design"] == name) for run in those]
-            found[f"subnet, {kind}"] = round(float(np.mean(values)), 2)
-            found[f"± of {len(values)}"] = round((max(values) - min(values)) / 2, 2)
+            result[f"subnet, {kind}"] = round(float(np.mean(values)), 2)
+            result[f"± of {len(values)}"] = round((max(values) - min(values)) / 2, 2)
         again = [100 * next(r["extracted"] for r in run["rows"] if r["design"] == name) for run in kinds["largest teaches"]]
-        found["statistics of plain images"] = round(float(np.mean(again)), 2)
-        rows.append(found)
+        result["statistics of plain images"] = round(float(np.mean(again)), 2)
+        rows.append(result)
     both = [row for row in rows if row["alone, 40 epochs"] is not None]
     agreement: list[Row] = []
     for kind in kinds:

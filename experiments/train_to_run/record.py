@@ -12,8 +12,8 @@ HERE = Path(__file__).parent
 
 def record(folder: Path) -> None:
     """Make the record of the parts in a folder."""
-    found = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
-    whole, again, ranking = found["path"], found["resume"], found.get("rank")
+    result = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+    whole, again, ranking = result["path"], result["resume"], result.get("rank")
     trained = whole["trained"]
     designs: list[Row] = [
         {
@@ -47,7 +47,7 @@ def record(folder: Path) -> None:
         }
         for row in again["runs"]
     ]
-    options: list[Row] = [_option(row) for name, row in found.items() if name.startswith("option-")]
+    options: list[Row] = [_option(row) for name, row in result.items() if name.startswith("option-")]
     tables: dict[str, list[Row]] = {"steps": steps, "designs": designs, "resume": resumed}
     if options:
         tables["options"] = options
@@ -70,7 +70,7 @@ def record(folder: Path) -> None:
         source="measured",
         command="python -m experiments.train_to_run.run path && python -m experiments.train_to_run.run resume",
         runs=1,
-        **origin([whole, *found.values()]),
+        **origin([whole, *result.values()]),
         notes=[
             "resnet56_cifar10 on CIFAR-10 re-encoded as JPEG; every step is the real command in a process of its own",
             "the supernet starts from a trained ResNet-56; bundles run on the machine's CPU cores",

@@ -93,12 +93,12 @@ def rank(run: Path, out: Path, count: int) -> None:
     from stretch.train.rank import rank as evaluate_designs
 
     start = time.perf_counter()
-    found = evaluate_designs(run, count)
+    outcome = evaluate_designs(run, count)
     out.mkdir(parents=True, exist_ok=True)
-    save_accuracy(out / "accuracy" / "predictor.json", found.predictor)
-    own = found.predictor
-    result = {name: getattr(own, name) for name in ("designs", "rank_correlation", "p_value", "rmse")}
-    spread = {"lowest": min(found.measured), "highest": max(found.measured), "measured": found.measured, "held_out": found.held_out}
+    save_accuracy(out / "accuracy" / "predictor.json", outcome.predictor)
+    predictor = outcome.predictor
+    result = {name: getattr(predictor, name) for name in ("designs", "rank_correlation", "p_value", "rmse")}
+    spread = {"lowest": min(outcome.measured), "highest": max(outcome.measured), "measured": outcome.measured, "held_out": outcome.held_out}
     write(out, "rank", result | spread | {"seconds": time.perf_counter() - start})
 
 
@@ -128,8 +128,8 @@ def bundle_accuracy(bundle: Path, checkpoint: Path, data: Path, count: int) -> d
     with torch.no_grad():
         wanted = model(x).argmax(1).numpy()
     with Session(bundle) as session:
-        found = np.array([int(np.argmax(session(row[None]))) for row in x.numpy()])
-    return {"bundle": float((found == labels.numpy()).mean()), "same_class": float((found == wanted).mean()), "images": len(found)}
+        values = np.array([int(np.argmax(session(row[None]))) for row in x.numpy()])
+    return {"bundle": float((values == labels.numpy()).mean()), "same_class": float((values == wanted).mean()), "images": len(values)}
 
 
 def resume(data: Path, out: Path, epochs: int) -> None:

@@ -34,7 +34,7 @@ def try_network(name: str, rounds: int = ROUNDS, note: Callable[[dict[str, Any]]
     loaded = load_model(name, weights="none")
     module, shape = loaded.module.eval(), tuple(loaded.input_shape)
     _drawn(module)
-    row: dict[str, Any] = {"network": name, "rounds": rounds, "parameters": sum(each.numel() for each in module.parameters())}
+    row: dict[str, Any] = {"network": name, "rounds": rounds, "parameters": sum(parameter.numel() for parameter in module.parameters())}
     contenders: dict[str, Callable[[nn.Module, tuple[int, ...]], tuple[float, dict[str, Any]]]] = {"ours": _ours, "theirs": _theirs}
     seconds: dict[str, list[float]] = {key: [] for key in contenders}
     for number in range(rounds):
@@ -43,12 +43,12 @@ def try_network(name: str, rounds: int = ROUNDS, note: Callable[[dict[str, Any]]
                 continue
             with _caught(row, key):
                 # each of both may change what it is given
-                taken, found = contenders[key](copy.deepcopy(module), shape)
+                taken, result = contenders[key](copy.deepcopy(module), shape)
                 seconds[key].append(taken)
-                row[key] = found
-            for side, each in seconds.items():
-                if each and "failed" not in row[side]:
-                    row[side]["seconds"] = round(statistics.median(each), 3)
+                row[key] = result
+            for side, second in seconds.items():
+                if second and "failed" not in row[side]:
+                    row[side]["seconds"] = round(statistics.median(second), 3)
             note(row)
     return row
 
@@ -96,7 +96,7 @@ def _theirs(module: "nn.Module", shape: tuple[int, ...]) -> tuple[float, dict[st
     import torch_pruning
     from torch import nn
 
-    before = sum(each.numel() for each in module.parameters())
+    before = sum(parameter.numel() for parameter in module.parameters())
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     last = [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)][-1]
     attentions = [part for part in module.modules() if isinstance(getattr(part, "qkv", None), nn.Linear) and hasattr(part, "num_heads")]
@@ -118,7 +118,7 @@ def _theirs(module: "nn.Module", shape: tuple[int, ...]) -> tuple[float, dict[st
         out = module(x)
     if not torch.isfinite(out).all():
         raise ValueError("its output is not finite")
-    left = sum(each.numel() for each in module.parameters())
+    left = sum(parameter.numel() for parameter in module.parameters())
     if left >= before:
         raise ValueError("no parameter was taken")
     return seconds, {"kept": round(left / before, 3)}
@@ -130,7 +130,7 @@ def _share(narrow: "nn.Module", module: "nn.Module") -> float:
     Raises:
         ValueError: If none was taken.
     """
-    left, before = (sum(each.numel() for each in part.parameters()) for part in (narrow, module))
+    left, before = (sum(parameter.numel() for parameter in part.parameters()) for part in (narrow, module))
     if left >= before:
         raise ValueError("no parameter was taken")
     return round(left / before, 3)

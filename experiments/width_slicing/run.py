@@ -130,7 +130,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Value]]:
         "timm": [row for row in rows if ":" in row["network"]],
         "DenseNet": [row for row in rows if "densenet" in row["network"]],
     }
-    return [_counts(name, each) for name, each in sets.items() if each]
+    return [_counts(name, item) for name, item in sets.items() if item]
 
 
 def _counts(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Value]:
@@ -151,14 +151,14 @@ def _counts(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Value]:
 def told(row: dict[str, Any]) -> dict[str, Value]:
     """A network's row of the record."""
     sides = {"ours": row.get("ours", {}), "Torch-Pruning": row.get("theirs", {})}
-    found: dict[str, Value] = {"network": row["network"]}
+    mapping: dict[str, Value] = {"network": row["network"]}
     for name, side in sides.items():
-        found |= {f"{name}, s": side.get("seconds"), f"{name}: parameters left": side.get("kept")}
-    found["rounds"] = row.get("rounds")
-    found["distance"] = sides["ours"].get("distance")
+        mapping |= {f"{name}, s": side.get("seconds"), f"{name}: parameters left": side.get("kept")}
+    mapping["rounds"] = row.get("rounds")
+    mapping["distance"] = sides["ours"].get("distance")
     why = [f"{name}: {side['failed']}" for name, side in sides.items() if "failed" in side]
-    found["why not"] = row.get("failed") or "; ".join(why) or None
-    return found
+    mapping["why not"] = row.get("failed") or "; ".join(why) or None
+    return mapping
 
 
 if __name__ == "__main__":

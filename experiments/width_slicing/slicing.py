@@ -89,10 +89,10 @@ def distance(captured: "Captured", module: "Branch", branch: ScaledBranch, chose
                 continue
             whole = make_module(op, graph.input_shapes(op)).eval()
             load_weights(whole, captured.weights.get(op.name, {}))
-            made = whole(*read)
-            if made.dim() > 1 and len(index[op.name]) < made.shape[1]:
-                mask = torch.zeros(made.shape[1]).index_fill(0, index[op.name], 1.0)
-                made = made * mask.reshape(1, -1, *[1] * (made.dim() - 2))
-            values[op.name] = made
+            built = whole(*read)
+            if built.dim() > 1 and len(index[op.name]) < built.shape[1]:
+                mask = torch.zeros(built.shape[1]).index_fill(0, index[op.name], 1.0)
+                built = built * mask.reshape(1, -1, *[1] * (built.dim() - 2))
+            values[op.name] = built
         want, got = values[graph.output], module(x)
     return float((got - want).abs().max() / want.abs().max().clamp_min(1e-30))

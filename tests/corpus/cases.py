@@ -262,8 +262,8 @@ def made(kind, number, sound, top):
     before = tree_of(forbidden), sorted(top.iterdir())
 
     def strayed():
-        own = {folder, top / f"{folder.name}.out"}
-        now = tree_of(forbidden), sorted(set(top.iterdir()) - (own - set(before[1])))
+        current = {folder, top / f"{folder.name}.out"}
+        now = tree_of(forbidden), sorted(set(top.iterdir()) - (current - set(before[1])))
         return "" if now == before else f"it wrote outside: {sorted(map(str, set(now[1]) ^ set(before[1]))) or forbidden}"
 
     return words, strayed

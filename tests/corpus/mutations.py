@@ -25,11 +25,11 @@ NUMBERS = [math.inf, -math.inf, math.nan]
 
 def places(value, path=()):
     """Paths of everything inside of nested lists and dictionaries."""
-    found = [path] if path else []
+    result = [path] if path else []
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in inner:
-        found += places(each, (*path, key))
-    return found
+    for key, item in inner:
+        result += places(item, (*path, key))
+    return result
 
 
 def swapped(rng, data, values):
@@ -143,7 +143,7 @@ def _attribute(rng, graph, proto):
 
 def _wires(rng, graph, proto):
     node = rng.choice(graph.node)
-    names = [*graph.node[0].input, *(n for each in graph.node for n in each.output), "nowhere", ""]
+    names = [*graph.node[0].input, *(n for item in graph.node for n in item.output), "nowhere", ""]
     wires = rng.choice([node.input, node.output])
     what = rng.randrange(4)
     if what == 0:
@@ -239,7 +239,7 @@ def chance(*seed):
 def weights_negated(content):
     """An ONNX model that computes something else, and is as sound as the one before."""
     proto = onnx.load_model_from_string(content)
-    tensor = next(each for each in proto.graph.initializer if each.data_type == TensorProto.FLOAT and each.raw_data)
+    tensor = next(item for item in proto.graph.initializer if item.data_type == TensorProto.FLOAT and item.raw_data)
     values = bytearray(tensor.raw_data)
     for byte in range(3, len(values), 4):
         values[byte] ^= 0x80

@@ -21,9 +21,9 @@ MATRIX = ROOT / "experiments" / "main_job" / "results" / "predicted.json"
 def test_recorded_prediction_is_what_the_planner_says_now(device):
     """Fails when planning or a profile changes: run ``python -m experiments.main_job.run predict``."""
     recorded = {row["model and device"]: row for row in read_record(MATRIX).tables["matrix"]}
-    made = predicted_row("resnet18", device, DEVICES[device])
-    for column, value in made.items():
-        known = recorded[made["model and device"]][column]
+    built = predicted_row("resnet18", device, DEVICES[device])
+    for column, value in built.items():
+        known = recorded[built["model and device"]][column]
         assert known == (pytest.approx(value, rel=0.02) if isinstance(value, float) else value), column
 
 
@@ -80,10 +80,10 @@ def row(words, ours, theirs, times=1):
 
 def test_images_of_one_pixel_are_left_out_of_one_mean_and_not_of_the_other():
     rows = [row("net: 8×7×7 → 8, 1×1", 1.0, 2.0, 3), row("net: 8×1×1 → 8, 1×1", 1.0, 32.0), row("network: 8×1×1 → 8, 1×1", 1.0, 5.0)]
-    found = summary(rows)[0]
-    assert (found["network"], found["convolutions"], found["of_one_pixel"]) == ("net", 2, 1)
-    assert (found["geometric_mean"], found["without_one_pixel"], found["without_both"]) == (8.0, 2.0, 1.0)
-    assert (found["sum_ms"], found["ONNX_Runtime_sum_ms"]) == (4.0, 38.0)
+    result = summary(rows)[0]
+    assert (result["network"], result["convolutions"], result["of_one_pixel"]) == ("net", 2, 1)
+    assert (result["geometric_mean"], result["without_one_pixel"], result["without_both"]) == (8.0, 2.0, 1.0)
+    assert (result["sum_ms"], result["ONNX_Runtime_sum_ms"]) == (4.0, 38.0)
 
 
 def test_committed_summary_is_that_of_its_rows():

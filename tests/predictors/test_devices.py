@@ -24,13 +24,13 @@ def broken(tmp_path, old, new):
 @pytest.mark.parametrize("device", list_devices())
 def test_every_number_of_a_profile_says_where_it_comes_from(device):
     profile = load_device(device)
-    found = quantities(profile)
-    assert len(found) > 25
-    assert all(len(profile.source_of(quantity)) > 10 for _, quantity in found)
+    result = quantities(profile)
+    assert len(result) > 25
+    assert all(len(profile.source_of(quantity)) > 10 for _, quantity in result)
     # A source that no number uses is a leftover.
-    assert {quantity.source for _, quantity in found} == set(profile.sources)
+    assert {quantity.source for _, quantity in result} == set(profile.sources)
     # Whatever number stands in the file is one of those with a source.
-    assert len(re.findall(r"value =", (PROFILE_FOLDER / f"{device}.toml").read_text())) == len(found)
+    assert len(re.findall(r"value =", (PROFILE_FOLDER / f"{device}.toml").read_text())) == len(result)
 
 
 def test_profiles_are_named_after_their_files_and_their_backends_exist():
@@ -164,12 +164,14 @@ gpu = 3.0
 
 def test_file_says_everything_of_a_chip(tmp_path):
     (tmp_path / "heat.toml").write_text(TEXT)
-    found = read_thermal(tmp_path / "heat.toml")
-    assert found == Thermal("assumed, for the shape", 8.0, 240.0, 25.0, (Throttle(45.0, 0.8), Throttle(55.0, 0.6)), 2.0, 2.0, {"gpu": 3.0})
+    thermal = read_thermal(tmp_path / "heat.toml")
+    assert thermal == Thermal(
+        "assumed, for the shape", 8.0, 240.0, 25.0, (Throttle(45.0, 0.8), Throttle(55.0, 0.6)), 2.0, 2.0, {"gpu": 3.0}
+    )
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "message"),
     [
         ('source = "assumed, for the shape"\n', "", "source"),
         ("time_constant_s = 240.0", "time_constant_s = 0.0", "time_constant_s"),
@@ -183,10 +185,10 @@ def test_file_says_everything_of_a_chip(tmp_path):
         ("hysteresis_c = 2.0", "hysteresis_c = 2.0.0", "heat"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path, before, after, told):
+def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path, before, after, message):
     assert before in TEXT
     (tmp_path / "heat.toml").write_text(TEXT.replace(before, after))
-    with pytest.raises(StretchError, match=told):
+    with pytest.raises(StretchError, match=message):
         read_thermal(tmp_path / "heat.toml")
 
 
@@ -197,21 +199,21 @@ def test_profile_may_state_heat_with_a_source_of_its_own(tmp_path):
     text = (PROFILE_FOLDER / "host.toml").read_text()
     assert load_device("host").thermal is None
     (tmp_path / "host.toml").write_text(text + SECTION.replace("assumed, for the shape", "rate"))
-    found = load_device(tmp_path / "host.toml").thermal
-    assert found is not None
-    assert (found.source, found.throttle[1]) == ("rate", Throttle(55.0, 0.6))
+    thermal = load_device(tmp_path / "host.toml").thermal
+    assert thermal is not None
+    assert (thermal.source, thermal.throttle[1]) == ("rate", Throttle(55.0, 0.6))
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "message"),
     [
         ("assumed, for the shape", "nowhere", "names the source `nowhere`"),
         ("speed = 0.6", "speed = 0.9", r"\[thermal\] does not hold together"),
         ("resistance_c_per_w", "resistance", "resistance"),
     ],
 )
-def test_profile_with_heat_that_makes_no_sense_is_refused(tmp_path, before, after, told):
+def test_profile_with_heat_that_makes_no_sense_is_refused(tmp_path, before, after, message):
     text = (PROFILE_FOLDER / "host.toml").read_text()
     (tmp_path / "host.toml").write_text(text + SECTION.replace(before, after).replace("assumed, for the shape", "rate"))
-    with pytest.raises(StretchError, match=told):
+    with pytest.raises(StretchError, match=message):
         load_device(tmp_path / "host.toml")

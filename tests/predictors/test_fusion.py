@@ -95,8 +95,8 @@ def test_pad_is_merged_into_the_convolution_which_stays_the_main_operator():
 def test_cost_of_a_convolution_tells_its_kind_and_size(groups, kernel, out, kind, cin, cout):
     net = Net(1, 8, 4, 4)
     net.conv(out, kernel, groups=groups, act=None)
-    (found,) = fuse(net.graph("g"), "tflite_cpu")
-    cost = found.cost
+    (result,) = fuse(net.graph("g"), "tflite_cpu")
+    cost = result.cost
     assert (cost.kind, cost.in_channels, cost.out_channels, cost.groups, cost.taps, cost.pixels) == (kind, cin, cout, groups, kernel**2, 16)
     assert (cost.reads, cost.writes, cost.weights) == (8 * 16, out * 16, out * cin * kernel**2)
 
@@ -174,8 +174,8 @@ def test_as_many_elementwise_operators_are_linked_as_follow():
 def test_implementation_is_chosen_by_channels_tiles_and_window(backend, channels, size, kernel, variant):
     net = Net(1, channels, size, size)
     net.conv(channels, kernel, act=None)
-    (found,) = fuse(net.graph("g"), backend)
-    assert found.cost.variant == variant
+    (result,) = fuse(net.graph("g"), backend)
+    assert result.cost.variant == variant
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -240,7 +240,7 @@ def test_idiom_whose_inside_is_read_elsewhere_or_is_the_result_stays():
 def test_kernel_of_an_idiom_names_every_operator_of_the_network():
     (kernel,) = fuse(graph(*written_out()), "tflite_gpu")
     assert kernel.ops == ("conv", "shift", "clamp", "product", "sixth")
-    assert [each.ops for each in fuse(graph(*written_out()), "tflite_cpu")] == [("conv",), ("shift", "clamp", "product", "sixth")]
+    assert [item.ops for item in fuse(graph(*written_out()), "tflite_cpu")] == [("conv",), ("shift", "clamp", "product", "sixth")]
 
 
 def test_idiom_whose_inside_is_a_result_of_the_graph_stays_written_out():

@@ -43,8 +43,8 @@ def test_published_cost_of_resnet50():
 def test_facts_of_operators_add_up_to_those_of_the_graph(make):
     graph = make()
     facts = [graph.op_facts(op) for op in graph.ops]
-    assert sum(each.params for each in facts) == graph.params
-    assert sum(each.macs for each in facts) == graph.macs
+    assert sum(fact.params for fact in facts) == graph.params
+    assert sum(fact.macs for fact in facts) == graph.macs
     assert all(graph.op_facts(op) is known for op, known in zip(graph.ops, facts, strict=True))
 
 

@@ -71,13 +71,13 @@ def test_operator_that_a_processor_lacks_costs_what_the_cpu_takes_and_the_exchan
     graph = efficientnet_lite4()
     there, without = MI9, lacking("gpu", "relu6")
     estimate = without.predict(graph, "gpu", "fp16")
-    away = [each for each in estimate.kernels if each.kernel.elsewhere]
+    away = [kernel for kernel in estimate.kernels if kernel.kernel.elsewhere]
     assert len(away) == sum(op.kind == "relu6" for op in graph.ops)
     cpu = LatencyPredictor(specified("mi9"))
-    for each in away[:3]:
-        cost = each.kernel.cost
+    for item in away[:3]:
+        cost = item.kernel.cost
         moved = cpu.links.ms("gpu", "cpu", cost.reads, "fp16") + cpu.links.ms("cpu", "gpu", cost.writes, "fp16")
-        assert each.time.ms == pytest.approx(moved + cpu.kernel_ms(replace(each.kernel, elsewhere=False), "cpu"))
+        assert item.time.ms == pytest.approx(moved + cpu.kernel_ms(replace(item.kernel, elsewhere=False), "cpu"))
     assert estimate.ms > there.predict(graph, "gpu", "fp16").ms + len(away) * 0.1
     assert without.predict(graph, "cpu").ms == there.predict(graph, "cpu").ms
 

@@ -79,21 +79,21 @@ def test_band_computed_from_its_rows_is_the_band_of_the_whole(kind, data):
     assume(all(0 not in part.shape for part in parts))
     got = _loaded(make_module(Op("y", kind, op.inputs, band.attrs), [part.shape for part in parts]), weights.get("y", {}))
     with torch.inference_mode():
-        made = got(*[torch.from_numpy(np.ascontiguousarray(part)) for part in parts]).numpy()
-    if made.ndim == 4:
-        made = made[:, :, band.skip : band.skip + stop - start]
-        close(made, values["y"][:, :, start:stop])
+        built = got(*[torch.from_numpy(np.ascontiguousarray(part)) for part in parts]).numpy()
+    if built.ndim == 4:
+        built = built[:, :, band.skip : band.skip + stop - start]
+        close(built, values["y"][:, :, start:stop])
     else:
-        close(made, values["y"])
+        close(built, values["y"])
 
 
 def _loaded(module, weights):
     import torch
 
-    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    named_parameters = dict(module.named_parameters()) | dict(module.named_buffers())
     with torch.no_grad():
         for key, value in weights.items():
-            own[key].copy_(torch.from_numpy(value))
+            named_parameters[key].copy_(torch.from_numpy(value))
     return module.eval()
 
 
@@ -103,12 +103,12 @@ def _values(graph: OpGraph, weights, x):
 
     from stretch.operators.lowerings import make_module
 
-    found = {graph.input.name: x}
+    values = {graph.input.name: x}
     with torch.inference_mode():
         for op in graph.ops[1:]:
             module = _loaded(make_module(op, graph.input_shapes(op)), weights.get(op.name, {}))
-            found[op.name] = module(*[torch.from_numpy(np.ascontiguousarray(found[name])) for name in op.inputs]).numpy()
-    return found
+            values[op.name] = module(*[torch.from_numpy(np.ascontiguousarray(values[name])) for name in op.inputs]).numpy()
+    return values
 
 
 SQUARE = {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 0, 0, 1)}

@@ -32,27 +32,27 @@ def seen(attrs, shape, *inputs):
 )
 def test_filters_read_all_channels_or_those_of_whole_groups(groups, wanted, reads, computes):
     attrs = CONV | {"out_channels": 12, "groups": groups}
-    found = filters(seen(attrs, (1, 12, 4, 4), (1, 6, 4, 4)), wanted)
-    assert (found.reads, found.computes) == ((reads,), computes)
-    assert found.attrs["out_channels"] == len(computes)
-    assert found.attrs["groups"] == (groups * len(computes) // 12 if groups > 1 else 1)
+    result = filters(seen(attrs, (1, 12, 4, 4), (1, 6, 4, 4)), wanted)
+    assert (result.reads, result.computes) == ((reads,), computes)
+    assert result.attrs["out_channels"] == len(computes)
+    assert result.attrs["groups"] == (groups * len(computes) // 12 if groups > 1 else 1)
 
 
 def test_what_mixes_channels_reads_and_computes_all():
-    found = all_channels(seen({"a": 1}, (1, 8), (1, 4), (1, 2)), Channels(2, 3))
-    assert (found.reads, found.computes, dict(found.attrs)) == ((Channels(0, 4), Channels(0, 2)), Channels(0, 8), {"a": 1})
+    channels = all_channels(seen({"a": 1}, (1, 8), (1, 4), (1, 2)), Channels(2, 3))
+    assert (channels.reads, channels.computes, dict(channels.attrs)) == ((Channels(0, 4), Channels(0, 2)), Channels(0, 8), {"a": 1})
 
 
 def test_pieces_beside_the_range_are_not_read():
-    found = pieces(seen({}, (1, 9), (1, 4), (1, 3), (1, 2)), Channels(5, 7))
-    assert [len(read) for read in found.reads] == [0, 2, 0]
-    assert found.reads[1] == Channels(1, 3)
+    result = pieces(seen({}, (1, 9), (1, 4), (1, 3), (1, 2)), Channels(5, 7))
+    assert [len(read) for read in result.reads] == [0, 2, 0]
+    assert result.reads[1] == Channels(1, 3)
 
 
 def test_cut_is_moved_and_flattened_elements_belong_to_whole_channels():
     assert cut_out(seen({"start": 2, "stop": 8}, (1, 6), (1, 9)), Channels(1, 3)).reads == (Channels(3, 5),)
-    found = flattened(seen({}, (1, 36), (1, 4, 3, 3)), Channels(10, 20))
-    assert (found.reads, found.computes) == ((Channels(1, 3),), Channels(9, 27))
+    result = flattened(seen({}, (1, 36), (1, 4, 3, 3)), Channels(10, 20))
+    assert (result.reads, result.computes) == ((Channels(1, 3),), Channels(9, 27))
 
 
 def test_vector_has_one_channel():
@@ -81,13 +81,13 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
     assert part.computes.start <= wanted.start < wanted.stop <= part.computes.stop
     parts = [values[name][:, read.start : read.stop] for name, read in zip(op.inputs, part.reads, strict=True) if len(read)]
     rows = {key: weight_rows(part.computes, width(op.shape), len(value)) for key, value in weights.get("y", {}).items()}
-    own = {key: value[rows[key].start : rows[key].stop] for key, value in weights.get("y", {}).items()}
+    mapping = {key: value[rows[key].start : rows[key].stop] for key, value in weights.get("y", {}).items()}
     if len(parts) < kind_of(kind).min_inputs:
         got = parts[0]
     else:
-        module = _loaded(make_module(Op("y", kind, op.inputs, part.attrs), [each.shape for each in parts]), own)
+        module = _loaded(make_module(Op("y", kind, op.inputs, part.attrs), [part.shape for part in parts]), mapping)
         with torch.inference_mode():
-            got = module(*[torch.from_numpy(np.ascontiguousarray(each)) for each in parts]).numpy()
+            got = module(*[torch.from_numpy(np.ascontiguousarray(part)) for part in parts]).numpy()
     got = got[:, wanted.start - part.computes.start :][:, : len(wanted)]
     expected = values["y"][:, wanted.start : wanted.stop]
     # sums in another order differ relative to their largest terms, which may cancel
@@ -107,16 +107,16 @@ def test_what_is_done_to_a_sum_may_be_done_to_its_terms(kind, data):
     op, additive = graph.by_name["y"], kind_of(kind).additive
     (value,) = (_values(graph, weights, x)[name] for name in op.inputs)
     share = np.random.default_rng(3).normal(size=value.shape).astype(np.float32)
-    own = weights.get("y", {})
+    current = weights.get("y", {})
 
     def done(module_weights, array):
         module = _loaded(make_module(op, graph.input_shapes(op)), module_weights)
         with torch.inference_mode():
             return module(torch.from_numpy(array)).numpy()
 
-    rest = {key: np.zeros_like(array) if key in additive.offsets else array for key, array in own.items()}
+    rest = {key: np.zeros_like(array) if key in additive.offsets else array for key, array in current.items()}
     second = share if additive.once else done(rest, share)
-    np.testing.assert_allclose(done(own, value - share) + second, done(own, value), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(done(current, value - share) + second, done(current, value), rtol=1e-3, atol=1e-4)
 
 
 def test_kinds_that_need_the_whole_sum_are_those_that_are_not_linear():

@@ -34,8 +34,8 @@ def test_file_of_designs_is_a_design_and_no_recipe(path):
 
 
 def test_no_other_file_lies_among_the_recipes():
-    found = {str(path.relative_to(ROOT / "recipes")) for path in (ROOT / "recipes").rglob("*") if path.is_file()}
-    assert found == {"README.md"} | {str(path.relative_to(ROOT / "recipes")) for path in (*RECIPES, *DESIGNS)}
+    texts = {str(path.relative_to(ROOT / "recipes")) for path in (ROOT / "recipes").rglob("*") if path.is_file()}
+    assert texts == {"README.md"} | {str(path.relative_to(ROOT / "recipes")) for path in (*RECIPES, *DESIGNS)}
 
 
 @pytest.mark.parametrize("path", DESIGNS, ids=lambda path: path.stem)
@@ -90,8 +90,8 @@ def test_recipe_states_only_what_differs_from_the_defaults(path):
     plain = msgspec.to_builtins(Recipe(model="", device=""))
     for key, value in tomllib.loads(path.read_text()).items():
         if isinstance(value, dict) and key != "supernet":
-            for name, own in value.items():
-                assert plain[key][name] != own, f"{key}.{name}"
+            for name, current in value.items():
+                assert plain[key][name] != current, f"{key}.{name}"
         else:
             assert plain[key] != value, key
 

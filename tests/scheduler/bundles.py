@@ -117,14 +117,20 @@ class Builder:
         """The design of a planner that would have made these subgraphs."""
         segments = []
         for name in dict.fromkeys(s.segment for s in self.subgraphs):
-            own = [s for s in self.subgraphs if s.segment == name]
+            subgraphs = [s for s in self.subgraphs if s.segment == name]
             kinds = [j.kind for j in self.joins if j.segment == name]
             branches = [
                 {"processor": s.processor, "depth": 1, "width": self.shapes[s.outputs[0]][1], "entry": "none", "partition": 0, "align": 1}
-                for s in own
+                for s in subgraphs
             ]
             segments.append(
-                {"name": name, "start": own[0].inputs[0], "end": own[0].outputs[0], "branches": branches, "join": (*kinds, "none")[0]}
+                {
+                    "name": name,
+                    "start": subgraphs[0].inputs[0],
+                    "end": subgraphs[0].outputs[0],
+                    "branches": branches,
+                    "join": (*kinds, "none")[0],
+                }
             )
         return {"model": "tiny", "device": "pixel6", "segments": segments, "version": 1}
 

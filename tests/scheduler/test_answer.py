@@ -47,7 +47,7 @@ def test_bundle_without_controls_has_no_ratio_and_one_comparison(bundles, bundle
     bundles.edit(bundle_dir, lambda m: m.update(controls={}, control_macs={}))
     answer, result, _, _ = run(bundle_dir)
     assert (answer.sequential, answer.sequential_same_macs, answer.ratio) == (None, None, None)
-    assert [each.name for each in answer.comparisons] == [result.whole.name]
+    assert [comparison.name for comparison in answer.comparisons] == [result.whole.name]
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_answer_of_a_board_is_read_back_from_json_as_it_was(bundle_dir, tmp_path
     assert read_run_answer(json.loads(json.dumps(msgspec.to_builtins(answer, enc_hook=str)))) == answer
 
 
-@pytest.mark.parametrize("told", [None, {}, {"median_ms": "fast"}, []])
-def test_answer_of_a_board_that_is_none_is_one_sentence(told):
+@pytest.mark.parametrize("message", [None, {}, {"median_ms": "fast"}, []])
+def test_answer_of_a_board_that_is_none_is_one_sentence(message):
     with pytest.raises(StretchError, match="the answer of the board cannot be read"):
-        read_run_answer(told)
+        read_run_answer(message)

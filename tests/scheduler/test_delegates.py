@@ -10,8 +10,8 @@ def test_class_of_every_delegate_of_the_folder_is_a_name_of_the_package():
 
     ours = [delegates.get(name) for name in delegates if delegates.get(name).__module__.startswith("scheduler.delegates.")]
     assert len(ours) >= 9
-    for each in ours:
-        assert getattr(package, each.__name__) is each
+    for our in ours:
+        assert getattr(package, our.__name__) is our
 
 
 def test_name_that_is_no_delegate_is_no_name_of_the_package():

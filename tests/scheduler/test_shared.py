@@ -12,15 +12,15 @@ ARRAYS = [np.zeros((2, 3), np.float32), np.zeros(5, np.int64), np.zeros((1, 1), 
 
 
 def test_what_one_writes_the_other_reads():
-    for number, own in enumerate(shared_like(ARRAYS)):
-        assert own.flags.c_contiguous
-        assert own.flags.writeable
-        other = opened(describe(own))
-        own[:] = number + 1
+    for number, current in enumerate(shared_like(ARRAYS)):
+        assert current.flags.c_contiguous
+        assert current.flags.writeable
+        other = opened(describe(current))
+        current[:] = number + 1
         assert (other == number + 1).all()
         other[:] = 7
-        assert (own == 7).all()
-    assert [(each.shape, each.dtype) for each in shared_like(ARRAYS)] == [(each.shape, each.dtype) for each in ARRAYS]
+        assert (current == 7).all()
+    assert [(item.shape, item.dtype) for item in shared_like(ARRAYS)] == [(array.shape, array.dtype) for array in ARRAYS]
 
 
 def test_any_contiguous_view_is_described_and_nothing_else():

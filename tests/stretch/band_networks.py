@@ -104,9 +104,9 @@ def networks(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(BLOCKS)) -> Capture
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1)
             module.running_var.uniform_(0.5, 2)
-    found = capture(net.eval(), (1, 3, draw(st.integers(9, 20)), draw(st.integers(9, 14))), "net")
-    assume(all(_fits(found.graph, op) for op in found.graph.ops if "kernel" in op.attrs))
-    return found
+    captured = capture(net.eval(), (1, 3, draw(st.integers(9, 20)), draw(st.integers(9, 14))), "net")
+    assume(all(_fits(captured.graph, op) for op in captured.graph.ops if "kernel" in op.attrs))
+    return captured
 
 
 def _fits(graph: OpGraph, op: Op) -> bool:

@@ -129,12 +129,12 @@ def divided(
 
 
 def _part(draw: st.DrawFn, segment: Segment, processors: tuple[str, ...], joins: tuple[str, ...]) -> SegmentDesign:
-    found = {join: divisions(segment, join) for join in joins}
-    able = [join for join, (places, _) in found.items() if places]
+    part = {join: divisions(segment, join) for join in joins}
+    able = [join for join, (places, _) in part.items() if places]
     if not able:
         return whole(segment)
     join = draw(st.sampled_from(able))
-    places, total = found[join]
+    places, total = part[join]
     inner = sorted(draw(st.lists(st.sampled_from(places), min_size=1, max_size=len(processors) - 1, unique=True)))
     return in_channels(segment, join, [0, *inner, total], processors)
 

@@ -52,12 +52,12 @@ def designed(graph, second="gpu"):
         segment = cut_segment(graph, name, start, end)
         rows = segment.graph.by_name[end].shape[2] if name in ("s1", "s3") else 0
         if name == "s2":
-            own = (("cpu", (0, 2)), (second, (2, 4)))
-            branches = tuple(BranchScale(p, segment.depth, segment.width, paths=each) for p, each in own)
+            current = (("cpu", (0, 2)), (second, (2, 4)))
+            branches = tuple(BranchScale(p, segment.depth, segment.width, paths=item) for p, item in current)
             parts.append(SegmentDesign(name, start, end, branches, "paths"))
         elif rows:
             bands = (("cpu", (0, rows // 2)), (second, (rows // 2, rows)))
-            branches = tuple(BranchScale(p, segment.depth, segment.width, rows=each) for p, each in bands)
+            branches = tuple(BranchScale(p, segment.depth, segment.width, rows=item) for p, item in bands)
             parts.append(SegmentDesign(name, start, end, branches, "rows"))
         else:
             parts.append(whole(segment))
@@ -65,9 +65,9 @@ def designed(graph, second="gpu"):
 
 
 def made(folder, second="gpu", batch=1):
-    found = capture(network(), (batch, 3, HEIGHT, WIDTH), "net")
+    captured = capture(network(), (batch, 3, HEIGHT, WIDTH), "net")
     facts = BundleFacts("mi9", False, "random")
-    export_bundle(folder, found, build(found, designed(found.graph, second)), None, facts, "0.1.0")
+    export_bundle(folder, captured, build(captured, designed(captured.graph, second)), None, facts, "0.1.0")
     return load_bundle(folder, check_hashes=True)
 
 

@@ -173,8 +173,8 @@ class User:
     @property
     def environment(self) -> dict[str, str]:
         """Of their commands: nothing of this checkout, nor of the settings that the other tests run under."""
-        own = {key: value for key, value in os.environ.items() if key != "PYTHONPATH" and not key.startswith(("NN_STRETCH", "PYTEST"))}
-        return {**own, "XDG_CACHE_HOME": str(self.home / ".cache"), "OMP_NUM_THREADS": "1"}
+        current = {key: value for key, value in os.environ.items() if key != "PYTHONPATH" and not key.startswith(("NN_STRETCH", "PYTEST"))}
+        return {**current, "XDG_CACHE_HOME": str(self.home / ".cache"), "OMP_NUM_THREADS": "1"}
 
     def start(self, *words: object) -> "subprocess.Popen[str]":
         """Begin a command; its output comes through pipes."""

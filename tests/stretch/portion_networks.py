@@ -99,5 +99,5 @@ def random_placements(draw: st.DrawFn, graph: OpGraph) -> BranchDesign:
     """The whole network as one segment of random portions on random processors."""
     segment = cut_segment(graph, "s1", graph.input.name, graph.output)
     ends = portion_ends(segment.graph, random_portions(draw, segment.graph))
-    branches = tuple(BranchScale(draw(st.sampled_from(PROCESSORS)), segment.depth, segment.width, ends=own) for own in ends)
+    branches = tuple(BranchScale(draw(st.sampled_from(PROCESSORS)), segment.depth, segment.width, ends=end) for end in ends)
     return BranchDesign(graph.name, "test", (SegmentDesign("s1", segment.start, segment.end, branches, "placed"),))

@@ -106,7 +106,7 @@ class Pyramid(nn.Module):
         for number in (1, 0):
             joined = self.lateral[number](maps[number]) + nn.functional.interpolate(joined, scale_factor=2)
             levels.insert(0, joined)
-        return {"scores": [self.scores(each) for each in levels], "boxes": [self.boxes(each) for each in levels]}
+        return {"scores": [self.scores(level) for level in levels], "boxes": [self.boxes(level) for level in levels]}
 
 
 class Towers(nn.Module):
@@ -143,11 +143,11 @@ class Deep(nn.Module):
         self.stages.append(nn.Sequential(_stage(8, 16, 2), _stage(16, 16), _stage(16, 16)))
 
     def forward(self, x):
-        found = []
+        output = []
         for stage in self.stages:
             x = stage(x)
-            found.append(x)
-        return found
+            output.append(x)
+        return output
 
 
 FORMS = {
@@ -163,11 +163,11 @@ def form(name):
     """A network of `FORMS` with settled weights, and its shapes."""
     from stretch.models.statistics import settle
 
-    kind, given = FORMS[name]
+    kind, arguments = FORMS[name]
     torch.manual_seed(0)
     module = kind().eval()
-    settle(module, given, torch.Generator().manual_seed(0))
-    return module, given
+    settle(module, arguments, torch.Generator().manual_seed(0))
+    return module, arguments
 
 
 def assert_equal(got, want, slack=1e-4):

@@ -40,18 +40,18 @@ def test_every_delegate_gives_the_original_one_at_a_time_and_with_several_in_fli
 
 
 def test_every_operator_is_explained_here_and_on_the_device(bundle):
-    for found in (explain_here(bundle, [], lambda name: None, []), explain_on(bundle, specified("mi9"), lambda name: None, [])):
-        assert {op.subgraph for op in found.ops} >= {sub.name for sub in bundle.manifest.subgraphs}
-        assert sum(op.op.startswith("join") for op in found.ops) == len(bundle.manifest.joins) == 3
+    for value in (explain_here(bundle, [], lambda name: None, []), explain_on(bundle, specified("mi9"), lambda name: None, [])):
+        assert {op.subgraph for op in value.ops} >= {sub.name for sub in bundle.manifest.subgraphs}
+        assert sum(op.op.startswith("join") for op in value.ops) == len(bundle.manifest.joins) == 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 def test_tflite_file_has_a_signature_for_each_band_and_path_and_gives_the_original(bundle, tmp_path, precision):
     pytest.importorskip("ai_edge_litert")
-    made = export_tflite(bundle, tmp_path / "out", images(), "random", precision=dict.fromkeys(("cpu", "gpu"), precision))
+    built = export_tflite(bundle, tmp_path / "out", images(), "random", precision=dict.fromkeys(("cpu", "gpu"), precision))
     steps = {sub.name for sub in bundle.manifest.subgraphs} | {join.name for join in bundle.manifest.joins}
-    assert set(made.losses) == steps | {"output"}
+    assert set(built.losses) == steps | {"output"}
     assert verify_bundle(tmp_path / "out").ok
     x, loose = images(1)[0], {"fp32": 1e-5, "fp16": 1e-2, "int8": 0.1}[precision]
     with Session(load_bundle(tmp_path / "out"), delegates={name: LiteRtDelegate() for name in ("cpu", "gpu")}) as session:

@@ -56,7 +56,7 @@ def onnx_file(path, name, **more):
         torch.onnx.export(module, tuple(map(torch.zeros, shapes.values())), str(path), dynamo=False, input_names=list(shapes), **more)
     inputs = {key: random(shape, seed) for seed, (key, shape) in enumerate(shapes.items())}
     session = onnxruntime.InferenceSession(str(path))
-    return inputs, dict(zip([each.name for each in session.get_outputs()], session.run(None, inputs), strict=True))
+    return inputs, dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
 
 
 LEVELS = [f"{head}_{level}" for head in ("scores", "boxes") for level in range(3)]

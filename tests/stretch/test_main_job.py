@@ -36,7 +36,7 @@ def test_bundle_run_by_the_scheduler_agrees_with_the_branched_module(tmp_path, m
 
 @pytest.mark.parametrize("model", MODELS)
 def test_identity_design_is_the_original_bit_for_bit(captured, model):
-    found = captured(model)
-    x = torch.randn(found.graph.input.shape, generator=torch.Generator().manual_seed(4))
+    result = captured(model)
+    x = torch.randn(result.graph.input.shape, generator=torch.Generator().manual_seed(4))
     with torch.inference_mode():
-        assert torch.equal(build(found, identity_design(found.graph))(x), found.module(x))
+        assert torch.equal(build(result, identity_design(result.graph))(x), result.module(x))

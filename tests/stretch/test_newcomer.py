@@ -66,10 +66,10 @@ def check_share(share, images, least):
 def test_own_model_becomes_branches_then_int8_that_agree_with_it(user, branched):
     check_run(user.ask(*branched.command("run it with:"), *QUICK), 1e-4)
     assert user.ask("verify", "own")["ok"]
-    made = user.ask("export", "own", "--precision", "cpu=fp32,dsp=int8", "--images", "pictures/train", "--out", "own_int8")
-    assert {entry["precision"] for entry in made["subgraphs"] if entry["processor"] == "dsp"} == {"int8"}
-    assert {entry["precision"] for entry in made["subgraphs"] if entry["processor"] == "cpu"} == {"fp32"}
-    assert min(entry["cosine"] for entry in made["subgraphs"] if entry["precision"] == "int8") >= 0.99
+    ask = user.ask("export", "own", "--precision", "cpu=fp32,dsp=int8", "--images", "pictures/train", "--out", "own_int8")
+    assert {entry["precision"] for entry in ask["subgraphs"] if entry["processor"] == "dsp"} == {"int8"}
+    assert {entry["precision"] for entry in ask["subgraphs"] if entry["processor"] == "cpu"} == {"fp32"}
+    assert min(entry["cosine"] for entry in ask["subgraphs"] if entry["precision"] == "int8") >= 0.99
     # three of the five classes that the network tells apart: the hint says how to name them
     assert "--classes FILE" in user.ask("evaluate", "own_int8", "--images", "pictures/val", code=1)["hint"]
     worth = user.ask("evaluate", "own_int8", "--images", "pictures/val", "--classes", "classes.txt")
@@ -86,7 +86,7 @@ def test_own_model_becomes_branches_then_int8_that_agree_with_it(user, branched)
     check_run(user.ask("run", "own_int8", *QUICK), 0.3)
     explained = user.ask("explain", "own_int8")
     ran = {entry["name"] for entry in explained["subgraphs"]}
-    assert ran == {entry["name"] for entry in made["subgraphs"]}
+    assert ran == {entry["name"] for entry in ask["subgraphs"]}
     assert {op["subgraph"] for op in explained["ops"]} >= ran
     assert user.ask("verify", "own_int8")["ok"]
 
@@ -95,9 +95,9 @@ def test_own_pictures_train_through_a_kill_to_a_bundle_that_knows_them(user):
     assert "--trust-code" in user.ask("train", "mine.toml", code=2)["hint"]
     words = ("train", "mine.toml", "--trust-code")
     with user.start(*words) as cut:
-        told = next((line for line in cut.stderr if line.startswith("epoch 1:")), None)
+        first = next((line for line in cut.stderr if line.startswith("epoch 1:")), None)
         cut.send_signal(signal.SIGKILL)
-    assert told is not None
+    assert first is not None
     assert cut.returncode == -signal.SIGKILL, "the run was over before it could be killed"
     run = user.home / "runs" / "mine"
     assert not (run / "last.safetensors").exists()
@@ -120,12 +120,12 @@ def test_delegate_of_another_package_runs_and_is_judged(user, branched, tmp_path
     package = delegate_package(tmp_path / "package")
     program = wheel_install(tmp_path)
     uv("pip", "install", "--quiet", "--offline", "--python", program.parent / "python", package, cwd=tmp_path)
-    own = User(user.home, program)
-    assert {"mine", "wrong"} <= {item["name"] for item in own.ask("delegates")["items"]}
-    ran = own.ask("run", "own", "--map", "dsp=mine", *QUICK)
+    current = User(user.home, program)
+    assert {"mine", "wrong"} <= {item["name"] for item in current.ask("delegates")["items"]}
+    ran = current.ask("run", "own", "--map", "dsp=mine", *QUICK)
     assert ran["processors"]["dsp"]["delegate"] == "mine"
     check_run(ran, 1e-4)
-    failed = own.ask("run", "own", "--map", "dsp=wrong", *QUICK, code=1)
+    failed = current.ask("run", "own", "--map", "dsp=wrong", *QUICK, code=1)
     assert "wrong" in failed["error"]
     assert ".dsp` on processor `dsp`" in failed["error"]
 

@@ -25,17 +25,17 @@ def inputs_of(graph, seed=3):
 
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("asked", [{"lossless": True}, {}], ids=["exact", "stretched"])
-def test_bundle_computes_what_torch_computes_under_the_names_of_what_is_returned(tmp_path, name, asked):
+@pytest.mark.parametrize("requested", [{"lossless": True}, {}], ids=["exact", "stretched"])
+def test_bundle_computes_what_torch_computes_under_the_names_of_what_is_returned(tmp_path, name, requested):
     module, given_shapes = form(name)
-    result = stretch.branch(module, "mi9", out=tmp_path / "b", input_shape=given_shapes, processors=("cpu", "gpu"), **(asked or LOOSE))
+    result = stretch.branch(module, "mi9", out=tmp_path / "b", input_shape=given_shapes, processors=("cpu", "gpu"), **(requested or LOOSE))
     x = inputs_of(result.plan.graph)
     with torch.no_grad():
         want, original = result.model(*x), module(*x)
     if result.plan.exact:
         assert_equal(want, original)
     assert [key for key, _ in keyed(want)] == [key for key, _ in keyed(original)]
-    fed = {op.name: each.numpy() for op, each in zip(result.plan.graph.inputs, x, strict=True)}
+    fed = {op.name: item.numpy() for op, item in zip(result.plan.graph.inputs, x, strict=True)}
     with Session(tmp_path / "b", {"cpu": "cpu", "gpu": "cpu"}) as session, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         answers = [session.run(fed), session.submit(fed).result(60)]

@@ -23,15 +23,15 @@ def built(tmp_path_factory):
 
 @pytest.mark.slow
 def test_files_of_this_checkout_are_complete_and_name_no_machine(built):
-    found = look_through(*built, "## nothing")
-    assert found["complete"].endswith(" files")
-    assert found["no machine's names"] == "none"
-    assert found["version"].startswith("failed: CHANGELOG.md begins with `nothing`")
+    result = look_through(*built, "## nothing")
+    assert result["complete"].endswith(" files")
+    assert result["no machine's names"] == "none"
+    assert result["version"].startswith("failed: CHANGELOG.md begins with `nothing`")
 
 
 def test_metadata_of_the_wheel_needs_no_torch_without_extras(built):
     with zipfile.ZipFile(built[0]) as wheel:
-        (name,) = [each for each in wheel.namelist() if each.endswith("METADATA")]
+        (name,) = [item for item in wheel.namelist() if item.endswith("METADATA")]
         needed = [line for line in wheel.read(name).decode().splitlines() if line.startswith("Requires-Dist: ") and "extra ==" not in line]
     assert needed
     assert not [line for line in needed if "torch" in line]
@@ -70,9 +70,9 @@ def test_files_that_name_a_machine_are_refused(text):
 
 @pytest.mark.slow
 def test_program_of_the_wheel_lists_verifies_and_runs_by_itself(built, tiny_bundle, tmp_path):
-    found = release.try_install(sys.executable, built[0], tiny_bundle, tmp_path / "environment", {})
-    assert not [value for value in found.values() if value.startswith("failed")], found
-    assert found["verify"] == "ok"
+    try_install = release.try_install(sys.executable, built[0], tiny_bundle, tmp_path / "environment", {})
+    assert not [value for value in try_install.values() if value.startswith("failed")], try_install
+    assert try_install["verify"] == "ok"
     code = "import json, importlib.util as u; print(json.dumps([u.find_spec(name) is None for name in ('torch', 'scipy')]))"
     assert json.loads(subprocess.run([tmp_path / "environment/bin/python", "-c", code], capture_output=True, check=True).stdout) == [
         True,

@@ -45,15 +45,15 @@ def draw(tables: Mapping[str, Found]) -> "Figure":
         lines = []
         for words in MODELS.values():
             rows = {which: nets.row(f"{words}, {place}, {which}, {KIND}") for which in PROFILES}
-            own = [
+            points = [
                 point_of(nets.record, "cases", row, "speed-up", PROFILES[which], ENDS if which == "fitted" and row["speed-up"] else None)
                 for which, row in rows.items()
             ]
             bar = Point(paper.value(BAR[2]), "paper", "as the text has it") if BAR[:2] == (place, words) else None
-            lines.append(Line(words, found(*own, bar)))
-        own = [point_of(means.record, "means", means.row(f"{place}, {which}"), COLUMN, words) for which, words in PROFILES.items()]
+            lines.append(Line(words, found(*points, bar)))
+        points = [point_of(means.record, "means", means.row(f"{place}, {which}"), COLUMN, words) for which, words in PROFILES.items()]
         released = [Point(paper.value(row), "paper", series) for series, row in RELEASED.get(place, {}).items()]
-        lines.append(Line("geometric mean", found(*own, *released)))
+        lines.append(Line("geometric mean", found(*points, *released)))
         panels.append(_panel(title, lines, paper, most))
     ends = (f"{COLUMN}, low", f"{COLUMN}, high")
     rest = [Line(str(row["network"]), found(point_of(mi11.record, "networks", row, COLUMN, PROFILES["fitted"], ends))) for row in mi11.rows]

@@ -14,17 +14,17 @@ WORDS = {"cpu": "CPU", "gpu": "GPU", "dsp": "DSP"}
 
 def draw(tables: Mapping[str, Found]) -> "Figure":
     """Energy and power over those of the CPU alone."""
-    own, paper = tables["compared"], tables["paper"]
+    table, paper = tables["compared"], tables["paper"]
     saved = Point(-paper.value("Fig. 10, energy saved over the CPU by CPU, GPU and DSP, at most"), "paper")
     more = Point(paper.value("Fig. 10, more power than the CPU alone, at most"), "paper")
     panels = []
     for what, extreme in (("energy", saved), ("power", more)):
         lines = []
-        for row in own.rows:
+        for row in table.rows:
             processors = str(row["processors"])
             words = " + ".join(WORDS[name] for name in processors.split(","))
             mean = point_of(
-                own.record, "compared", row, f"{what} %", "mean and ends of the networks", (f"{what} %, least", f"{what} %, largest")
+                table.record, "compared", row, f"{what} %", "mean and ends of the networks", (f"{what} %, least", f"{what} %, largest")
             )
             most = extreme if (what, processors) == ("energy", "cpu,gpu,dsp") else None
             lines.append(Line(f"{words} ({row['networks']})", found(mean, most)))

@@ -35,8 +35,8 @@ def rows_of(words: str, graph: OpGraph) -> Iterator[Row]:
         ms = single_ms(graph, name, precision, costs)
         yield _row(words, name, ms, EnergyModel(device).mj(name, ms))
     for processors in TOGETHER:
-        found = stretched(graph, DEVICE, processors)
-        yield _row(words, processors, *((None, None) if found is None else (found.run.makespan_ms, found.energy_mj)))
+        result = stretched(graph, DEVICE, processors)
+        yield _row(words, processors, *((None, None) if result is None else (result.run.makespan_ms, result.energy_mj)))
 
 
 def _row(words: str, processors: str, ms: float | None, mj: float | None) -> Row:
@@ -56,14 +56,16 @@ def compared(rows: list[Row]) -> list[Row]:
     Args:
         rows: As of `rows_of`, of all networks.
     """
-    found: list[Row] = []
+    result: list[Row] = []
     for processors in (*ALONE, *TOGETHER):
         energy, power = [], []
         for words in MODELS.values():
-            own, base = (next(row for row in rows if row["network and processors"] == f"{words}, {each}") for each in (processors, "cpu"))
-            if own["mJ"] is not None:
-                energy.append(100 * (float(own["mJ"] or 0) / float(base["mJ"] or 1) - 1))
-                power.append(100 * (float(own["W"] or 0) / float(base["W"] or 1) - 1))
+            current, base = (
+                next(row for row in rows if row["network and processors"] == f"{words}, {value}") for value in (processors, "cpu")
+            )
+            if current["mJ"] is not None:
+                energy.append(100 * (float(current["mJ"] or 0) / float(base["mJ"] or 1) - 1))
+                power.append(100 * (float(current["W"] or 0) / float(base["W"] or 1) - 1))
         row: Row = {"processors": processors, "networks": len(energy)}
         for what, values in (("energy", energy), ("power", power)):
             row |= {
@@ -71,8 +73,8 @@ def compared(rows: list[Row]) -> list[Row]:
                 f"{what} %, least": round(min(values), 1) if values else None,
                 f"{what} %, largest": round(max(values), 1) if values else None,
             }
-        found.append(row)
-    return found
+        result.append(row)
+    return result
 
 
 def main() -> int:

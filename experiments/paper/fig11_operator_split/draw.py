@@ -21,26 +21,28 @@ MOVED = {"split": "Fig. 11, ResNet-50 on Mi 11, exchanges of CoDL", "branches": 
 
 def draw(tables: Mapping[str, Found]) -> "Figure":
     """Latency of each way, ratios over what they are compared with, and what exchanges take."""
-    own, paper = tables["split"], tables["paper"]
+    table, paper = tables["split"], tables["paper"]
     latencies = tuple(
-        Line(_short(row), found(*(point_of(own.record, "networks", row, column, words) for column, words in WAYS.items())))
-        for row in own.rows
+        Line(_short(row), found(*(point_of(table.record, "networks", row, column, words) for column, words in WAYS.items())))
+        for row in table.rows
     )
     panels = [Panel("Latency", "ms an inference", latencies, start=0.0)]
     ratios = {"branches over the GPU": "gpu ms", "branches over split": "split ms"}
     lines = [
-        Line(_short(row), found(*(point_of(own.record, "networks", row, column, WAYS[way]) for column, way in ratios.items())))
-        for row in own.rows
+        Line(_short(row), found(*(point_of(table.record, "networks", row, column, WAYS[way]) for column, way in ratios.items())))
+        for row in table.rows
     ]
     over = tuple((Point(paper.value(cell), "paper"), words) for cell, words in PUBLISHED_OVER.items())
     panels.append(Panel("Speed of branches over one of them", "times", tuple(lines), over))
     moved = []
     for way, cell in MOVED.items():
-        row = own.row(PUBLISHED)
+        row = table.row(PUBLISHED)
         moved.append(
             Line(
                 WAYS[f"{way} ms"],
-                found(point_of(own.record, "networks", row, f"{way}, exchanges ms", WAYS[f"{way} ms"]), Point(paper.value(cell), "paper")),
+                found(
+                    point_of(table.record, "networks", row, f"{way}, exchanges ms", WAYS[f"{way} ms"]), Point(paper.value(cell), "paper")
+                ),
             )
         )
     panels.append(Panel("Exchanges, ResNet-50 on Mi 11", "ms an inference", tuple(moved), start=0.0))

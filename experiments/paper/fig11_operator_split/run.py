@@ -29,21 +29,21 @@ def row_of(model: str, device: str) -> Row:
     graph, profile = graph_of(model), load_device(device)
     costs = Costs(LatencyPredictor(profile), PRECISION)
     alone = {name: single_ms(graph, name, precision, costs) for name, precision in PRECISION.items()}
-    found = stretched(graph, device, PROCESSORS)
+    result = stretched(graph, device, PROCESSORS)
     row: Row = {"network and phone": f"{MODELS[model]}, {profile.name}"} | {f"{name} ms": round(ms, 2) for name, ms in alone.items()}
-    if found is None:
+    if result is None:
         return row | dict.fromkeys(COLUMNS)
-    split = timeline(graph, found.operator_split.design, costs)
+    split = timeline(graph, result.operator_split.design, costs)
     values: tuple[Value, ...] = (
         round(split.makespan_ms, 2),
         round(split.communication_ms, 2),
-        sum(len(part.branches) > 1 for part in found.operator_split.design.segments),
-        round(found.run.makespan_ms, 2),
-        round(found.run.communication_ms, 2),
-        found.design.n_meet,
-        round(alone["gpu"] / found.run.makespan_ms, 3),
-        round(split.makespan_ms / found.run.makespan_ms, 3),
-        round(found.macs_ratio, 3),
+        sum(len(part.branches) > 1 for part in result.operator_split.design.segments),
+        round(result.run.makespan_ms, 2),
+        round(result.run.communication_ms, 2),
+        result.design.n_meet,
+        round(alone["gpu"] / result.run.makespan_ms, 3),
+        round(split.makespan_ms / result.run.makespan_ms, 3),
+        round(result.macs_ratio, 3),
     )
     return row | dict(zip(COLUMNS, values, strict=True))
 

@@ -36,14 +36,14 @@ def draw(tables: Mapping[str, Found]) -> "Figure":
     first.set_title("ResNet-56, CIFAR-10, trained", loc="left", fontsize=11, fontweight="bold")
     first.set_ylabel("top-1 %, measured", fontsize=10)
     for axes, (network, words) in zip(others, NETWORKS.items(), strict=True):
-        own = {end: tables["real"].row(f"{network} {end}") for end in DESIGNS}
-        for end, row in own.items():
+        drawn = {end: tables["real"].row(f"{network} {end}") for end in DESIGNS}
+        for end, row in drawn.items():
             value, low, high = (100 * float(row[f"calibrated_{part}"] or 0) for part in ("value", "low", "high"))
             _mark(axes, float(row["predicted_ms"] or 0), value, not end.startswith("sequential"), (value - low, high - value))
-        _mark(axes, float(own["sum 300"]["best_single_ms"] or 0), 100.0, False, (0.0, 0.0))
+        _mark(axes, float(drawn["sum 300"]["best_single_ms"] or 0), 100.0, False, (0.0, 0.0))
         axes.annotate(
             "original",
-            (float(own["sum 300"]["best_single_ms"] or 0), 100.0),
+            (float(drawn["sum 300"]["best_single_ms"] or 0), 100.0),
             xytext=(-8, -4),
             textcoords="offset points",
             ha="right",

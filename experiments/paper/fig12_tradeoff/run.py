@@ -35,15 +35,17 @@ def main() -> int:
                 continue
             # the original stands in the place of a design that changes nothing, so that its best processor is told
             name = "depth_only" if design == "sequential" else design
-            made = evaluate(graph, device, resolve_design(load_draft(MEASURED / "designs" / f"{name}.toml"), graph, DEVICE, ALIGN, "cpu"))
-            own = made.best_single.ms if design == "sequential" else made.run.makespan_ms
-            exchange = 0.0 if design == "sequential" else made.run.communication_ms
+            evaluation = evaluate(
+                graph, device, resolve_design(load_draft(MEASURED / "designs" / f"{name}.toml"), graph, DEVICE, ALIGN, "cpu")
+            )
+            ms = evaluation.best_single.ms if design == "sequential" else evaluation.run.makespan_ms
+            exchange = 0.0 if design == "sequential" else evaluation.run.communication_ms
             rows[design] = {
                 "design": variant,
                 "branched": design != "sequential",
                 "top-1 %": measured[variant]["top-1 %"],
                 "95 % interval ±": measured[variant]["95 % interval ±"],
-                "predicted ms": round(own, 3),
+                "predicted ms": round(ms, 3),
                 "of it exchange ms": round(exchange, 3),
                 "MACs ratio": measured[variant]["MACs ratio"],
             }

@@ -32,8 +32,8 @@ def main() -> int:
     for name, precision in BASELINES.items():
         single = Single(name, precision, single_ms(graph, name, precision, costs))
         networks[f"{name} alone"] = single_network(f"{name} alone", graph, single, costs)
-    found = phases(networks, LISTED, SLOW_MS)
-    latencies = {OTHER if name == SWITCHING else name: each.latencies_ms for name, each in found.items()}
+    result = phases(networks, LISTED, SLOW_MS)
+    latencies = {OTHER if name == SWITCHING else name: item.latencies_ms for name, item in result.items()}
     write_record(
         HERE / "results" / "baseline.json",
         {

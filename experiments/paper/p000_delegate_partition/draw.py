@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 def draw(tables: Mapping[str, Found]) -> "Figure":
     """Shares of operators and of work on the GPU, and parts."""
-    own = tables["partition"]
+    table = tables["partition"]
     shares, parts = [], []
-    for row in own.rows:
-        taken = point_of(own.record, "partition", row, "on the GPU")
+    for row in table.rows:
+        taken = point_of(table.record, "partition", row, "on the GPU")
         assert taken is not None
         every = float(row["operators"] or 1)
-        left = point_of(own.record, "partition", row, "left after fusion")
+        left = point_of(table.record, "partition", row, "left after fusion")
         shares.append(
             Line(
                 str(row["network"]),
@@ -28,7 +28,7 @@ def draw(tables: Mapping[str, Found]) -> "Figure":
                 ),
             )
         )
-        parts.append(Line(str(row["network"]), found(point_of(own.record, "partition", row, "parts on the GPU", "pieces"))))
+        parts.append(Line(str(row["network"]), found(point_of(table.record, "partition", row, "parts on the GPU", "pieces"))))
     return rows_figure(
         [
             Panel("What becomes of the exported operators", "% of them", tuple(shares), span=(-3.0, 104.0)),

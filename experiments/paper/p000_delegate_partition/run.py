@@ -65,26 +65,26 @@ def left(path: Path) -> int | None:
         return None
 
 
-def row(name: str, path: Path, told: dict[str, Any]) -> Row:
+def row(name: str, path: Path, answer: dict[str, Any]) -> Row:
     """Operators of a network by what becomes of them.
 
     Args:
         name: Its name.
         path: Its file.
-        told: What `stretch explain` prints.
+        answer: What `stretch explain` prints.
     """
-    operators = told["operators"]
-    off = [each for each in operators if each["taken"] is False]
-    common = Counter(each["op"] for each in off).most_common(3)
-    share = told["share"]
+    operators = answer["operators"]
+    off = [operator for operator in operators if operator["taken"] is False]
+    common = Counter(item["op"] for item in off).most_common(3)
+    share = answer["share"]
     return {
         "network": name,
         "operators": len(operators),
         "left after fusion": left(path),
-        "on the GPU": sum(bool(each["taken"]) for each in operators),
+        "on the GPU": sum(bool(operator["taken"]) for operator in operators),
         "on the CPU": len(off),
-        "parts on the GPU": told["partitions"],
-        "crossing tensors": told["copies"],
+        "parts on the GPU": answer["partitions"],
+        "crossing tensors": answer["copies"],
         "multiply-accumulates on the GPU %": None if share is None else round(100 * share, 1),
         "left to the CPU": ", ".join(f"{count} {op}" for op, count in common) or None,
     }

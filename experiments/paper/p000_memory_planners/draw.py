@@ -32,9 +32,9 @@ def draw(tables: Mapping[str, Found]) -> "Figure":
     for row in nets.rows:
         points = []
         for name, words in SHOWN.items():
-            own = point_of(nets.record, "original", row, f"{name} MiB", words)
-            assert own is not None
-            points.append(Point(100 * own.value / float(row["naive MiB"] or 1), own.source, words))
+            point = point_of(nets.record, "original", row, f"{name} MiB", words)
+            assert point is not None
+            points.append(Point(100 * point.value / float(row["naive MiB"] or 1), point.source, words))
         shares.append(Line(str(row["network"]), tuple(points)))
     return rows_figure(
         [

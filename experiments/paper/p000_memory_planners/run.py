@@ -13,9 +13,9 @@ EXAMPLE = (("0", 32, (0, 1)), ("1", 8, (1, 2, 3)), ("2", 4, (2, 4)), ("3", 8, (3
 
 def rows() -> list[Row]:
     """Totals of every planner, and the least there can be."""
-    made = Lifetimes([Lifetime(name, size, steps) for name, size, steps in EXAMPLE])
-    found: list[Row] = [{"planner": name, "units": plan_memory(made, name, 1).total_bytes} for name in planners]
-    return [*found, {"planner": "no planner can do with less", "units": made.lower_bound}]
+    lifetimes = Lifetimes([Lifetime(name, size, steps) for name, size, steps in EXAMPLE])
+    result: list[Row] = [{"planner": name, "units": plan_memory(lifetimes, name, 1).total_bytes} for name in planners]
+    return [*result, {"planner": "no planner can do with less", "units": lifetimes.lower_bound}]
 
 
 def main() -> int:

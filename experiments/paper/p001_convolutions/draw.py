@@ -39,7 +39,7 @@ def kind_of(row: Row) -> str:
 
 def draw(tables: Mapping[str, Found]) -> "Figure":
     """Speed over other libraries by kind of convolution; then what each step gives."""
-    paper, own, switches, variants = (tables[name] for name in ("paper", "convolutions", "switches", "variants"))
+    paper, current, switches, variants = (tables[name] for name in ("paper", "convolutions", "switches", "variants"))
     lines = []
     for kind, words in KINDS.items():
         for other in OTHERS:
@@ -49,7 +49,7 @@ def draw(tables: Mapping[str, Found]) -> "Figure":
             }
             point = Point(ratios[MIDDLE], "paper", "images of 512 pixels, ends of three sizes", min(ratios.values()), max(ratios.values()))
             lines.append(Line(f"{words}, over {other}", (point,)))
-        over = [float(row["speed_over_ONNX_Runtime"] or 1) for row in own.rows if kind_of(row) == kind]
+        over = [float(row["speed_over_ONNX_Runtime"] or 1) for row in current.rows if kind_of(row) == kind]
         ours = Point(exp(sum(map(log, over)) / len(over)), "measured", "geometric mean, ends of all", min(over), max(over))
         lines.append(Line(f"{words}, ours over ONNX Runtime", (ours,)))
     steps: dict[str, list[Point]] = {}

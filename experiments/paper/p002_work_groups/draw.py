@@ -14,11 +14,11 @@ MODES = {"fast": "FAST", "exhaustive": "EXHAUSTIVE", "schedule": "schedules too 
 
 def draw(tables: Mapping[str, Found]) -> "Figure":
     """What each mode gains, and how long it takes."""
-    own = tables["modes"]
-    kernels = own.value("fast", "kernels")
+    table = tables["modes"]
+    kernels = table.value("fast", "kernels")
 
     def lines(column: str) -> tuple[Line, ...]:
-        return tuple(Line(words, found(point_of(own.record, "modes", own.row(mode), column))) for mode, words in MODES.items())
+        return tuple(Line(words, found(point_of(table.record, "modes", table.row(mode), column))) for mode, words in MODES.items())
 
     return rows_figure(
         [

@@ -22,11 +22,11 @@ def draw(tables: Mapping[str, Found]) -> "Figure":
     """Steps within kernels, the choice of tiles, and networks over another library."""
     switches, variants, networks, paper = (tables[name] for name in ("switches", "variants", "networks", "paper"))
     steps: dict[str, list[Point]] = {}
-    for own, column in ((switches, "speed_switched"), (variants, "speed_over_as_it_is")):
-        for row in own.rows:
+    for current, column in ((switches, "speed_switched"), (variants, "speed_over_as_it_is")):
+        for row in current.rows:
             name, _, switch = str(next(iter(row.values()))).partition(", ")
             if switch in STEPS:
-                point = point_of(own.record, own.table, row, column)
+                point = point_of(current.record, current.table, row, column)
                 assert point is not None
                 steps.setdefault(STEPS[switch], []).append(Point(1 / point.value, point.source, name))
     ends = [Line(words, (Point(paper.value(row), "paper", "Mali, over the Arm Compute Library"),)) for words, row in PUBLISHED.items()]

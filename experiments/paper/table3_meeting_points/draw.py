@@ -14,14 +14,15 @@ INTERVAL = "95 % interval ±"
 
 def draw(tables: Mapping[str, Found]) -> "Figure":
     """Accuracy above, latency and what exchanges take of it below."""
-    own = tables["meeting points"]
+    table = tables["meeting points"]
 
     def lines(*columns: tuple[str, str, tuple[str, str] | None]) -> tuple[Line, ...]:
         return tuple(
             Line(
-                str(row["design"]), found(*(point_of(own.record, own.table, row, column, series, ends) for column, series, ends in columns))
+                str(row["design"]),
+                found(*(point_of(table.record, table.table, row, column, series, ends) for column, series, ends in columns)),
             )
-            for row in own.rows
+            for row in table.rows
         )
 
     accuracy = Panel("Accuracy, 95 % interval", "top-1 %", lines(("top-1 %", "", (INTERVAL, INTERVAL))))

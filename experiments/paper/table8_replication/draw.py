@@ -16,9 +16,9 @@ REPLICATED = "replicated, not scaled"
 
 def draw(tables: Mapping[str, Found]) -> "Figure":
     """A row for each design, and the published gain on top of our original's accuracy."""
-    own = tables["replication"]
-    gained = Point(own.value("sequential", "top-1 %") + tables["paper"].value(GAIN), "paper", "gain on ImageNet, on top of our original")
-    return rows_figure([Panel("Replicated and scaled, 95 % interval", "top-1 %", accuracies(own, {REPLICATED: gained}))])
+    table = tables["replication"]
+    gained = Point(table.value("sequential", "top-1 %") + tables["paper"].value(GAIN), "paper", "gain on ImageNet, on top of our original")
+    return rows_figure([Panel("Replicated and scaled, 95 % interval", "top-1 %", accuracies(table, {REPLICATED: gained}))])
 
 
 PICTURE = Picture(

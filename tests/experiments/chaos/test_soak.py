@@ -7,11 +7,11 @@ from experiments.chaos.soak import Sample, slope, summed
 
 
 def grown(count, mib):
-    return [Sample(float(each), 4, 10, 1, mib(each), 0.0) for each in range(count)]
+    return [Sample(float(i), 4, 10, 1, mib(i), 0.0) for i in range(count)]
 
 
 def test_growth_is_what_the_second_half_gains_an_hour():
-    row = summed(Counter(inferences=7, lost=1), grown(100, lambda each: 500.0 if each < 50 else 100.0 + each / 60), 2)
+    row = summed(Counter(inferences=7, lost=1), grown(100, lambda item: 500.0 if item < 50 else 100.0 + item / 60), 2)
     assert row["growth mib per hour"] == pytest.approx(60)
     assert (row["inferences"], row["lost"], row["wrong"], row["left behind"]) == (7, 1, 0, 2)
     assert row["mib at the end"] > row["mib at half"]

@@ -21,8 +21,8 @@ def test_means_are_those_of_the_rows_beside_them():
         assert row == again[row["device and profile"]]
     bounds = read_record(RESULTS / "bounds.json")
     for row in bounds.tables["means"]:
-        some = [each for each in bounds.tables["networks"] if each["network and device"].endswith(f", {row['device']}")]
-        assert row["free"] == pytest.approx(exp(sum(log(each["free"]) for each in some) / len(some)), abs=0.001)
+        some = [table for table in bounds.tables["networks"] if table["network and device"].endswith(f", {row['device']}")]
+        assert row["free"] == pytest.approx(exp(sum(log(item["free"]) for item in some) / len(some)), abs=0.001)
 
 
 MEASURED_RECORD = ROOT / "experiments" / "lossless" / "results" / "measured.json"
@@ -35,5 +35,5 @@ def test_recorded_figures_are_those_of_the_contestants():
     for row in record.tables["networks"]:
         name = row["network"]
         assert row["measured ms"] == medians[f"{name}, {BRANCHES}"]
-        assert row["best single ms"] == min(medians[f"{name}, {each}"] for each in SINGLES)
+        assert row["best single ms"] == min(medians[f"{name}, {single}"] for single in SINGLES)
         assert row["speed of branches over two threads"] == pytest.approx(medians[f"{name}, {TWO_THREADS}"] / row["measured ms"], rel=0.01)

@@ -84,7 +84,7 @@ def row(operation, kernel, **shape):
 
 def test_times_become_milliseconds_and_precisions_ours():
     whole = {**ROW, "pixel4|1large|quant|mean": "700", "pixel4|1large|quant|std": "1", "pixel4|gpu|float|std": "20"}
-    found = {(each.processor, each.core_set, each.precision): each for each in latencies([whole])}
-    assert found["cpu", "1large", "fp32"].ms == 1.50025
-    assert found["cpu", "1large", "int8"].ms == 0.7
-    assert (found["gpu", "all", "fp16"].ms, found["gpu", "all", "fp16"].std_ms) == (2.0, 0.02)
+    mapping = {(latency.processor, latency.core_set, latency.precision): latency for latency in latencies([whole])}
+    assert mapping["cpu", "1large", "fp32"].ms == 1.50025
+    assert mapping["cpu", "1large", "int8"].ms == 0.7
+    assert (mapping["gpu", "all", "fp16"].ms, mapping["gpu", "all", "fp16"].std_ms) == (2.0, 0.02)

@@ -17,18 +17,18 @@ SIZES = [(3136, 8, 64), (784, 16, 128), (196, 32, 1024), (49, 64, 512), (49, 8, 
 
 
 def measured(costs):
-    found = []
+    result = []
     for pixels, blocks, depth in SIZES:
         problem = Problem("conv", f"{pixels} {blocks} {depth}", pixels, blocks, depth)
         times = {(vw, vc, first): costs.cycles(problem, vw, vc, 16) / CYCLES_A_MS for vw, vc in costs.steps for first in (0, 1)}
-        found.append(Measured("net", problem, times))
-    return found
+        result.append(Measured("net", problem, times))
+    return result
 
 
 def test_costs_that_times_were_made_from_are_found_again():
-    found = fit(measured(COSTS), 16)
-    assert found.load == pytest.approx(COSTS.load, abs=0.01)
-    assert found.steps == pytest.approx(COSTS.steps, abs=0.01)
+    fitted = fit(measured(COSTS), 16)
+    assert fitted.load == pytest.approx(COSTS.load, abs=0.01)
+    assert fitted.steps == pytest.approx(COSTS.steps, abs=0.01)
 
 
 EXPERIMENTS = ROOT / "experiments"

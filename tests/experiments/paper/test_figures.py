@@ -52,10 +52,10 @@ def test_record_is_what_the_planners_give():
 
 
 def test_planners_of_the_paper_have_its_totals():
-    own, paper = {row["planner"]: row["units"] for row in planner_rows()}, published("tflite_gpu").read()
-    assert own["greedy"] == paper.value("Fig. 5, greedy by size")
-    assert own["flow"] == paper.value("Fig. 5, min-cost flow")
-    assert own["naive"] == sum(size for _, size, _ in EXAMPLE)
+    mapping, paper = {row["planner"]: row["units"] for row in planner_rows()}, published("tflite_gpu").read()
+    assert mapping["greedy"] == paper.value("Fig. 5, greedy by size")
+    assert mapping["flow"] == paper.value("Fig. 5, min-cost flow")
+    assert mapping["naive"] == sum(size for _, size, _ in EXAMPLE)
 
 
 @pytest.mark.parametrize(

@@ -146,21 +146,21 @@ def test_blocks_are_brought_in_line_as_pycls_does(width, multiplier, group, expe
 
 @given(width=st.integers(1, 4096), multiplier=st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0]), group=st.integers(1, 128))
 def test_hidden_channels_are_always_whole_groups(width, multiplier, group):
-    made, hidden, own = compatible(width, multiplier, group)
-    assert hidden % own == 0
-    assert made >= 1
-    assert own <= group
+    built, hidden, current = compatible(width, multiplier, group)
+    assert hidden % current == 0
+    assert built >= 1
+    assert current <= group
 
 
 def test_errors_are_counted_by_their_size():
-    rows = [{"error %": each, "in the interval": inside} for each, inside in ((-5.0, True), (15.0, True), (-40.0, False))]
-    told = errors(rows, "p", "designs", "error %")
-    assert (told["number"], told["mean error %"], told["within ±10 %"], told["within ±20 %"], told["in the 90 % interval"]) == (
+    rows = [{"error %": item, "in the interval": inside} for item, inside in ((-5.0, True), (15.0, True), (-40.0, False))]
+    answer = errors(rows, "p", "designs", "error %")
+    assert (answer["number"], answer["mean error %"], answer["within ±10 %"], answer["within ±20 %"], answer["in the 90 % interval"]) == (
         3,
         20.0,
         1,
         2,
         2,
     )
-    assert told["predicted ÷ measured, median"] == 0.95
+    assert answer["predicted ÷ measured, median"] == 0.95
     assert errors([{"error %": None}], "p", "designs", "error %") is None

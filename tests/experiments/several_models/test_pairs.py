@@ -26,18 +26,18 @@ def test_every_way_to_run_both_networks_computes_what_they_compute(tmp_path):
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
     wanted = [onnx_runtime.output(folder / "model.onnx", x) for folder in folders]
     with ExitStack() as opened:
-        found = contenders(folders, (available_cores()[0], available_cores()[-1]), opened)
-        assert list(found) == [TURNS, BRANCHED, THREADS, MAPPED]
-        for name, run in found.items():
+        result = contenders(folders, (available_cores()[0], available_cores()[-1]), opened)
+        assert list(result) == [TURNS, BRANCHED, THREADS, MAPPED]
+        for name, run in result.items():
             for got, output in zip(run(x, x), wanted, strict=True):
                 assert np.allclose(got, output, atol=1e-5), name
 
 
 def test_contenders_take_turns_and_the_first_rounds_do_not_count():
     order = []
-    found = {name: (lambda x, y, name=name: order.append(name)) for name in ("a", "b")}
-    times = measure(found, (None, None), 4)
-    assert {name: len(each) for name, each in times.items()} == {"a": 4, "b": 4}
+    mapping = {name: (lambda x, y, name=name: order.append(name)) for name in ("a", "b")}
+    times = measure(mapping, (None, None), 4)
+    assert {name: len(time) for name, time in times.items()} == {"a": 4, "b": 4}
     assert order[:4] == ["b", "a", "a", "b"]
     assert len(order) == 2 * (4 + WARM)
     assert ROUNDS > WARM

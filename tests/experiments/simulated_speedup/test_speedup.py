@@ -21,15 +21,15 @@ RECORD = ROOT / "experiments" / "simulated_speedup" / "results" / "speedup.json"
 
 def rows_where(speedup):
     """Every case of two networks with a speed-up of its own."""
-    found = {}
+    result = {}
     for model in MODELS:
         for case in cases_of(model):
             row = {"case": case.name} | dict.fromkeys(COLUMNS)
             if (value := speedup(case)) is not None:
                 row |= {"speed-up": value, "over sequential": value / 2, "best single ms": 8.0, "ideal ms": 2.0, "bound ms": 4.0}
                 row |= {"efficiency": 0.5, "of ideal": 0.5, "moving %": 1.0, "contention %": 2.0}
-            found[case.name] = row
-    return found
+            result[case.name] = row
+    return result
 
 
 def test_means_count_networks_with_a_stretched_design_and_meet_the_goals_or_not():
@@ -85,7 +85,7 @@ def test_every_time_of_one_processor_is_divided_by_its_speed(device, speed):
 
 @pytest.mark.parametrize("factor", [0.5])
 def test_every_transfer_takes_its_time_times_the_factor(device, factor):
-    before, after = (LatencyPredictor(each).links for each in (device, with_links(device, factor)))
+    before, after = (LatencyPredictor(value).links for value in (device, with_links(device, factor)))
     for there, back in (("cpu", "dsp"), ("dsp", "cpu"), ("gpu", "dsp")):
         for elements in (0, 100_000):
             assert after.ms(there, back, elements, "int8") == pytest.approx(factor * before.ms(there, back, elements, "int8"))

@@ -11,17 +11,17 @@ RELATIVE = 0.01
 _SHARES = ("within_10", "within_20", "coverage")
 
 
-def differences(made: Fit, shipped: Fit) -> list[str]:
+def differences(fit: Fit, shipped: Fit) -> list[str]:
     """Where two fits differ by more than the arithmetic of two processors; empty if nowhere."""
-    found = [
+    result = [
         f"{name}: has trees in one of them"
-        for name in made.groups.keys() & shipped.groups.keys()
-        if (made.groups[name].trees is None) != (shipped.groups[name].trees is None)
+        for name in fit.groups.keys() & shipped.groups.keys()
+        if (fit.groups[name].trees is None) != (shipped.groups[name].trees is None)
     ]
     # a network at the very border may fall to either side of it
-    border = 2 / max(made.held_out.networks, 1)
-    found += [f"held_out.{share}" for share in _SHARES if abs(getattr(made.held_out, share) - getattr(shipped.held_out, share)) > border]
-    return found + _walk(_without_borders(made), _without_borders(shipped), "")
+    border = 2 / max(fit.held_out.networks, 1)
+    result += [f"held_out.{share}" for share in _SHARES if abs(getattr(fit.held_out, share) - getattr(shipped.held_out, share)) > border]
+    return result + _walk(_without_borders(fit), _without_borders(shipped), "")
 
 
 def _without_borders(fit: Fit) -> object:
@@ -30,9 +30,9 @@ def _without_borders(fit: Fit) -> object:
     return msgspec.to_builtins(replace(fit, groups=groups, held_out=replace(fit.held_out, **dict.fromkeys(_SHARES, 0.0))))
 
 
-def _walk(made: object, shipped: object, where: str) -> list[str]:
-    if isinstance(made, dict) and isinstance(shipped, dict) and made.keys() == shipped.keys():
-        return [each for key in made for each in _walk(made[key], shipped[key], f"{where}.{key}")]
-    if isinstance(made, int | float) and isinstance(shipped, int | float):
-        return [] if abs(made - shipped) <= RELATIVE * max(abs(made), abs(shipped)) else [f"{where}: {made} and {shipped}"]
-    return [] if made == shipped else [f"{where}: {made} and {shipped}"]
+def _walk(built: object, shipped: object, where: str) -> list[str]:
+    if isinstance(built, dict) and isinstance(shipped, dict) and built.keys() == shipped.keys():
+        return [node for key in built for node in _walk(built[key], shipped[key], f"{where}.{key}")]
+    if isinstance(built, int | float) and isinstance(shipped, int | float):
+        return [] if abs(built - shipped) <= RELATIVE * max(abs(built), abs(shipped)) else [f"{where}: {built} and {shipped}"]
+    return [] if built == shipped else [f"{where}: {built} and {shipped}"]

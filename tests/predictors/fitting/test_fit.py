@@ -23,14 +23,14 @@ def judged():
 
 
 def test_held_out_figures_are_those_of_the_predictions(judged):
-    for each in judged:
-        assert each.predicted.keys() == each.measured.keys()
-        errors = [abs(each.predicted[name] / ms - 1) for name, ms in each.measured.items()]
-        assert each.fit.held_out.within_10 == pytest.approx(sum(error <= 0.1 for error in errors) / len(errors), abs=1e-5)
-        assert each.fit.held_out.mape == pytest.approx(sum(errors) / len(errors), rel=1e-4)
-        assert (each.fit.held_out.networks, each.fit.held_out.families, each.fit.held_out.folds) == (20, 5, 5)
+    for item in judged:
+        assert item.predicted.keys() == item.measured.keys()
+        errors = [abs(item.predicted[name] / ms - 1) for name, ms in item.measured.items()]
+        assert item.fit.held_out.within_10 == pytest.approx(sum(error <= 0.1 for error in errors) / len(errors), abs=1e-5)
+        assert item.fit.held_out.mape == pytest.approx(sum(errors) / len(errors), rel=1e-4)
+        assert (item.fit.held_out.networks, item.fit.held_out.families, item.fit.held_out.folds) == (20, 5, 5)
         # The truth is of the formula's kind, with 2 % noise.
-        assert each.fit.held_out.within_20 >= 0.9
+        assert item.fit.held_out.within_20 >= 0.9
 
 
 @pytest.mark.slow
@@ -38,10 +38,10 @@ def test_family_that_is_left_out_has_no_part_in_its_predictions():
     """Times of one family made three times as long change the predictions of others, and its own not at all."""
     world = whole_world()
     spoilt = replace(world, latencies=[replace_ms(row, 3.0) if world.families[row.network] == "mobile" else row for row in world.latencies])
-    plain, other = (fit_device(each, load_device(DEVICE)) for each in (world, spoilt))
+    plain, other = (fit_device(value, load_device(DEVICE)) for value in (world, spoilt))
     for one, two in zip(plain, other, strict=True):
-        own = [name for name in one.predicted if world.families[name] == "mobile"]
-        assert [two.predicted[name] for name in own] == pytest.approx([one.predicted[name] for name in own], rel=1e-9)
+        predicted = [name for name in one.predicted if world.families[name] == "mobile"]
+        assert [two.predicted[name] for name in predicted] == pytest.approx([one.predicted[name] for name in predicted], rel=1e-9)
 
 
 def replace_ms(row, factor):
@@ -55,7 +55,7 @@ def test_fit_beside_a_profile_predicts_as_it_was_judged(tmp_path, judged):
     from predictors.devices import PROFILE_FOLDER
 
     profile.write_bytes((PROFILE_FOLDER / profile.name).read_bytes())
-    write_fits(fit_path(profile), DEVICE, "a test", [each.fit for each in judged])
+    write_fits(fit_path(profile), DEVICE, "a test", [item.fit for item in judged])
     world = whole_world(noise=0.02)
     predictor = LatencyPredictor(load_device(profile))
     for name in ("plain_0", "mobile_3"):
@@ -67,18 +67,18 @@ def test_fit_beside_a_profile_predicts_as_it_was_judged(tmp_path, judged):
 
 
 def test_kernels_are_fitted_where_they_were_measured():
-    (each,) = fit_device(kernel_world(), load_device(DEVICE))
-    assert (each.fit.processor, each.fit.precision) == ("gpu", "fp16")
-    assert each.fit.groups["depthwise"].kernels > 0
-    assert each.fit.correction.fixed_ms == pytest.approx(0.5, abs=0.05)
-    assert each.fit.held_out.within_20 >= 0.9
+    (item,) = fit_device(kernel_world(), load_device(DEVICE))
+    assert (item.fit.processor, item.fit.precision) == ("gpu", "fp16")
+    assert item.fit.groups["depthwise"].kernels > 0
+    assert item.fit.correction.fixed_ms == pytest.approx(0.5, abs=0.05)
+    assert item.fit.held_out.within_20 >= 0.9
 
 
 @pytest.mark.slow
 def test_another_device_of_the_tables_may_stand_for_the_profile():
-    found = fit_device(whole_world(), load_device("mi9"), "other")
-    assert {each.fit.core_set for each in found} == {"1large", "1med", "2med"}
-    assert all("device other" in each.fit.source for each in found)
+    result = fit_device(whole_world(), load_device("mi9"), "other")
+    assert {item.fit.core_set for item in result} == {"1large", "1med", "2med"}
+    assert all("device other" in item.fit.source for item in result)
 
 
 @pytest.mark.slow
@@ -109,15 +109,15 @@ def test_another_slope_is_another_fit_and_another_last_digit_is_not(judged):
 
 def test_what_too_little_was_measured_of_is_told_and_left_out_beside_the_rest():
     world = whole_world()
-    own = next(row for row in world.latencies if row.device == DEVICE)
+    first = next(row for row in world.latencies if row.device == DEVICE)
     few = [structs.replace(row, precision="int8") for row in world.latencies[:3]]
     whole = [structs.replace(row, processor="gpu", core_set="all", precision="fp16") for row in world.latencies if row.device == DEVICE]
-    told: list[str] = []
-    found = fit_device(replace(world, latencies=[*world.latencies, *few, *whole]), load_device(DEVICE), tell=told.append)
-    assert {(each.fit.processor, each.fit.precision) for each in found} == {(own.processor, own.precision)}
-    assert len(told) == 2
-    assert any("gpu in fp16 has times of whole networks alone" in each for each in told)
-    assert any("in int8 has times of 3 networks" in each for each in told)
+    rows: list[str] = []
+    result = fit_device(replace(world, latencies=[*world.latencies, *few, *whole]), load_device(DEVICE), tell=rows.append)
+    assert {(item.fit.processor, item.fit.precision) for item in result} == {(first.processor, first.precision)}
+    assert len(rows) == 2
+    assert any("gpu in fp16 has times of whole networks alone" in row for row in rows)
+    assert any("in int8 has times of 3 networks" in row for row in rows)
 
 
 def test_whole_networks_alone_are_no_fit_of_a_backend_whose_kernels_are_fitted():
@@ -150,6 +150,6 @@ def test_coverage_is_counted_without_the_family():
 
 
 def test_interval_names_its_method_and_coverage():
-    for made in (interval([0.9, 1.0, 1.2]), family_interval({"a": 0.9, "b": 1.0, "c": 1.2}, {"a": "a", "b": "b", "c": "c"})):
-        assert (made.coverage, made.low, made.high) == (0.9, 0.9, 1.2)
-        assert "Barber" in made.method
+    for value in (interval([0.9, 1.0, 1.2]), family_interval({"a": 0.9, "b": 1.0, "c": 1.2}, {"a": "a", "b": "b", "c": "c"})):
+        assert (value.coverage, value.low, value.high) == (0.9, 0.9, 1.2)
+        assert "Barber" in value.method

@@ -37,17 +37,17 @@ def world():
     rng = np.random.default_rng(0)
     common = rng.normal(0, 0.3, len(designs["fp16"].parameters))
     sets, truth = {}, {}
-    for precision, made in designs.items():
+    for precision, built in designs.items():
         unit = formula.units[precision]
         prior = np.array(
-            [size.compute * unit.compute + size.memory * unit.memory + size.launch * unit.launch for size in made.priors(precision)]
+            [size.compute * unit.compute + size.memory * unit.memory + size.launch * unit.launch for size in built.priors(precision)]
         )
         places = []
         for number, speed in enumerate((0.5, 1.0, 2.0, 3.0, 6.0)):
             if precision == "fp16" and number > 2:
                 continue
             truth[precision, f"d{number}", "all"] = prior * np.exp(common) * speed
-            places.append(CoreSet(f"d{number}", "all", made.units @ truth[precision, f"d{number}", "all"]))
+            places.append(CoreSet(f"d{number}", "all", built.units @ truth[precision, f"d{number}", "all"]))
         sets[precision] = places
     return designs, formula, sets, truth
 
@@ -58,18 +58,18 @@ def test_runtimes_differ_in_what_an_inference_takes_and_the_fastest_is_predicted
     # The slower runtime adds as much again for each call; on the third device there is no other.
     twice = {
         p: [
-            CoreSet(each.device, each.name, each.times + slower * (designs[p].units @ (truth[p, *each.key] * beside)), runtime)
-            for each in some
+            CoreSet(item.device, item.name, item.times + slower * (designs[p].units @ (truth[p, *item.key] * beside)), runtime)
+            for item in some
             for runtime, slower in (("fast", 0.0), ("slow", 2.0))
-            if runtime == "slow" or each.device != "d2"
+            if runtime == "slow" or item.device != "d2"
         ]
         for p, some in sets.items()
     }
     training = np.ones(len(designs["fp16"].names), dtype=bool)
     training[::4] = False
-    found = fit_pooled(designs, formula, twice, training)
-    assert set(found) == set(truth)
-    for place, sizes in found.items():
+    result = fit_pooled(designs, formula, twice, training)
+    assert set(result) == set(truth)
+    for place, sizes in result.items():
         units = designs[place[0]].units[~training]
         wanted = truth[place] * np.where(beside & (place[1] == "d2"), 3.0, 1.0)
         np.testing.assert_allclose(units @ sizes, units @ wanted, rtol=0.12)
@@ -89,8 +89,8 @@ def chip(name: str, peak: float, luck: float) -> tuple[DeviceProfile, list[Laten
         device.processors["cpu"], core_sets={"1large": small}, default_core_set="1large", default_precision="fp32"
     )
     terms = {"macs": luck * 1e-5 / peak, "outputs": luck * 1e-5 / peak}
-    made = fit({kind: KernelGroup(terms) for kind in KINDS}, source=f"tables, device {name}")
-    profile = dataclasses.replace(device, id=name, processors={"cpu": cpu}, links={}, fits={("cpu", "1large", "fp32"): made}, priors={})
+    fitted = fit({kind: KernelGroup(terms) for kind in KINDS}, source=f"tables, device {name}")
+    profile = dataclasses.replace(device, id=name, processors={"cpu": cpu}, links={}, fits={("cpu", "1large", "fp32"): fitted}, priors={})
     predictor = LatencyPredictor(profile)
     rows = [Latency(name, network, "cpu", "1large", "fp32", "r", predictor.predict(graph, "cpu").ms) for network, graph in NETWORKS.items()]
     return profile, rows
@@ -138,7 +138,7 @@ def test_log_ratios_are_of_each_chip_against_the_others():
     device, profiles, tables = relatives_of_one_phone([1.0, 1.0, 1.0, 2.0])
     chips = _Pool(profiles, [tables]).relatives(device, device.processor("cpu"), "fp32")
     slow = log_ratios(chips, "fp32")[3]
-    assert all(exp(each) == pytest.approx(2.0, rel=1e-6) for each in slow.values())
+    assert all(exp(item) == pytest.approx(2.0, rel=1e-6) for item in slow.values())
     assert log_ratios(chips, "fp32")[0]["net0"] == pytest.approx(log(3 / 4))
 
 
@@ -152,15 +152,15 @@ def pool():
 
 def test_of_several_runtimes_the_least_time_counts(pool):
     rows = [row.ms for row in pool.rows if (row.device, row.network, row.precision) == ("s24", "resnet50", "int8")]
-    (s24,) = [each for each in pool.sets["int8"] if each.device == "s24"]
+    (s24,) = [item for item in pool.sets["int8"] if item.device == "s24"]
     assert len(rows) == 3
     assert s24.times[list(pool.networks.costs).index("resnet50")] == min(rows)
 
 
 def test_every_measured_network_is_left_out_once_with_its_family(pool):
     for precision, some in pool.sets.items():
-        for each in some:
-            assert len(pool.ratios[precision, *each.key]) == np.isfinite(each.times).sum()
+        for item in some:
+            assert len(pool.ratios[precision, *item.key]) == np.isfinite(item.times).sum()
     folds = {
         family: {pool.folds[name] for name, of in pool.networks.families.items() if of == family}
         for family in pool.networks.families.values()
@@ -170,9 +170,9 @@ def test_every_measured_network_is_left_out_once_with_its_family(pool):
 
 def test_interval_of_a_precision_holds_about_nine_tenths_of_all_devices(pool):
     for precision in pool.sets:
-        made = pool.interval(precision)
+        interval = pool.interval(precision)
         ratios = [ratio for place, some in pool.ratios.items() if place[0] == precision for ratio in some.values()]
-        assert np.mean([made.low <= ratio <= made.high for ratio in ratios]) >= 0.85
+        assert np.mean([interval.low <= ratio <= interval.high for ratio in ratios]) >= 0.85
         assert 0.8 <= pool.covered([place for place in pool.ratios if place[0] == precision]) <= 0.97
 
 

@@ -51,14 +51,14 @@ def test_solution_with_a_prior_is_the_least_of_its_sum_of_squares():
     matrix, sizes = problem(3)
     times = matrix @ sizes * np.random.default_rng(1).uniform(0.8, 1.2, 12)
     prior = sizes * np.array([0.5, 2.0, 1.0])
-    found = solve(matrix, times, prior, spread=0.3, noise=0.1)
+    solution = solve(matrix, times, prior, spread=0.3, noise=0.1)
 
     def cost(relative):
         c = relative * prior
         return np.sum((matrix @ c / times - 1) ** 2) + 0.1**2 * np.sum(((c - prior) / (0.3 * prior)) ** 2)
 
     best = minimize(cost, np.ones(3), bounds=[(0, None)] * 3, tol=1e-12)
-    assert found / prior == pytest.approx(best.x, rel=1e-3)
+    assert solution / prior == pytest.approx(best.x, rel=1e-3)
 
 
 def test_one_time_that_is_wrong_by_far_hardly_counts():
@@ -67,7 +67,7 @@ def test_one_time_that_is_wrong_by_far_hardly_counts():
     times[4] *= 0.3
     plain, robust = solve(matrix, times, sizes, 10.0), solve_robustly(matrix, times, sizes, 10.0)
     others = np.arange(30) != 4
-    worst = [np.abs(matrix[others] @ found / times[others] - 1).max() for found in (plain, robust)]
+    worst = [np.abs(matrix[others] @ value / times[others] - 1).max() for value in (plain, robust)]
     assert worst[1] < 0.3 * worst[0]
 
 
@@ -76,8 +76,8 @@ def test_one_time_that_is_wrong_by_far_hardly_counts():
 def test_no_size_is_below_its_least(seed):
     matrix, sizes = problem(seed)
     least = sizes * np.array([0.9, 1.5, 0.0])
-    found = solve_robustly(matrix, matrix @ sizes, sizes, 0.5, least=least)
-    assert (found >= least * (1 - 1e-9)).all()
+    result = solve_robustly(matrix, matrix @ sizes, sizes, 0.5, least=least)
+    assert (result >= least * (1 - 1e-9)).all()
     assert solve_robustly(matrix, matrix @ sizes, sizes, 0.5, least=0.5 * sizes) == pytest.approx(sizes, rel=1e-6)
 
 
@@ -231,8 +231,8 @@ def fitted():
 def test_measured_kernels_take_their_times(fitted):
     rows, groups, grain = fitted
     known = [row for row in rows if row.cost.kind in ("conv", "conv1x1", "depthwise")]
-    found = time_kernels(groups, [row.cost for row in known], grain)
-    assert np.median(np.abs(found / np.array([row.ms for row in known]) - 1)) < 0.02
+    result = time_kernels(groups, [row.cost for row in known], grain)
+    assert np.median(np.abs(result / np.array([row.ms for row in known]) - 1)) < 0.02
 
 
 def test_terms_are_never_negative_and_say_how_many_kernels_they_are_from(fitted):
@@ -251,21 +251,21 @@ def test_group_with_hardly_a_kernel_is_left_to_the_roofline(fitted):
 def test_correction_finds_scale_share_of_a_kernel_and_of_a_weight_and_fixed_time():
     draw = np.random.default_rng(0)
     sums, kernels, weights = draw.uniform(1, 50, 30), draw.integers(10, 100, 30).astype(float), draw.uniform(1e6, 2e7, 30)
-    found = correction(sums, kernels, weights, 1.2 * sums + 0.01 * kernels + 1e-7 * weights + 0.8)
-    assert (found.scale, found.per_kernel_ms, found.fixed_ms) == (pytest.approx(1.2), pytest.approx(0.01), pytest.approx(0.8))
-    assert found.per_weight_ms == pytest.approx(1e-7)
+    result = correction(sums, kernels, weights, 1.2 * sums + 0.01 * kernels + 1e-7 * weights + 0.8)
+    assert (result.scale, result.per_kernel_ms, result.fixed_ms) == (pytest.approx(1.2), pytest.approx(0.01), pytest.approx(0.8))
+    assert result.per_weight_ms == pytest.approx(1e-7)
 
 
 @pytest.fixture(scope="module")
 def world():
-    found = whole_world(noise=0.02)
-    networks = Networks(found.graphs, found.families, "tflite_cpu")
-    made = design(networks, load_formula("tflite_cpu"), grain_of(processor(), "fp32"), "fp32")
-    position = {name: i for i, name in enumerate(made.names)}
+    result = whole_world(noise=0.02)
+    networks = Networks(result.graphs, result.families, "tflite_cpu")
+    built = design(networks, load_formula("tflite_cpu"), grain_of(processor(), "fp32"), "fp32")
+    position = {name: i for i, name in enumerate(built.names)}
     times: dict[tuple[str, str], np.ndarray] = {}
-    for row in found.latencies:
-        times.setdefault((row.device, row.core_set), np.full(len(made.names), np.nan))[position[row.network]] = row.ms
-    return made, [CoreSet(*key, values) for key, values in times.items()]
+    for row in result.latencies:
+        times.setdefault((row.device, row.core_set), np.full(len(built.names), np.nan))[position[row.network]] = row.ms
+    return built, [CoreSet(*key, values) for key, values in times.items()]
 
 
 def test_core_sets_are_read_from_their_names():
@@ -276,42 +276,42 @@ def test_core_sets_are_read_from_their_names():
 
 
 def test_networks_left_out_are_predicted_on_one_core_and_on_several(world):
-    made, sets = world
-    training = np.arange(len(made.names)) % 4 != 0
-    sizes = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", sets, training)
-    for each in sets:
-        error = made.units[~training] @ sizes[each.key] / each.times[~training] - 1
-        assert np.abs(error).max() < 0.15, each.key
-        assert (sizes[each.key] >= 0).all()
+    built, sets = world
+    training = np.arange(len(built.names)) % 4 != 0
+    sizes = fit_core_sets(built, load_formula("tflite_cpu"), "fp32", sets, training)
+    for item in sets:
+        error = built.units[~training] @ sizes[item.key] / item.times[~training] - 1
+        assert np.abs(error).max() < 0.15, item.key
+        assert (sizes[item.key] >= 0).all()
 
 
 def test_networks_that_are_left_out_are_not_looked_at(world):
-    made, sets = world
-    training = np.arange(len(made.names)) % 4 != 0
-    spoilt = [CoreSet(each.device, each.name, np.where(training, each.times, 1e6)) for each in sets]
-    clean = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", sets, training)
-    for key, sizes in fit_core_sets(made, load_formula("tflite_cpu"), "fp32", spoilt, training).items():
+    built, sets = world
+    training = np.arange(len(built.names)) % 4 != 0
+    spoilt = [CoreSet(item.device, item.name, np.where(training, item.times, 1e6)) for item in sets]
+    clean = fit_core_sets(built, load_formula("tflite_cpu"), "fp32", sets, training)
+    for key, sizes in fit_core_sets(built, load_formula("tflite_cpu"), "fp32", spoilt, training).items():
         assert sizes == pytest.approx(clean[key], rel=1e-12)
 
 
 def test_nothing_is_divided_by_more_than_there_are_cores(world):
-    made, sets = world
-    training = np.ones(len(made.names), dtype=bool)
-    one, two = (next(each for each in sets if each.key == (DEVICE, name)) for name in ("1med", "2med"))
+    built, sets = world
+    training = np.ones(len(built.names), dtype=bool)
+    one, two = (next(item for item in sets if item.key == (DEVICE, name)) for name in ("1med", "2med"))
     # Times that say otherwise: a third for two cores.
     faster = [one, CoreSet(DEVICE, "2med", one.times / 3)]
-    sizes = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", faster, training)
+    sizes = fit_core_sets(built, load_formula("tflite_cpu"), "fp32", faster, training)
     assert two.cores == 2
     assert (sizes[DEVICE, "2med"] >= sizes[DEVICE, "1med"] / 2 * (1 - 1e-9)).all()
 
 
 def test_what_one_thread_does_alone_stays_and_products_are_divided(world):
-    made, sets = world
-    training = np.arange(len(made.names)) % 4 != 0
-    one = next(each for each in sets if each.key == (DEVICE, "1med"))
-    alone = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", [one], training)[one.key]
+    built, sets = world
+    training = np.arange(len(built.names)) % 4 != 0
+    one = next(item for item in sets if item.key == (DEVICE, "1med"))
+    alone = fit_core_sets(built, load_formula("tflite_cpu"), "fp32", [one], training)[one.key]
     formula = load_formula("tflite_cpu")
-    divided = np.array([formula.threads[each.shares[0]].exponent > 0 for each in made.parameters])
-    times = made.units @ (alone * np.where(divided, 0.5, 1.0))
-    sizes = fit_core_sets(made, formula, "fp32", [one, CoreSet(DEVICE, "2med", times)], training)[DEVICE, "2med"]
-    assert made.units[~training] @ sizes == pytest.approx(times[~training], rel=0.1)
+    divided = np.array([formula.threads[parameter.shares[0]].exponent > 0 for parameter in built.parameters])
+    times = built.units @ (alone * np.where(divided, 0.5, 1.0))
+    sizes = fit_core_sets(built, formula, "fp32", [one, CoreSet(DEVICE, "2med", times)], training)[DEVICE, "2med"]
+    assert built.units[~training] @ sizes == pytest.approx(times[~training], rel=0.1)

@@ -56,15 +56,15 @@ def processor(name: str = "cpu[1large]") -> Processor:
 def whole_world(noise: float = 0.0, count: int = 20) -> Measurements:
     """Networks timed on two devices: as the formula's priors say, one device twice as slow, with relative noise."""
     graphs, families = networks(count)
-    made = design(Networks(graphs, families, "tflite_cpu"), load_formula("tflite_cpu"), grain_of(processor(), "fp32"), "fp32")
-    sizes = np.array([each.compute * 5e-8 + each.memory * 1e-7 + each.launch * 2e-3 for each in made.priors("fp32")])
+    built = design(Networks(graphs, families, "tflite_cpu"), load_formula("tflite_cpu"), grain_of(processor(), "fp32"), "fp32")
+    sizes = np.array([prior.compute * 5e-8 + prior.memory * 1e-7 + prior.launch * 2e-3 for prior in built.priors("fp32")])
     draw = np.random.default_rng(0)
-    times = made.units @ sizes
+    times = built.units @ sizes
     rows = [
         Latency(device, name, "cpu", core_set, "fp32", "r", float(ms * factor * np.exp(noise * draw.standard_normal())), None)
         for device, slow in ((DEVICE, 1.0), ("other", 2.0))
         for core_set, factor in (("1large", slow), ("2med", 0.6 * slow), ("1med", 1.1 * slow))
-        for name, ms in zip(made.names, times, strict=True)
+        for name, ms in zip(built.names, times, strict=True)
     ]
     return Measurements(MADE_UP, graphs, families, rows)
 

@@ -45,10 +45,10 @@ def test_both_exporters_of_torch_give_the_kernels_of_the_module(tmp_path, name, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(loaded.module.eval(), (torch.zeros(loaded.input_shape),), path, dynamo=dynamo, opset_version=18)
-    own, found = capture(loaded.module, loaded.input_shape).graph, read_onnx(path)
-    assert found.macs == own.macs
-    assert products(found) == products(own)
-    assert found.by_name[found.output].shape == own.by_name[own.output].shape
+    graph, result = capture(loaded.module, loaded.input_shape).graph, read_onnx(path)
+    assert result.macs == graph.macs
+    assert products(result) == products(graph)
+    assert result.by_name[result.output].shape == graph.by_name[graph.output].shape
 
 
 def test_node_without_a_family_has_its_size(tmp_path):
@@ -70,16 +70,16 @@ def test_each_of_several_inputs_has_the_shape_that_is_asked_for_by_its_name_or_p
     nodes = [helper.make_node("GlobalAveragePool", ["b"], ["g"]), helper.make_node("Mul", ["x", "g"], ["y"])]
     path = write(tmp_path / "a.onnx", nodes, ["n", 3, 8, 8], more=[("b", ["n", 3, 4, 4])])
 
-    def shapes(asked):
-        return [op.shape for op in read_onnx(path, asked).inputs]
+    def shapes(request):
+        return [op.shape for op in read_onnx(path, request).inputs]
 
     assert shapes(None) == [(1, 3, 8, 8), (1, 3, 4, 4)]
     assert shapes({"b": (1, 3, 6, 6)}) == [(1, 3, 8, 8), (1, 3, 6, 6)]
     assert shapes((1, 3, 9, 9)) == [(1, 3, 9, 9), (1, 3, 4, 4)]
     assert shapes([(1, 3, 9, 9), (1, 3, 6, 6)]) == [(1, 3, 9, 9), (1, 3, 6, 6)]
-    for asked, name in (({"c": (1, 3)}, "c"), ([(1, 3, 9, 9)] * 3, "number 3")):
+    for request, name in (({"c": (1, 3)}, "c"), ([(1, 3, 9, 9)] * 3, "number 3")):
         with pytest.raises(UsageError, match=f"has no input `{name}`"):
-            read_onnx(path, asked)
+            read_onnx(path, request)
 
 
 def test_quantised_weights_are_weights(tmp_path):

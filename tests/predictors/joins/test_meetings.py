@@ -83,22 +83,22 @@ def test_sum_of_branches_adds_them_all_and_leaves_them_as_they_are():
 
 @pytest.mark.parametrize(("join", "meets", "hidden"), [("channels", "concat", False), ("partial_sums", "sum", True)])
 def test_channels_meet_as_scaled_branches_do_and_change_no_width(join, meets, hidden):
-    found = join_of(join)
-    assert (found.meets, found.hidden) == (meets, hidden)
-    assert found.channels
-    assert found.exact
-    assert found.shares
-    assert not found.widens
-    assert not found.convolves
+    result = join_of(join)
+    assert (result.meets, result.hidden) == (meets, hidden)
+    assert result.channels
+    assert result.exact
+    assert result.shares
+    assert not result.widens
+    assert not result.convolves
 
 
 @pytest.mark.parametrize(("join", "meets"), [("paths", "concat"), ("terms", "sum")])
 def test_paths_meet_as_scaled_branches_do_and_change_no_width(join, meets):
-    found = join_of(join)
-    assert found.meets == meets
-    assert found.exact
-    assert not found.widens
-    assert not found.convolves
+    result = join_of(join)
+    assert result.meets == meets
+    assert result.exact
+    assert not result.widens
+    assert not result.convolves
 
 
 def test_portions_meet_by_nothing_and_change_no_width():

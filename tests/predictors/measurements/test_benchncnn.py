@@ -23,8 +23,8 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_networks_their_precision_and_the_settings_are_read(tmp_path):
-    found, settings = read_benchncnn(written(tmp_path, OUTPUT))
-    assert [(each.name, each.precision, each.avg_ms) for each in found] == [
+    result, settings = read_benchncnn(written(tmp_path, OUTPUT))
+    assert [(item.name, item.precision, item.avg_ms) for item in result] == [
         ("squeezenet", "fp16", 2.66),
         ("squeezenet", "int8", 2.20),
         ("resnet18", "fp16", 9.40),
@@ -33,7 +33,7 @@ def test_networks_their_precision_and_the_settings_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("max =    9.90", "max =    9.00", "line 8: min 9.1, avg 9.4 and max 9 ms"),
         ("min =    9.10", "min =   -9.10", "line 8: min -9.1"),
@@ -43,11 +43,11 @@ def test_networks_their_precision_and_the_settings_are_read(tmp_path):
         ("            resnet18", "     squeezenet_int8", "line 8: `squeezenet_int8` is there twice"),
     ],
 )
-def test_lines_that_cannot_be_true_are_refused(tmp_path, old, new, told):
+def test_lines_that_cannot_be_true_are_refused(tmp_path, old, new, message):
     text = OUTPUT.replace(old, new)
-    if told == "has no line":
+    if message == "has no line":
         text = text.splitlines()[-1]
-    with pytest.raises(StretchError, match=told):
+    with pytest.raises(StretchError, match=message):
         read_benchncnn(written(tmp_path, text))
 
 

@@ -32,8 +32,8 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_operators_that_run_are_read_in_order_and_those_that_prepare_are_not(tmp_path):
-    found = read_op_profile(written(tmp_path, PROFILE))
-    assert [(each.kind, each.name) for each in found] == [
+    op_profile = read_op_profile(written(tmp_path, PROFILE))
+    assert [(item.kind, item.name) for item in op_profile] == [
         ("CONV_2D", "[conv1]:0"),
         ("DEPTHWISE_CONV_2D", "[conv2]:1"),
         ("SOFTMAX", "[prob]:2"),
@@ -41,7 +41,7 @@ def test_operators_that_run_are_read_in_order_and_those_that_prepare_are_not(tmp
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("Run Order", "Run", "no block `Run Order`"),
         ("avg_ms", "avg_us", "line 9: the column `avg_ms` is missing"),
@@ -51,8 +51,8 @@ def test_operators_that_run_are_read_in_order_and_those_that_prepare_are_not(tmp
         ("0, 1, [conv2]:1", "0, [conv2]:1", "line 11: it has 7 fields, the header 8"),
     ],
 )
-def test_what_is_no_profile_is_refused_with_its_line(tmp_path, old, new, told):
-    with pytest.raises(StretchError, match="(?s)" + told.replace("[", r"\[")):
+def test_what_is_no_profile_is_refused_with_its_line(tmp_path, old, new, message):
+    with pytest.raises(StretchError, match="(?s)" + message.replace("[", r"\[")):
         read_op_profile(written(tmp_path, PROFILE.replace(old, new)))
 
 

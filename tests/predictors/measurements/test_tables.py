@@ -58,11 +58,11 @@ def folder(tmp_path):
 
 
 def test_folder_of_measurements_is_read(folder):
-    found = load_measurements(folder)
-    assert found.graphs == {"net": small_resnet()}
-    assert found.families == {"net": "resnet"}
-    assert found.latencies == [Latency("phone", "net", "cpu", "1large", "fp32", "TFLite 2.10", 12.5, 0.1)]
-    assert found.of("another").latencies == []
+    measurements = load_measurements(folder)
+    assert measurements.graphs == {"net": small_resnet()}
+    assert measurements.families == {"net": "resnet"}
+    assert measurements.latencies == [Latency("phone", "net", "cpu", "1large", "fp32", "TFLite 2.10", 12.5, 0.1)]
+    assert measurements.of("another").latencies == []
 
 
 def test_time_of_a_network_that_is_not_there_is_refused(folder):

@@ -45,7 +45,7 @@ def test_interval_of_a_fit_to_another_device_holds_what_devices_of_one_chip_diff
     wider = FittedModel(fit({}, sibling="pixel4"), CPU).interval()
     assert wider[0] < low / 1.05
     assert wider[1] > high * 1.05
-    assert {name: each.sibling for (name, _, _), each in load_device("mi9").fits.items()} == {"cpu": "pixel4", "gpu": "pixel4"}
+    assert {name: item.sibling for (name, _, _), item in load_device("mi9").fits.items()} == {"cpu": "pixel4", "gpu": "pixel4"}
 
 
 def test_spread_of_devices_with_one_chip_is_that_of_the_public_tables():
@@ -147,8 +147,8 @@ def test_ratios_are_those_of_what_the_profiles_specify():
 def test_times_of_several_relatives_are_averaged_and_scaled():
     slow, fast = (FittedModel(fit({"conv1x1": KernelGroup({"launch": ms})}), BIG) for ms in (3.0, 1.0))
     one = Ratios(1.0, 1.0)
-    [found] = RelatedModel(prior(1.5, 2), [(slow, one), (fast, one)]).times([COST])
-    assert found.ms == pytest.approx(1.5 * 2.0)
+    [result] = RelatedModel(prior(1.5, 2), [(slow, one), (fast, one)]).times([COST])
+    assert result.ms == pytest.approx(1.5 * 2.0)
 
 
 def test_channels_are_computed_in_whole_slices():
@@ -206,9 +206,9 @@ def by_hand(pixels, channels):
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 8)), min_size=1, max_size=30))
 def test_trees_are_walked_as_by_hand(rows):
-    pixels, channels = (np.array(each, dtype=float) for each in zip(*rows, strict=True))
-    found = TreeModel(TREES)(SimpleNamespace(pixels=pixels, in_channels=channels))
-    assert found == pytest.approx([by_hand(p, c) for p, c in rows])
+    pixels, channels = (np.array(item, dtype=float) for item in zip(*rows, strict=True))
+    result = TreeModel(TREES)(SimpleNamespace(pixels=pixels, in_channels=channels))
+    assert result == pytest.approx([by_hand(p, c) for p, c in rows])
 
 
 def test_prediction_is_cut_to_its_bound():

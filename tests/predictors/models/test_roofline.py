@@ -24,7 +24,7 @@ def roofline(name, precision=None):
 
 def processor(**changes):
     """A processor of round numbers: 10⁶ multiply-accumulates a ms, nothing else that takes time, unless changed."""
-    given = MI9.processor("cpu")
+    arguments = MI9.processor("cpu")
     number = {
         "launch_us": 0.0,
         "half_outputs": 0.0,
@@ -41,12 +41,12 @@ def processor(**changes):
     def stated(what):
         return {name: replace(old, value=number[name]) for name in number if isinstance(old := getattr(what, name, None), Struct)}
 
-    peak = {"fp32": replace(given.cores.peak_gops["fp32"], value=2.0)}
-    rates = {kind: replace(ratio, value=number["efficiency"]) for kind, ratio in given.profile.efficiency.items()}
+    peak = {"fp32": replace(arguments.cores.peak_gops["fp32"], value=2.0)}
+    rates = {kind: replace(ratio, value=number["efficiency"]) for kind, ratio in arguments.profile.efficiency.items()}
     return dataclasses.replace(
-        given,
-        profile=replace(given.profile, **stated(given.profile), efficiency=rates),
-        cores=replace(given.cores, **stated(given.cores), peak_gops=peak),
+        arguments,
+        profile=replace(arguments.profile, **stated(arguments.profile), efficiency=rates),
+        cores=replace(arguments.cores, **stated(arguments.cores), peak_gops=peak),
     )
 
 

@@ -50,9 +50,9 @@ ATTRS = {"out_channels": 12, "kernel": (3, 3), "stride": (1, 1), "padding": (1,)
 
 @pytest.mark.parametrize(("groups", "expected"), [(1, 1), (4, 2), (8, 4)])
 def test_scaled_convolution_keeps_the_size_of_its_groups(groups, expected):
-    found = kind_of("conv").scaled(ATTRS | {"groups": groups}, Narrowed(before=8, after=4, out=6, position=lambda channel: channel))
-    assert (found["out_channels"], found["groups"]) == (6, expected)
-    assert {**found, "out_channels": 12, "groups": groups} == ATTRS | {"groups": groups}
+    scaled = kind_of("conv").scaled(ATTRS | {"groups": groups}, Narrowed(before=8, after=4, out=6, position=lambda channel: channel))
+    assert (scaled["out_channels"], scaled["groups"]) == (6, expected)
+    assert {**scaled, "out_channels": 12, "groups": groups} == ATTRS | {"groups": groups}
 
 
 @pytest.mark.torch

@@ -89,14 +89,14 @@ class Server:
 
     def processes(self, name: str, words: bytes) -> list[int]:
         """Processes of a board with these words in their command line."""
-        found = []
+        result = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 if f"{BOARD}={name}\0".encode() in (folder / "environ").read_bytes() and words in (folder / "cmdline").read_bytes():
-                    found.append(int(folder.name))
+                    result.append(int(folder.name))
             except OSError:
                 continue
-        return found
+        return result
 
 
 def ended(process: int, seconds: float = 60.0) -> bool:
@@ -113,26 +113,26 @@ def ended(process: int, seconds: float = 60.0) -> bool:
 
 def sshd_program() -> str:
     """The server's path; skips the test where it is missing."""
-    found = shutil.which("sshd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
-    if found is None or shutil.which("ssh") is None:
+    which = shutil.which("sshd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+    if which is None or shutil.which("ssh") is None:
         pytest.skip("needs an ssh client and server: Debian's openssh-client and openssh-server")
-    return found
+    return which
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
     """A running sshd without boards."""
     program = sshd_program()
-    made = Server(tmp_path_factory.mktemp("sshd"), free_port())
-    host = made.key("host")
+    built = Server(tmp_path_factory.mktemp("sshd"), free_port())
+    host = built.key("host")
     kind, key = host.with_name("host.key.pub").read_text().split()[:2]
-    (made.folder / "known").write_text(f"[127.0.0.1]:{made.port} {kind} {key}\n")
-    (made.folder / "authorized").touch()
+    (built.folder / "known").write_text(f"[127.0.0.1]:{built.port} {kind} {key}\n")
+    (built.folder / "authorized").touch()
     settings = {
         "ListenAddress": "127.0.0.1",
-        "Port": made.port,
+        "Port": built.port,
         "HostKey": host,
-        "AuthorizedKeysFile": made.folder / "authorized",
+        "AuthorizedKeysFile": built.folder / "authorized",
         "PidFile": "none",
         "UsePAM": "no",
         "StrictModes": "no",
@@ -142,16 +142,16 @@ def server(tmp_path_factory):
         "PermitUserEnvironment": "yes",
         "PrintMotd": "no",
     }
-    (made.folder / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    (built.folder / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
     if os.geteuid() == 0:
         # where it keeps the part that reads what strangers send
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    running = subprocess.Popen([program, "-D", "-e", "-f", made.folder / "sshd_config"], stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen([program, "-D", "-e", "-f", built.folder / "sshd_config"], stderr=subprocess.PIPE, text=True)
     try:
         said = running.stderr.readline()
         if "listening" not in said:
             pytest.skip(f"sshd does not start here: {said.strip()}")
-        yield made
+        yield built
     finally:
         running.terminate()
         running.communicate()
@@ -197,9 +197,9 @@ def aarch64_root(tmp_path_factory):
     root = tmp_path_factory.mktemp("aarch64") / "root"
     packages = "python3,libstdc++6,libgomp1"
     words = ["--variant=extract", "--arch=arm64", f"--include={packages}", system["VERSION_CODENAME"], root, lists[0]]
-    made = subprocess.run(["mmdebstrap", "--quiet", *words], capture_output=True, text=True, check=False)
-    if made.returncode:
-        pytest.skip(f"mmdebstrap does not make an aarch64 Debian here: {made.stderr.strip()[-300:]}")
+    run_result = subprocess.run(["mmdebstrap", "--quiet", *words], capture_output=True, text=True, check=False)
+    if run_result.returncode:
+        pytest.skip(f"mmdebstrap does not make an aarch64 Debian here: {run_result.stderr.strip()[-300:]}")
     if not (root / "usr" / "bin" / f"python{SERIES}").exists():
         pytest.skip(f"Debian {system['VERSION_CODENAME']} has another Python than {SERIES}")
     return root

@@ -105,19 +105,19 @@ def test_same_files_give_the_same_bytes_and_compression_makes_them_fewer(folder)
 
 @pytest.fixture
 def line(tmp_path):
-    with Line(["sh", "-c", boot([sys.executable])]) as made:
-        made.ask("open", folder=str(tmp_path / "root"))
-        yield made
+    with Line(["sh", "-c", boot([sys.executable])]) as built:
+        built.ask("open", folder=str(tmp_path / "root"))
+        yield built
 
 
 def test_end_that_is_closed_is_one_sentence(monkeypatch, tmp_path):
     import os
 
-    asked, questions = os.pipe()
-    answers, given = os.pipe()
-    os.close(given)
+    request, questions = os.pipe()
+    answers, arguments = os.pipe()
+    os.close(arguments)
     monkeypatch.setenv(ASKS, f"{questions},{answers}")
     with pytest.raises(StretchError, match="does not answer any more"):
         ask_for_file(tmp_path / "x", "y")
-    for descriptor in (asked, questions, answers):
+    for descriptor in (request, questions, answers):
         os.close(descriptor)

@@ -69,16 +69,16 @@ def test_second_run_copies_nothing(there, server, on, tiny_bundle):
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "told"),
+    ("flags", "code", "message"),
     [
         (("--map", "gpu=cqu1"), 3, "on loopback: unknown delegate `cqu"),
         (("--map", "gpu=cpu4095"), 2, "core 4095"),
         (("--map", "gpu=opencl"), 5, "pyopencl"),
     ],
 )
-def test_what_fails_there_fails_here_with_the_same_code(there, on, tiny_bundle, flags, code, told):
+def test_what_fails_there_fails_here_with_the_same_code(there, on, tiny_bundle, flags, code, message):
     done = spawn("", "run", tiny_bundle, *flags, *on(there))
-    assert (done.code, told in done.err) == (code, True), done.err
+    assert (done.code, message in done.err) == (code, True), done.err
 
 
 def start(*words):
@@ -98,8 +98,8 @@ def heard(process, words):
 def ssh_of(process):
     """The ssh that a process started."""
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    (found,) = [int(child) for child in children if Path(f"/proc/{child}/comm").read_text() == "ssh\n"]
-    return found
+    (result,) = [int(child) for child in children if Path(f"/proc/{child}/comm").read_text() == "ssh\n"]
+    return result
 
 
 def test_interruption_here_ends_what_runs_there(there, server, on, tiny_bundle):

@@ -13,9 +13,9 @@ START = [sys.executable]
 
 @pytest.fixture
 def line(tmp_path):
-    with Line(["sh", "-c", boot(START)]) as made:
-        made.ask("open", folder=str(tmp_path / "root"))
-        yield made
+    with Line(["sh", "-c", boot(START)]) as built:
+        built.ask("open", folder=str(tmp_path / "root"))
+        yield built
 
 
 def run(line, code, said=None):
@@ -73,16 +73,16 @@ def test_program_there_tells_lines_meanwhile_and_its_answer_at_the_end(line):
 def test_program_ends_when_the_line_does_and_leaves_nothing(tmp_path):
     line = Line(["sh", "-c", boot(START)])
     line.ask("open", folder=str(tmp_path / "root"))
-    told = []
+    rows = []
 
     def stop(text):
-        told.append(int(text))
+        rows.append(int(text))
         raise KeyboardInterrupt
 
     code = "import os, sys, threading; print(os.getpid(), file=sys.stderr); threading.Event().wait()"
     with pytest.raises(KeyboardInterrupt), line:
         run(line, code, stop)
-    assert ended(told[0])
+    assert ended(rows[0])
 
 
 def test_answer_that_is_too_large_is_refused_and_the_line_goes_on(line):

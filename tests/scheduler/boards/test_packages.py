@@ -67,7 +67,7 @@ def test_one_wheel_of_a_folder_becomes_files_to_import(program, tmp_path, monkey
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"system": "Darwin"}, "runs Darwin"),
         ({"machine": "riscv64"}, "board is riscv64"),
@@ -78,16 +78,16 @@ def test_one_wheel_of_a_folder_becomes_files_to_import(program, tmp_path, monkey
         ({"glibc": ""}, "has no glibc"),
     ],
 )
-def test_board_without_packages_is_refused_with_what_it_lacks(change, told):
-    with pytest.raises(MissingBackendError, match=told) as refused:
+def test_board_without_packages_is_refused_with_what_it_lacks(change, message):
+    with pytest.raises(MissingBackendError, match=message) as refused:
         check_facts("board", msgspec.structs.replace(HERE, **change))
     assert refused.value.hint
 
 
-@pytest.mark.parametrize("told", [None, [], {}, {**facts(), "cores": "many"}])
-def test_what_is_no_facts_is_one_sentence(told):
+@pytest.mark.parametrize("message", [None, [], {}, {**facts(), "cores": "many"}])
+def test_what_is_no_facts_is_one_sentence(message):
     with pytest.raises(StretchError, match="what board says of itself cannot be read"):
-        read_facts("board", told)
+        read_facts("board", message)
 
 
 @pytest.mark.parametrize("name", ["-oProxyCommand=x", "-", "--", "-me@board"])

@@ -262,7 +262,7 @@ def tensor(data, name):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda m: m.update(subgraphs=[]), "no subgraph"),
         (lambda m: m["tensors"].append(m["tensors"][0]), "tensor `x` is there twice"),
@@ -305,9 +305,9 @@ def tensor(data, name):
         (lambda m: m.update(outputs=["y", "t2"]), "tensor `t2` states the consumers head and is read by head, output"),
     ],
 )
-def test_each_inconsistency_is_told_in_words(manifest, change, told):
+def test_each_inconsistency_is_told_in_words(manifest, change, message):
     change(manifest)
-    assert any(told in problem for problem in problems(manifest)), problems(manifest)
+    assert any(message in problem for problem in problems(manifest)), problems(manifest)
 
 
 def test_phwc4_tensors_cannot_be_put_side_by_side(manifest):

@@ -18,10 +18,10 @@ def write_keys(folder, name, private=None):
     """Files of a new key: the private and the public one."""
     private = private or ed25519.Ed25519PrivateKey.generate()
     pem = serialization.Encoding.PEM
-    own, shown = folder / f"{name}.pem", folder / f"{name}.pub"
-    own.write_bytes(private.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    current, shown = folder / f"{name}.pem", folder / f"{name}.pub"
+    current.write_bytes(private.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
     shown.write_bytes(private.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
-    return own, shown
+    return current, shown
 
 
 @pytest.fixture
@@ -94,11 +94,11 @@ def test_damaged_bundle_is_not_signed(bundle_dir, keys):
 
 
 def test_keys_of_openssl_fit(bundle_dir, tmp_path):
-    own, shown = tmp_path / "key.pem", tmp_path / "key.pub"
+    current, shown = tmp_path / "key.pem", tmp_path / "key.pub"
     try:
-        subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", own], check=True, capture_output=True)
-        subprocess.run(["openssl", "pkey", "-in", own, "-pubout", "-out", shown], check=True, capture_output=True)
+        subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", current], check=True, capture_output=True)
+        subprocess.run(["openssl", "pkey", "-in", current, "-pubout", "-out", shown], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("openssl makes no keys of Ed25519 here")
-    sign_bundle(bundle_dir, own)
+    sign_bundle(bundle_dir, current)
     assert load_bundle(bundle_dir, trust=shown).signer

@@ -83,7 +83,7 @@ def test_what_cannot_be_is_one_sentence(stated, path, value, problem):
     for key in path[:-1]:
         at = at[key]
     at[path[-1]] = value
-    assert any(any(part in found for part in problem.split("|")) for found in problems(data)), problems(data)
+    assert any(any(part in result for part in problem.split("|")) for result in problems(data)), problems(data)
 
 
 def test_branch_that_was_moved_to_another_processor_is_still_the_designs(stated):
@@ -104,9 +104,9 @@ JSON = st.recursive(
     st.dictionaries(st.sampled_from([*CHECKS, "aot"]), JSON, max_size=5),
 )
 def test_any_statement_is_judged_in_sentences_and_numbers_that_pass_are_finite(stated, predicted, checks):
-    found = problems(stated | {"predicted": predicted, "checks": checks})
-    assert all(isinstance(problem, str) and problem for problem in found)
-    if not found and predicted:
+    result = problems(stated | {"predicted": predicted, "checks": checks})
+    assert all(isinstance(problem, str) and problem for problem in result)
+    if not result and predicted:
         assert math.isfinite(predicted["makespan_ms"])
         assert predicted["makespan_ms"] > 0
 
@@ -124,8 +124,8 @@ MEASURED = {
 def test_bundle_carries_what_was_measured(bundles, bundle_dir):
     assert load_bundle(bundle_dir).manifest.agreement is None
     bundles.edit(bundle_dir, lambda m: m.update(agreement=MEASURED))
-    found = load_bundle(bundle_dir).manifest.agreement
-    assert msgspec.to_builtins(found) == MEASURED | {
+    agreement = load_bundle(bundle_dir).manifest.agreement
+    assert msgspec.to_builtins(agreement) == MEASURED | {
         "precision": "fp32",
         "source": "measured",
         "classes": None,
@@ -155,9 +155,9 @@ SIDES = st.integers(200, 2000)
 @given(width=SIDES, height=SIDES, wide=st.integers(1, 400), high=st.integers(1, 400), crop=st.floats(0.5, 1), squash=st.booleans())
 def test_resized_picture_always_holds_the_crop(width, height, wide, high, crop, squash):
     read = msgspec.structs.replace(IMAGENET, crop=crop, squash=squash)
-    found = read.scaled(width, height, (wide, high))
-    assert found[0] >= wide
-    assert found[1] >= high
+    scaled = read.scaled(width, height, (wide, high))
+    assert scaled[0] >= wide
+    assert scaled[1] >= high
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_size_that_no_picture_can_be_cropped_from_is_a_problem_of_the_bundle(tmp
 
 
 @pytest.mark.parametrize(
-    ("asked", "shape", "told"),
+    ("requested", "shape", "message"),
     [
         ({"men": [0, 0, 0]}, (1, 3, 8, 8), "cannot be used: .*`men`"),
         ({"std": [0, 1, 1]}, (1, 3, 8, 8), r"cannot be used: .*\$\.std"),
@@ -243,9 +243,9 @@ def test_size_that_no_picture_can_be_cropped_from_is_a_problem_of_the_bundle(tmp
         ({"crop": 0.5}, (1, 1, 8, 8), r"is one of colour pictures, the model reads \[1, 1, 8, 8\]"),
     ],
 )
-def test_what_cannot_be_asked_for_is_a_usage_error(asked, shape, told):
-    with pytest.raises(UsageError, match=told):
-        requested_preprocessing(IMAGENET, asked, shape)
+def test_what_cannot_be_asked_for_is_a_usage_error(requested, shape, message):
+    with pytest.raises(UsageError, match=message):
+        requested_preprocessing(IMAGENET, requested, shape)
 
 
 def entry(inputs, rows):
@@ -255,10 +255,10 @@ def entry(inputs, rows):
 @pytest.mark.parametrize(("layout", "shape", "axis"), [("NCHW", (2, 3, 8, 4), 2), ("NHWC", (2, 8, 4, 3), 1)])
 def test_rows_are_cut_along_the_axis_of_the_layout(layout, shape, axis):
     x = np.arange(np.prod(shape)).reshape(shape)
-    found = cut(x, (2, 5), layout)
-    assert found.shape == cut_shape(shape, (2, 5), layout)
-    assert np.array_equal(found, np.take(x, range(2, 5), axis))
-    assert np.shares_memory(found, x)
+    result = cut(x, (2, 5), layout)
+    assert result.shape == cut_shape(shape, (2, 5), layout)
+    assert np.array_equal(result, np.take(x, range(2, 5), axis))
+    assert np.shares_memory(result, x)
 
 
 def test_tensor_of_which_no_rows_are_stated_is_read_whole():

@@ -81,7 +81,7 @@ def test_plan_that_is_damaged_newer_or_of_other_steps_is_refused(source, tmp_pat
 
 
 def _spoil_plan(model):
-    entry = next(each for each in model["metadata"] if each["name"] == METADATA)
+    entry = next(item for item in model["metadata"] if item["name"] == METADATA)
     model["buffers"][entry["buffer"]] = {"data": np.frombuffer(b"{}", np.uint8)}
 
 

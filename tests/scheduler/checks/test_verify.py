@@ -175,9 +175,9 @@ def test_lower_precision_is_allowed_its_rounding_and_no_more(bundles, bundle_dir
     half = Wrong("s1.gpu", lambda y: y * 1.02)
     half.precisions = ("fp32", "fp16")
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": half}) as session:
-        found = judge(session, random_input(session.bundle))
-    assert (found.measure, found.tolerance) == ("rms", distance.TOLERANCE["fp16"])
-    assert 0.001 < found.error < 0.05
+        verdict = judge(session, random_input(session.bundle))
+    assert (verdict.measure, verdict.tolerance) == ("rms", distance.TOLERANCE["fp16"])
+    assert 0.001 < verdict.error < 0.05
     with pytest.raises(StretchError, match=r"`s1.gpu` .* is off by 0.1 of its size"):
         judged(bundle_dir, "s1.gpu", lambda y: y * 1.1)
 
@@ -210,7 +210,7 @@ def test_output_of_before_has_no_problem_and_survives_json(size):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda y: y * 1.01, "differs by 0.01 of the largest number"),
         (lambda y: y * np.nan, "differs by nan"),
@@ -218,9 +218,9 @@ def test_output_of_before_has_no_problem_and_survives_json(size):
         (lambda y: y[:, :-1], "has an output of 999 numbers, 1000 when"),
     ],
 )
-def test_other_output_is_a_problem(change, told):
+def test_other_output_is_a_problem(change, message):
     y = np.random.default_rng(1).standard_normal((1, 1000)).astype(np.float32)
-    assert told in Sample.of(X, y, 0).problem(X, change(y))
+    assert message in Sample.of(X, y, 0).problem(X, change(y))
 
 
 def test_bundle_without_a_sample_has_none_and_garbage_is_one_sentence():

@@ -64,7 +64,7 @@ def attributes(draw, kind):
     if kind in ("conv", "max_pool", "avg_pool"):
         return draw(windows(kind))
     first = draw(st.integers(0, side[0] - 1))
-    found = {
+    value = {
         "linear": {"out_features": draw(sizes), "bias": draw(st.booleans())},
         "batch_norm": {"eps": 1e-3, "momentum": 0.1, "affine": draw(st.booleans())},
         "gelu": {"approximate": draw(st.sampled_from(["none", "tanh"]))},
@@ -93,7 +93,7 @@ def attributes(draw, kind):
         "add_scalar": {"value": draw(st.sampled_from([3.0, -0.25]))},
         "mul_scalar": {"value": draw(st.sampled_from([-0.5, 2.0]))},
     }.get(kind, {})
-    return side, found
+    return side, value
 
 
 @st.composite
@@ -127,20 +127,20 @@ def graphs(draw, kind):
 
 def weights_of(graph, random):
     """Normally distributed weights; variances are positive."""
-    found = {}
+    weights = {}
     for op in graph.ops:
-        own = {key: random.normal(size=shape).astype(np.float32) for key, shape in graph.op_weights(op).items()}
-        if "running_var" in own:
-            own["running_var"] = np.abs(own["running_var"]) + 0.1
-        if own:
-            found[op.name] = own
-    return found
+        current = {key: random.normal(size=shape).astype(np.float32) for key, shape in graph.op_weights(op).items()}
+        if "running_var" in current:
+            current["running_var"] = np.abs(current["running_var"]) + 0.1
+        if current:
+            weights[op.name] = current
+    return weights
 
 
 def plan_of(graph, name="case", **changes):
     """The plan of a file with this graph as its only subgraph."""
     ends = ((graph.input.name, graph.input.shape, "input", (name,)), (graph.output, graph.by_name[graph.output].shape, name, ("output",)))
-    tensors = tuple(Tensor(t, nhwc(s), made, read, layout="NHWC" if len(s) == 4 else "NC") for t, s, made, read in ends)
+    tensors = tuple(Tensor(t, nhwc(s), built, read, layout="NHWC" if len(s) == 4 else "NC") for t, s, built, read in ends)
     subgraph = SubgraphEntry(name, "s", "cpu", "model.tflite", (graph.input.name,), (graph.output,), graph.macs)
     plan = TflitePlan(SCHEMA, "0", graph.name, "none", (graph.input.name,), (graph.output,), tensors, (subgraph,), ())
     return msgspec.structs.replace(plan, **changes)

@@ -49,7 +49,7 @@ def test_delegate_of_another_package_is_found_by_its_entry_point(tmp_path, monke
 
 @pytest.mark.representatives(9)
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "told"),
+    ("inputs", "outputs", "message"),
     [
         ([], [np.zeros((1, 6, 8, 8), np.float32)], "1 inputs, 0 buffers"),
         ([np.zeros((1, 3, 8, 8), np.float32)], [np.zeros((1, 6, 8, 9), np.float32)], "output `t0` has shape"),
@@ -59,9 +59,9 @@ def test_delegate_of_another_package_is_found_by_its_entry_point(tmp_path, monke
 @pytest.mark.parametrize(
     "name", [name for name in delegates if "fp32" in delegates.get(name).precisions and delegates.get(name).form == "onnx"]
 )
-def test_every_delegate_refuses_buffers_that_do_not_fit(bundle_dir, name, inputs, outputs, told):
+def test_every_delegate_refuses_buffers_that_do_not_fit(bundle_dir, name, inputs, outputs, message):
     delegate: Delegate = delegates.get(name)()
-    with pytest.raises(StretchError, match=told):
+    with pytest.raises(StretchError, match=message):
         delegate.compile(bundle_dir / "stem.onnx").bind(inputs, outputs)
 
 

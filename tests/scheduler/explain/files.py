@@ -152,11 +152,11 @@ def write_chain(folder, name, codes, kind=0):
     operators, last = [], 0
     for i, code in enumerate(codes):
         tensors.append({"name": f"t{i + 1}", "shape": [1, 4], "type": kind})
-        made = len(tensors) - 1
-        operators.append({"opcode_index": i, "inputs": [last, 1] if code in _TWO else [last], "outputs": [made]})
+        count = len(tensors) - 1
+        operators.append({"opcode_index": i, "inputs": [last, 1] if code in _TWO else [last], "outputs": [count]})
         if code in OPTIONS:
             operators[-1] |= {"builtin_options_type": OPTIONS[code], "builtin_options": {}}
-        last = made
+        last = count
     known = [{"deprecated_builtin_code": min(NUMBERS[c], 127), "builtin_code": NUMBERS[c], "version": 1} for c in codes]
     for code, entry in zip(codes, known, strict=True):
         if code == "CUSTOM":

@@ -66,8 +66,8 @@ def test_file_of_another_kind_is_refused(tmp_path):
     ],
 )
 def test_cause_is_what_the_words_or_the_operator_tell(foreign, name, place, words, cause):
-    found, change = find_cause(open_model(foreign[name]), place, words, ())
-    assert found == cause
+    result, change = find_cause(open_model(foreign[name]), place, words, ())
+    assert result == cause
     assert change
 
 
@@ -85,26 +85,26 @@ def test_partitions_copies_and_share_are_those_of_a_chain_walked_by_hand(states)
             verdict.taken[i] = "T"
         elif state == "gone":
             verdict.gone[i] = "folded"
-    found = judge(chain(len(states)), verdict)
+    result = judge(chain(len(states)), verdict)
     there = [state for state in states if state != "gone"]
-    assert found.partitions == sum(a == "on" and b != "on" for a, b in pairwise([*there, "off"]))
-    assert found.copies == sum({a, b} == {"on", "off"} for a, b in pairwise(states))
-    assert found.off == states.count("off") == len(found.obstacles)
+    assert result.partitions == sum(a == "on" and b != "on" for a, b in pairwise([*there, "off"]))
+    assert result.copies == sum({a, b} == {"on", "off"} for a, b in pairwise(states))
+    assert result.off == states.count("off") == len(result.obstacles)
     total = 10 * sum(range(len(states)))
     lost = 10 * sum(i for i, state in enumerate(states) if state == "off")
-    assert found.share == (None if not total else (total - lost) / total)
-    if found.obstacles:
-        assert found.obstacles[0].operator == f"n{states.index('off')}"
+    assert result.share == (None if not total else (total - lost) / total)
+    if result.obstacles:
+        assert result.obstacles[0].operator == f"n{states.index('off')}"
 
 
 def test_refusal_that_names_no_operator_is_about_the_file():
-    found = judge(chain(2), Verdict(runtime="r 1", device="d", target="T", refused="too large"))
-    assert found.obstacles[0].cause == "the file as a whole"
+    verdict = judge(chain(2), Verdict(runtime="r 1", device="d", target="T", refused="too large"))
+    assert verdict.obstacles[0].cause == "the file as a whole"
 
 
 def test_partitions_that_the_runtime_tells_are_kept():
-    found = judge(chain(2), Verdict(runtime="r 1", device="d", target="T", taken={0: "T", 1: "T"}, parts={0: 7, 1: 4}))
-    assert [op.partition for op in found.operators] == [0, 1]
+    verdict = judge(chain(2), Verdict(runtime="r 1", device="d", target="T", taken={0: "T", 1: "T"}, parts={0: 7, 1: 4}))
+    assert [op.partition for op in verdict.operators] == [0, 1]
 
 
 def test_unknown_runtime_is_refused_with_the_closest_name(foreign):
@@ -142,18 +142,18 @@ def witness(path):
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", FOREIGN)
 def test_first_unsupported_operator_is_the_one_of_its_own_message(foreign, name):
-    found = explain_file(foreign[name], "onnxruntime", "cpu")
+    result = explain_file(foreign[name], "onnxruntime", "cpu")
     said = witness(foreign[name])
     if name not in STOPPED:
         assert said is None
-        assert not found.obstacles
-        assert {op.target for op in found.operators if op.taken} == {"CPUExecutionProvider"}
+        assert not result.obstacles
+        assert {op.target for op in result.operators if op.taken} == {"CPUExecutionProvider"}
         return
-    first = found.obstacles[0]
+    first = result.obstacles[0]
     assert (first.operator, first.cause) == STOPPED[name]
     assert first.op in said
     assert first.words.split()[-1] in said
-    assert found.partitions == 0
+    assert result.partitions == 0
 
 
 def test_operator_of_a_message_is_found_by_its_name_and_else_by_its_type(foreign):

@@ -37,15 +37,15 @@ def alone(code, folder):
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", CHAINS)
 def test_first_unsupported_operator_and_partitions_are_those_of_operators_alone(foreign, tmp_path, name):
-    found = explain_file(foreign[name], "litert")
-    first = (found.obstacles[0].operator, found.obstacles[0].cause) if found.obstacles else None
+    result = explain_file(foreign[name], "litert")
+    first = (result.obstacles[0].operator, result.obstacles[0].cause) if result.obstacles else None
     assert first == FIRST[name]
     if name == "own":
-        assert "Swirl" in found.obstacles[0].words
+        assert "Swirl" in result.obstacles[0].words
         return
     taken = [alone(code, tmp_path) for code in CHAINS[name]["codes"]] if "kind" not in CHAINS[name] else [False]
-    assert [op.taken for op in found.operators] == taken
-    assert found.partitions == sum(a and not b for a, b in pairwise([*taken, False]))
+    assert [op.taken for op in result.operators] == taken
+    assert result.partitions == sum(a and not b for a, b in pairwise([*taken, False]))
 
 
 @pytest.mark.slow

@@ -29,16 +29,16 @@ FIRST = {
 @pytest.mark.representatives(4)
 @pytest.mark.parametrize("name", FOREIGN)
 def test_first_unsupported_operator_is_the_one_that_stops_its_own_build(foreign, name):
-    found = explain_file(foreign[name], "opencl")
+    result = explain_file(foreign[name], "opencl")
     try:
         OpenCLDelegate().build(foreign[name])
         said = None
     except StretchError as error:
         said = error.message
     if name in FIRST:
-        first = (found.obstacles[0].operator, found.obstacles[0].cause) if found.obstacles else None
+        first = (result.obstacles[0].operator, result.obstacles[0].cause) if result.obstacles else None
         assert first == FIRST[name]
-    assert (said is None) == (not found.obstacles)
+    assert (said is None) == (not result.obstacles)
 
 
 @pytest.mark.slow
@@ -46,21 +46,21 @@ def test_first_unsupported_operator_is_the_one_that_stops_its_own_build(foreign,
 def test_fixed_file_is_supported_and_equivalent(foreign, tmp_path, name):
     before = foreign[name].read_bytes()
     out = tmp_path / "fixed.onnx"
-    found = fix_file(explain_file(foreign[name], "opencl"), "opencl", None, out)
-    assert found.fix.file == out
-    assert found.fix.max_error < 1e-5
+    result = fix_file(explain_file(foreign[name], "opencl"), "opencl", None, out)
+    assert result.fix.file == out
+    assert result.fix.max_error < 1e-5
     after = explain_file(out, "opencl")
-    assert found.fix.operators == (found.off, after.off)
-    assert after.off < found.off
+    assert result.fix.operators == (result.off, after.off)
+    assert after.off < result.off
     onnx.checker.check_model(onnx.load(str(out)))
     assert foreign[name].read_bytes() == before
-    assert [each.name for each in tmp_path.iterdir()] == ["fixed.onnx"]
+    assert [path.name for path in tmp_path.iterdir()] == ["fixed.onnx"]
 
 
 def test_double_that_has_no_kernel_is_written_in_single_precision(foreign, tmp_path):
-    found = fix_file(explain_file(foreign["doubles"], "onnxruntime", "cpu"), "onnxruntime", "cpu", tmp_path / "single.onnx")
-    assert (found.fix.operators, found.fix.steps) == ((2, 0), ("write doubles in single precision",))
-    assert found.fix.max_error < 1e-5
+    result = fix_file(explain_file(foreign["doubles"], "onnxruntime", "cpu"), "onnxruntime", "cpu", tmp_path / "single.onnx")
+    assert (result.fix.operators, result.fix.steps) == ((2, 0), ("write doubles in single precision",))
+    assert result.fix.max_error < 1e-5
 
 
 def test_existing_file_is_not_overwritten(foreign, tmp_path):

@@ -96,7 +96,7 @@ DAMAGE = {
 
 
 def tensor(model, name):
-    return next(each for each in model["subgraphs"][0]["tensors"] if each["name"] == name)
+    return next(item for item in model["subgraphs"][0]["tensors"] if item["name"] == name)
 
 
 def scale_of(name, channel, value):
@@ -115,9 +115,9 @@ def made_real(name):
     """Say that an int8 tensor is float."""
 
     def change(model):
-        each = tensor(model, name)
-        each["type"] = 0
-        del each["quantization"]
+        item = tensor(model, name)
+        item["type"] = 0
+        del item["quantization"]
 
     return change
 
@@ -229,10 +229,10 @@ roots = st.builds(
 def plain(value):
     """Arrays as lists, so that they compare."""
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
         return bytes(value) if value.dtype == np.uint8 else value.tolist()
-    return [plain(each) for each in value] if isinstance(value, list) else value
+    return [plain(item) for item in value] if isinstance(value, list) else value
 
 
 def encoded(value):

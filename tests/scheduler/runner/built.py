@@ -36,12 +36,12 @@ class Ran:
 
     def spans(self):
         """Start and end of each step by inference and name, with the queue that it ran on."""
-        found = {}
+        result = {}
         for event in self.json("trace.json")["traceEvents"]:
             if event["ph"] == "X":
                 where = event["args"]
-                found.setdefault(where["inference"], {})[event["name"]] = (event["ts"], event["ts"] + event["dur"], where["queue"])
-        return found
+                result.setdefault(where["inference"], {})[event["name"]] = (event["ts"], event["ts"] + event["dur"], where["queue"])
+        return result
 
 
 @dataclass
@@ -52,8 +52,8 @@ class Built:
     model: Path
 
     def run(self, out, *options, inputs=(), model=None):
-        given = [part for path in inputs for part in ("--input", str(path))]
-        command = [str(self.program), str(model or self.model), "--out", str(out), *QUICK, *given, *options]
+        arguments = [part for path in inputs for part in ("--input", str(path))]
+        command = [str(self.program), str(model or self.model), "--out", str(out), *QUICK, *arguments, *options]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
         return Ran(ended.returncode, ended.stdout, ended.stderr, out)
 

@@ -46,17 +46,17 @@ def ran(bundle, built, tmp_path_factory):
 
 def run_beside(bundle, runner, folder, *options, inputs=None):
     """The runner's run, with what a session of Python gives for the same numbers as `expected`."""
-    given = inputs or {bundle.manifest.input: random_input(bundle)}
+    arguments = inputs or {bundle.manifest.input: random_input(bundle)}
     paths = []
     for number, name in enumerate(bundle.manifest.inputs):
         paths.append(folder / f"input_{number}.npy")
-        np.save(paths[-1], given[name])
+        np.save(paths[-1], arguments[name])
     with Session(bundle, {sub.processor: "litert" for sub in bundle.manifest.subgraphs}) as session:
-        result = session(given if len(given) > 1 else next(iter(given.values())))
-    found = runner.run(folder / "results", *options, inputs=paths)
-    assert found.code == 0, found.err
-    found.expected = list(result.values()) if isinstance(result, dict) else [result]
-    return found
+        result = session(arguments if len(arguments) > 1 else next(iter(arguments.values())))
+    run_result = runner.run(folder / "results", *options, inputs=paths)
+    assert run_result.code == 0, run_result.err
+    run_result.expected = list(result.values()) if isinstance(result, dict) else [result]
+    return run_result
 
 
 def same(ran):
@@ -82,7 +82,7 @@ def test_ways_to_run_give_the_same_outputs(bundle, built, ran, tmp_path, options
 
 
 def test_bands_read_their_rows(built, tmp_path):
-    asked = (
+    request = (
         "branch",
         "tiny_resnet",
         "--device",
@@ -96,7 +96,7 @@ def test_bands_read_their_rows(built, tmp_path):
         "cpu=int8",
         "--anyway",
     )
-    assert spawn("", *asked, "--out", tmp_path / "floats").code == 0
+    assert spawn("", *request, "--out", tmp_path / "floats").code == 0
     assert spawn("", "export", tmp_path / "floats", "--format", "tflite", "--out", tmp_path / "bundle").code == 0
     bundle = load_bundle(tmp_path / "bundle")
     assert any(sub.rows for sub in bundle.manifest.subgraphs)
@@ -114,11 +114,11 @@ def test_the_state_machine_of_python_answers_its_events_alike(ran):
     assert replayed.events == 1 + len(ran.spans()[0])
 
 
-def refused(ran, code, told):
+def refused(ran, code, answer):
     sentences = [line for line in ran.err.splitlines() if line.startswith("error: ")]
     assert ran.code == code, ran.err
     assert len(sentences) == 1
-    assert told in sentences[0]
+    assert answer in sentences[0]
     assert not ran.folder.exists() or not list(ran.folder.iterdir())
 
 
@@ -136,16 +136,16 @@ def test_a_damaged_file_and_one_of_another_plan_are_refused(built, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("array", "code", "told"),
+    ("array", "code", "message"),
     [
         (np.zeros((1, 3, 8, 8)), 1, "elements of type '<f8'"),
         (np.zeros((1, 8, 8, 3), np.float32), 2, "has the shape 1x8x8x3, and input `x` has 1x3x8x8"),
         (np.asfortranarray(np.zeros((1, 3, 8, 8), np.float32)), 1, "Fortran order"),
     ],
 )
-def test_an_input_that_does_not_fit_is_refused(built, tmp_path, array, code, told):
+def test_an_input_that_does_not_fit_is_refused(built, tmp_path, array, code, message):
     np.save(tmp_path / "x.npy", array)
-    refused(built.run(tmp_path / "results", inputs=[tmp_path / "x.npy"]), code, told)
+    refused(built.run(tmp_path / "results", inputs=[tmp_path / "x.npy"]), code, message)
 
 
 @pytest.mark.parametrize("sanitizers", ["thread", "address,undefined"])

@@ -68,10 +68,12 @@ def patched(file, signature):
 
 def run(content, threads=1):
     interpreter = open_interpreter(content, threads, "a signature")
-    for number, each in enumerate(interpreter.get_input_details()):
-        interpreter.set_tensor(each["index"], np.random.default_rng(number).standard_normal(each["shape"]).astype(np.float32))
+    for number, input_detail in enumerate(interpreter.get_input_details()):
+        interpreter.set_tensor(
+            input_detail["index"], np.random.default_rng(number).standard_normal(input_detail["shape"]).astype(np.float32)
+        )
     interpreter.invoke()
-    return [interpreter.get_tensor(each["index"]) for each in interpreter.get_output_details()]
+    return [interpreter.get_tensor(output_detail["index"]) for output_detail in interpreter.get_output_details()]
 
 
 @pytest.mark.parametrize("signature", STEPS)

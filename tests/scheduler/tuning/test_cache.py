@@ -32,9 +32,9 @@ def test_what_is_saved_is_found_again(tmp_path_factory, found):
     folder = tmp_path_factory.mktemp("c")
     TuningCache("d", "v", folder).save(found)
     again = TuningCache("d", "v", folder)
-    last = {each.key: each for each in found}
+    last = {item.key: item for item in found}
     assert len(again) == len(last)
-    assert all(again.get(*key) == each for key, each in last.items())
+    assert all(again.get(*key) == item for key, item in last.items())
 
 
 def test_entry_of_another_source_or_kind_is_not_found(tmp_path):
@@ -49,7 +49,7 @@ def test_two_processes_keep_each_others_entries(tmp_path):
     one, other = TuningCache("d", "v", tmp_path), TuningCache("d", "v", tmp_path)
     one.save([entry("a")])
     other.save([entry("b")])
-    assert {each.shape for each in TuningCache("d", "v", tmp_path).entries("schedule")} == {"a", "b"}
+    assert {item.shape for item in TuningCache("d", "v", tmp_path).entries("schedule")} == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -94,5 +94,5 @@ def test_what_is_shipped_fits_the_kernels_as_they_are(path):
 
     entries = read_entries(path, path.stem.replace("-half", " half"), ANY_DRIVER)
     assert entries
-    assert [each for each in entries if each.source != kernel_hash(each.kernel)] == []
-    assert [each for each in entries if each.ms > each.default_ms] == []
+    assert [item for item in entries if item.source != kernel_hash(item.kernel)] == []
+    assert [item for item in entries if item.ms > item.default_ms] == []

@@ -26,8 +26,8 @@ class Clock:
 
 def test_least_of_interleaved_times_decides():
     clock = Clock({None: [10.0], "a": [9.0], "b": [11.0, 5.0, 5.0]})
-    found = quickest(["a", "b"], clock)
-    assert (found.best, found.best_ms, found.default_ms) == ("b", 5.0, 10.0)
+    result = quickest(["a", "b"], clock)
+    assert (result.best, result.best_ms, result.default_ms) == ("b", 5.0, 10.0)
     assert clock.asked == [None, "a", "b", None, "a", "b", None, "b"]
 
 
@@ -42,8 +42,8 @@ def test_candidate_that_the_device_refuses_is_passed_over():
 
 def test_spent_budget_takes_the_best_of_what_is_known():
     clock = Clock({None: [10.0], "a": [5.0], "b": [1.0]})
-    found = quickest(["a", "b"], clock, spent=lambda: "a" in clock.asked)
-    assert found.best == "a"
+    result = quickest(["a", "b"], clock, spent=lambda: "a" in clock.asked)
+    assert result.best == "a"
     assert "b" not in clock.asked
 
 
@@ -61,9 +61,9 @@ def test_quickest_is_at_most_as_slow_as_the_default_in_truth_whatever_noise_slow
         slowed = 1 if turn % 3 == quiet else data.draw(st.floats(1, 3))
         return slowed * (default if candidate is None else truth[candidate])
 
-    found = quickest(list(truth), measure)
-    if found.best is not None:
-        assert truth[found.best] < default
+    result = quickest(list(truth), measure)
+    if result.best is not None:
+        assert truth[result.best] < default
     else:
         # What was measured in every turn and is quicker by more than the margin would have been taken.
         assert all(time > 0.97 * default for time in truth.values() if 3 * time <= HOPELESS * min(default, *truth.values()))
@@ -105,17 +105,17 @@ def test_fast_is_always_allowed(grid, limit):
 
 @given(grids, limits, st.booleans())
 def test_every_exhaustive_candidate_is_allowed_and_there_is_one(grid, limit, loose):
-    found = exhaustive(grid, limit, loose)
-    assert found
-    assert len(set(found)) == len(found)
-    assert all(limit.allow(size) for size in found)
+    result = exhaustive(grid, limit, loose)
+    assert result
+    assert len(set(result)) == len(result)
+    assert all(limit.allow(size) for size in result)
 
 
 def test_exhaustive_takes_divisors_with_32_work_items_or_more():
-    found = exhaustive((12, 10, 4), WIDE)
-    assert all(12 % x == 0 and 10 % y == 0 and 4 % z == 0 and 32 <= prod((x, y, z)) <= 256 for x, y, z in found)
-    assert (12, 10, 2) in found
-    assert set(found) < set(exhaustive((12, 10, 4), WIDE, loose=True))
+    result = exhaustive((12, 10, 4), WIDE)
+    assert all(12 % x == 0 and 10 % y == 0 and 4 % z == 0 and 32 <= prod((x, y, z)) <= 256 for x, y, z in result)
+    assert (12, 10, 2) in result
+    assert set(result) < set(exhaustive((12, 10, 4), WIDE, loose=True))
 
 
 def test_small_grids_fall_back_to_parts_and_then_to_small_groups():

@@ -170,7 +170,7 @@ def lowered(function, shape, *own):
 
 
 @pytest.mark.parametrize(
-    ("function", "shape", "own", "kinds"),
+    ("function", "shape", "local", "kinds"),
     [
         (lambda x, w: F.conv2d(x, w, padding=1), MAP, [(6, 4, 3, 3)], ["conv"]),
         (lambda x, w: F.conv2d(x, w, padding="same"), MAP, [(6, 4, 4, 4)], ["conv"]),
@@ -201,8 +201,8 @@ def lowered(function, shape, *own):
         (lambda x: F.dropout(x, 0.5, training=False).relu(), ROWS, [], ["relu"]),
     ],
 )
-def test_operator_becomes_its_kind_with_torchs_macs(function, shape, own, kinds):
-    assert lowered(function, shape, *own) == kinds
+def test_operator_becomes_its_kind_with_torchs_macs(function, shape, local, kinds):
+    assert lowered(function, shape, *local) == kinds
 
 
 def test_recurrent_layer_is_the_products_of_all_its_steps():

@@ -23,13 +23,13 @@ def elements(axes, shape):
     n, c, h, w = shape
     numbers = np.arange(n * c * h * w).reshape(n, c, h * w)
     stride = {"image": c * h * w, "channel": h * w, "pixel": 1}
-    found = np.full(axes.shape, axes.first * h * w)
+    full = np.full(axes.shape, axes.first * h * w)
     for place, axis in enumerate(axes.axes):
         inside = np.zeros(1, int)
         for factor in axis:
             inside = np.add.outer(inside, np.arange(factor.size) * factor.step * stride[factor.of]).ravel()
-        found = found + inside.reshape([-1 if i == place else 1 for i in range(len(axes.axes))])
-    return numbers.ravel()[found]
+        full = full + inside.reshape([-1 if i == place else 1 for i in range(len(axes.axes))])
+    return numbers.ravel()[full]
 
 
 def factorisations(size):
@@ -48,19 +48,19 @@ def test_reshaped_permuted_and_cut_axes_say_where_each_element_lies(data):
             case "reshape":
                 wanted = [data.draw(st.sampled_from(factorisations(size))) for size in array.shape][:4]
                 wanted = [*itertools.chain(*wanted), *array.shape[4:]]
-                made = axes.reshaped(tuple(wanted))
-                if made is not None:
-                    axes, array = made, array.reshape(wanted)
-                made = axes.reshaped((array.shape[0], int(np.prod(array.shape[1:]))))
-                if made is not None and data.draw(st.booleans()):
-                    axes, array = made, array.reshape(array.shape[0], -1)
+                reshaped = axes.reshaped(tuple(wanted))
+                if reshaped is not None:
+                    axes, array = reshaped, array.reshape(wanted)
+                reshaped = axes.reshaped((array.shape[0], int(np.prod(array.shape[1:]))))
+                if reshaped is not None and data.draw(st.booleans()):
+                    axes, array = reshaped, array.reshape(array.shape[0], -1)
             case "cut":
                 axis = data.draw(st.integers(0, array.ndim - 1))
                 start = data.draw(st.integers(0, array.shape[axis] - 1))
                 size = data.draw(st.integers(1, array.shape[axis] - start))
-                made = axes.cut(axis, start, size)
-                if made is not None:
-                    axes, array = made, array.take(range(start, start + size), axis)
+                reshaped = axes.cut(axis, start, size)
+                if reshaped is not None:
+                    axes, array = reshaped, array.take(range(start, start + size), axis)
     assert axes.shape == array.shape
     np.testing.assert_array_equal(elements(axes, shape), array)
 
@@ -130,8 +130,8 @@ def test_chunks_along_channels_are_slices():
         first, second = torch.chunk(x, 2, 1)
         return torch.cat([second, first], 1)
 
-    found = graph(swapped)
-    assert sorted((op.attrs["start"], op.attrs["stop"]) for op in found.ops if op.kind == "slice") == [(0, 4), (4, 8)]
+    result = graph(swapped)
+    assert sorted((op.attrs["start"], op.attrs["stop"]) for op in result.ops if op.kind == "slice") == [(0, 4), (4, 8)]
 
 
 @pytest.mark.parametrize("function", [lambda x: x.permute(0, 2, 3, 1), lambda x: x.transpose(2, 3), lambda x: x.view(1, 8, 16)])

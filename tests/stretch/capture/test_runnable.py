@@ -79,9 +79,9 @@ def test_graph_and_state_come_back_from_text_and_state_dict():
 
 
 class Net(nn.Module):
-    def __init__(self, function, own=None):
+    def __init__(self, function, current=None):
         super().__init__()
-        self.function, self.own = function, own
+        self.function, self.own = function, current
 
     def forward(self, x):
         return self.function(x) if self.own is None else self.function(self.own, x)
@@ -212,7 +212,7 @@ def test_mask_of_minus_infinity_is_stored_as_a_number_that_files_may_have():
     module = Calling(lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=mask))
     assert computed(module, TOKENS) == [":matmul", ":add", ":softmax", ":matmul"]
     weights = capture_runnable(module, TOKENS, "net").weights
-    assert all(tensor.isfinite().all() for own in weights.values() for tensor in own.values())
+    assert all(tensor.isfinite().all() for weight in weights.values() for tensor in weight.values())
 
 
 def test_norm_without_statistics_is_computed_by_torch():

@@ -113,9 +113,9 @@ def test_subclass_with_its_own_forward_is_not_mistaken_for_its_base():
             return super().forward(x) + super().forward(x)
 
     module = nn.Sequential(Doubled(3, 4, 1))
-    found = capture(module, (1, 3, 8, 8))
-    assert [op.kind for op in found.graph.ops] == ["input", "conv", "conv", "add"]
-    assert found.weights["conv2d"]["weight"] is module[0].weight
+    captured = capture(module, (1, 3, 8, 8))
+    assert [op.kind for op in captured.graph.ops] == ["input", "conv", "conv", "add"]
+    assert captured.weights["conv2d"]["weight"] is module[0].weight
 
 
 class Reused(nn.Module):
@@ -136,9 +136,9 @@ class Reused(nn.Module):
 
 def test_tensor_changed_in_place_is_read_as_it_is_then():
     module = Reused()
-    found = capture(module, (1, 3, 8, 8))
-    branch = Branch(found.graph)
-    for name, weights in found.weights.items():
+    captured = capture(module, (1, 3, 8, 8))
+    branch = Branch(captured.graph)
+    for name, weights in captured.weights.items():
         branch.get_submodule(name).load_state_dict(weights)
     x = torch.randn(1, 3, 8, 8)
     with torch.inference_mode():
@@ -157,10 +157,10 @@ class Shared(nn.Module):
 
 
 def test_module_called_twice_becomes_two_operators_with_equal_weights():
-    found = capture(Shared().eval(), (1, 4, 5, 5), "net")
-    convs = [op for op in found.graph.ops if op.kind == "conv"]
+    captured = capture(Shared().eval(), (1, 4, 5, 5), "net")
+    convs = [op for op in captured.graph.ops if op.kind == "conv"]
     assert len({op.name for op in convs}) == 2
-    assert torch.equal(*(found.weights[op.name]["weight"] for op in convs))
+    assert torch.equal(*(captured.weights[op.name]["weight"] for op in convs))
 
 
 INF = float("inf")
@@ -242,9 +242,9 @@ class Masked(nn.Module):
 A, B = (1, 3, 4, 4), (1, 1, 4, 4)
 
 
-@pytest.mark.parametrize("given", [[A, B], {"image": A, "mask": B}, {"mask": B, "image": A}])
-def test_several_inputs_stand_in_the_order_of_the_forward_and_are_given_by_name(given):
-    inputs = Inputs.of(given, Masked())
+@pytest.mark.parametrize("arguments", [[A, B], {"image": A, "mask": B}, {"mask": B, "image": A}])
+def test_several_inputs_stand_in_the_order_of_the_forward_and_are_given_by_name(arguments):
+    inputs = Inputs.of(arguments, Masked())
     assert list(inputs.shapes.items()) == [("image", A), ("mask", B)]
     image, mask = inputs.random(3)
     assert torch.equal(inputs.call(Masked(), [image, mask]), image * mask * 2.0)
@@ -252,7 +252,7 @@ def test_several_inputs_stand_in_the_order_of_the_forward_and_are_given_by_name(
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [
         ({"image": A}, "no shape for its input `mask`"),
         ({"image": A, "mask": B, "other": A}, "no input `other`"),
@@ -262,9 +262,9 @@ def test_several_inputs_stand_in_the_order_of_the_forward_and_are_given_by_name(
         ({}, "no shape for its input"),
     ],
 )
-def test_shapes_that_do_not_fit_the_forward_are_refused(given, says):
+def test_shapes_that_do_not_fit_the_forward_are_refused(arguments, says):
     with pytest.raises(UsageError, match=says) as refused:
-        Inputs.of(given, Masked())
+        Inputs.of(arguments, Masked())
     assert refused.value.hint
 
 
@@ -362,18 +362,18 @@ class Net(nn.Module):
 @pytest.fixture
 def values():
     traced = fx.symbolic_trace(Net())
-    found = Values(traced)
-    found.run(torch.randn(2, 3, 4, 5))
-    return {node.name: node for node in traced.graph.nodes}, found
+    result = Values(traced)
+    result.run(torch.randn(2, 3, 4, 5))
+    return {node.name: node for node in traced.graph.nodes}, result
 
 
 def test_shapes_of_tensors_are_kept(values):
-    nodes, found = values
-    assert found.shapes[nodes["add"]] == (2, 3, 2, 5)
-    assert found.shapes[nodes["reshape"]] == (2, 30)
+    nodes, result = values
+    assert result.shapes[nodes["add"]] == (2, 3, 2, 5)
+    assert result.shapes[nodes["reshape"]] == (2, 30)
 
 
 def test_numbers_and_groups_of_tensors_are_kept_apart(values):
-    nodes, found = values
-    assert found.constants[nodes["size"]] == 2
-    assert [tuple(part.shape) for part in found.parts[nodes["chunk"]]] == [(2, 3, 2, 5)] * 2
+    nodes, result = values
+    assert result.constants[nodes["size"]] == 2
+    assert [tuple(part.shape) for part in result.parts[nodes["chunk"]]] == [(2, 3, 2, 5)] * 2

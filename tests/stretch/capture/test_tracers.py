@@ -148,8 +148,8 @@ class Remembering(nn.Module):
 
 def test_what_a_module_keeps_for_later_calls_is_not_what_a_trace_computes():
     module, x = Remembering().eval(), torch.randn(1, 3, 4, 4)
-    given = Inputs.of((1, 3, 4, 4), module)
-    for tracer in (ShapedTracer(given), Tracer()):
+    arguments = Inputs.of((1, 3, 4, 4), module)
+    for tracer in (ShapedTracer(arguments), Tracer()):
         with contextlib.suppress(Exception):
             tracer.trace(module)
         assert (module.kept, module.calls, hasattr(module, "last")) == ({}, [], False)

@@ -37,8 +37,8 @@ pytestmark = pytest.mark.torch
 FACTS = BundleFacts("pixel6", False, "random")
 
 
-def written(folder, found, design):
-    export_bundle(folder, found, build(found, design), None, FACTS, "0.1.0", controls=False)
+def written(folder, result, design):
+    export_bundle(folder, result, build(result, design), None, FACTS, "0.1.0", controls=False)
     return load_bundle(folder)
 
 
@@ -78,37 +78,37 @@ def same_bits(bands, whole, delegate, images):
     return all(np.array_equal(a, b) for mine, theirs in pairs for a, b in zip(mine, theirs, strict=True))
 
 
-def images_of(found, count=3):
+def images_of(result, count=3):
     generator = np.random.default_rng(5)
-    return [generator.normal(size=found.graph.input.shape).astype(np.float32) for _ in range(count)]
+    return [generator.normal(size=result.graph.input.shape).astype(np.float32) for _ in range(count)]
 
 
 @pytest.mark.slow
 @settings(max_examples=examples(6))
 @given(data=st.data())
 def test_whole_segment_is_put_together_again_from_any_of_its_bands(tmp_path_factory, data):
-    found = data.draw(networks())
-    design = data.draw(banded(found.graph))
+    drawn = data.draw(networks())
+    design = data.draw(banded(drawn.graph))
     folder = tmp_path_factory.mktemp("whole")
-    bands, whole = written(folder / "bands", found, design), written(folder / "whole", found, undivided(design))
+    bands, whole = written(folder / "bands", drawn, design), written(folder / "whole", drawn, undivided(design))
     shapes = {tensor.name: tensor.shape for tensor in bands.manifest.tensors}
     for part, one in zip(design.segments, whole.manifest.subgraphs, strict=True):
         wanted = open_onnx(whole.file(one.file)).graph
         for sub in bands.manifest.subgraphs:
             if sub.segment == part.name and not part.whole:
-                made = OnnxFile(bands.file(sub.file), whole_of(onnx.load(bands.file(sub.file)), shapes[sub.input], bands.path)).graph
+                graph = OnnxFile(bands.file(sub.file), whole_of(onnx.load(bands.file(sub.file)), shapes[sub.input], bands.path)).graph
                 # operators that nothing reads are in no band
-                assert [(op.kind, op.attrs, op.shape) for op in made.ops] == [(op.kind, op.attrs, op.shape) for op in wanted.ops]
+                assert [(op.kind, op.attrs, op.shape) for op in graph.ops] == [(op.kind, op.attrs, op.shape) for op in wanted.ops]
 
 
 #: An example takes seconds, and a smaller one tells little more.
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
-def equal_in_int8(folder, found, design):
+def equal_in_int8(folder, result, design):
     """Whether bands give what the undivided segments give, on ONNX Runtime's integers and on LiteRT's."""
-    images = images_of(found)
-    bands, whole = (in_int8(written(folder / name, found, each), images) for name, each in (("b", design), ("w", undivided(design))))
+    images = images_of(result)
+    bands, whole = (in_int8(written(folder / name, result, item), images) for name, item in (("b", design), ("w", undivided(design))))
     runs = same_bits(bands, whole, CpuDelegate, images), same_bits(as_tflite(bands), as_tflite(whole), LiteRtDelegate, images)
     return runs == (True, True)
 
@@ -127,9 +127,9 @@ def overhangs(graph):
 @settings(max_examples=examples(3), phases=UNSHRUNK)
 @given(data=st.data())
 def test_bands_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
-    found = data.draw(networks())
-    assume(not overhangs(found.graph))
-    assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, data.draw(banded(found.graph)))
+    drawn = data.draw(networks())
+    assume(not overhangs(drawn.graph))
+    assert equal_in_int8(tmp_path_factory.mktemp("int8"), drawn, data.draw(banded(drawn.graph)))
 
 
 @pytest.mark.slow
@@ -137,25 +137,25 @@ def test_bands_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
 @settings(max_examples=examples(10), phases=UNSHRUNK)
 @given(data=st.data())
 def test_bands_of_each_kind_of_block_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, kind, data):
-    found = data.draw(networks((kind, "same")))
-    assume(not overhangs(found.graph))
-    assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, data.draw(banded(found.graph)))
+    drawn = data.draw(networks((kind, "same")))
+    assume(not overhangs(drawn.graph))
+    assert equal_in_int8(tmp_path_factory.mktemp("int8"), drawn, data.draw(banded(drawn.graph)))
 
 
 def in_bands(net, end, size=15, lower=None):
     """A network whose operators behind the first up to `end` are in two bands; the lower one is half of the rows, or `lower` of them."""
-    found = capture(net.eval(), (1, 3, size, size), "net")
-    segment = cut_segment(found.graph, "s1", "0", end)
+    captured = capture(net.eval(), (1, 3, size, size), "net")
+    segment = cut_segment(captured.graph, "s1", "0", end)
     rows = segment.graph.by_name[end].shape[2]
     first = rows - lower if lower else rows // 2
     bounds = (("cpu", (0, first)), ("dsp", (first, rows)))
     branches = tuple(BranchScale(name, segment.depth, segment.width, rows=band) for name, band in bounds)
     parts = [
-        whole(cut_segment(found.graph, "stem", "input", "0")),
+        whole(cut_segment(captured.graph, "stem", "input", "0")),
         SegmentDesign("s1", segment.start, segment.end, branches, "rows"),
-        whole(cut_segment(found.graph, "head", segment.end, found.graph.output)),
+        whole(cut_segment(captured.graph, "head", segment.end, captured.graph.output)),
     ]
-    return found, BranchDesign("net", "test", tuple(parts))
+    return captured, BranchDesign("net", "test", tuple(parts))
 
 
 @pytest.mark.representatives(2)
@@ -165,16 +165,16 @@ def test_padded_means_of_bands_are_rounded_as_those_of_the_whole(tmp_path, strid
     torch.manual_seed(0)
     pool = nn.AvgPool2d(3, stride, 1, count_include_pad=counts)
     body = [nn.Conv2d(3, WIDTH, 3, padding=1), nn.Conv2d(WIDTH, WIDTH, 3, padding=1), pool]
-    found, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "2")
-    assert equal_in_int8(tmp_path, found, design)
+    result, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "2")
+    assert equal_in_int8(tmp_path, result, design)
 
 
 @pytest.mark.parametrize("pool", [nn.AvgPool2d(2, ceil_mode=True), nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)])
 def test_band_of_a_window_that_the_last_row_cuts_short_is_that_of_the_whole(tmp_path, pool):
     torch.manual_seed(0)
     body = [nn.Conv2d(3, WIDTH, 3, padding=1), pool, nn.Conv2d(WIDTH, WIDTH, 1)]
-    found, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "2", 17, 1)
-    assert equal_in_int8(tmp_path, found, design)
+    result, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "2", 17, 1)
+    assert equal_in_int8(tmp_path, result, design)
 
 
 def test_pooling_window_larger_than_its_input_is_written_and_read(tmp_path):
@@ -196,8 +196,8 @@ def residual_in_bands(folder):
         Residual(nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1))) for _ in range(3)
     ]
     net = nn.Sequential(nn.Conv2d(3, WIDTH, 3, padding=1), *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5))
-    found, design = in_bands(net, "add_2", 16)
-    return found, written(folder / "b", found, design), design
+    result, design = in_bands(net, "add_2", 16)
+    return result, written(folder / "b", result, design), design
 
 
 def test_padding_that_is_none_is_refused(tmp_path):

@@ -60,14 +60,14 @@ def two_branches(graph, join):
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", pytest.param("tiny_regnet", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("join", ["project", "sum"])
 def test_bundle_runs_in_the_scheduler_as_the_module_does_in_torch(captured, tmp_path, name, join):
-    found = captured(name)
-    model = build(found, two_branches(found.graph, join))
-    manifest = export_bundle(tmp_path / "b", found, model, build(found, identity_design(found.graph)), FACTS, "0.1.0")
+    result = captured(name)
+    model = build(result, two_branches(result.graph, join))
+    manifest = export_bundle(tmp_path / "b", result, model, build(result, identity_design(result.graph)), FACTS, "0.1.0")
     assert manifest.checks["max_error"] <= 1e-4
     bundle = load_bundle(tmp_path / "b", check_hashes=True)
     assert {s.processor for s in bundle.manifest.subgraphs} == {"cpu", "gpu"}
     assert len(bundle.manifest.joins) == model.design.n_meet
-    x = torch.randn(found.graph.input.shape)
+    x = torch.randn(result.graph.input.shape)
     with torch.inference_mode():
         want = model(x).numpy()
     with Session(bundle) as session:
@@ -77,22 +77,22 @@ def test_bundle_runs_in_the_scheduler_as_the_module_does_in_torch(captured, tmp_
 
 @pytest.mark.slow
 def test_manifest_tells_what_the_planner_knew(captured, tmp_path):
-    found = captured("tiny_resnet")
-    export_bundle(tmp_path / "b", found, build(found, two_branches(found.graph, "sum")), None, FACTS, "0.1.0")
+    result = captured("tiny_resnet")
+    export_bundle(tmp_path / "b", result, build(result, two_branches(result.graph, "sum")), None, FACTS, "0.1.0")
     raw = json.loads((tmp_path / "b" / "bundle.json").read_text())
     assert raw["weights"]["source"] == "random"
     assert raw["predicted"] == {"makespan_ms": 1.0}
     branch = next(s for s in raw["subgraphs"] if s["name"] == "s1.gpu")
     assert (branch["planned_precision"], branch["precision"]) == ("fp16", "fp32")
-    assert raw["model"]["original_macs"] == found.graph.macs
+    assert raw["model"]["original_macs"] == result.graph.macs
     assert set(raw["controls"]) == {"original"}
 
 
 @pytest.mark.slow
 def test_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
-    found = captured("tiny_resnet")
+    result = captured("tiny_resnet")
     first, second = (
-        export_bundle(tmp_path / name, found, build(found, two_branches(found.graph, "project")), None, FACTS, "0.1.0")
+        export_bundle(tmp_path / name, result, build(result, two_branches(result.graph, "project")), None, FACTS, "0.1.0")
         for name in ("a", "b")
     )
     assert first.files == second.files
@@ -111,8 +111,8 @@ def rows_of_two(graph):
 
 @pytest.mark.slow
 def test_band_reads_the_rows_that_the_manifest_states_and_begins_with_no_cut(captured, tmp_path):
-    found = captured("tiny_resnet")
-    manifest = export_bundle(tmp_path / "b", found, build(found, rows_of_two(found.graph)), None, FACTS, "0.1.0", controls=False)
+    result = captured("tiny_resnet")
+    manifest = export_bundle(tmp_path / "b", result, build(result, rows_of_two(result.graph)), None, FACTS, "0.1.0", controls=False)
     shapes = {tensor.name: tensor.shape for tensor in manifest.tensors}
     bands = [sub for sub in manifest.subgraphs if sub.rows]
     assert {sub.processor for sub in bands} == {"cpu", "gpu"}
@@ -132,8 +132,8 @@ def test_band_reads_the_rows_that_the_manifest_states_and_begins_with_no_cut(cap
 
 @pytest.mark.slow
 def test_bands_that_state_other_rows_than_their_files_read_are_refused(captured, tmp_path):
-    found = captured("tiny_resnet")
-    export_bundle(tmp_path / "b", found, build(found, rows_of_two(found.graph)), None, FACTS, "0.1.0", controls=False)
+    result = captured("tiny_resnet")
+    export_bundle(tmp_path / "b", result, build(result, rows_of_two(result.graph)), None, FACTS, "0.1.0", controls=False)
     raw = json.loads((tmp_path / "b" / "bundle.json").read_text())
     band = next(sub for sub in raw["subgraphs"] if sub["rows"])
     (name,) = band["rows"]
@@ -146,9 +146,9 @@ def test_bands_that_state_other_rows_than_their_files_read_are_refused(captured,
 @pytest.mark.slow
 @pytest.mark.parametrize("cuts", [("stem_to_s1_1", "s1_2_to_s2_2"), ("stem", "s1_2", "s2_1_to_s2_2")])
 def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torch(captured, tmp_path, cuts):
-    found = captured("tiny_resnet")
-    space = merge_stages(found.graph, make_space(found.graph, alpha=1e6, beta=1e6))
-    cut = cut_blocks(found.graph, PlanConfig(merge="always"), space, merged=True)
+    result = captured("tiny_resnet")
+    space = merge_stages(result.graph, make_space(result.graph, alpha=1e6, beta=1e6))
+    cut = cut_blocks(result.graph, PlanConfig(merge="always"), space, merged=True)
     parts, at = [], 0
     while at < len(cut.segments):
         offer = next((o for o in cut.offers[at] if o.segment.name in cuts), None)
@@ -159,12 +159,12 @@ def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torc
         # narrow branches of both processors, so that channels are inherited in part
         parts.append(offer.ways(cut.holders, np.array([offer.count // 3])).design(0, cut.costs))
         at += offer.span
-    design = BranchDesign(found.graph.name, "mi9", tuple(parts))
+    design = BranchDesign(result.graph.name, "mi9", tuple(parts))
     assert [part.name for part in design.segments if not part.whole] == list(cuts)
-    model = build(found, design)
-    assert capture(model, found.graph.input.shape, found.graph.name).graph == scaled_graph(found.graph, design)
-    export_bundle(tmp_path / "b", found, model, None, FACTS, "0.1.0")
-    x = torch.randn(found.graph.input.shape)
+    model = build(result, design)
+    assert capture(model, result.graph.input.shape, result.graph.name).graph == scaled_graph(result.graph, design)
+    export_bundle(tmp_path / "b", result, model, None, FACTS, "0.1.0")
+    x = torch.randn(result.graph.input.shape)
     with torch.inference_mode():
         want = model(x).numpy()
     with Session(load_bundle(tmp_path / "b", check_hashes=True)) as session:
@@ -174,10 +174,10 @@ def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torc
 
 @pytest.fixture
 def exported(captured, tmp_path):
-    found = captured("tiny_resnet")
-    model = build(found, identity_design(found.graph))
-    manifest = export_bundle(tmp_path / "b", found, model, model, BundleFacts("pixel6", False, "random"), "0.1.0")
-    return tmp_path / "b", manifest, found, model
+    result = captured("tiny_resnet")
+    model = build(result, identity_design(result.graph))
+    manifest = export_bundle(tmp_path / "b", result, model, model, BundleFacts("pixel6", False, "random"), "0.1.0")
+    return tmp_path / "b", manifest, result, model
 
 
 @pytest.mark.slow
@@ -185,23 +185,23 @@ def exported(captured, tmp_path):
     ("file", "named"), [("model.onnx", "model"), ("subgraphs/s1.cpu.onnx", "s1.cpu"), ("controls/original.onnx", "original")]
 )
 def test_file_that_computes_something_else_is_named(exported, file, named):
-    folder, manifest, found, model = exported
+    folder, manifest, result, model = exported
     proto = onnx.load(folder / file)
     weight = next(t for t in proto.graph.initializer if t.name.endswith(".weight") and len(t.dims) == 4)
     weight.raw_data = (np.frombuffer(weight.raw_data, np.float32) * 1.01).astype(np.float32).tobytes()
     onnx.save(proto, folder / file)
     with pytest.raises(StretchError, match=f"export of `{named}` differs"):
-        check_export(folder, manifest, found, model, model)
+        check_export(folder, manifest, result, model, model)
 
 
 def test_weights_that_blow_roundings_up_are_told_from_a_wrong_file(captured, tmp_path):
-    found = captured("tiny_resnet")
-    model = build(found, identity_design(found.graph))
+    result = captured("tiny_resnet")
+    model = build(result, identity_design(result.graph))
     with torch.no_grad():
         # sines of large numbers: two inputs that differ in the last bit give outputs that have nothing in common
-        model.register_forward_hook(lambda module, given, output: torch.sin(output * 1e9))
+        model.register_forward_hook(lambda module, value, output: torch.sin(output * 1e9))
     with pytest.raises(StretchError, match=r"is off by .* in float64: this network amplifies rounding errors"):
-        export_bundle(tmp_path / "b", found, model, None, BundleFacts("pixel6", False, "random"), "0.1.0")
+        export_bundle(tmp_path / "b", result, model, None, BundleFacts("pixel6", False, "random"), "0.1.0")
 
 
 class Cancelling(nn.Module):
@@ -226,16 +226,16 @@ def test_differences_that_the_order_of_float_sums_explains_are_no_fault_and_othe
     model = build(captured, identity_design(captured.graph))
     manifest = export_bundle(tmp_path / "b", captured, model, None, BundleFacts("pixel6", False, "random"), "0.1.0")
     checks = manifest.checks
-    (own,) = [checks["rounding"][name] for name in manifest.outputs]
+    (current,) = [checks["rounding"][name] for name in manifest.outputs]
     assert TOLERANCE < checks["max_error"] <= checks["tolerance"]
-    assert TOLERANCE < own < MAX_ROUNDING
+    assert TOLERANCE < current < MAX_ROUNDING
     assert verify_bundle(tmp_path / "b").ok
     with Session(tmp_path / "b") as session:
         judge(session, random_input(load_bundle(tmp_path / "b"), 3))
     proto = onnx.load(tmp_path / "b" / "model.onnx")
     bias = next(t for t in proto.graph.initializer if t.name.endswith("head.bias"))
     largest = np.abs(read_sample(checks).values).max()
-    bias.raw_data = (np.frombuffer(bias.raw_data, np.float32) + 10 * MARGIN * own * largest).astype(np.float32).tobytes()
+    bias.raw_data = (np.frombuffer(bias.raw_data, np.float32) + 10 * MARGIN * current * largest).astype(np.float32).tobytes()
     onnx.save(proto, tmp_path / "b" / "model.onnx")
     with pytest.raises(StretchError, match=r"export of `model` differs .* output$"):
         check_export(tmp_path / "b", manifest, captured, model, None)
@@ -245,8 +245,8 @@ def test_differences_that_the_order_of_float_sums_explains_are_no_fault_and_othe
 @settings(max_examples=examples(25))
 @given(st.data())
 def test_subgraphs_have_every_operator_but_joins_once_and_read_what_others_write(captured, data):
-    found = captured("tiny_resnet")
-    graph = scaled_graph(found.graph, data.draw(random_designs(found.graph)))
+    result = captured("tiny_resnet")
+    graph = scaled_graph(result.graph, data.draw(random_designs(result.graph)))
     pieces = {name: subgraph_of(graph, name) for name in subgraph_names(graph)}
     inside = [op.name for piece in pieces.values() for op in piece.ops if op.kind != "input"]
     joins = {op.name for op in graph.ops if op.tags.get("meeting_point") == "true"}

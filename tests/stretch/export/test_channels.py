@@ -36,8 +36,8 @@ FACTS = BundleFacts("pixel6", False, "random")
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
-def written(folder, found, design):
-    export_bundle(folder, found, build(found, design), None, FACTS, "0.1.0", controls=False)
+def written(folder, result, design):
+    export_bundle(folder, result, build(result, design), None, FACTS, "0.1.0", controls=False)
     return load_bundle(folder)
 
 
@@ -54,20 +54,22 @@ def results(bundle, images):
         return [session(x) for x in images]
 
 
-def images_of(found, count=3):
+def images_of(result, count=3):
     generator = np.random.default_rng(5)
-    return [generator.normal(size=found.graph.input.shape).astype(np.float32) for _ in range(count)]
+    return [generator.normal(size=result.graph.input.shape).astype(np.float32) for _ in range(count)]
 
 
-def clips_what_arrives(found, design):
+def clips_what_arrives(result, design):
     """Whether a divided segment begins with a ReLU: ONNX Runtime merges the two roundings beside it where no cut lies between them."""
     starts = {part.start for part in design.segments if not part.whole}
-    return any(found.graph.by_name[reader].kind in ("relu", "relu6", "clamp") for name in starts for reader in found.graph.consumers[name])
+    return any(
+        result.graph.by_name[reader].kind in ("relu", "relu6", "clamp") for name in starts for reader in result.graph.consumers[name]
+    )
 
 
-def equal_in_int8(folder, found, design):
-    images = images_of(found)
-    mine, theirs = (in_int8(written(folder / name, found, each), images) for name, each in (("c", design), ("w", undivided(design))))
+def equal_in_int8(folder, result, design):
+    images = images_of(result)
+    mine, theirs = (in_int8(written(folder / name, result, item), images) for name, item in (("c", design), ("w", undivided(design))))
     assert all(sub.precision == "int8" for sub in mine.manifest.subgraphs)
     return all(np.array_equal(a, b) for a, b in zip(results(mine, images), results(theirs, images), strict=True))
 
@@ -86,65 +88,65 @@ def test_what_is_left_of_a_concatenation_is_rounded_as_the_concatenation_is(tmp_
 @settings(max_examples=examples(25), phases=UNSHRUNK)
 @given(data=st.data())
 def test_output_channels_of_many_networks_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
-    found = data.draw(networks())
-    design = data.draw(divided(found.graph, joins=("channels",)))
-    assume(not clips_what_arrives(found, design))
-    assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, design)
+    drawn = data.draw(networks())
+    design = data.draw(divided(drawn.graph, joins=("channels",)))
+    assume(not clips_what_arrives(drawn, design))
+    assert equal_in_int8(tmp_path_factory.mktemp("int8"), drawn, design)
 
 
 @pytest.mark.slow
 @settings(max_examples=examples(8), phases=UNSHRUNK)
 @given(data=st.data())
 def test_whole_segment_is_put_together_again_from_its_branches(tmp_path_factory, data):
-    found = data.draw(networks())
-    design = data.draw(divided(found.graph, joins=("channels",)))
+    drawn = data.draw(networks())
+    design = data.draw(divided(drawn.graph, joins=("channels",)))
     folder = tmp_path_factory.mktemp("whole")
-    parts, one_piece = written(folder / "parts", found, design), written(folder / "whole", found, undivided(design))
+    parts, one_piece = written(folder / "parts", drawn, design), written(folder / "whole", drawn, undivided(design))
     for part, one in zip(design.segments, one_piece.manifest.subgraphs, strict=True):
         file = OnnxFile(one_piece.file(one.file), onnx.load(one_piece.file(one.file)))
         for sub in parts.manifest.subgraphs:
             if sub.segment != part.name or not is_divided(parts.manifest, sub):
                 continue
-            made = OnnxFile(parts.path, whole_of(parts, sub))
-            assert [(op.kind, op.attrs, op.shape) for op in made.graph.ops] == [(op.kind, op.attrs, op.shape) for op in file.graph.ops]
-            for mine, theirs in zip(weights_of(made).values(), weights_of(file).values(), strict=True):
+            onnx_file = OnnxFile(parts.path, whole_of(parts, sub))
+            assert [(op.kind, op.attrs, op.shape) for op in onnx_file.graph.ops] == [(op.kind, op.attrs, op.shape) for op in file.graph.ops]
+            for mine, theirs in zip(weights_of(onnx_file).values(), weights_of(file).values(), strict=True):
                 assert mine.keys() == theirs.keys()
                 assert all(np.array_equal(mine[key], theirs[key]) for key in mine)
 
 
 def hidden(folder, processors=("cpu", "gpu")):
     """Blocks whose hidden channels are divided, on two processors."""
-    found = small()
-    design = small_in_channels(found.graph, ("partial_sums",))
+    result = small()
+    design = small_in_channels(result.graph, ("partial_sums",))
     parts = tuple(
         replace(part, branches=tuple(replace(b, processor=p) for p, b in zip(processors, part.branches, strict=False)))
         for part in design.segments
     )
-    return found, written(folder / "sums", found, replace(design, segments=parts))
+    return result, written(folder / "sums", result, replace(design, segments=parts))
 
 
 def test_partial_sum_on_a_processor_of_integers_is_refused(tmp_path):
-    found, bundle = hidden(tmp_path, ("cpu", "dsp"))
+    result, bundle = hidden(tmp_path, ("cpu", "dsp"))
     with pytest.raises(InfeasibleError, match="cannot be quantised: it computes a partial sum") as caught:
-        in_int8(bundle, images_of(found))
+        in_int8(bundle, images_of(result))
     assert "--fp32-fallback" in caught.value.hint
-    made = in_int8(bundle, images_of(found), repair=True)
-    moved = [sub for sub in made.manifest.subgraphs if sub.name.endswith(".dsp")]
+    built = in_int8(bundle, images_of(result), repair=True)
+    moved = [sub for sub in built.manifest.subgraphs if sub.name.endswith(".dsp")]
     assert moved
     assert all((sub.processor, sub.precision) == ("cpu", "fp32") for sub in moved)
 
 
 def test_branches_of_output_channels_state_their_segment_and_others_nothing():
-    found = small()
-    design = small_in_channels(found.graph)
-    stated = statements(found.graph, design)
+    result = small()
+    design = small_in_channels(result.graph)
+    stated = statements(result.graph, design)
     assert {name.split(".")[0] for name in stated} == {part.name for part in design.segments if part.join == "channels"}
-    assert statements(found.graph, undivided(design)) == {}
+    assert statements(result.graph, undivided(design)) == {}
 
 
 def test_file_that_does_not_state_what_it_has_is_refused(tmp_path):
-    found = small()
-    bundle = written(tmp_path / "c", found, small_in_channels(found.graph, ("channels",)))
+    result = small()
+    bundle = written(tmp_path / "c", result, small_in_channels(result.graph, ("channels",)))
     sub = next(sub for sub in bundle.manifest.subgraphs if is_divided(bundle.manifest, sub))
     model = onnx.load(bundle.file(sub.file))
     for entry in model.metadata_props:
@@ -165,13 +167,13 @@ def test_channels_in_tflite_are_the_original(tmp_path, join):
     from scheduler.delegates.litert import LiteRtDelegate
     from stretch.export.tflite.bundle import export_tflite
 
-    found = small()
-    bundle = written(tmp_path / "f", found, small_in_channels(found.graph, (join,)))
-    export_tflite(bundle, tmp_path / "t", images_of(found), "random")
-    made, images = load_bundle(tmp_path / "t"), images_of(found)
-    used = {sub.processor for sub in made.manifest.subgraphs}
-    with Session(made, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, LiteRtDelegate())) as session:
+    result = small()
+    bundle = written(tmp_path / "f", result, small_in_channels(result.graph, (join,)))
+    export_tflite(bundle, tmp_path / "t", images_of(result), "random")
+    built, images = load_bundle(tmp_path / "t"), images_of(result)
+    used = {sub.processor for sub in built.manifest.subgraphs}
+    with Session(built, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, LiteRtDelegate())) as session:
         for x in images:
             with torch.inference_mode():
-                want = found.module(torch.from_numpy(x)).numpy()
+                want = result.module(torch.from_numpy(x)).numpy()
             assert np.abs(session(x) - want).max() <= 1e-5 * np.abs(want).max()

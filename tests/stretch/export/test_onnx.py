@@ -138,26 +138,26 @@ def test_every_operator_computes_what_its_torch_module_computes(op, seed):
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet"])
 @given(data=st.data())
 def test_branched_network_computes_in_onnx_what_it_computes_in_torch(captured, name, data):
-    found = captured(name)
-    model = build(found, data.draw(random_designs(found.graph)))
+    result = captured(name)
+    model = build(result, data.draw(random_designs(result.graph)))
     exported = to_onnx(model.graph, to_numpy(op_weights(model)))
-    x = torch.randn(found.graph.input.shape)
+    x = torch.randn(result.graph.input.shape)
     with torch.inference_mode():
         want = model(x).numpy()
     assert np.abs(run(exported, x) - want).max() <= 1e-4 * np.abs(want).max()
 
 
 def test_every_node_keeps_its_attributes_after_load(captured, tmp_path):
-    found = captured("tiny_mobilenet")
-    graph = scaled_graph(found.graph, identity_design(found.graph))
-    model = build(found, identity_design(found.graph))
+    result = captured("tiny_mobilenet")
+    graph = scaled_graph(result.graph, identity_design(result.graph))
+    model = build(result, identity_design(result.graph))
     save_onnx(to_onnx(graph, to_numpy(op_weights(model)), {"stretch.model": "tiny"}), tmp_path / "m.onnx")
     loaded = onnx.load(tmp_path / "m.onnx")
     assert len(loaded.graph.node) > 20
     for node in loaded.graph.node:
-        own = {p.key: p.value for p in node.metadata_props}
-        assert set(own) - {"stretch.kind", "stretch.attributes"} == set(NODE_TAGS)
-        assert own["stretch.subgraph"].split(".")[1] == own["stretch.processor"] == "cpu"
+        mapping = {p.key: p.value for p in node.metadata_props}
+        assert set(mapping) - {"stretch.kind", "stretch.attributes"} == set(NODE_TAGS)
+        assert mapping["stretch.subgraph"].split(".")[1] == mapping["stretch.processor"] == "cpu"
     assert {p.key: p.value for p in loaded.metadata_props}["stretch.model"] == "tiny"
 
 
@@ -169,13 +169,13 @@ def test_identities_leave_no_node_unless_they_are_the_output():
 
 
 def test_large_weights_go_to_a_file_beside_the_model(captured, tmp_path, monkeypatch):
-    found = captured("tiny_resnet")
+    result = captured("tiny_resnet")
     monkeypatch.setattr(export_onnx, "EXTERNAL_ABOVE", 1000)
-    written = save_onnx(to_onnx(found.graph, to_numpy(found.weights)), tmp_path / "m.onnx")
+    written = save_onnx(to_onnx(result.graph, to_numpy(result.weights)), tmp_path / "m.onnx")
     assert [p.name for p in written] == ["m.onnx", "m.onnx.data"]
-    x = torch.randn(found.graph.input.shape)
+    x = torch.randn(result.graph.input.shape)
     with torch.inference_mode():
-        want = found.module(x).numpy()
+        want = result.module(x).numpy()
     np.testing.assert_allclose(run(str(written[0]), x), want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
 
 

@@ -86,11 +86,11 @@ def test_only_the_chosen_processors_subgraphs_change(floats, int8):
 def test_record_has_the_loss_of_each_subgraph_each_layer_and_the_output(int8):
     record = load_bundle(int8).manifest.checks["precision"]
     assert record["subgraphs"].keys() == {"s1.dsp", "s2.dsp"}
-    for each in record["subgraphs"].values():
-        assert each["cosine"] >= 0.999
-        assert each["snr_db"] > 30
-        assert each["layers"]
-        assert each["input"]["scale"] > 0
+    for item in record["subgraphs"].values():
+        assert item["cosine"] >= 0.999
+        assert item["snr_db"] > 30
+        assert item["layers"]
+        assert item["input"]["scale"] > 0
     assert record["output"]["top1_agreement"] >= 0.9
     assert record["images"] == {"source": "synthetic", "count": 16, "calibration": 16}
     assert record["joins"].keys() == {"s1.join", "s2.join"}
@@ -186,9 +186,9 @@ def spoilt(floats, tmp_path):
 
 @pytest.mark.slow
 def test_repair_keeps_the_others_in_int8(floats, tmp_path):
-    made = written(spoilt(floats, tmp_path), tmp_path / "out", repair=True)
-    assert made.kept.keys() == {"s1.dsp"}
-    assert {s.name: (s.precision, s.processor) for s in made.manifest.subgraphs if "dsp" in s.name} == {
+    built = written(spoilt(floats, tmp_path), tmp_path / "out", repair=True)
+    assert built.kept.keys() == {"s1.dsp"}
+    assert {s.name: (s.precision, s.processor) for s in built.manifest.subgraphs if "dsp" in s.name} == {
         "s1.dsp": ("fp32", "cpu"),
         "s2.dsp": ("int8", "dsp"),
     }
@@ -275,8 +275,8 @@ def test_agreement_of_the_files_that_were_run_is_not_that_of_the_new_ones(floats
     agreement = Agreement(value=1.0, low=0.9, high=1.0, top5_overlap=None, error=0.0, images=8, bundle=run)
     bundle = load_bundle(floats)
     bundle = dataclasses.replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, agreement=agreement))
-    made = export_precision(bundle, tmp_path / "made", {"dsp": "int8"}, IMAGES, "synthetic").manifest
-    assert made.agreement == msgspec.structs.replace(agreement, bundle=None)
+    manifest = export_precision(bundle, tmp_path / "made", {"dsp": "int8"}, IMAGES, "synthetic").manifest
+    assert manifest.agreement == msgspec.structs.replace(agreement, bundle=None)
 
 
 LOWERING_IMAGES = synthetic_images((1, 3, 8, 8), 8)
@@ -316,7 +316,7 @@ def test_code_for_chips_is_told_by_chip_and_subgraph(made):
     manifest = type(export.manifest)(**{**{f: getattr(export.manifest, f) for f in export.manifest.__struct_fields__}, "checks": checked})
     losses = {"one": {"a": Loss(0.5, 3.0), "b": Loss(1.0, 60.0)}, "two": {"a": Loss(0.25, 1.0)}}
     contexts = contexts_answer(folder, manifest, losses, [])
-    assert [(each.chip, each.name, each.cosine) for each in contexts.subgraphs] == [
+    assert [(subgraph.chip, subgraph.name, subgraph.cosine) for subgraph in contexts.subgraphs] == [
         ("one", "a", 0.5),
         ("one", "b", 1.0),
         ("two", "a", 0.25),

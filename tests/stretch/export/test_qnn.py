@@ -32,7 +32,7 @@ def compiled(int8, tmp_path_factory):
     steps = []
     export = export_contexts(int8, out, ["sm8350"], steps.append)
     assert steps == ["s1.dsp for sm8350", "s2.dsp for sm8350"]
-    assert min(each.cosine for each in export.losses["sm8350"].values()) > 0.9999
+    assert min(item.cosine for item in export.losses["sm8350"].values()) > 0.9999
     return load_bundle(out, check_hashes=True)
 
 

@@ -71,10 +71,10 @@ def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exporte
     assert after["makespan_ms"] > 1.05 * before["makespan_ms"]
     assert before.keys() <= after.keys()
     rivals = {rival.name: rival for rival in expected.recommendation.rivals}
-    for each in after["comparisons"]:
-        if each["name"] in rivals and each["name"] != "sequential_same_macs":
-            rival = rivals[each["name"]]
-            assert (each["ratio"], each["low"], each["high"]) == pytest.approx((rival.ratio, rival.low, rival.high), rel=1e-4)
+    for item in after["comparisons"]:
+        if item["name"] in rivals and item["name"] != "sequential_same_macs":
+            rival = rivals[item["name"]]
+            assert (item["ratio"], item["low"], item["high"]) == pytest.approx((rival.ratio, rival.low, rival.high), rel=1e-4)
 
 
 def test_subgraphs_alternatives_and_trace_are_of_the_files(exported):
@@ -102,18 +102,18 @@ def test_file_that_the_processor_does_not_run_is_predicted_as_planned(planned):
 def test_bundle_without_controls_says_no_speedup_and_recommends_nothing(planned, tmp_path):
     path = shutil.copytree(planned, tmp_path / "b")
     bundle = load_bundle(path)
-    made = repredict(msgspec.structs.replace(bundle.manifest, controls={}, control_macs={}), bundle.file)
-    assert made.predicted["speedup"] is made.predicted["best_single_ms"] is made.predicted["sequential_same_macs_ms"] is None
-    assert made.predicted["whole_graph_ms"] > 0
-    assert made.recommended == NO_CLEAR_WINNER
-    json.dumps(made.predicted, allow_nan=False)
+    built = repredict(msgspec.structs.replace(bundle.manifest, controls={}, control_macs={}), bundle.file)
+    assert built.predicted["speedup"] is built.predicted["best_single_ms"] is built.predicted["sequential_same_macs_ms"] is None
+    assert built.predicted["whole_graph_ms"] > 0
+    assert built.recommended == NO_CLEAR_WINNER
+    json.dumps(built.predicted, allow_nan=False)
 
 
 def test_profile_that_is_gone_leaves_no_prediction(planned):
     bundle = load_bundle(planned)
-    made = repredict(msgspec.structs.replace(bundle.manifest, device="gone"), bundle.file)
-    assert (made.predicted, made.recommended) == ({}, NO_CLEAR_WINNER)
-    assert all(sub.predicted_ms is None and not sub.alternatives for sub in made.subgraphs)
+    built = repredict(msgspec.structs.replace(bundle.manifest, device="gone"), bundle.file)
+    assert (built.predicted, built.recommended) == ({}, NO_CLEAR_WINNER)
+    assert all(sub.predicted_ms is None and not sub.alternatives for sub in built.subgraphs)
 
 
 def test_explain_predicts_what_the_files_are(planned, exported, capsys):

@@ -28,30 +28,30 @@ AGREEMENT = Agreement(value=0.5, low=0.2, high=0.8, top5_overlap=None, error=0.1
 @pytest.fixture
 def made(captured, tmp_path):
     """A bundle, its original, and a network of its design with other weights."""
-    found = captured("tiny_resnet")
-    design = cpu_and("gpu", found.graph, "project")
+    result = captured("tiny_resnet")
+    design = cpu_and("gpu", result.graph, "project")
     facts = BundleFacts("mi9", False, "random", ranges={"s1.cpu": {"x": (0.5, 3)}})
-    export_bundle(tmp_path / "b", found, build(found, design), build(found, identity_design(found.graph)), facts, "0.1.0")
-    model = build(found, design)
+    export_bundle(tmp_path / "b", result, build(result, design), build(result, identity_design(result.graph)), facts, "0.1.0")
+    model = build(result, design)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.05)
-    return load_bundle(tmp_path / "b", check_hashes=True), found, model
+    return load_bundle(tmp_path / "b", check_hashes=True), result, model
 
 
 @pytest.mark.slow
 def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_path):
-    bundle, found, model = made
+    bundle, result, model = made
     seen = []
     manifest = export_reweighed(
-        bundle, tmp_path / "new", found, model, TRAINED, agreeing=lambda files: seen.append(files.manifest.files) or AGREEMENT
+        bundle, tmp_path / "new", result, model, TRAINED, agreeing=lambda files: seen.append(files.manifest.files) or AGREEMENT
     )
     again = load_bundle(tmp_path / "new", check_hashes=True)
     assert msgspec.json.encode(again.manifest) == msgspec.json.encode(manifest)
     assert seen == [manifest.files]
     assert (manifest.agreement, manifest.weights) == (AGREEMENT, TRAINED)
     assert not list(verify_bundle(tmp_path / "new").problems)
-    x = torch.randn(found.graph.input.shape)
+    x = torch.randn(result.graph.input.shape)
     with torch.inference_mode():
         want = model(x).numpy()
     with Session(again) as session:
@@ -70,20 +70,20 @@ def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_p
 
 
 def test_failure_before_the_end_leaves_what_was_there(made):
-    bundle, found, model = made
+    bundle, result, model = made
     before = tree(bundle.path.parent)
 
     def fails(files):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export_reweighed(bundle, bundle.path, found, model, TRAINED, agreeing=fails)
+        export_reweighed(bundle, bundle.path, result, model, TRAINED, agreeing=fails)
     assert tree(bundle.path.parent) == before
 
 
 @pytest.mark.slow
 def test_files_made_of_the_float_ones_are_left_out(made, tmp_path):
-    bundle, found, model = made
+    bundle, result, model = made
     (bundle.path / "model.tflite").write_bytes(b"of the old weights")
     text = json.loads((bundle.path / "bundle.json").read_text())
     text["tflite"] = "model.tflite"
@@ -94,7 +94,7 @@ def test_files_made_of_the_float_ones_are_left_out(made, tmp_path):
 
     stated = read_bundle(bundle.path)
     assert derived_files(stated.manifest) == {"model.tflite"}
-    manifest = export_reweighed(stated, tmp_path / "new", found, model, TRAINED, agreeing=lambda files: None)
+    manifest = export_reweighed(stated, tmp_path / "new", result, model, TRAINED, agreeing=lambda files: None)
     assert manifest.tflite is None
     assert "tflite" not in manifest.checks
     assert not (tmp_path / "new" / "model.tflite").exists()

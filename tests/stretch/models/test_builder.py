@@ -44,9 +44,9 @@ def test_tensor_that_is_too_large_is_refused_without_being_made():
 def test_nested_names_never_hide_what_torch_needs(name):
     b = Builder((1, 3), nested=True)
     x = b.call(torch.add, b.input, b.tensor(torch.ones(3), "offset"))
-    made = b.finish(b.module(nn.Linear(3, 2), x, name), "Net")
-    assert made(torch.zeros(1, 3)).shape == (1, 2)
-    assert made.train().eval().graph is not None
+    finish = b.finish(b.module(nn.Linear(3, 2), x, name), "Net")
+    assert finish(torch.zeros(1, 3)).shape == (1, 2)
+    assert finish.train().eval().graph is not None
 
 
 SHAPE = (1, 3, 7, 6)
@@ -91,10 +91,10 @@ PLACES = st.lists(st.floats(-2, 8, width=32), min_size=1, max_size=9)
 
 @given(PLACES, st.integers(1, 6))
 def test_pixels_between_others_are_those_of_numpy(places, old):
-    made = between(np.array(places), old)
+    built = between(np.array(places), old)
     values = np.random.default_rng(0).normal(size=old)
-    np.testing.assert_allclose(made @ values, np.interp(places, np.arange(old), values), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(made.sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(built @ values, np.interp(places, np.arange(old), values), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(built.sum(1), 1, rtol=1e-5)
 
 
 def test_matrix_that_would_be_too_large_is_refused():

@@ -27,8 +27,8 @@ def test_every_family_lists_each_name_once_and_is_found_by_it():
     for family, names in listed.values():
         assert len(set(names)) == len(names) > 0
         assert family.checked() <= set(names)
-        found, name = find_family(family.prefix + names[0])
-        assert (type(found), name) == (type(family), names[0])
+        result, name = find_family(family.prefix + names[0])
+        assert (type(result), name) == (type(family), names[0])
     assert find_family("timm:no_such_net") is None
 
 
@@ -101,10 +101,10 @@ def test_detector_is_captured_with_the_names_of_its_results():
 @pytest.mark.parametrize("name", SegmentationFamily().names())
 def test_module_has_the_weights_that_are_published(name):
     with torch.device("meta"):
-        own = SegmentationFamily().build(name).state_dict()
+        state_dict = SegmentationFamily().build(name).state_dict()
         published = torchvision.models.get_model(name, weights=None, weights_backbone=None, aux_loss=True if "lraspp" not in name else None)
-    assert own.keys() == published.state_dict().keys()
-    assert ("aux_classifier.0.weight" in own) == ("lraspp" not in name)
+    assert state_dict.keys() == published.state_dict().keys()
+    assert ("aux_classifier.0.weight" in state_dict) == ("lraspp" not in name)
 
 
 def test_input_and_preprocessing_are_those_of_the_default_weights():

@@ -142,8 +142,8 @@ def test_onnx_file_may_have_random_weights_or_those_of_another_file(onnx_file, t
     assert bare.weights_source == "random"
     assert not torch.equal(bare.module.conv.weight, torch.from_numpy(weight))
     save_file(bare.module.state_dict(), tmp_path / "w.safetensors")
-    own = load_model(str(path), weights=str(tmp_path / "w.safetensors"))
-    assert same(own.module, bare.module)
+    model = load_model(str(path), weights=str(tmp_path / "w.safetensors"))
+    assert same(model.module, bare.module)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
@@ -350,7 +350,7 @@ TWO = [("a:0", [Size(1, "n"), Size(3, fixed=True), Size(8)]), ("b", [Size(1, "n"
 
 
 @pytest.mark.parametrize(
-    ("asked", "problem"),
+    ("requested", "problem"),
     [
         ((1, 3, 8), "one shape is given, net.onnx has 2 inputs, `a:0`, `b`"),
         ([(1, 3, 8)] * 3, "3 shapes are given, net.onnx has 2 inputs"),
@@ -363,9 +363,9 @@ TWO = [("a:0", [Size(1, "n"), Size(3, fixed=True), Size(8)]), ("b", [Size(1, "n"
         ({"b": "1x4"}, "the input `b` has"),
     ],
 )
-def test_shape_that_does_not_fit_the_file_is_refused_in_one_sentence(asked, problem):
+def test_shape_that_does_not_fit_the_file_is_refused_in_one_sentence(requested, problem):
     with pytest.raises(UsageError, match=problem) as caught:
-        settled(PATH, stating(*TWO), asked)
+        settled(PATH, stating(*TWO), requested)
     assert caught.value.hint
 
 

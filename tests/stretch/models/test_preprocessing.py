@@ -33,9 +33,9 @@ def picture(request, tmp_path_factory):
 
 def read(name, file):
     """What the project makes of a picture for a model."""
-    family, own = find_family(name)
-    [found] = read_images(file, family.input_shape(own), family.preprocessing(own))
-    return found
+    family, current = find_family(name)
+    [result] = read_images(file, family.input_shape(current), family.preprocessing(current))
+    return result
 
 
 def test_squashed_pictures_are_timms(picture):

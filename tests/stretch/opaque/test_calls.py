@@ -149,7 +149,7 @@ def test_each_piece_computes_its_own_calls():
         reads = [torch.randn(spec.shape) for spec in calls.reads]
         constants = [torch.randint(0, 3, spec.shape) if spec.dtype == "int64" else torch.randn(spec.shape) for spec in calls.constants]
         session = onnxruntime.InferenceSession(model_of(calls, shape, snippet).SerializeToString())
-        feed = dict(zip(snippet.inputs, [each.numpy() for each in (*reads, *constants)], strict=True))
+        feed = dict(zip(snippet.inputs, [read.numpy() for read in (*reads, *constants)], strict=True))
         (got,) = session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})
         assert torch.allclose(torch.from_numpy(got), Replay(calls, shape)(reads, constants), atol=1e-5)
 

@@ -98,9 +98,9 @@ def test_function_lowers_to_its_kind(function, expected):
     ],
 )
 def test_captured_functions_compute_what_torch_computes(function):
-    found = capture(Apply(function), (1, 4, 8, 8), "net")
+    captured = capture(Apply(function), (1, 4, 8, 8), "net")
     x = torch.randn(1, 4, 8, 8)
-    torch.testing.assert_close(Branch(found.graph)(x), function(x), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(Branch(captured.graph)(x), function(x), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ def test_padding_of_a_convolution_gives_torch_s_output_shape(padding):
 def test_timm_same_padding_and_norm_act_are_understood():
     timm = pytest.importorskip("timm")
     module = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
-    found = capture(module, (1, 3, 64, 64), "lite0")
-    assert found.graph.params == sum(p.numel() for p in module.parameters())
-    assert "relu6" in {op.kind for op in found.graph.ops}
-    assert any(op.attrs["padding"] == (0, 0, 1, 1) for op in found.graph.ops if op.kind == "conv")
+    captured = capture(module, (1, 3, 64, 64), "lite0")
+    assert captured.graph.params == sum(p.numel() for p in module.parameters())
+    assert "relu6" in {op.kind for op in captured.graph.ops}
+    assert any(op.attrs["padding"] == (0, 0, 1, 1) for op in captured.graph.ops if op.kind == "conv")
 
 
 @pytest.mark.parametrize(

@@ -216,8 +216,8 @@ def test_batch_norm_that_nothing_takes_up_is_a_factor_and_an_offset(tmp_path):
     from stretch.formats.tflite.source import Source
 
     source = Source(graph, weights)
-    own = {key: value.reshape(1, -1, 1, 1) for key, value in weights["y"].items()}
-    expected = (x - own["running_mean"]) / np.sqrt(own["running_var"] + 1e-3)
+    mapping = {key: value.reshape(1, -1, 1, 1) for key, value in weights["y"].items()}
+    expected = (x - mapping["running_mean"]) / np.sqrt(mapping["running_var"] + 1e-3)
     assert np.allclose(run(source, tmp_path, x), expected, atol=1e-5)
     assert [code for code, _ in codes(source)] == ["MUL", "ADD"]
 

@@ -12,9 +12,9 @@ SEGMENT = next(segment for segment in split_segments(small_resnet()) if segment.
 def ways(branches=2, **figures):
     """Combinations of branches that have one figure after the other, and nothing else."""
     count = len(next(iter(figures.values())))
-    found = {name: np.ones(count) for name in ("macs", "params", "depth", "slowest_ms", "fastest_ms", "peak_bytes")}
-    found |= {name: np.ones((1, count)) for name in ("ms", "exchange_ms")}
+    result = {name: np.ones(count) for name in ("macs", "params", "depth", "slowest_ms", "fastest_ms", "peak_bytes")}
+    result |= {name: np.ones((1, count)) for name in ("ms", "exchange_ms")}
     for name, values in figures.items():
-        found[name] = np.array(values).reshape(found[name].shape)
+        result[name] = np.array(values).reshape(result[name].shape)
     allowed = np.ones((1, count), bool)
-    return Ways(SEGMENT, "project", ((),) * branches, allowed=allowed, **found)
+    return Ways(SEGMENT, "project", ((),) * branches, allowed=allowed, **result)

@@ -60,13 +60,13 @@ def waiting(device="mi9", watts=None):
     """A profile whose processors take power while they wait, W by name, and half of it while they idle."""
     profile = specified(device)
     waits = {"cpu": 0.4, "gpu": 0.3, "dsp": 0.2} if watts is None else watts
-    found = {
-        name: msgspec.structs.replace(each, waiting_w=NotNegative(waits[name], "x"), idle_w=NotNegative(waits[name] / 2, "x"))
+    result = {
+        name: msgspec.structs.replace(processor, waiting_w=NotNegative(waits[name], "x"), idle_w=NotNegative(waits[name] / 2, "x"))
         if waits.get(name)
-        else each
-        for name, each in profile.processors.items()
+        else processor
+        for name, processor in profile.processors.items()
     }
-    return dataclasses.replace(profile, processors=found)
+    return dataclasses.replace(profile, processors=result)
 
 
 def every_design(space, low, high, n_meet):
@@ -83,9 +83,9 @@ def every_design(space, low, high, n_meet):
             continue
         row = space.holders.index(holder)
         for options in space.options[at]:
-            own = {name: np.broadcast_to(each, options.ms.shape)[row] for name, each in options.busy().items()}
+            current = {name: np.broadcast_to(item, options.ms.shape)[row] for name, item in options.busy().items()}
             for i in np.flatnonzero(options.allowed[row] & np.isfinite(options.ms[row])):
-                now = {name: busy.get(name, 0.0) + float(own[name][i] if name in own else 0.0) for name in {**busy, **own}}
+                now = {name: busy.get(name, 0.0) + float(current[name][i] if name in current else 0.0) for name in {**busy, **current}}
                 more = ms + float(options.ms[row, i])
                 open_paths.append(
                     (at + options.span, macs + int(options.macs[i]), met + options.branched, more, now, (*picks, (options, int(i))))

@@ -99,8 +99,8 @@ def best_in(objective, **changes):
 @pytest.mark.slow
 def test_each_objective_has_the_best_value_of_its_own_among_designs_of_all():
     results = {objective: best_in(objective) for objective in OBJECTIVES}
-    latency = {objective: each.run.makespan_ms for objective, each in results.items()}
-    energy = {objective: each.energy_mj for objective, each in results.items()}
+    latency = {objective: result.run.makespan_ms for objective, result in results.items()}
+    energy = {objective: result.energy_mj for objective, result in results.items()}
     assert min(latency, key=latency.get) == "latency"
     assert min(energy.values()) == pytest.approx(energy["energy"])
     for objective, result in results.items():

@@ -101,10 +101,10 @@ def test_exact_designs_are_planned_in_precisions_that_need_no_images():
 
 @pytest.mark.parametrize("text", ["latency", "energy"])
 def test_word_that_adds_up_weighs_itself_alone(text):
-    found = read_objective(f" {text} ")
-    assert found.weights == ((text, 1.0),)
-    assert found.adds
-    assert not found.tried
+    objective = read_objective(f" {text} ")
+    assert objective.weights == ((text, 1.0),)
+    assert objective.adds
+    assert not objective.tried
 
 
 @pytest.mark.parametrize("text", ["throughput", "robust"])
@@ -115,10 +115,10 @@ def test_what_does_not_add_up_is_tried(text):
 
 @given(st.floats(0, 1e6), st.floats(1e-6, 1e6))
 def test_weights_are_read_as_they_are_written(latency, energy):
-    found = read_objective(f"{latency!r}*latency + {energy!r}*energy")
-    assert (found.latency, found.energy) == (latency, energy)
-    assert not found.only_latency
-    assert not found.unit
+    objective = read_objective(f"{latency!r}*latency + {energy!r}*energy")
+    assert (objective.latency, objective.energy) == (latency, energy)
+    assert not objective.only_latency
+    assert not objective.unit
 
 
 def test_name_without_weight_counts_once_and_weight_of_nothing_leaves_latency_alone():

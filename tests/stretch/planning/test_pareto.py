@@ -27,8 +27,8 @@ REQUEST = {"processors": ("cpu", "gpu"), "macs": (0.9, 1.1), "min_width": 0.75, 
 
 def test_where_branches_do_not_pay_the_front_is_the_original_alone():
     graph = small_resnet()
-    found = front(graph, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, made())
-    assert [(each.n_meet, each.exact, each.loss) for each in found.designs] == [(0, True, 0)]
+    result = front(graph, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, made())
+    assert [(design.n_meet, design.exact, design.loss) for design in result.designs] == [(0, True, 0)]
 
 
 def test_agreement_that_nothing_predicts_is_refused():
@@ -46,8 +46,8 @@ SMALL = {"processors": ("cpu", "gpu"), "macs": (0.9, 1.9), "min_width": 0.9, "mi
 RESNET = small_resnet(96, blocks=(1, 1), mids=(64, 64))
 
 
-def weigh(criteria, names, found):
-    return tuple(criteria.value("loss" if name == "agreement" else name, found) for name in names)
+def weigh(criteria, names, result):
+    return tuple(criteria.value("loss" if name == "agreement" else name, result) for name in names)
 
 
 @cache
@@ -77,12 +77,10 @@ def brute_force(points):
 @pytest.mark.parametrize("names", PAIRS)
 def test_front_of_two_things_in_full_is_that_of_brute_force(names):
     criteria, every = small_criteria()
-    own = tuple("loss" if name == "agreement" else name for name in WEIGHED if name in names)
-    found = Levels(criteria, own, None).pair(None)
-    kept = [
-        tuple(round(v, 6) for v in weigh(criteria, own, found[i])) for i in undominated(found, [weigh(criteria, own, e) for e in found])
-    ]
-    expected = brute_force({tuple(round(v, 6) for v in weigh(criteria, own, each)) for each in every})
+    rows = tuple("loss" if name == "agreement" else name for name in WEIGHED if name in names)
+    pair = Levels(criteria, rows, None).pair(None)
+    kept = [tuple(round(v, 6) for v in weigh(criteria, rows, pair[i])) for i in undominated(pair, [weigh(criteria, rows, e) for e in pair])]
+    expected = brute_force({tuple(round(v, 6) for v in weigh(criteria, rows, item)) for item in every})
     assert np.array(sorted(kept)) == pytest.approx(np.array(expected), rel=1e-5)
 
 
@@ -90,30 +88,30 @@ def test_front_of_two_things_in_full_is_that_of_brute_force(names):
 @pytest.mark.parametrize("names", [("latency", "energy", "macs"), ("latency", "memory", "energy"), ("latency", "energy", "agreement")])
 def test_front_of_three_things_has_no_design_that_another_beats_and_the_best_in_each(names):
     criteria, every = small_criteria()
-    own = tuple("loss" if name == "agreement" else name for name in WEIGHED if name in names)
-    found = Levels(criteria, own, None).grid(9)
-    points = [weigh(criteria, own, each) for each in found]
+    rows = tuple("loss" if name == "agreement" else name for name in WEIGHED if name in names)
+    grid = Levels(criteria, rows, None).grid(9)
+    points = [weigh(criteria, rows, item) for item in grid]
     assert 1 <= len(points) <= 9
     for one in points:
         assert not any(other != one and all(b <= a + 1e-9 for a, b in zip(one, other, strict=True)) for other in points)
-    first = min(weigh(criteria, own, each)[0] for each in every)
+    first = min(weigh(criteria, rows, item)[0] for item in every)
     assert min(point[0] for point in points) == pytest.approx(first)
 
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("weighed", [("latency", "energy"), ("energy", "memory"), ("macs", "latency", "memory")])
 def test_front_of_a_request_tells_every_thing_of_each_design(weighed):
-    found = front(RESNET, MI9, PlanConfig(**SMALL), weighed, 4)
-    assert found.weighed == weighed
-    assert 1 <= len(found.designs) <= 4
-    assert all(each.peak_bytes > 0 for each in found.designs)
-    assert [each.ms for each in found.designs] == sorted((each.ms for each in found.designs), reverse=True)
+    result = front(RESNET, MI9, PlanConfig(**SMALL), weighed, 4)
+    assert result.weighed == weighed
+    assert 1 <= len(result.designs) <= 4
+    assert all(design.peak_bytes > 0 for design in result.designs)
+    assert [design.ms for design in result.designs] == sorted((design.ms for design in result.designs), reverse=True)
 
 
 def test_front_of_one_design_is_the_best_in_what_is_made_least():
     one = front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 1).designs
     assert len(one) == 1
-    assert one[0].ms == min(each.ms for each in front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 5).designs)
+    assert one[0].ms == min(design.ms for design in front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 5).designs)
 
 
 @pytest.mark.parametrize("weighed", [("latency",), ("latency", "latency"), ("latency", "energy", "macs", "memory")])
@@ -151,10 +149,10 @@ def agree(blocks, size, config, proved=True):
         with pytest.raises(InfeasibleError):
             front(graph, FITTED, config, ("latency", "macs"), 4)
         return
-    found = front(graph, FITTED, config, ("latency", "macs"), 4)
-    points, rivals = ([(e.ms, weighed_macs(graph, e.design, found.problem.costs)) for e in some.designs] for some in (found, others))
+    result = front(graph, FITTED, config, ("latency", "macs"), 4)
+    points, rivals = ([(e.ms, weighed_macs(graph, e.design, result.problem.costs)) for e in some.designs] for some in (result, others))
     assert others.optimal
-    assert not proved or all(each.optimal for each in found.designs)
+    assert not proved or all(design.optimal for design in result.designs)
     assert points[-1][0] == pytest.approx(rivals[0][0])
     assert not [(one, other) for one in (*rivals, *points) for other in points if beats(one, other)]
 

@@ -128,10 +128,10 @@ def test_network_that_nothing_divides_stays_whole_and_says_so():
     stated = {"kernel": "linear", "in_channels": 768, "out_channels": 64, "groups": 1, "taps": 1, "pixels": 16, "weights": 0}
     net.add("opaque", **stated, variant="linear", shape=(1, 16, 64))
     net.add("opaque", **stated, variant="mean", shape=(1, 16))
-    found = plan(net.graph("tokens"), specified("pixel6"), PlanConfig(processors=("cpu", "gpu")))
-    assert found.design.n_meet == 0
-    assert found.run.macs == net.graph("tokens").macs
-    assert "the network stays whole" in found.warnings[0]
+    result = plan(net.graph("tokens"), specified("pixel6"), PlanConfig(processors=("cpu", "gpu")))
+    assert result.design.n_meet == 0
+    assert result.run.macs == net.graph("tokens").macs
+    assert "the network stays whole" in result.warnings[0]
     with pytest.raises(InfeasibleError):
         plan(net.graph("tokens"), specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), lossless=True))
 
@@ -148,13 +148,13 @@ REWRITTEN = ("gpu:silu=relu6", "cpu:squeeze_excite=none")
 @pytest.mark.slow
 def test_scaled_branches_have_other_operators_where_that_is_asked_for_and_the_plan_says_so():
     graph = efficientnet_b5()
-    asked = PlanConfig(processors=("cpu", "gpu"), rewrite=REWRITTEN)
-    result = plan(graph, specified("mi9"), asked)
+    plan_config = PlanConfig(processors=("cpu", "gpu"), rewrite=REWRITTEN)
+    result = plan(graph, specified("mi9"), plan_config)
     branched = [part for part in result.design.segments if len(part.branches) > 1]
     assert {b.rewrites for part in branched for b in part.branches if b.processor == "gpu"} == {("silu=relu6",)}
     assert {b.rewrites for part in branched for b in part.branches if b.processor == "cpu"} == {("squeeze_excite=none",)}
     assert all(not b.rewrites for part in result.design.segments if len(part.branches) == 1 for b in part.branches)
-    (said,) = [str(each) for each in result.warnings if "others in their place" in str(each)]
+    (said,) = [str(warning) for warning in result.warnings if "others in their place" in str(warning)]
     assert "silu=relu6 on gpu" in said
     scaled = scaled_graph(graph, result.design)
     assert scaled.macs == result.run.macs
@@ -185,6 +185,6 @@ def rewriting():
 
 
 def test_profile_says_what_scaled_branches_have_unless_the_request_does(rewriting):
-    for asked, found in (((), ("silu=relu6",)), (("none",), ()), (("cpu:silu=relu",), ())):
-        config = PlanConfig(processors=("cpu", "gpu"), rewrite=asked)
-        assert config.rewrites_on(("cpu", "gpu"), rewriting).get("gpu", ()) == found
+    for request, result in (((), ("silu=relu6",)), (("none",), ()), (("cpu:silu=relu",), ())):
+        config = PlanConfig(processors=("cpu", "gpu"), rewrite=request)
+        assert config.rewrites_on(("cpu", "gpu"), rewriting).get("gpu", ()) == result

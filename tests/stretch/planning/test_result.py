@@ -81,9 +81,9 @@ def test_numbers_of_arrays_become_plain_ones():
         whole: int
         share: float
 
-    found = plain(Some(np.int64(3), np.float64(0.5)))
-    assert found == {"whole": 3, "share": 0.5}
-    assert [type(value) for value in found.values()] == [int, float]
+    outcome = plain(Some(np.int64(3), np.float64(0.5)))
+    assert outcome == {"whole": 3, "share": 0.5}
+    assert [type(value) for value in outcome.values()] == [int, float]
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +93,8 @@ def answer():
 
 
 def test_it_is_json_and_says_where_numbers_come_from(answer):
-    told = json.loads(json.dumps(answer.to_json()))
-    assert told["source"] == "predicted"
-    assert told["pareto"] == ["latency", "agreement"]
-    assert told["sensitivity"]["held_back"] == ON.held_back
-    assert {row["accuracy"]["basis"] for row in told["designs"]} == {"sensitivity"}
+    data = json.loads(json.dumps(answer.to_json()))
+    assert data["source"] == "predicted"
+    assert data["pareto"] == ["latency", "agreement"]
+    assert data["sensitivity"]["held_back"] == ON.held_back
+    assert {row["accuracy"]["basis"] for row in data["designs"]} == {"sensitivity"}

@@ -27,9 +27,9 @@ def test_every_strategy_finds_a_design_in_the_range(name):
     space = make_space(graph)
     if name in SINGLE:
         space = with_exact_kinds(graph, PlanConfig(strategy=name), space)
-    found = search(name, space, low, high, 1)
-    assert low <= found.macs <= high
-    assert found.n_meet >= 1
+    search_result = search(name, space, low, high, 1)
+    assert low <= search_result.macs <= high
+    assert search_result.n_meet >= 1
 
 
 def test_unknown_strategy_is_refused_with_those_that_exist():
@@ -45,10 +45,10 @@ GRAPH = small_resnet()
 def test_strategy_finds_what_the_exact_search_finds():
     low, high = round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs)
     space = make_space(GRAPH)
-    found = strategy_exact(space, low, high, 2)
-    assert found.optimal
-    assert found.ms == search_exact(space, low, high, 2).ms
-    assert found.n_meet >= 2
+    result = strategy_exact(space, low, high, 2)
+    assert result.optimal
+    assert result.ms == search_exact(space, low, high, 2).ms
+    assert result.n_meet >= 2
 
 
 OPERATOR_SPLIT_GRAPH = small_resnet(64)
@@ -79,9 +79,9 @@ def test_design_is_no_worse_than_those_it_began_with(objective):
     score = of(objective, SPACE)
     starts = fastest_designs(SPACE, LOW, HIGH, 1)
     assert len(starts) >= 3
-    found = evolve(SPACE, LOW, HIGH, 1, score, starts, evaluations=100)
-    assert found.value <= min(score(each.picks) for each in starts)
-    assert found.value == pytest.approx(score(found.picks))
+    result = evolve(SPACE, LOW, HIGH, 1, score, starts, evaluations=100)
+    assert result.value <= min(score(start.picks) for start in starts)
+    assert result.value == pytest.approx(score(result.picks))
 
 
 def test_range_without_designs_has_none():

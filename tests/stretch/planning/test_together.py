@@ -27,32 +27,32 @@ def both():
 @pytest.mark.slow
 @pytest.mark.parametrize("goal", GOALS)
 def test_pair_is_the_best_of_all_pairs_of_candidates(both, goal):
-    found = together(*both, MI9, PROCESSORS, goal)
+    result = together(*both, MI9, PROCESSORS, goal)
     values = [run_together(one, other, throughput=True).value(goal, (1.0, 1.0)) for one, other in product(*both)]
-    assert found.best.ran.value(goal, (1.0, 1.0)) == pytest.approx(min(values))
-    assert found.candidates == (len(both[0]), len(both[1]))
+    assert result.best.ran.value(goal, (1.0, 1.0)) == pytest.approx(min(values))
+    assert result.candidates == (len(both[0]), len(both[1]))
 
 
 @pytest.mark.parametrize("goal", GOALS)
 def test_pair_is_at_least_as_good_as_the_best_mapping_of_whole_networks(both, goal):
-    found = together(*both, MI9, PROCESSORS, goal)
-    assert found.best.ran.value(goal, (1.0, 1.0)) <= found.fixed.ran.value(goal, (1.0, 1.0))
-    assert found.fixed.first.design is None
-    assert len(found.fixed.first.processors) == len(found.fixed.second.processors) == 1
+    result = together(*both, MI9, PROCESSORS, goal)
+    assert result.best.ran.value(goal, (1.0, 1.0)) <= result.fixed.ran.value(goal, (1.0, 1.0))
+    assert result.fixed.first.design is None
+    assert len(result.fixed.first.processors) == len(result.fixed.second.processors) == 1
 
 
 def test_together_no_network_is_faster_than_its_fastest_candidate_alone(both):
-    found = together(*both, MI9, PROCESSORS)
-    for some, ms in zip(both, found.best.ran.latencies_ms, strict=True):
-        assert ms >= min(each.alone_ms for each in some) - 1e-9
+    result = together(*both, MI9, PROCESSORS)
+    for some, ms in zip(both, result.best.ran.latencies_ms, strict=True):
+        assert ms >= min(item.alone_ms for item in some) - 1e-9
 
 
 def test_candidates_are_different_and_every_processor_is_among_the_whole_ones(both):
     for some in both:
-        designs = [each.design for each in some if each.design is not None]
+        designs = [item.design for item in some if item.design is not None]
         assert len(set(designs)) == len(designs) > 1
-        assert [each.processors for each in some if each.design is None] != []
-        assert {each.processors[0] for each in some if each.design is None} == set(PROCESSORS)
+        assert [item.processors for item in some if item.design is None] != []
+        assert {item.processors[0] for item in some if item.design is None} == set(PROCESSORS)
 
 
 def test_weights_decide_who_waits(both):
@@ -82,8 +82,8 @@ def test_factor_below_one_is_refused(factor):
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("goal", ["makespan", "throughput"])
 def test_ratios_are_those_of_what_the_pair_is_best_in(both, goal):
-    found = together(*both, MI9, PROCESSORS, goal)
-    answer = together_answer(found, {"search": 1.0})
+    result = together(*both, MI9, PROCESSORS, goal)
+    answer = together_answer(result, {"search": 1.0})
     if goal == "makespan":
         assert answer.speedup_over_fixed == pytest.approx(answer.fixed_ms / answer.makespan_ms)
         assert answer.speedup_over_sequential == pytest.approx(answer.sequential_ms / answer.makespan_ms)
@@ -92,6 +92,6 @@ def test_ratios_are_those_of_what_the_pair_is_best_in(both, goal):
     assert answer.sequential_ms == pytest.approx(sum(row.best_alone_ms for row in answer.designs))
     assert max(row.latency_ms for row in answer.designs) == pytest.approx(answer.makespan_ms)
     assert all(row.branches for row in answer.designs if len(row.processors) > 1)
-    told = json.loads(json.dumps(answer.to_json()))
-    assert told["source"] == "simulated"
-    assert told["candidates"] == [len(some) for some in both]
+    data = json.loads(json.dumps(answer.to_json()))
+    assert data["source"] == "simulated"
+    assert data["candidates"] == [len(some) for some in both]

@@ -32,17 +32,17 @@ def result():
 
 
 def test_design_outside_the_range_of_macs_is_told(result):
-    assert any("of the original's multiply-accumulates, outside" in each for each in warnings_of(result, 0, 1))
-    assert not any("outside" in each for each in warnings_of(result, 0, 10**12))
+    assert any("of the original's multiply-accumulates, outside" in warning for warning in warnings_of(result, 0, 1))
+    assert not any("outside" in warning for warning in warnings_of(result, 0, 10**12))
 
 
 def test_operators_that_need_every_row_are_named_where_bands_are_asked_for(result):
     gated = efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2)], 16, 64, 64, se=True, act="silu")
     split = plan(gated, load_device("pixel6"), PlanConfig(processors=("cpu", "gpu"), kinds=("rows",)))
-    [said] = [each for each in split.warnings if "not split by rows" in each]
+    [said] = [warning for warning in split.warnings if "not split by rows" in warning]
     assert "`global_avg_pool` in s1, s2" in said
     assert "head" not in said
-    assert not any("not split by rows" in each for each in result.warnings)
+    assert not any("not split by rows" in warning for warning in result.warnings)
 
 
 def test_nothing_is_far_ahead_where_others_help(result):
@@ -53,15 +53,15 @@ def test_nothing_is_far_ahead_where_others_help(result):
 def test_exact_plan_says_what_int8_would_add_and_that_it_rounds():
     device = load_device("mi9")
     graph = small_resnet(64, blocks=(2, 2), mids=(64, 128))
-    found = plan(graph, device, PlanConfig(processors=("cpu", "gpu"), lossless=True))
-    [said] = [each for each in found.warnings if "need no images" in each]
+    outcome = plan(graph, device, PlanConfig(processors=("cpu", "gpu"), lossless=True))
+    [said] = [warning for warning in outcome.warnings if "need no images" in warning]
     other = plan(graph, device, PlanConfig(processors=("cpu", "gpu"), lossless=True, precision={"cpu": "int8"}))
     assert f"{other.run.makespan_ms:.2f} ms, {other.speedup:.2f} times as fast as the {other.best_single.processor} alone" in said
     assert "(cpu fp32, gpu fp16)" in said
     assert "int8 rounds" in said
-    assert (found.exact, found.rounding) == (True, ["fp16"])
+    assert (outcome.exact, outcome.rounding) == (True, ["fp16"])
     assert (other.exact, other.rounding) == (True, ["int8", "fp16"])
-    assert not [each for each in other.warnings if "need no images" in each]
+    assert not [warning for warning in other.warnings if "need no images" in warning]
 
 
 MI9 = specified("mi9")
@@ -85,30 +85,30 @@ def exhaustive(config, choice, processor):
         if any(processor in group.processors for group in groups):
             space = copy(choice.space)
             space.options = [[group] for group in groups]
-            found = search_exact(space, low, high, choice.n_meet)
-            if found is not None:
-                best.append(found.ms)
+            search_result = search_exact(space, low, high, choice.n_meet)
+            if search_result is not None:
+                best.append(search_result.ms)
     return min(best, default=None)
 
 
 @pytest.mark.slow
 def test_time_of_the_fastest_design_with_it_is_that_of_an_exhaustive_search():
-    config, choice, used, told = asked()
-    assert len(told) == 3 - len(used) > 0
-    for each in told:
-        assert each.ms == pytest.approx(exhaustive(config, choice, each.processor))
-        assert each.ms >= each.best_ms == choice.result.ms
-        assert f"the {each.processor} is not used: the fastest design that uses it is predicted to take {each.ms:.2f} ms" in each.reason
-        assert each.rule is None
+    config, choice, used, answer = asked()
+    assert len(answer) == 3 - len(used) > 0
+    for item in answer:
+        assert item.ms == pytest.approx(exhaustive(config, choice, item.processor))
+        assert item.ms >= item.best_ms == choice.result.ms
+        assert f"the {item.processor} is not used: the fastest design that uses it is predicted to take {item.ms:.2f} ms" in item.reason
+        assert item.rule is None
 
 
 def test_merged_stages_do_not_pass_for_a_use():
-    _, choice, _, told = asked(slow_start(30), merge="always")
+    _, choice, _, answer = asked(slow_start(30), merge="always")
     assert choice.space.longest_span > 1
     assert any(options.span > 1 for options, _ in choice.result.picks)
-    for each in told:
-        assert each.ms > each.best_ms == choice.result.ms
-    assert "dsp" in [each.processor for each in told]
+    for item in answer:
+        assert item.ms > item.best_ms == choice.result.ms
+    assert "dsp" in [item.processor for item in answer]
 
 
 def slow_link(factor):
@@ -136,13 +136,13 @@ def slower(quantity, factor):
     ],
 )
 def test_rule_that_keeps_it_out_is_named_with_the_nearest_value(device, flag, measure):
-    _, choice, _, told = asked(device)
-    each = next(each for each in told if each.processor == "dsp")
+    _, choice, _, answer = asked(device)
+    first = next(item for item in answer if item.processor == "dsp")
     groups = [o for options in choice.space.options for o in options if "dsp" in o.processors and len(o.candidates) > 1]
     nearest = min(measure(group, choice.space.alone_ms(group)) for group in groups)
-    assert f"no branch on it meets `{flag}`: " in each.rule
-    assert f" {nearest:.2g} " in each.rule
-    assert "at most 10 is allowed" in each.rule
+    assert f"no branch on it meets `{flag}`: " in first.rule
+    assert f" {nearest:.2g} " in first.rule
+    assert "at most 10 is allowed" in first.rule
 
 
 def test_pairs_are_one_word():

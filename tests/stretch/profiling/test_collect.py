@@ -26,12 +26,12 @@ def test_networks_are_measured_whole_and_by_kernel_and_each_is_measured_once(tmp
     first = Collector(place(), "here", table).collect(60, most=6)
     again = Table.open(tmp_path / "m", SOURCE, resume=True)
     second = Collector(place(), "here", again).collect(60, most=6)
-    found = load_measurements(tmp_path / "m")
-    assert len(found.latencies) == first.measured + second.measured
-    assert len({row.network for row in found.latencies}) == len(found.latencies)
-    whole = {row.network: row.ms for row in found.latencies}
+    measurements = load_measurements(tmp_path / "m")
+    assert len(measurements.latencies) == first.measured + second.measured
+    assert len({row.network for row in measurements.latencies}) == len(measurements.latencies)
+    whole = {row.network: row.ms for row in measurements.latencies}
     sums = dict.fromkeys(whole, 0.0)
-    for row in found.kernels:
+    for row in measurements.kernels:
         sums[row.network] += row.ms
     # Kernels share what their network takes; where the profiler was disturbed there are none.
     assert all(total == 0 or total == pytest.approx(whole[name], rel=0.25) for name, total in sums.items())
@@ -87,12 +87,12 @@ def test_every_delegate_that_is_measured_has_fusion_rules_and_a_formula():
 @pytest.mark.slow
 def test_a_link_and_its_contention_are_measured_here():
     host, *_, other = find_places(["cpu", "gpu"])
-    found = measure_crossing(host, other)
-    assert found.link.fixed_ms >= 0
-    assert found.link.to_gbs > 0
-    assert found.link.back_gbs > 0
-    assert min(*found.contention, *found.contention_memory) >= 1
-    assert "opencl" in found.runtime
+    result = measure_crossing(host, other)
+    assert result.link.fixed_ms >= 0
+    assert result.link.to_gbs > 0
+    assert result.link.back_gbs > 0
+    assert min(*result.contention, *result.contention_memory) >= 1
+    assert "opencl" in result.runtime
 
 
 def test_work_that_is_handed_over_runs_on_a_thread_of_its_own_and_its_errors_arrive():

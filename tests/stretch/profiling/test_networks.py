@@ -19,24 +19,24 @@ from stretch.profiling.styles import STYLES, draw
 
 
 def start(activation="relu", size=32):
-    made = Drawing(np.random.default_rng(0), activation)
-    made.add("input", shape=(1, 16, size, size))
-    return made
+    drawing = Drawing(np.random.default_rng(0), activation)
+    drawing.add("input", shape=(1, 16, size, size))
+    return drawing
 
 
 def test_shapes_are_those_of_the_finished_graph():
-    made = start()
-    x = made.squeeze(made.depthwise(made.unit(made.last, 24, 3, 2), 5))
-    made.pool(x)
-    shapes = dict(made.shapes)
-    graph = made.finish("net")
+    built = start()
+    x = built.squeeze(built.depthwise(built.unit(built.last, 24, 3, 2), 5))
+    built.pool(x)
+    shapes = dict(built.shapes)
+    graph = built.finish("net")
     assert {op.name: op.shape for op in graph.ops if op.name in shapes} == shapes
 
 
 @given(st.integers(0, 1000), st.integers(8, 64), st.integers(65, 2000))
 def test_widths_are_near_their_bounds_and_never_below_the_lower(seed, low, high):
-    made = Drawing(np.random.default_rng(seed), "relu")
-    assert low <= made.width(low, high) <= high + 16
+    drawing = Drawing(np.random.default_rng(seed), "relu")
+    assert low <= drawing.width(low, high) <= high + 16
 
 
 @pytest.mark.representatives(5)
@@ -86,10 +86,10 @@ def test_results_are_finite_and_no_denormal_numbers(tmp_path, style):
 
 def test_every_weight_of_the_graph_is_made_in_its_shape():
     graph = draw("inverted", 0)
-    made = make_weights(graph)
+    weights = make_weights(graph)
     for op in graph.ops:
-        assert {key: value.shape for key, value in made.get(op.name, {}).items()} == graph.op_weights(op)
-    assert weight_bytes(graph) == sum(value.nbytes for own in made.values() for value in own.values())
+        assert {key: value.shape for key, value in weights.get(op.name, {}).items()} == graph.op_weights(op)
+    assert weight_bytes(graph) == sum(value.nbytes for weight in weights.values() for value in weight.values())
 
 
 @pytest.mark.parametrize("question", ["", "{}", "[1]", '{"name": "x", "ops": []}'])
@@ -125,8 +125,8 @@ def test_fits_doubt_kernels_that_they_never_saw_more_than_those_they_did(committ
 
 def test_networks_of_most_doubt_are_taken_beside_some_as_they_come():
     chooser = Chooser([])
-    found = chooser.choose(6, lambda graph: float(len(graph.ops)))
-    longest = sorted((len(graph.ops) for graph in found), reverse=True)
-    assert len({graph.name for graph in found}) == 6
+    choice = chooser.choose(6, lambda graph: float(len(graph.ops)))
+    longest = sorted((len(graph.ops) for graph in choice), reverse=True)
+    assert len({graph.name for graph in choice}) == 6
     drawn = Chooser([]).draw(18)
     assert longest[:3] == sorted((len(graph.ops) for graph in drawn), reverse=True)[:3]

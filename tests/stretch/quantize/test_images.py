@@ -22,9 +22,9 @@ def test_arrays_of_one_and_of_many_images_are_read_in_the_order_of_names(tmp_pat
     np.save(tmp_path / "b.npy", many[1:5])
     (tmp_path / "c").mkdir()
     np.savez(tmp_path / "c" / "d.npz", x=many[5:])
-    found = load_images(tmp_path, SHAPE, 100)
-    assert np.array_equal(np.concatenate(found), many)
-    assert all(image.shape == SHAPE for image in found)
+    images = load_images(tmp_path, SHAPE, 100)
+    assert np.array_equal(np.concatenate(images), many)
+    assert all(image.shape == SHAPE for image in images)
 
 
 def test_missing_folder_is_one_sentence(tmp_path):
@@ -33,7 +33,7 @@ def test_missing_folder_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("array", "told"),
+    ("array", "message"),
     [
         (np.zeros((9, 3, 6, 9), np.float32), "the model reads float32 of shape"),
         (np.zeros((9, 3, 6, 8), np.float64), "float64"),
@@ -43,9 +43,9 @@ def test_missing_folder_is_one_sentence(tmp_path):
         (np.float32(1), "of shape"),
     ],
 )
-def test_arrays_that_the_model_does_not_read_are_refused(tmp_path, array, told):
+def test_arrays_that_the_model_does_not_read_are_refused(tmp_path, array, message):
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(StretchError, match=told):
+    with pytest.raises(StretchError, match=message):
         load_images(tmp_path, SHAPE, 100)
 
 
@@ -101,8 +101,8 @@ def test_picture_resized_to_less_than_the_model_reads_is_refused(tmp_path):
 def test_many_files_are_taken_from_all_over_the_folder(tmp_path):
     for i, image in enumerate(arrays(30)):
         np.save(tmp_path / f"{i:02}.npy", image)
-    found = load_images(tmp_path, SHAPE, 10)
-    assert np.array_equal(np.concatenate(found), arrays(30)[::3])
+    images = load_images(tmp_path, SHAPE, 10)
+    assert np.array_equal(np.concatenate(images), arrays(30)[::3])
 
 
 def test_pictures_are_turned_as_their_camera_says(tmp_path):
@@ -134,8 +134,8 @@ def test_grey_of_sixteen_bits_keeps_its_shades(tmp_path):
     Image = pytest.importorskip("PIL.Image")
     shades = np.tile(np.linspace(0, 65535, 8).astype(np.uint16), (6, 1))
     Image.fromarray(shades).save(tmp_path / "deep.png")
-    (found,) = read_images(tmp_path / "deep.png", SHAPE, Preprocessing(crop=1.0))
-    assert (np.diff(found[0, 0, 0]) > 0).all()
+    (result,) = read_images(tmp_path / "deep.png", SHAPE, Preprocessing(crop=1.0))
+    assert (np.diff(result[0, 0, 0]) > 0).all()
 
 
 @pytest.mark.parametrize(("width", "height"), [(60_000, 60_000), (1, 2_000_000)])

@@ -44,7 +44,7 @@ def test_result_keeps_a_cosine_of_at_least_0_999_on_images_it_was_not_calibrated
 def test_edges_stay_float_and_their_scales_span_what_was_seen(model, int8):
     assert int8.graph.input[0].type.tensor_type.elem_type == int8.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     run = runner(model)
-    (read,), (written,) = (own.values() for own in edges(int8))
+    (read,), (written,) = (edge.values() for edge in edges(int8))
     for edge, seen in ((read, samples()), (written, [run(x) for x in samples()])):
         low, high = min(0, *(float(x.min()) for x in seen)), max(float(x.max()) for x in seen)
         assert edge.scale == pytest.approx((high - low) / 255, rel=0.02)

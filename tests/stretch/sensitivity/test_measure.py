@@ -32,8 +32,10 @@ def network():
 
 @pytest.fixture(scope="module")
 def space(network):
-    asked = PlanningProblem.of(network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e3, beta=1e3, balance=0.01))
-    return stretched_space(network.graph, asked.config, asked.costs, asked.stages, merged=True)
+    request = PlanningProblem.of(
+        network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e3, beta=1e3, balance=0.01)
+    )
+    return stretched_space(network.graph, request.config, request.costs, request.stages, merged=True)
 
 
 def images(count, seed):
@@ -52,18 +54,18 @@ def test_images_that_the_original_answers_alike_are_refused(network, space):
 def test_whole_design_is_measured_as_it_is_built_calibrated_and_compared(network, space):
     design = random_designs(space, network.graph.name, "pixel6", 1, (0.8, 1.2), 0)[0]
     fitted, held = images(16, 0), images(12, 1)
-    found = measure_design(network.captured, design, fitted, held, space)
+    result = measure_design(network.captured, design, fitted, held, space)
     model = build(network.captured, design)
     calibrate(model, network.captured, fitted)
     agreement = compare(model, network.captured, held).agreement
-    assert found.agreement == agreement.value
-    assert found.error == pytest.approx(agreement.error**2)
-    assert len(found.segments) == sum(not part.whole for part in design.segments)
+    assert result.agreement == agreement.value
+    assert result.error == pytest.approx(agreement.error**2)
+    assert len(result.segments) == sum(not part.whole for part in design.segments)
 
 
 def test_network_of_which_nothing_may_be_stretched_is_refused(network, space):
-    asked = PlanningProblem.of(network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e-6))
-    none = stretched_space(network.graph, asked.config, asked.costs, asked.stages, merged=True)
+    request = PlanningProblem.of(network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e-6))
+    none = stretched_space(network.graph, request.config, request.costs, request.stages, merged=True)
     with pytest.raises(UsageError, match="nothing to measure"):
         measure(network.captured, none, images(16, 0), images(12, 1), 1.0)
 
@@ -75,12 +77,12 @@ def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_w
     monkeypatch.setattr(source, "FITTED", 16)
     monkeypatch.setattr(source, "HELD_BACK", 8)
     network = read_network("tiny_resnet", weights="none")
-    found = sensitivity_of(network.captured, specified("pixel6"), PlanConfig(**LOOSE), images(20, 0), images(12, 1), 0.0)
-    assert (found.model, found.join) == ("tiny_resnet", "project")
-    assert (found.on.images, found.on.held_back, found.on.device) == (16, 8, specified("pixel6").id)
-    assert not found.on.complete
-    assert len(found.on.weights) == len(found.on.pictures) == 64
-    save_accuracy(tmp_path / "sensitivity.json", found)
-    assert load_accuracy(tmp_path / "sensitivity.json", "tiny_resnet") == found
-    planned = plan(network.graph, specified("pixel6"), PlanConfig(**LOOSE), found)
-    assert planned.accuracy == found.answer(network.graph, planned.design)
+    sensitivity = sensitivity_of(network.captured, specified("pixel6"), PlanConfig(**LOOSE), images(20, 0), images(12, 1), 0.0)
+    assert (sensitivity.model, sensitivity.join) == ("tiny_resnet", "project")
+    assert (sensitivity.on.images, sensitivity.on.held_back, sensitivity.on.device) == (16, 8, specified("pixel6").id)
+    assert not sensitivity.on.complete
+    assert len(sensitivity.on.weights) == len(sensitivity.on.pictures) == 64
+    save_accuracy(tmp_path / "sensitivity.json", sensitivity)
+    assert load_accuracy(tmp_path / "sensitivity.json", "tiny_resnet") == sensitivity
+    planned = plan(network.graph, specified("pixel6"), PlanConfig(**LOOSE), sensitivity)
+    assert planned.accuracy == sensitivity.answer(network.graph, planned.design)

@@ -32,7 +32,7 @@ def work(path: Path, world, what: str) -> None:
         designs = pool(captured.graph)
         model = Supernet(captured, designs)
         for subnet in model.subnets:
-            subnet.model.train = lambda mode=True, own=subnet.model: own
+            subnet.model.train = lambda mode=True, value=subnet.model: value
             subnet.model.eval()
             for module in subnet.model.modules():
                 module.training = False

@@ -41,7 +41,7 @@ def test_two_processes_train_what_one_does_with_the_same_batch(tmp_path, what):
 
 
 def test_shared_norm_alone_is_batch_norm():
-    own, theirs = SharedNorm(4), torch.nn.BatchNorm2d(4)
+    shared_norm, theirs = SharedNorm(4), torch.nn.BatchNorm2d(4)
     x = torch.randn(3, 4, 5, 5)
-    torch.testing.assert_close(own(x), theirs(x))
-    torch.testing.assert_close(own.running_var, theirs.running_var)
+    torch.testing.assert_close(shared_norm(x), theirs(x))
+    torch.testing.assert_close(shared_norm.running_var, theirs.running_var)

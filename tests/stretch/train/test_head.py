@@ -55,16 +55,16 @@ def changed(module, classes=7, seed=3, size=32):
 @settings(max_examples=examples(10), deadline=None)
 @given(classes=st.integers(1, 40), seed=st.integers(0, 2**40), noise=st.integers(0, 2**40))
 def test_new_weights_follow_from_the_seed_alone_and_leave_the_global_generator_as_it_was(classes, seed, noise):
-    made = []
+    rows = []
     for state in (noise, noise + 1):
         captured = capture(AuxiliaryLast().eval(), (1, 3, 8, 8))
         torch.manual_seed(state)
         before = torch.random.get_rng_state()
-        made.append(replace_head(captured, classes, seed).module.classify)
+        rows.append(replace_head(captured, classes, seed).module.classify)
         assert torch.equal(torch.random.get_rng_state(), before)
-    assert torch.equal(made[0].weight, made[1].weight)
-    assert torch.equal(made[0].bias, made[1].bias)
-    assert made[0].weight.shape == (classes, 4)
+    assert torch.equal(rows[0].weight, rows[1].weight)
+    assert torch.equal(rows[0].bias, rows[1].bias)
+    assert rows[0].weight.shape == (classes, 4)
 
 
 def test_layer_that_makes_the_result_is_changed_whatever_was_registered_last():
@@ -80,9 +80,9 @@ def test_layer_that_makes_the_result_is_changed_whatever_was_registered_last():
 )
 def test_convolutional_and_linear_heads_of_real_networks_get_the_classes(name, size):
     module = load_model(name, weights="none").module
-    made = changed(module, 6, size=size)
-    assert made(torch.rand(1, 3, size, size)).shape == (1, 6)
-    assert not made.training
+    built = changed(module, 6, size=size)
+    assert built(torch.rand(1, 3, size, size)).shape == (1, 6)
+    assert not built.training
 
 
 @pytest.mark.parametrize(("module", "reason"), [(TwoHeads(), "add"), (FixedView(), "with 7 classes in `fc`")])

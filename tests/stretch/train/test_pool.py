@@ -37,10 +37,10 @@ def test_drawn_designs_differ_and_cost_what_was_asked_for(captured, processors):
 def test_designs_between_stay_within_the_pool(captured):
     graph = captured("tiny_resnet").graph
     pool = random_designs(graph, specified("mi9"), ("cpu", "gpu"), 4, (0.8, 1.2), seed=3)
-    found = designs_between(graph, pool, 5, (0.8, 1.2), seed=1)
-    assert len(set(found)) == 5
-    assert found == designs_between(graph, pool, 5, (0.8, 1.2), seed=1)
-    for design in found:
+    result = designs_between(graph, pool, 5, (0.8, 1.2), seed=1)
+    assert len(set(result)) == 5
+    assert result == designs_between(graph, pool, 5, (0.8, 1.2), seed=1)
+    for design in result:
         for number, part in enumerate(design.segments):
             assert (part.start, part.end, part.join) == (
                 pool[0].segments[number].start,
@@ -48,9 +48,9 @@ def test_designs_between_stay_within_the_pool(captured):
                 pool[0].segments[number].join,
             )
             for index, branch in enumerate(part.branches):
-                own = [d.segments[number].branches[index] for d in pool]
-                assert min(b.depth for b in own) <= branch.depth <= max(b.depth for b in own)
-                assert min(b.width for b in own) <= branch.width <= max(b.width for b in own)
+                rows = [d.segments[number].branches[index] for d in pool]
+                assert min(b.depth for b in rows) <= branch.depth <= max(b.depth for b in rows)
+                assert min(b.width for b in rows) <= branch.width <= max(b.width for b in rows)
 
 
 def test_fastest_designs_are_the_planners_and_share_their_meeting_points():

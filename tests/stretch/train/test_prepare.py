@@ -38,8 +38,8 @@ def test_calibrated_start_differs_from_the_inherited_one_and_scratch_from_both(t
     path = network(tmp_path)
     weights = []
     for start in ("inherit", "calibrate", "scratch"):
-        made = ready(path, f"start={start}")
-        net = made.network(torch.device("cpu"), made.images()[0])
+        built = ready(path, f"start={start}")
+        net = built.network(torch.device("cpu"), built.images()[0])
         weights.append(net.branch("s2", "cpu").get_submodule("join_conv").weight)
     assert not torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
@@ -47,16 +47,16 @@ def test_calibrated_start_differs_from_the_inherited_one_and_scratch_from_both(t
 
 def test_pool_of_a_supernet_is_that_of_its_design_files_and_within_its_range(tmp_path):
     path = supernet(tmp_path)
-    made = ready(path)
-    assert isinstance(made.network(torch.device("cpu"), None), Supernet)
-    assert all(0.8 <= ratio <= 1.2 for ratio in macs_ratios(made))
+    built = ready(path)
+    assert isinstance(built.network(torch.device("cpu"), None), Supernet)
+    assert all(0.8 <= ratio <= 1.2 for ratio in macs_ratios(built))
     with pytest.raises(StretchError, match="of the original's MACs"):
         ready(path, "supernet.macs=[0.1, 0.2]")
 
 
 def test_images_for_statistics_are_prepared_as_in_training(tmp_path):
-    made = ready(network(tmp_path))
-    batches = sample(made.images()[0], 40, 0, torch.device("cpu"))
+    built = ready(network(tmp_path))
+    batches = sample(built.images()[0], 40, 0, torch.device("cpu"))
     assert 40 <= sum(len(b) for b in batches) <= 64
     # Shifted images have borders of zeros, which is the mean.
     assert any(bool((b[:, :, 0] == 0).all(1).all(1).any()) for b in batches)
@@ -69,15 +69,15 @@ def test_range_of_a_pool_that_is_upside_down_is_refused(tmp_path):
 
 def test_new_head_is_the_same_whatever_was_drawn_before(tmp_path):
     path = network(tmp_path)
-    made = []
+    rows = []
     for state in (1, 2):
         torch.manual_seed(state)
-        made.append(ready(path, "classes=7"))
-    one, two = (each.captured.module.state_dict() for each in made)
+        rows.append(ready(path, "classes=7"))
+    one, two = (row.captured.module.state_dict() for row in rows)
     assert one["fc.weight"].shape[0] == 7
     assert all(torch.equal(one[name], two[name]) for name in one)
-    assert made[0].identity == made[1].identity
-    assert ready(path, "classes=7", "train.seed=9").identity["model"] != made[0].identity["model"]
+    assert rows[0].identity == rows[1].identity
+    assert ready(path, "classes=7", "train.seed=9").identity["model"] != rows[0].identity["model"]
 
 
 @pytest.mark.slow
@@ -91,8 +91,8 @@ def test_python_code_of_a_recipe_runs_only_where_it_is_trusted(tmp_path, model):
         ready(path)
     assert "--trust-code" in error.value.hint
     assert not (tmp_path / "ran").exists()
-    made = prepare(load_recipe(path), path.parent, trust_code=True)
-    assert made.captured.graph.by_name[made.captured.graph.output].shape == (1, 10)
+    built = prepare(load_recipe(path), path.parent, trust_code=True)
+    assert built.captured.graph.by_name[built.captured.graph.output].shape == (1, 10)
 
 
 def test_recipe_cannot_trust_its_own_code(tmp_path):

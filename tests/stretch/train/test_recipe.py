@@ -178,13 +178,13 @@ def test_files_and_folders_of_a_recipe_are_relative_to_its_own_folder(tmp_path, 
     (tmp_path / "r.toml").write_text(RECIPE)
     monkeypatch.chdir(tmp_path / "elsewhere")
     for written in (tmp_path / "r.toml", Path("../r.toml")):
-        found = load_recipe(written)
-        assert Path(found.design).resolve() == tmp_path / "d.toml"
-        assert Path(found.data.path).resolve() == (tmp_path / "../photos").resolve()
-        assert Path(found.weights).resolve() == tmp_path / "w.pth"
-        assert Path(found.plan.accuracy).resolve() == tmp_path / "accuracy.json"
-        assert [Path(each).resolve() for each in found.supernet.designs] == [tmp_path / "a.toml", Path("/b.toml")]
-        file, _, factory = found.model.rpartition(":")
+        recipe = load_recipe(written)
+        assert Path(recipe.design).resolve() == tmp_path / "d.toml"
+        assert Path(recipe.data.path).resolve() == (tmp_path / "../photos").resolve()
+        assert Path(recipe.weights).resolve() == tmp_path / "w.pth"
+        assert Path(recipe.plan.accuracy).resolve() == tmp_path / "accuracy.json"
+        assert [Path(design).resolve() for design in recipe.supernet.designs] == [tmp_path / "a.toml", Path("/b.toml")]
+        file, _, factory = recipe.model.rpartition(":")
         assert (Path(file).resolve(), factory) == (tmp_path / "nets/mine.py", "make")
 
 
@@ -192,10 +192,10 @@ def test_what_the_command_line_names_is_relative_to_where_the_command_runs(tmp_p
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "r.toml").write_text(RECIPE)
     monkeypatch.chdir(tmp_path / "elsewhere")
-    found = load_recipe(tmp_path / "r.toml", ("data.path=mine", "design=own.toml", "supernet.designs=['c.toml']"))
-    assert Path(found.data.path) == tmp_path / "elsewhere/mine"
-    assert Path(found.design) == tmp_path / "elsewhere/own.toml"
-    assert [Path(each) for each in found.supernet.designs] == [tmp_path / "elsewhere/c.toml"]
+    recipe = load_recipe(tmp_path / "r.toml", ("data.path=mine", "design=own.toml", "supernet.designs=['c.toml']"))
+    assert Path(recipe.data.path) == tmp_path / "elsewhere/mine"
+    assert Path(recipe.design) == tmp_path / "elsewhere/own.toml"
+    assert [Path(design) for design in recipe.supernet.designs] == [tmp_path / "elsewhere/c.toml"]
 
 
 @pytest.mark.parametrize(

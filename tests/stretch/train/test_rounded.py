@@ -32,30 +32,30 @@ pytestmark = pytest.mark.torch
 PRECISION = {"cpu": "int8", "gpu": "fp16"}
 
 
-def inputs(found, count, seed=0):
-    return torch.randn(count, *found.graph.input.shape[1:], generator=torch.Generator().manual_seed(seed))
+def inputs(result, count, seed=0):
+    return torch.randn(count, *result.graph.input.shape[1:], generator=torch.Generator().manual_seed(seed))
 
 
-def rounded(found, design, precision=PRECISION):
-    return RoundedModel(build(found, design).eval(), precision, [inputs(found, 8)])
+def rounded(result, design, precision=PRECISION):
+    return RoundedModel(build(result, design).eval(), precision, [inputs(result, 8)])
 
 
-def written(found, module, folder):
+def written(result, module, folder):
     """The bundle that is exported from a rounded module, int8 and fp16 as it was trained, from other images than its ranges."""
     facts = BundleFacts("mi9", False, "trained", precision=PRECISION, ranges=module.ranges)
-    export_bundle(folder / "float", found, module.model, None, facts, "0", controls=False)
-    images = list(inputs(found, 4, seed=7).numpy()[:, None])
+    export_bundle(folder / "float", result, module.model, None, facts, "0", controls=False)
+    images = list(inputs(result, 4, seed=7).numpy()[:, None])
     export_precision(load_bundle(folder / "float"), folder / "lower", PRECISION, images, "synthetic", min_cosine=0.1)
     return load_bundle(folder / "lower")
 
 
 @pytest.mark.parametrize("model", ["tiny_resnet"])
 def test_each_rounded_branch_is_its_exported_file_to_within_a_step(captured, tmp_path, model):
-    found = captured(model)
-    module = rounded(found, cpu_and("gpu", found.graph, "project")).eval()
-    bundle = written(found, module, tmp_path)
+    result = captured(model)
+    module = rounded(result, cpu_and("gpu", result.graph, "project")).eval()
+    bundle = written(result, module, tmp_path)
     runs = {sub.name: runner(str(bundle.file(sub.file))) for sub in bundle.manifest.subgraphs}
-    tensors = replay(bundle.manifest, runs, inputs(found, 1, seed=3).numpy())
+    tensors = replay(bundle.manifest, runs, inputs(result, 1, seed=3).numpy())
     for sub in bundle.manifest.subgraphs:
         with torch.no_grad():
             mine = module.branch(sub.name, torch.from_numpy(tensors[sub.input])).numpy()
@@ -71,16 +71,16 @@ def test_each_rounded_branch_is_its_exported_file_to_within_a_step(captured, tmp
 
 @pytest.mark.slow
 def test_files_have_the_scales_of_training_whatever_images_they_are_exported_with(captured, tmp_path):
-    found = captured("tiny_resnet")
-    module = rounded(found, cpu_and("gpu", found.graph, "project"))
+    result = captured("tiny_resnet")
+    module = rounded(result, cpu_and("gpu", result.graph, "project"))
     with torch.no_grad():
         module.scales.mul_(1.5)
-    bundle = written(found, module, tmp_path)
+    bundle = written(result, module, tmp_path)
     for sub in (sub for sub in bundle.manifest.subgraphs if sub.processor == "cpu"):
-        own = scales_of(onnx.load(bundle.file(sub.file)))
+        scales = scales_of(onnx.load(bundle.file(sub.file)))
         for tensor, (scale, zero) in module.ranges[sub.name].items():
-            assert own[tensor][0] == pytest.approx(scale, rel=1e-6)
-            assert own[tensor][1] == zero
+            assert scales[tensor][0] == pytest.approx(scale, rel=1e-6)
+            assert scales[tensor][1] == zero
 
 
 @pytest.mark.slow
@@ -105,33 +105,33 @@ def test_channel_of_zeros_and_values_beyond_half_precision_stay_finite():
 
 
 def test_gradients_reach_every_weight_and_statistics_stay(captured):
-    found = captured("tiny_resnet")
-    module = rounded(found, cpu_and("gpu", found.graph, "project")).train()
+    result = captured("tiny_resnet")
+    module = rounded(result, cpu_and("gpu", result.graph, "project")).train()
     before = {name: value.clone() for name, value in module.model.named_buffers()}
-    module(inputs(found, 4)).square().sum().backward()
+    module(inputs(result, 4)).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
     assert sum(bool(p.grad.any()) for p in module.parameters()) > 0.9 * len(list(module.parameters()))
     assert all(torch.equal(before[name], value) for name, value in module.model.named_buffers())
 
 
 def test_ranges_that_are_observed_are_those_of_the_quantiser(captured):
-    found = captured("tiny_resnet")
-    design = cpu_and("gpu", found.graph, "project")
-    asked = rounded(found, design)
-    known = {name: list(own) for name, own in asked.ranges.items()}
-    observed = RoundedModel(build(found, design).eval(), PRECISION, [inputs(found, 8)], known)
-    assert observed.ranges.keys() == asked.ranges.keys()
-    for name, own in asked.ranges.items():
-        for tensor, (scale, zero) in own.items():
+    result = captured("tiny_resnet")
+    design = cpu_and("gpu", result.graph, "project")
+    request = rounded(result, design)
+    known = {name: list(current) for name, current in request.ranges.items()}
+    observed = RoundedModel(build(result, design).eval(), PRECISION, [inputs(result, 8)], known)
+    assert observed.ranges.keys() == request.ranges.keys()
+    for name, current in request.ranges.items():
+        for tensor, (scale, zero) in current.items():
             # the one sees rounded weights, the other does not
             assert observed.ranges[name][tensor][0] == pytest.approx(scale, rel=0.1)
             assert observed.ranges[name][tensor][1] == pytest.approx(zero, abs=12)
 
 
 def test_processor_in_fp32_computes_as_it_does(captured):
-    found = captured("tiny_resnet")
-    module = rounded(found, identity_design(found.graph), {"cpu": "fp32"}).eval()
-    x = inputs(found, 2)
+    result = captured("tiny_resnet")
+    module = rounded(result, identity_design(result.graph), {"cpu": "fp32"}).eval()
+    x = inputs(result, 2)
     with torch.no_grad():
         torch.testing.assert_close(module(x), module.model(x))
     assert module.ranges == {}
@@ -140,14 +140,14 @@ def test_processor_in_fp32_computes_as_it_does(captured):
 def test_parts_of_a_segment_are_refused(captured):
     import msgspec
 
-    found = captured("tiny_resnet")
-    design = msgspec.to_builtins(identity_design(found.graph))
+    result = captured("tiny_resnet")
+    design = msgspec.to_builtins(identity_design(result.graph))
     part = next(p for p in design["segments"] if p["name"] == "s1")
     scale = part["branches"][0]
     part["branches"] = [scale | {"processor": p, "rows": rows} for p, rows in (("cpu", (0, 16)), ("gpu", (16, 32)))]
     part["join"] = "rows"
     with pytest.raises(StretchError, match="computes a part of its segment"):
-        rounded(found, msgspec.convert(design, BranchDesign))
+        rounded(result, msgspec.convert(design, BranchDesign))
 
 
 @pytest.mark.parametrize("text", ['{"a": [0, 3]}', '{"a": [1.0, 300]}', '{"a": 1}', "nothing"])
@@ -163,8 +163,8 @@ def test_stated_ranges_that_are_no_scales_are_refused(tmp_path, text):
 def test_stated_ranges_are_read_as_they_were(ranges):
     model = onnx.ModelProto()
     onnx.helper.set_model_props(model, stated_ranges(ranges))
-    found = read_ranges(model, "there")
-    assert {name: (float(scale), int(zero)) for name, (scale, zero) in found.items()} == ranges
+    result = read_ranges(model, "there")
+    assert {name: (float(scale), int(zero)) for name, (scale, zero) in result.items()} == ranges
 
 
 @pytest.mark.parametrize(

@@ -26,18 +26,18 @@ from tests.stretch.designs import cpu_and, identity_design, random_designs, whol
 TINY = ["tiny_resnet", "tiny_mobilenet", "tiny_regnet", "tiny_vgg", "tiny_efficientnet"]
 
 
-def image(found, batch=1):
-    shape = found.graph.input.shape
+def image(result, batch=1):
+    shape = result.graph.input.shape
     return torch.randn(batch, *shape[1:], generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.representatives(6)
 @pytest.mark.parametrize("name", [*TINY, "resnet18", "mobilenet_v3_large", "densenet121", "squeezenet1_1"])
 def test_identity_design_gives_the_original_outputs_bit_for_bit(captured, name):
-    found = captured(name)
-    x = image(found)
+    result = captured(name)
+    x = image(result)
     with torch.inference_mode():
-        assert torch.equal(build(found, identity_design(found.graph))(x), found.module(x))
+        assert torch.equal(build(result, identity_design(result.graph))(x), result.module(x))
 
 
 @pytest.mark.representatives(1)
@@ -45,31 +45,31 @@ def test_identity_design_gives_the_original_outputs_bit_for_bit(captured, name):
 @settings(max_examples=examples(8))
 @given(data=st.data())
 def test_built_model_traces_back_to_the_scaled_graph(captured, name, data):
-    found = captured(name)
-    design = data.draw(random_designs(found.graph))
-    model = build(found, design)
-    assert capture(model, found.graph.input.shape, found.graph.name).graph == scaled_graph(found.graph, design)
+    result = captured(name)
+    design = data.draw(random_designs(result.graph))
+    model = build(result, design)
+    assert capture(model, result.graph.input.shape, result.graph.name).graph == scaled_graph(result.graph, design)
     with torch.inference_mode():
-        assert model(image(found)).isfinite().all()
+        assert model(image(result)).isfinite().all()
 
 
 @torch.no_grad()
 def test_branch_without_squeeze_and_excitation_is_the_parent_whose_gates_are_one(captured):
-    found = captured("tiny_efficientnet")
-    design = with_rewrites(cpu_and("gpu", found.graph, "sum"), "squeeze_excite=none")
+    result = captured("tiny_efficientnet")
+    design = with_rewrites(cpu_and("gpu", result.graph, "sum"), "squeeze_excite=none")
     part = next(part for part in design.segments if len(part.branches) > 1)
     scale = BranchScale("cpu", part.branches[0].depth, part.branches[0].width, rewrites=("squeeze_excite=none",))
-    segment = next(s for s in split_segments(found.graph) if s.name == part.name)
+    segment = next(s for s in split_segments(result.graph) if s.name == part.name)
     alone = SegmentDesign(part.name, part.start, part.end, (scale,))
-    parts = tuple(alone if s.name == part.name else whole(s) for s in split_segments(found.graph))
-    model = build(found, BranchDesign(found.graph.name, "test", parts))
+    parts = tuple(alone if s.name == part.name else whole(s) for s in split_segments(result.graph))
+    model = build(result, BranchDesign(result.graph.name, "test", parts))
     gates = [op.name for op in segment.graph.ops if op.kind == "sigmoid"]
     assert gates
-    parent = copy.deepcopy(found.module)
+    parent = copy.deepcopy(result.module)
     for name, module in parent.named_modules():
         if name.replace(".", "_") in gates:
             module.register_forward_hook(lambda module, args, out: torch.ones_like(out))
-    torch.testing.assert_close(model(image(found)), parent(image(found)))
+    torch.testing.assert_close(model(image(result)), parent(image(result)))
 
 
 @pytest.mark.representatives(3)
@@ -78,20 +78,20 @@ def test_branch_without_squeeze_and_excitation_is_the_parent_whose_gates_are_one
 @given(data=st.data())
 def test_sliced_branch_equals_the_parent_with_removed_channels_masked(captured, name, data):
     """Every tensor of the parent's segment is masked to the kept channels; what the branch computes must be the rest."""
-    found = captured(name)
-    segments = [s for s in split_segments(found.graph) if s.branchable and len(legal_widths(s, 1)) > 1]
+    result = captured(name)
+    segments = [s for s in split_segments(result.graph) if s.branchable and len(legal_widths(s, 1)) > 1]
     segment = data.draw(st.sampled_from(segments))
     width = data.draw(st.sampled_from(legal_widths(segment, 1, 0.2)))
     entry = "slice" if segment.passes_input and width != segment.in_width else "none"
     scale = BranchScale("cpu", segment.depth, width, entry, align=1)
     part = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat" if width != segment.width else "none")
     branch = scale_branch(segment, part, 0, segment.in_width)
-    chosen = choose_units(branch, importance(branch.source, branch.channels, found.weights), 0, sliced=entry == "slice")
+    chosen = choose_units(branch, importance(branch.source, branch.channels, result.weights), 0, sliced=entry == "slice")
 
     arriving = None if entry == "slice" else _all(segment.in_width)
-    sliced = _branch_module(found, branch, scale, chosen)
+    sliced = _branch_module(result, branch, scale, chosen)
     x = torch.randn(1, segment.in_width, *segment.graph.input.shape[2:], generator=torch.Generator().manual_seed(2))
-    masked = _masked_parent(found, segment, branch, chosen, arriving, x)
+    masked = _masked_parent(result, segment, branch, chosen, arriving, x)
     keep = kept_channels(branch.channels, branch.source, segment.end, chosen, arriving).index
     with torch.inference_mode():
         got = sliced(x)
@@ -102,21 +102,21 @@ def _all(channels):
     return Backbone.of(torch.arange(channels))
 
 
-def _branch_module(found, branch, scale, chosen):
+def _branch_module(result, branch, scale, chosen):
     module = Branch(branch.graph).eval()
     bare = None if scale.entry == "slice" else _all(branch.source.input.shape[1])
     with torch.no_grad():
-        for name, weights in inherit(branch, found, chosen, bare).items():
+        for name, weights in inherit(branch, result, chosen, bare).items():
             module.get_submodule(name).load_state_dict(weights, strict=False)
     return module
 
 
-def _masked_parent(found, segment, branch, chosen, arriving, x):
+def _masked_parent(outcome, segment, branch, chosen, arriving, x):
     parent = Branch(segment.graph).eval()
     with torch.no_grad():
         for op in segment.graph.ops:
-            if op.kind != "input" and op.name in found.weights:
-                parent.get_submodule(op.name).load_state_dict(found.weights[op.name], strict=False)
+            if op.kind != "input" and op.name in outcome.weights:
+                parent.get_submodule(op.name).load_state_dict(outcome.weights[op.name], strict=False)
 
     def masking(name):
         keep = kept_channels(branch.channels, branch.source, name, chosen, arriving).index
@@ -140,8 +140,8 @@ def _masked_parent(found, segment, branch, chosen, arriving, x):
 
 @pytest.mark.parametrize("join", ["project", "sum", "concat"])
 def test_branches_that_keep_everything_hand_on_what_the_parent_computes(captured, join):
-    found = captured("tiny_resnet")
-    segments = split_segments(found.graph)
+    result = captured("tiny_resnet")
+    segments = split_segments(result.graph)
     middle = [s.name for s in segments if s.branchable][1]
     parts = []
     for s in segments:
@@ -151,44 +151,44 @@ def test_branches_that_keep_everything_hand_on_what_the_parent_computes(captured
         shares = partitions(s.width, [s.width, s.width], 4) if join == "project" else (0, 0)
         branches = tuple(BranchScale(p, s.depth, s.width, "none", n) for p, n in zip(("cpu", "gpu"), shares, strict=True))
         parts.append(SegmentDesign(s.name, s.start, s.end, branches, join))
-    x = image(found)
+    x = image(result)
     with torch.inference_mode():
-        got, want = build(found, BranchDesign("tiny_resnet", "test", tuple(parts)))(x), found.module(x)
+        got, want = build(result, BranchDesign("tiny_resnet", "test", tuple(parts)))(x), result.module(x)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
 
 
 def test_wider_control_computes_what_the_parent_computes(captured):
-    found = captured("tiny_resnet")
+    result = captured("tiny_resnet")
     parts = []
-    for s in split_segments(found.graph):
+    for s in split_segments(result.graph):
         wide = BranchScale("cpu", s.depth, s.width * 3 // 2, align=1)
         parts.append(SegmentDesign(s.name, s.start, s.end, (wide,), "concat") if s.name == "s2" else whole(s))
-    x = image(found)
+    x = image(result)
     with torch.inference_mode():
-        got, want = build(found, BranchDesign("tiny_resnet", "test", tuple(parts)))(x), found.module(x)
+        got, want = build(result, BranchDesign("tiny_resnet", "test", tuple(parts)))(x), result.module(x)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
 
 
 def test_dropped_units_are_skipped(captured):
-    found = captured("tiny_resnet")
-    segment = next(s for s in split_segments(found.graph) if s.depth > s.min_depth)
+    result = captured("tiny_resnet")
+    segment = next(s for s in split_segments(result.graph) if s.depth > s.min_depth)
     shallow = SegmentDesign(segment.name, segment.start, segment.end, (BranchScale("cpu", segment.min_depth, segment.width),))
-    parts = tuple(shallow if s.name == segment.name else whole(s) for s in split_segments(found.graph))
-    model = build(found, BranchDesign("tiny_resnet", "test", parts))
+    parts = tuple(shallow if s.name == segment.name else whole(s) for s in split_segments(result.graph))
+    model = build(result, BranchDesign("tiny_resnet", "test", parts))
     left = {name for name, _ in model.branch(segment.name, "cpu").named_children()}
     assert left == {op.name for op in drop_units(segment, segment.min_depth).ops if op.kind != "input"}
 
 
 def test_kept_channels_are_those_with_the_largest_norm(captured):
-    found = captured("tiny_resnet")
-    segment = next(s for s in split_segments(found.graph) if s.name == "s2")
+    result = captured("tiny_resnet")
+    segment = next(s for s in split_segments(result.graph) if s.name == "s2")
     part = SegmentDesign("s2", segment.start, segment.end, (BranchScale("cpu", segment.depth, segment.width // 2, align=1),), "concat")
-    parts = tuple(part if s.name == "s2" else whole(s) for s in split_segments(found.graph))
-    branch = scaled_branches(found.graph, BranchDesign("tiny_resnet", "test", parts))[2][0]
-    scores = importance(branch.source, branch.channels, found.weights)
+    parts = tuple(part if s.name == "s2" else whole(s) for s in split_segments(result.graph))
+    branch = scaled_branches(result.graph, BranchDesign("tiny_resnet", "test", parts))[2][0]
+    scores = importance(branch.source, branch.channels, result.weights)
     group = branch.channels.pieces[branch.source.output][0][0]
     writers = [op.name for op in branch.source.ops if op.kind == "conv" and branch.channels.pieces[op.name][0][0] == group]
-    norms = [found.weights[name]["weight"].abs().flatten(1).sum(1) for name in writers]
+    norms = [result.weights[name]["weight"].abs().flatten(1).sum(1) for name in writers]
     assert len(norms) > 1
     torch.testing.assert_close(scores[group], sum(norms))
     chosen = choose_units(branch, scores, 0, sliced=False)
@@ -199,8 +199,8 @@ def test_kept_channels_are_those_with_the_largest_norm(captured):
 
 
 def test_branched_model_trains_and_its_state_dict_round_trips(captured):
-    found = captured("tiny_mobilenet")
-    segments = split_segments(found.graph)
+    result = captured("tiny_mobilenet")
+    segments = split_segments(result.graph)
     parts = []
     for s in segments:
         if not s.branchable:
@@ -212,14 +212,14 @@ def test_branched_model_trains_and_its_state_dict_round_trips(captured):
         )
         parts.append(SegmentDesign(s.name, s.start, s.end, branches, "project"))
     design = BranchDesign("tiny_mobilenet", "test", tuple(parts))
-    model = build(found, design).train()
-    loss = torch.nn.functional.cross_entropy(model(image(found, 4)), torch.tensor([0, 1, 2, 3]))
+    model = build(result, design).train()
+    loss = torch.nn.functional.cross_entropy(model(image(result, 4)), torch.tensor([0, 1, 2, 3]))
     loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     torch.optim.SGD(model.parameters(), lr=0.01).step()
-    other = build(found, design)
+    other = build(result, design)
     other.load_state_dict(model.state_dict())
-    x = image(found)
+    x = image(result)
     with torch.inference_mode():
         assert torch.equal(model.eval()(x), other(x))
     assert "on_cpu" in repr(model)
@@ -248,13 +248,13 @@ class ReductionThenUnits(torch.nn.Module):
 @pytest.mark.slow
 @given(data=st.data())
 def test_backbones_of_several_parts_scale_at_every_depth(data):
-    found = capture(ReductionThenUnits().eval(), (1, 3, 16, 16), "net")
-    design = data.draw(random_designs(found.graph))
-    model = build(found, design)
-    assert capture(model, found.graph.input.shape, "net").graph == scaled_graph(found.graph, design)
+    captured = capture(ReductionThenUnits().eval(), (1, 3, 16, 16), "net")
+    design = data.draw(random_designs(captured.graph))
+    model = build(captured, design)
+    assert capture(model, captured.graph.input.shape, "net").graph == scaled_graph(captured.graph, design)
     with torch.inference_mode():
-        same = build(found, identity_design(found.graph))(image(found))
-        assert torch.equal(same, found.module(image(found)))
+        same = build(captured, identity_design(captured.graph))(image(captured))
+        assert torch.equal(same, captured.module(image(captured)))
 
 
 def test_weights_by_operator_have_the_shapes_of_the_graph(captured):

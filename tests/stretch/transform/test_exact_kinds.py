@@ -48,8 +48,8 @@ from tests.stretch.designs import whole  # noqa: E402
 from tests.stretch.portion_networks import WIDTH, Skipping, random_placements, skipping_networks  # noqa: E402
 
 
-def image(found):
-    return torch.randn(found.graph.input.shape, generator=torch.Generator().manual_seed(1))
+def image(result):
+    return torch.randn(result.graph.input.shape, generator=torch.Generator().manual_seed(1))
 
 
 def same(got, want):
@@ -59,18 +59,18 @@ def same(got, want):
 @pytest.mark.slow
 @given(data=st.data())
 def test_bands_built_and_captured_are_the_scaled_graph_and_the_original(data):
-    found = data.draw(networks())
-    design = data.draw(banded(found.graph))
-    model, x = build(found, design), image(found)
-    assert capture(model, found.graph.input.shape, found.graph.name).graph == scaled_graph(found.graph, design)
+    result = data.draw(networks())
+    design = data.draw(banded(result.graph))
+    model, x = build(result, design), image(result)
+    assert capture(model, result.graph.input.shape, result.graph.name).graph == scaled_graph(result.graph, design)
     with torch.inference_mode():
-        assert same(model(x).numpy(), found.module(x).numpy())
+        assert same(model(x).numpy(), result.module(x).numpy())
 
 
 def test_bands_behind_a_wider_backbone_read_all_of_it(captured):
     """A segment that joins by `concat` changes how many channels arrive."""
-    found = captured("tiny_mobilenet")
-    segments = split_segments(found.graph)
+    result = captured("tiny_mobilenet")
+    segments = split_segments(result.graph)
     at = next(i for i, s in enumerate(segments) if s.branchable and i + 1 < len(segments) and segments[i + 1].dense_input)
     before, after = segments[at], segments[at + 1]
     rows = after.graph.by_name[after.end].shape[2]
@@ -80,12 +80,12 @@ def test_bands_behind_a_wider_backbone_read_all_of_it(captured):
     def design(second):
         first = SegmentDesign(before.name, before.start, before.end, two, "concat")
         parts = [first if s is before else second if s is after else whole(s) for s in segments]
-        return BranchDesign(found.graph.name, "test", tuple(parts))
+        return BranchDesign(result.graph.name, "test", tuple(parts))
 
-    x = image(found)
+    x = image(result)
     with torch.inference_mode():
-        got = build(found, design(SegmentDesign(after.name, after.start, after.end, bands, "rows")))(x)
-        want = build(found, design(whole(after)))(x)
+        got = build(result, design(SegmentDesign(after.name, after.start, after.end, bands, "rows")))(x)
+        want = build(result, design(whole(after)))(x)
     assert same(got.numpy(), want.numpy())
 
 
@@ -96,9 +96,9 @@ SHAPE = (1, WIDTH, 6, 5)
 def drawn(data):
     """A network with at least two operators, and a placement."""
     network = data.draw(skipping_networks())
-    found = capture(network, SHAPE, "net")
-    assume(len(found.graph.ops) > 2)
-    return network, found, data.draw(random_placements(found.graph))
+    captured = capture(network, SHAPE, "net")
+    assume(len(captured.graph.ops) > 2)
+    return network, captured, data.draw(random_placements(captured.graph))
 
 
 def image_of(shape=SHAPE):
@@ -108,12 +108,12 @@ def image_of(shape=SHAPE):
 @pytest.mark.slow
 @given(data=st.data())
 def test_portions_built_and_captured_are_the_scaled_graph_and_the_original(data):
-    network, found, design = drawn(data)
-    model = build(found, design)
-    graph = scaled_graph(found.graph, design)
+    network, result, design = drawn(data)
+    model = build(result, design)
+    graph = scaled_graph(result.graph, design)
     assert capture(model, SHAPE, "net").graph == model.graph == graph
     assert OpGraph.from_json(graph.to_json()) == graph
-    assert (graph.macs, graph.params) == (found.graph.macs, found.graph.params)
+    assert (graph.macs, graph.params) == (result.graph.macs, result.graph.params)
     with torch.inference_mode():
         assert torch.equal(model(image_of()), network(image_of()))
 
@@ -122,10 +122,10 @@ def test_portions_built_and_captured_are_the_scaled_graph_and_the_original(data)
 @settings(max_examples=examples(8))
 @given(data=st.data())
 def test_portions_exported_and_run_by_the_scheduler_give_the_original(tmp_path_factory, data):
-    network, found, design = drawn(data)
-    model = build(found, design)
+    network, result, design = drawn(data)
+    model = build(result, design)
     folder = tmp_path_factory.mktemp("portions") / "bundle"
-    export_bundle(folder, found, model, None, FACTS, "0.1.0", controls=False)
+    export_bundle(folder, result, model, None, FACTS, "0.1.0", controls=False)
     with torch.inference_mode():
         want = network(image_of()).numpy()
     with Session(load_bundle(folder)) as session:
@@ -146,11 +146,11 @@ def planned(tmp_path_factory):
         reads.append([i, max(0, i - 1)])
     network = Skipping(layers, reads, [True] * count).eval()
     device = specified("mi9")
-    found = capture(network, (1, width, 28, 28), "net")
-    result = plan(found.graph, device, PlanConfig(processors=("cpu", "gpu"), kinds=("graph",)))
+    captured = capture(network, (1, width, 28, 28), "net")
+    result = plan(captured.graph, device, PlanConfig(processors=("cpu", "gpu"), kinds=("graph",)))
     folder = tmp_path_factory.mktemp("planned") / "bundle"
-    export_bundle(folder, found, build(found, result.design), None, bundle_facts(result, device, "random", ""), "0.1.0")
-    return result, device, load_bundle(folder), network, found
+    export_bundle(folder, captured, build(captured, result.design), None, bundle_facts(result, device, "random", ""), "0.1.0")
+    return result, device, load_bundle(folder), network, captured
 
 
 def test_state_machine_ends_when_the_plan_says(planned):
@@ -180,16 +180,16 @@ def test_priority_places_many_portions_without_trying_all_ways(planned, priority
 
 
 def test_calibration_leaves_portions_as_they_are(planned):
-    result, _, _, _, found = planned
-    model = build(found, result.design)
+    result, _, _, _, outcome = planned
+    model = build(outcome, result.design)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    images = [torch.randn(8, *found.graph.input.shape[1:]) for _ in range(2)]
-    assert calibrate(model, found, images) == []
+    images = [torch.randn(8, *outcome.graph.input.shape[1:]) for _ in range(2)]
+    assert calibrate(model, outcome, images) == []
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def exported(found, design, folder):
-    export_bundle(folder, found, build(found, design), None, FACTS, "0.1.0", controls=False)
+def exported(result, design, folder):
+    export_bundle(folder, result, build(result, design), None, FACTS, "0.1.0", controls=False)
     return load_bundle(folder)
 
 
@@ -202,82 +202,82 @@ def skipping(tmp_path_factory):
         return nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU())
 
     network = Skipping([[layer(), layer()] for _ in range(3)], [[0, 0], [1, 0], [2, 1]], [True] * 3).eval()
-    found = capture(network, SHAPE, "net")
-    segment = cut_segment(found.graph, "s1", found.graph.input.name, found.graph.output)
+    captured = capture(network, SHAPE, "net")
+    segment = cut_segment(captured.graph, "s1", captured.graph.input.name, captured.graph.output)
     adds = [op.name for op in segment.graph.ops if op.kind == "add"]
     firsts = [op.inputs for op in segment.graph.ops if op.kind == "add"]
     relus = [segment.graph.consumers[name][0] for name in adds]
     ends = [("cpu", (firsts[0][0],)), ("gpu", (relus[0], firsts[1][1])), ("cpu", (relus[1],)), ("gpu", (segment.end,))]
-    scales = tuple(BranchScale(name, segment.depth, segment.width, ends=own) for name, own in ends)
+    scales = tuple(BranchScale(name, segment.depth, segment.width, ends=current) for name, current in ends)
     parted = BranchDesign("net", "test", (SegmentDesign("s1", segment.start, segment.end, scales, "placed"),))
     folder = tmp_path_factory.mktemp("skipping")
     images = [np.random.default_rng(i).standard_normal(SHAPE).astype(np.float32) for i in range(16)]
-    made = {}
+    built = {}
     for name, design in (("whole", BranchDesign("net", "test", (whole(segment),))), ("portions", parted)):
-        bundle = exported(found, design, folder / name)
+        bundle = exported(captured, design, folder / name)
         export_precision(bundle, folder / f"{name}_int8", {s.processor: "int8" for s in bundle.manifest.subgraphs}, images, "random")
-        made[name] = load_bundle(folder / f"{name}_int8")
-    return made, images, folder
+        built[name] = load_bundle(folder / f"{name}_int8")
+    return built, images, folder
 
 
 def test_portions_in_half_precision_are_near_the_floats(skipping):
     _, images, folder = skipping
     bundle = load_bundle(folder / "portions")
-    made = export_precision(bundle, folder / "portions_fp16", {"gpu": "fp16"}, images, "random")
-    assert {sub.processor for sub in made.manifest.subgraphs if sub.precision == "fp16"} == {"gpu"}
-    assert all(each.cosine > 0.9999 for each in made.losses.values())
+    built = export_precision(bundle, folder / "portions_fp16", {"gpu": "fp16"}, images, "random")
+    assert {sub.processor for sub in built.manifest.subgraphs if sub.precision == "fp16"} == {"gpu"}
+    assert all(loss.cosine > 0.9999 for loss in built.losses.values())
 
 
 def test_portions_have_signatures_of_several_tensors_in_a_tflite_file(skipping):
     pytest.importorskip("ai_edge_litert")
-    made, images, folder = skipping
+    built, images, folder = skipping
     for name in ("portions", "portions_int8"):
         done = export_tflite(load_bundle(folder / name), folder / f"{name}_tflite", images[:4], "random")
         assert done.manifest.tflite
         assert verify_bundle(folder / f"{name}_tflite").problems == ()
-    assert made
+    assert built
 
 
 @pytest.mark.slow
 @given(data=st.data())
 def test_channels_built_and_captured_are_the_scaled_graph_and_the_original(data):
-    found = data.draw(networks_in_channels())
-    design = data.draw(divided(found.graph))
+    result = data.draw(networks_in_channels())
+    design = data.draw(divided(result.graph))
     for part in design.segments:
         event(part.join)
-    model, x = build(found, design), image(found)
-    assert capture(model, found.graph.input.shape, found.graph.name).graph == scaled_graph(found.graph, design)
+    model, x = build(result, design), image(result)
+    assert capture(model, result.graph.input.shape, result.graph.name).graph == scaled_graph(result.graph, design)
     with torch.inference_mode():
-        got, want = model(x).numpy(), found.module(x).numpy()
+        got, want = model(x).numpy(), result.module(x).numpy()
     assert np.abs(got - want).max() <= 2e-6 * np.abs(want).max()
 
 
 def test_weights_of_divided_segments_count_once_and_are_seen_by_every_branch():
-    found = small()
-    design = small_in_channels(found.graph)
-    model = build(found, design)
+    result = small()
+    design = small_in_channels(result.graph)
+    model = build(result, design)
     assert {part.join for part in design.segments} == {"none", "channels", "partial_sums"}
-    assert sum(p.numel() for p in model.parameters()) == found.graph.params
+    assert sum(p.numel() for p in model.parameters()) == result.graph.params
     moved = copy.deepcopy(model).double().float()
-    x = image(found)
+    x = image(result)
     with torch.inference_mode():
         before = model(x)
-    for each in (model, moved):
+    for value in (model, moved):
         with torch.no_grad():
-            for weight in each.parameters():
+            for weight in value.parameters():
                 weight.mul_(1.1)
             want = x
             for part in design.segments:
-                want = each.segment(part.name).owner(want)
-            torch.testing.assert_close(each(x), want, rtol=1e-4, atol=1e-5)
+                want = value.segment(part.name).owner(want)
+            torch.testing.assert_close(value(x), want, rtol=1e-4, atol=1e-5)
             assert not torch.allclose(before, want, rtol=1e-2)
 
 
 def test_gradients_in_evaluation_mode_are_the_originals():
     """Statistics are often frozen when a network is tuned; parts of weights would have no gradients."""
-    found = small()
-    model, x = build(found, small_in_channels(found.graph)), image(found)
-    original = copy.deepcopy(found.module).eval()
+    result = small()
+    model, x = build(result, small_in_channels(result.graph)), image(result)
+    original = copy.deepcopy(result.module).eval()
     for module in (original, model):
         module(x).square().sum().backward()
     assert all(weight.grad is not None for weight in model.parameters())
@@ -286,23 +286,23 @@ def test_gradients_in_evaluation_mode_are_the_originals():
 
 
 def test_calibration_fits_channels_as_one_piece_behind_stretched_segments():
-    found = small()
-    design = small_in_channels(found.graph)
+    result = small()
+    design = small_in_channels(result.graph)
     first = design.segments[2]
-    cut = next(s for s in small_segments(found.graph) if s.name == first.name)
+    cut = next(s for s in small_segments(result.graph) if s.name == first.name)
     branches = tuple(BranchScale(p, cut.depth, cut.width) for p in ("cpu", "gpu"))
     parts = (*design.segments[:2], replace(first, branches=branches, join="sum"), *design.segments[3:])
     design = replace(design, segments=parts)
-    model, before = build(found, design), build(found, design)
+    model, before = build(result, design), build(result, design)
     for scaled in (model, before):
         with torch.no_grad():
             for weight in scaled.branch(first.name, "gpu").parameters():
                 weight.mul_(0.7)
-    batches = [torch.randn(8, *found.graph.input.shape[1:], generator=torch.Generator().manual_seed(i)) for i in range(8)]
-    assert [error.segment for error in calibrate(model, found, batches)] == [first.name]
+    batches = [torch.randn(8, *result.graph.input.shape[1:], generator=torch.Generator().manual_seed(i)) for i in range(8)]
+    assert [error.segment for error in calibrate(model, result, batches)] == [first.name]
     x = torch.cat(batches)
     with torch.inference_mode():
-        want = found.module(x)
+        want = result.module(x)
         assert (model(x) - want).square().mean() < (before(x) - want).square().mean()
 
 
@@ -345,12 +345,12 @@ def test_parts_compute_the_convolution(groups, reads, writes, kernel, stride, bi
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.weight, 0.5, 2)
             nn.init.normal_(module.running_mean)
-    found = capture(layers.eval(), (1, groups * reads, 7, 6), "net")
-    graph, done = rewritten(found.graph, [NAME])
+    captured = capture(layers.eval(), (1, groups * reads, 7, 6), "net")
+    graph, done = rewritten(captured.graph, [NAME])
     assert done == (NAME,)
     module = Branch(graph).eval()
-    for op, own in weights_in_parts(graph, found.weights).items():
-        module.get_submodule(op).load_state_dict(own, strict=False)
+    for op, current in weights_in_parts(graph, captured.weights).items():
+        module.get_submodule(op).load_state_dict(current, strict=False)
     x = torch.randn(1, groups * reads, 7, 6)
     with torch.inference_mode():
         torch.testing.assert_close(module(x), layers(x), rtol=1e-4, atol=1e-5)
@@ -359,8 +359,8 @@ def test_parts_compute_the_convolution(groups, reads, writes, kernel, stride, bi
 def test_weights_in_parts_are_one_piece_again(network):
     graph = rewritten(network.graph, [NAME])[0]
     again = weights_of_wholes(graph, weights_in_parts(graph, network.weights))
-    for name, own in network.weights.items():
-        for key, tensor in own.items():
+    for name, weight in network.weights.items():
+        for key, tensor in weight.items():
             assert torch.equal(again[name][key], tensor)
 
 

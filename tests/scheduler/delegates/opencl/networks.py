@@ -28,11 +28,11 @@ def numbers(*shape, seed=0, scale=1.0):
 
 def save(path, nodes, inputs, outputs, weights):
     """Write a model; nodes are (operator, inputs, output, attributes), shapes of the outputs are inferred."""
-    made = [helper.make_node(op, ins, [out], name=out, **attrs) for op, ins, out, attrs in nodes]
+    built = [helper.make_node(op, ins, [out], name=out, **attrs) for op, ins, out, attrs in nodes]
     values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in inputs.items()]
     ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs]
     constants = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
-    graph = helper.make_graph(made, "graph", values, ends, constants)
+    graph = helper.make_graph(built, "graph", values, ends, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
     onnx.save(shape_inference.infer_shapes(model, strict_mode=True, data_prop=True), str(path))
     return path
@@ -159,9 +159,9 @@ def as_gpu(path, *, half=False, **options):
     graph = read_graph(path)
     simplify(graph)
     fuse(graph)
-    found = lower(graph, traits.blocking(half), traits, Options(**options), Schedules(traits))
+    text = lower(graph, traits.blocking(half), traits, Options(**options), Schedules(traits))
     inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
-    compiled = OpenCLCompiled(device, programs_of(device, half), found, inputs, outputs, half=half)
+    compiled = OpenCLCompiled(device, programs_of(device, half), text, inputs, outputs, half=half)
     results = [np.full(shape, np.nan, np.float32) for shape in outputs.values()]
     compiled.run([numbers(*shape, seed=9 + i) for i, shape in enumerate(inputs.values())], results)
     return results, compiled.launches

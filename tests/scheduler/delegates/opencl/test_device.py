@@ -42,10 +42,10 @@ def test_kind_of_device_is_recognised(platform, name, version, id):
 
 def test_adreno_reads_images_within_its_limits_and_a_mali_buffers():
     for name, support, limits in (("Adreno", True, (16384, 8192, 1 << 27)), ("Adreno", False, (0, 0, 0)), ("Mali-G78", True, (0, 0, 0))):
-        asked = Named("ARM" if name.startswith("Mali") else "QUALCOMM", name)
-        asked.image_support, asked.image2d_max_width, asked.image2d_max_height = support, 16384, 8192
-        asked.image_max_buffer_size = 1 << 27
-        assert device_traits(asked).images == limits
+        named = Named("ARM" if name.startswith("Mali") else "QUALCOMM", name)
+        named.image_support, named.image2d_max_width, named.image2d_max_height = support, 16384, 8192
+        named.image_max_buffer_size = 1 << 27
+        assert device_traits(named).images == limits
 
 
 @pytest.mark.parametrize("limit", [1, 2, 16, 100])

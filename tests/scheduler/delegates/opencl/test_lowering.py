@@ -179,6 +179,6 @@ sizes = st.tuples(*[st.integers(1, 40)] * 3)
 @given(sizes, sizes, st.integers(1, 64), sizes)
 def test_work_group_is_brought_within_limits(grid, local, limit, most):
     launch = Launch("k", "n", (), (), grid, "", local=local).within(limit, most)
-    assert all(size <= own and size <= top for size, own, top in zip(launch.local, local, most, strict=True))
+    assert all(size <= current and size <= top for size, current, top in zip(launch.local, local, most, strict=True))
     assert prod(launch.local) <= limit or launch.local[:2] == (1, 1)
     assert Launch("k", "n", (), (), grid, "").within(limit, most).local is None

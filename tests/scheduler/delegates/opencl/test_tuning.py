@@ -22,12 +22,12 @@ def few(monkeypatch):
 @pytest.mark.slow
 def test_tuned_schedules_are_kept_and_taken_by_the_next_compilation(tmp_path, few):
     path = networks.residual_block(tmp_path / "m.onnx")
-    found = OpenCLDelegate().tune(path, 60)
-    assert {each.kernel for each in found} == {"conv", "product", "winograd"}
-    assert all(each.after_ms <= each.before_ms for each in found)
+    tune = OpenCLDelegate().tune(path, 60)
+    assert {item.kernel for item in tune} == {"conv", "product", "winograd"}
+    assert all(item.after_ms <= item.before_ms for item in tune)
     known = cached_schedules(open_cache(open_device(()), False))
-    assert known == {(each.kernel, each.shape): each.choice for each in found}
-    winograd = next(each for each in found if each.kernel == "winograd")
+    assert known == {(item.kernel, item.shape): item.choice for item in tune}
+    winograd = next(item for item in tune if item.kernel == "winograd")
     assert ("winograd_in" in networks.kernels(path)) == bool(winograd.choice["USE"])
     assert networks.error(path) <= 1e-5
 
@@ -58,5 +58,5 @@ def test_launches_that_are_alike_are_measured_once(path):
     compiled = OpenCLDelegate().build(path)
     compiled.launches = (compiled.launches[0], replace(compiled.launches[0], node="again"))
     steps = []
-    found = list(GroupTuner(device, compiled, "fast").tune(60, steps.append))
-    assert (len(found), len(steps)) == (1, 2)
+    tune = list(GroupTuner(device, compiled, "fast").tune(60, steps.append))
+    assert (len(tune), len(steps)) == (1, 2)

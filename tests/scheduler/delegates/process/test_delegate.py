@@ -27,8 +27,8 @@ def whole(path):
 
 def children():
     """Processes of delegates; other tests may keep some of theirs."""
-    found = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
-    return {int(line.split()[0]) for line in found.splitlines() if "process.child" in line}
+    stdout = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
+    return {int(line.split()[0]) for line in stdout.splitlines() if "process.child" in line}
 
 
 @pytest.fixture
@@ -111,9 +111,9 @@ def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle
 
 @pytest.fixture
 def line():
-    found = Line("reference", ())
-    yield found
-    found.end()
+    result = Line("reference", ())
+    yield result
+    result.end()
 
 
 def compiled(line, bundle_dir):

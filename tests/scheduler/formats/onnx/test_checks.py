@@ -57,13 +57,13 @@ def endless_loop():
 
 
 def sparse():
-    made = model([relu()])
-    made.graph.sparse_initializer.append(
+    built = model([relu()])
+    built.graph.sparse_initializer.append(
         helper.make_sparse_tensor(
             helper.make_tensor("v", TensorProto.FLOAT, [1], [1.0]), helper.make_tensor("i", TensorProto.INT64, [1], [0]), [4]
         )
     )
-    return made
+    return built
 
 
 def external(**said):
@@ -80,9 +80,9 @@ def batch_norm(variance):
 
 
 def with_function():
-    made = model([relu()])
-    made.functions.append(helper.make_function("d", "f", ["a"], ["b"], [relu("a", "b")], [helper.make_opsetid("", 20)]))
-    return made
+    built = model([relu()])
+    built.functions.append(helper.make_function("d", "f", ["a"], ["b"], [relu("a", "b")], [helper.make_opsetid("", 20)]))
+    return built
 
 
 def large(shape):

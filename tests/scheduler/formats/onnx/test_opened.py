@@ -28,22 +28,22 @@ def two(path, **changes):
 
 def test_file_tells_its_nodes_weights_and_the_shapes_of_every_tensor(tmp_path):
     path = two(tmp_path / "m.onnx")
-    found = open_onnx(path)
+    result = open_onnx(path)
     inferred = onnx.shape_inference.infer_shapes(onnx.load(str(path)))
     between = {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in inferred.graph.value_info}
-    assert found.ends == ({"x": (1, 2)}, {"y": (1, 2)})
-    assert found.shapes == {"x": (1, 2), "b": (2,), "y": (1, 2)} | between
-    assert found.named == [("Relu_0", "Relu"), ("last", "Add")]
-    assert [node.op_type for node in found.nodes] == ["Relu", "Add"]
-    assert list(found.initialisers["b"].float_data) == [1.0, 2.0]
-    assert found.external == set()
+    assert result.ends == ({"x": (1, 2)}, {"y": (1, 2)})
+    assert result.shapes == {"x": (1, 2), "b": (2,), "y": (1, 2)} | between
+    assert result.named == [("Relu_0", "Relu"), ("last", "Add")]
+    assert [node.op_type for node in result.nodes] == ["Relu", "Add"]
+    assert list(result.initialisers["b"].float_data) == [1.0, 2.0]
+    assert result.external == set()
 
 
 def test_operator_that_is_not_allowed_is_refused_once_the_check_is_asked_for(tmp_path):
-    found = open_onnx(saved(tmp_path / "m.onnx", helper.make_node("RandomNormalLike", ["x"], ["y"])))
-    assert found.ends[1] == {"y": (1, 2)}
+    result = open_onnx(saved(tmp_path / "m.onnx", helper.make_node("RandomNormalLike", ["x"], ["y"])))
+    assert result.ends[1] == {"y": (1, 2)}
     with pytest.raises(StretchError, match=r"m\.onnx cannot be run: operator .*RandomNormalLike"):
-        _ = found.demand
+        _ = result.demand
 
 
 def test_damaged_file_is_refused_as_it_is_opened(tmp_path):

@@ -119,7 +119,7 @@ def test_subgraph_in_a_lower_precision_comes_back_as_if_in_reals(tmp_path, preci
     weights = {
         op.name: {key: np.abs(random.normal(size=s)).astype(np.float32) for key, s in graph.op_weights(op).items()} for op in graph.ops
     }
-    floats = to_onnx(graph, {name: own for name, own in weights.items() if own})
+    floats = to_onnx(graph, {name: weight for name, weight in weights.items() if weight})
     samples = [random.normal(size=(1, 4, 5, 5)).astype(np.float32) for _ in range(8)]
     onnx.save(to_half(floats) if precision == "fp16" else quantise(floats, samples), str(tmp_path / "m.onnx"))
     back = open_onnx(tmp_path / "m.onnx").graph

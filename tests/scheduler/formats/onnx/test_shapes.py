@@ -66,8 +66,8 @@ def test_node_that_is_taken_has_the_shape_that_the_runtime_makes_if_it_takes_it_
         tensor_shapes(case.model([]), FILE)
     except StretchError:
         return
-    made = case.computed()
-    assert made is None or refused(case, made) is None
+    computed = case.computed()
+    assert computed is None or refused(case, computed) is None
 
 
 @pytest.mark.parametrize("shapes", [[], [None], [()], [(2,)], [(1, 2, 3, 4)] * 6])

@@ -58,9 +58,9 @@ def test_stored_numbers_are_the_reals_that_they_stand_for(tmp_path, kind, stored
         tensor["quantization"] = {"scale": scales[0], "zero_point": scales[1], "quantized_dimension": axis}
     model["subgraphs"][0]["tensors"][1] = tensor
     model["buffers"][1] = {"data": stored.reshape(-1).view(np.uint8)}
-    found = open_tflite(save(tmp_path / "m.tflite", model)).tensors[1].reals
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, np.array(reals, np.float32))
+    result = open_tflite(save(tmp_path / "m.tflite", model)).tensors[1].reals
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, np.array(reals, np.float32))
 
 
 def change(**places):

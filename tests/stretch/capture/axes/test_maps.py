@@ -73,8 +73,8 @@ def test_pixels_in_another_order_are_rearranged_once_before_what_reads_them():
 @pytest.mark.parametrize("pattern", ATTENTIONS, ids=lambda pattern: pattern.__name__)
 def test_attention_is_one_operator_however_it_is_written(pattern):
     graph = capture_runnable(network(pattern), SHAPE, "net").graph
-    (found,) = [op for op in graph.ops if op.kind == "attention"]
-    assert found.attrs["heads"] == HEADS
+    (result,) = [op for op in graph.ops if op.kind == "attention"]
+    assert result.attrs["heads"] == HEADS
 
 
 class Written(Tokens):
@@ -152,9 +152,9 @@ def test_constant_on_a_map_is_broadcast_as_on_the_tensor_that_is_seen(order, who
     x = torch.randn(CONSTANTS_SHAPE, generator=torch.Generator().manual_seed(1))
     seen = x.reshape(1, 3, 2, 2, 4).permute(order)
     want = (seen + tensor).permute(*np.argsort(order)).reshape(CONSTANTS_SHAPE)
-    found = spread(tensor, axes, ("channel", "pixel"))
-    assert found is not None
-    got = (x.reshape(6, 8) + found).reshape(CONSTANTS_SHAPE)
+    result = spread(tensor, axes, ("channel", "pixel"))
+    assert result is not None
+    got = (x.reshape(6, 8) + result).reshape(CONSTANTS_SHAPE)
     assert torch.equal(got, want)
 
 

@@ -89,7 +89,7 @@ def model(tmp_path_factory):
 
 
 def operators(content):
-    return {name: [kind for kind, _ in found] for name, (_, found) in compiler._signatures(compiler._read(content)).items()}
+    return {name: [kind for kind, _ in result] for name, (_, result) in compiler._signatures(compiler._read(content)).items()}
 
 
 @pytest.mark.slow

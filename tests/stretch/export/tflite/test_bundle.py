@@ -51,7 +51,7 @@ def not_requantised(content, name, factor):
     from scheduler.formats.tflite_schema import OPERATORS, OPTIONS, TFLITE, TYPES
 
     model = TFLITE.decode(content)
-    graph = next(each for each in model["subgraphs"] if each["name"] == name)
+    graph = next(item for item in model["subgraphs"] if item["name"] == name)
     *_, last = graph["operators"]  # makes the integers real
     source = graph["tensors"][last["inputs"][0]]
     scale = {**source["quantization"], "scale": source["quantization"]["scale"] * np.float32(factor)}
@@ -151,10 +151,10 @@ def test_signatures_run_concurrently_with_the_numbers_of_torch(captured, tmp_pat
     from stretch.transform import build
     from tests.stretch.designs import cpu_and
 
-    found = captured(name)
-    model = build(found, cpu_and("dsp", found.graph, join))
-    export_bundle(tmp_path / "b", found, model, None, BundleFacts("mi9", False, "random"), "0.1.0", controls=False)
-    shape = found.graph.input.shape
+    result = captured(name)
+    model = build(result, cpu_and("dsp", result.graph, join))
+    export_bundle(tmp_path / "b", result, model, None, BundleFacts("mi9", False, "random"), "0.1.0", controls=False)
+    shape = result.graph.input.shape
     export_tflite(load_bundle(tmp_path / "b"), tmp_path / "t", synthetic_images(shape, 16), "synthetic", precision=precision)
     bundle = load_bundle(tmp_path / "t", check_hashes=True)
     x = synthetic_images(shape, 1, seed=7)[0]
@@ -185,9 +185,9 @@ EXACT = Loss(1.0, 200.0)
 WRONG = loss([(X, X * np.float32(1.2))])
 
 
-def comparison(least, own, fp32, onnx_fp32):
+def comparison(least, current, fp32, onnx_fp32):
     return Comparison(
-        {"a": EXACT, "b": own}, {"a": EXACT, "b": fp32}, {"a": EXACT, "b": onnx_fp32}, {"a": MIN_COSINE, "b": least}, "runtime"
+        {"a": EXACT, "b": current}, {"a": EXACT, "b": fp32}, {"a": EXACT, "b": onnx_fp32}, {"a": MIN_COSINE, "b": least}, "runtime"
     )
 
 

@@ -25,10 +25,10 @@ def computed(path, x):
 
 def functions(module):
     """Names of the functions and modules that a network calls, in order."""
-    found = []
+    result = []
     for node in module.graph.nodes:
         if node.op == "call_module":
-            found.append(type(module.get_submodule(node.target)).__name__)
+            result.append(type(module.get_submodule(node.target)).__name__)
         elif node.op == "call_function":
-            found.append(node.target.__name__)
-    return found
+            result.append(node.target.__name__)
+    return result

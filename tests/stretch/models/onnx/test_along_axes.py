@@ -194,7 +194,7 @@ def test_attention_computes_what_the_runtime_does(tmp_path, case):
 
 ANGLES = random((9, 4), 5)
 TURNS = [np.cos(ANGLES), np.sin(ANGLES)]
-OWN = [each[None, :5].repeat(2, 0) for each in TURNS]
+OWN = [turn[None, :5].repeat(2, 0) for turn in TURNS]
 PLACES = np.array([[0, 1, 2, 3, 4], [8, 7, 1, 0, 3]])
 
 
@@ -206,7 +206,7 @@ PLACES = np.array([[0, 1, 2, 3, 4], [8, 7, 1, 0, 3]])
         Case("RotaryEmbedding", [Q, *TURNS, PLACES]),
         Case("RotaryEmbedding", [Q, *OWN]),
         Case("RotaryEmbedding", [FLAT[0], *TURNS, PLACES], {"num_heads": 4}),
-        Case("RotaryEmbedding", [Q, *(each[:, :2].copy() for each in TURNS), PLACES], {"rotary_embedding_dim": 4}),
+        Case("RotaryEmbedding", [Q, *(turn[:, :2].copy() for turn in TURNS), PLACES], {"rotary_embedding_dim": 4}),
     ],
     ids=lambda case: f"{case.attrs}-{case.inputs[0].shape}-{len(case.inputs)}",
 )
@@ -295,8 +295,8 @@ def layers(module):
 @given(st.booleans(), st.sampled_from([None, (5,), (1, 5), (1,), ()]), st.sampled_from([1.0, 0.5]), st.sampled_from([1.0, 2.0]))
 def test_general_product_is_a_linear_layer(folder, turned, bias, alpha, beta):
     weights = [random((5, 3) if turned else (3, 5), 1), *([] if bias is None else [random(bias, 2)])]
-    made = agrees(folder, Case("Gemm", [random((2, 3)), *weights], {"transB": int(turned), "alpha": alpha, "beta": beta}))
-    assert [layer.bias is None for layer in layers(made)] == [bias is None]
+    built = agrees(folder, Case("Gemm", [random((2, 3)), *weights], {"transB": int(turned), "alpha": alpha, "beta": beta}))
+    assert [layer.bias is None for layer in layers(built)] == [bias is None]
 
 
 @pytest.mark.parametrize("equation", ["abc,acd->abd", "abc,acd->a", "abc,acd->dba"])

@@ -193,13 +193,13 @@ NUMBERS = {
 
 def nodes(*lines):
     """Nodes written as `result = Operator first second …`."""
-    made = []
+    built = []
     for line in lines:
         result, _, call = line.partition(" = ")
         kind, *reads = call.split()
         attrs = {"alpha": 1 / 6, "beta": 0.5} if kind == "HardSigmoid" else {}
-        made.append(helper.make_node(kind, reads, [result], **attrs))
-    return made
+        built.append(helper.make_node(kind, reads, [result], **attrs))
+    return built
 
 
 WRITTEN = {
@@ -310,9 +310,9 @@ def numbers_for(kind):
     return random((5,), 3) if kind is nn.Linear else random((5, *(1,) * (len(SHAPES[kind]) - 2)), 3)
 
 
-def run(site, found, kind):
+def run(site, result, kind):
     with torch.no_grad():
-        return site.builder.finish(found, "Network")(torch.from_numpy(random(SHAPES[kind]))).numpy()
+        return site.builder.finish(result, "Network")(torch.from_numpy(random(SHAPES[kind]))).numpy()
 
 
 def test_other_layers_and_numbers_stay_as_they_are():

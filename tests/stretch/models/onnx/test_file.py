@@ -197,8 +197,8 @@ VALUES = st.one_of(
 
 def attributes(op):
     """Names of the attributes that an operator has."""
-    schemas = [each for each in onnx.defs.get_all_schemas_with_history() if each.name == op and each.domain == ""]
-    return sorted({name for each in schemas for name in each.attributes}) or [
+    schemas = [item for item in onnx.defs.get_all_schemas_with_history() if item.name == op and item.domain == ""]
+    return sorted({name for schema in schemas for name in schema.attributes}) or [
         "alpha",
         "axis",
         "transB",
@@ -226,7 +226,7 @@ def test_node_with_anything_is_read_or_refused_in_one_sentence(tmp_path_factory,
     domain, _, name = op.rpartition(".")
     names = attributes(name)
     chosen = data.draw(st.lists(st.sampled_from(names), max_size=4, unique=True)) if names else []
-    attrs = {each: data.draw(VALUES) for each in chosen}
+    attrs = {item: data.draw(VALUES) for item in chosen}
     reads, tensors = [], {"s": np.float32(0.1), "z": np.uint8(3)}
     for i in range(data.draw(st.integers(1, 9))):
         what = data.draw(st.sampled_from(["x", "q", "i", "", "s", "z", None, None, None]))
@@ -289,8 +289,8 @@ def test_tensor_that_cannot_be_stored_is_refused_before_it_is_made(op, reads, at
     ids=lambda case: case.op,
 )
 def test_what_bundles_do_not_hold_is_computed_by_its_own_rule(case):
-    found = Site(case.inputs, case.op, "known", case.attrs, 1, case.opset, Builder((1,)))
-    np.testing.assert_allclose(by_rule(RULES[case.op], found)[0], case.computed()[0], atol=1e-6)
+    result = Site(case.inputs, case.op, "known", case.attrs, 1, case.opset, Builder((1,)))
+    np.testing.assert_allclose(by_rule(RULES[case.op], result)[0], case.computed()[0], atol=1e-6)
 
 
 def test_stored_tensor_that_would_be_too_large_is_not_computed():
@@ -318,7 +318,7 @@ def test_site_tells_what_is_stored_from_what_is_computed():
 
 def test_rule_is_found_by_the_name_of_its_operator():
     @rule("OfThisTest")
-    def made(seen):
+    def rule_of_test(seen):
         return seen.x
 
-    assert RULES.pop("OfThisTest") is made
+    assert RULES.pop("OfThisTest") is rule_of_test

@@ -46,8 +46,8 @@ def wanted(model, x):
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level, options.intra_op_num_threads = 3, 1
-    [made, *_] = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, {model.graph.input[0].name: x})
-    return made
+    [built, *_] = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, {model.graph.input[0].name: x})
+    return built
 
 
 def agrees(folder, model, x, within):
@@ -74,20 +74,20 @@ def between(node, stored, kind=np.uint8, shape=X, step=WIDE, opset=17):
 
 @pytest.mark.representatives(3)
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
-@pytest.mark.parametrize("each", [False, True], ids=["per tensor", "per channel"])
+@pytest.mark.parametrize("case", [False, True], ids=["per tensor", "per channel"])
 @pytest.mark.parametrize("bias", [False, True])
-def test_convolution_of_bytes_computes_what_the_runtime_does(tmp_path, kind, each, bias):
-    weight, count = some_bytes((6, 2, 3, 3), np.int8), 6 if each else 1
+def test_convolution_of_bytes_computes_what_the_runtime_does(tmp_path, kind, case, bias):
+    weight, count = some_bytes((6, 2, 3, 3), np.int8), 6 if case else 1
     scale = (np.arange(count) + 5).astype(np.float32) / 1000
     node = helper.make_node("QLinearConv", [*"qszw", "ws", "wz", *"tu", *(["b"] if bias else [])], ["r"], group=2, pads=[1, 0, 1, 2])
     stored = {
         "w": weight,
-        "ws": scale if each else scale[0],
-        "wz": np.zeros(count if each else (), np.int8),
+        "ws": scale if case else scale[0],
+        "wz": np.zeros(count if case else (), np.int8),
         "b": some_bytes(6, np.int8).astype(np.int32) * 99,
     }
-    made = agrees(tmp_path, between(node, stored, kind), on_steps(X), WIDE * 0.51)
-    assert "Conv2d" in functions(made)[0]
+    built = agrees(tmp_path, between(node, stored, kind), on_steps(X), WIDE * 0.51)
+    assert "Conv2d" in functions(built)[0]
 
 
 def test_product_of_two_tensors_of_bytes_computes_what_the_runtime_does(tmp_path):
@@ -109,8 +109,8 @@ def test_layer_of_bytes_computes_what_the_runtime_does(tmp_path, alpha, turned, 
     model = between(node, stored, shape=(3, 5))
     if not rounds:
         del model.graph.node[-1]
-    made = agrees(tmp_path, model, on_steps((3, 5)), WIDE * 0.51 if rounds else 1e-4)
-    assert functions(made) == ["Linear"]
+    built = agrees(tmp_path, model, on_steps((3, 5)), WIDE * 0.51 if rounds else 1e-4)
+    assert functions(built) == ["Linear"]
 
 
 @pytest.mark.representatives(3)
@@ -181,17 +181,17 @@ def test_product_rounded_by_its_own_range_is_one_linear_layer(tmp_path, kind):
     nodes, stored = dynamic("MatMulInteger", some_bytes((5, 6), kind))
     stored |= {"ws": (np.arange(6) + 1).astype(np.float32) / 100, "wz": np.full(6, 2, kind)}
     x = random((3, 5))
-    made = agrees(tmp_path, net(*nodes, stored=stored, shape=(3, 5)), x, 5 * 2.6 * 6 / 100 * np.ptp(x))
-    assert functions(made) == ["Linear"]
-    assert made.get_submodule(next(iter(dict(made.named_children())))).bias is not None
+    built = agrees(tmp_path, net(*nodes, stored=stored, shape=(3, 5)), x, 5 * 2.6 * 6 / 100 * np.ptp(x))
+    assert functions(built) == ["Linear"]
+    assert built.get_submodule(next(iter(dict(built.named_children())))).bias is not None
 
 
 def test_convolution_rounded_by_its_own_range_is_one_convolution(tmp_path):
     nodes, stored = dynamic("ConvInteger", some_bytes((6, 4, 3, 3), np.uint8), pads=[1, 1, 1, 1], strides=[2, 2])
     x = random(X)
-    made = agrees(tmp_path, net(*nodes, stored=stored, shape=X), x, 36 * 253 * 0.01 * np.ptp(x) / 255 / 2)
-    assert functions(made) == ["Conv2d"]
-    assert "rounds 1 activations" in made.warnings[0]
+    built = agrees(tmp_path, net(*nodes, stored=stored, shape=X), x, 36 * 253 * 0.01 * np.ptp(x) / 255 / 2)
+    assert functions(built) == ["Conv2d"]
+    assert "rounds 1 activations" in built.warnings[0]
 
 
 def test_product_of_two_tensors_rounded_by_their_own_ranges_computes_what_the_runtime_does(tmp_path):
@@ -224,29 +224,29 @@ def test_product_of_bytes_in_stated_steps_is_scaled_back(tmp_path_factory, zero,
 W = {"w": some_bytes((5, 4), np.int8), "ws": np.float32(0.1), "wz": np.array(0, np.int8)}
 
 
-@pytest.mark.parametrize("each", [False, True], ids=["per tensor", "per column"])
+@pytest.mark.parametrize("case", [False, True], ids=["per tensor", "per column"])
 @pytest.mark.parametrize("bias", [False, True])
-def test_products_that_the_runtime_joins_with_their_scales_are_one_layer(tmp_path, each, bias):
-    more = {"ws": (np.arange(6) + 1).astype(np.float32) / 100, "wz": np.full(6, 2, np.int8)} if each else {}
+def test_products_that_the_runtime_joins_with_their_scales_are_one_layer(tmp_path, case, bias):
+    more = {"ws": (np.arange(6) + 1).astype(np.float32) / 100, "wz": np.full(6, 2, np.int8)} if case else {}
     stored = {"w": some_bytes((5, 6), np.int8), "ws": np.float32([0.01]), "wz": np.int8([2]), "b": random((6,)), **more}
     x = on_steps((3, 5))
     close = np.ptp(x) / 255 / 2 * 1.1 * np.abs(stored["w"] * stored["ws"]).sum(0).max()
     last = ["b"] if bias else []
     alone = helper.make_node("DynamicQuantizeMatMul", ["x", "w", "ws", "wz", *last], ["y"], domain=MS)
-    made = agrees(tmp_path, net(alone, stored=stored, shape=(3, 5)), x, close)
-    assert functions(made) == ["Linear"]
-    assert "rounds 1 activations" in made.warnings[0]
+    built = agrees(tmp_path, net(alone, stored=stored, shape=(3, 5)), x, close)
+    assert functions(built) == ["Linear"]
+    assert "rounds 1 activations" in built.warnings[0]
     first = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
     second = helper.make_node("MatMulIntegerToFloat", ["q", "w", "s", "ws", "z", "wz", *last], ["y"], domain=MS)
-    made = agrees(tmp_path, net(first, second, stored=stored, shape=(3, 5)), x, close)
-    assert functions(made) == ["Linear"]
+    built = agrees(tmp_path, net(first, second, stored=stored, shape=(3, 5)), x, close)
+    assert functions(built) == ["Linear"]
 
 
 @pytest.mark.parametrize("ways", [1, 2])
-@pytest.mark.parametrize("each", [False, True], ids=["per tensor", "per gate"])
-def test_recurrent_layer_rounded_by_its_own_ranges_computes_what_the_runtime_does(tmp_path, ways, each):
-    scales = {f"{name}s": np.full((ways, 12) if each else ways, 0.004, np.float32) for name in "wr"}
-    zeros = {f"{name}z": np.zeros((ways, 12) if each else ways, np.int8) for name in "wr"}
+@pytest.mark.parametrize("case", [False, True], ids=["per tensor", "per gate"])
+def test_recurrent_layer_rounded_by_its_own_ranges_computes_what_the_runtime_does(tmp_path, ways, case):
+    scales = {f"{name}s": np.full((ways, 12) if case else ways, 0.004, np.float32) for name in "wr"}
+    zeros = {f"{name}z": np.zeros((ways, 12) if case else ways, np.int8) for name in "wr"}
     stored = {"w": some_bytes((ways, 5, 12), np.int8), "r": some_bytes((ways, 3, 12), np.int8), "b": random((ways, 24)), **scales, **zeros}
     reads = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"]
     direction = "bidirectional" if ways == 2 else "forward"
@@ -322,13 +322,13 @@ def test_scales_that_fit_no_axis_are_refused():
 
 
 def test_only_what_moves_bytes_keeps_their_steps():
-    own = steps(0.1, 3)
-    assert common("Concat", [own, None, steps(0.1, 3)]) is own
+    current = steps(0.1, 3)
+    assert common("Concat", [current, None, steps(0.1, 3)]) is current
     assert common("Tanh", [None]) is None
     with pytest.raises(StretchError, match="computes with bytes"):
-        common("Tanh", [own])
+        common("Tanh", [current])
     with pytest.raises(StretchError, match="with several scales"):
-        common("Concat", [own, steps(0.2, 3)])
+        common("Concat", [current, steps(0.2, 3)])
 
 
 @pytest.mark.parametrize("node", [helper.make_node("Cast", ["q"], ["y"], to=1), helper.make_node("QuantizeLinear", ["q", "s", "z"], ["y"])])

@@ -36,37 +36,37 @@ def canonical(graph):
 
     Exporters leave out what returns what it reads, and fold a batch norm into the convolution that it alone reads.
     """
-    at, found = {}, []
+    at, result = {}, []
 
     def visit(name):
         if name in at:
             return at[name]
         op = graph.by_name[name]
-        reads = tuple(visit(each) for each in op.inputs)
+        reads = tuple(visit(item) for item in op.inputs)
         attrs = dict(op.attrs)
         if kind_of(op.kind).identity:
             at[name] = reads[0]
-        elif op.kind == "batch_norm" and found[reads[0]][0] == "conv" and len(graph.consumers[op.inputs[0]]) == 1:
+        elif op.kind == "batch_norm" and result[reads[0]][0] == "conv" and len(graph.consumers[op.inputs[0]]) == 1:
             at[name] = reads[0]
-            found[reads[0]][1]["bias"] = True
+            result[reads[0]][1]["bias"] = True
         else:
-            at[name] = len(found)
-            found.append((op.kind, attrs, op.shape, reads))
+            at[name] = len(result)
+            result.append((op.kind, attrs, op.shape, reads))
         return at[name]
 
     visit(graph.output)
-    return found
+    return result
 
 
 def check_same(module, shape, path):
     """Assert that a file is the graph of a module, and computes what the runtime does."""
-    found = read_module(path)
-    assert canonical(capture(found, shape).graph) == canonical(capture(module, shape).graph)
+    result = read_module(path)
+    assert canonical(capture(result, shape).graph) == canonical(capture(module, shape).graph)
     x = random(shape)
     session = onnxruntime.InferenceSession(str(path))
     [want] = session.run(None, {session.get_inputs()[0].name: x})
     with torch.no_grad():
-        got = found(torch.from_numpy(x)).numpy()
+        got = result(torch.from_numpy(x)).numpy()
     assert np.abs(got - want).max() <= CLOSE * np.abs(want).max()
 
 
@@ -118,11 +118,11 @@ def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_p
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         quantize_static(str(path), str(tmp_path / "q.onnx"), Reader(name), quant_format=QuantFormat.QDQ, per_channel=True)
-    found = read_module(tmp_path / "q.onnx")
-    assert len(found.warnings) == 1
-    assert "rounds" in found.warnings[0]
-    assert "they are reals here" in found.warnings[0]
-    assert canonical(capture(found, shape).graph) == canonical(capture(read_module(path), shape).graph)
+    module = read_module(tmp_path / "q.onnx")
+    assert len(module.warnings) == 1
+    assert "rounds" in module.warnings[0]
+    assert "they are reals here" in module.warnings[0]
+    assert canonical(capture(module, shape).graph) == canonical(capture(read_module(path), shape).graph)
     x = random(shape, 9)
     real, rounded = computed(path, x), computed(tmp_path / "q.onnx", x)
     # Rounded weights change the output, by some parts of 127.
@@ -152,17 +152,17 @@ def test_stored_tensors_are_computed_by_the_rules_of_networks_where_bundles_know
     np.testing.assert_array_equal(computed(tmp_path / "m.onnx", x), want)
 
 
-def check(path, model, x, own=None):
-    """Assert that the module of a file computes what the runtime does, for `own` if it reads its input in another order."""
+def check(path, model, x, current=None):
+    """Assert that the module of a file computes what the runtime does, for `current` if it reads its input in another order."""
     onnx.save(model, str(path))
     session = onnxruntime.InferenceSession(model.SerializeToString())
     [want] = session.run(None, {session.get_inputs()[0].name: x})
-    found = read_module(path, None if own is None else own.shape)
+    module = read_module(path, None if current is None else current.shape)
     with torch.no_grad():
-        got = found(torch.from_numpy(x if own is None else own)).numpy()
+        got = module(torch.from_numpy(x if current is None else current)).numpy()
     assert got.shape == want.shape
     assert np.abs(got - want).max() <= 1e-4 * max(1.0, float(np.abs(want).max()))
-    return found
+    return module
 
 
 def node(op, reads, writes, **attrs):
@@ -190,10 +190,10 @@ def of_tensorflow(normalised):
 @pytest.mark.parametrize("normalised", [False, True])
 def test_image_whose_channels_are_last_is_read_with_channels_second(tmp_path, normalised):
     x = random((1, 8, 8, 3))
-    found = check(tmp_path / "m.onnx", of_tensorflow(normalised), x, np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
-    assert found.input_shape == (1, 3, 8, 8)
-    assert any("channels last" in sentence for sentence in found.warnings)
-    captured = capture(found, (1, 3, 8, 8))
+    checked = check(tmp_path / "m.onnx", of_tensorflow(normalised), x, np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
+    assert checked.input_shape == (1, 3, 8, 8)
+    assert any("channels last" in sentence for sentence in checked.warnings)
+    captured = capture(checked, (1, 3, 8, 8))
     assert captured.refusal is None or not captured.refusal
-    kinds = [each.kind for each in captured.graph.ops]
+    kinds = [op.kind for op in captured.graph.ops]
     assert [kind for kind in kinds if kind in ("conv", "relu", "global_avg_pool", "opaque")] == ["conv", "relu", "conv", "global_avg_pool"]

@@ -37,10 +37,10 @@ def changed(path, record, change, out=None):
         records = {entry.filename: old.read(entry) for entry in old.infolist()}
     (full,) = [name for name in records if name.partition("/")[2] == record]
     content = records.pop(full)
-    made = change(json.loads(content) if full.endswith(".json") else content)
+    built = change(json.loads(content) if full.endswith(".json") else content)
     with zipfile.ZipFile(out or path, "w") as new:
-        for name, each in records.items():
-            new.writestr(name, each)
-        if made is not None:
-            new.writestr(full, made if isinstance(made, bytes) else json.dumps(made))
+        for name, item in records.items():
+            new.writestr(name, item)
+        if built is not None:
+            new.writestr(full, built if isinstance(built, bytes) else json.dumps(built))
     return out or path

@@ -135,8 +135,8 @@ def test_archive_with_changed_bytes_is_read_or_refused_and_nothing_else(saved, t
 def _places(value, at=()):
     """Every place in what JSON gave."""
     yield at
-    for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from _places(each, (*at, key))
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _places(item, (*at, key))
 
 
 _ANYTHING = st.recursive(
@@ -180,9 +180,9 @@ def _read_or_refused(path):
 
 def written(path, **options):
     """An archive of one record beside those that mark it."""
-    with zipfile.ZipFile(path, "w", **options) as made:
+    with zipfile.ZipFile(path, "w", **options) as zip_file:
         for name, content in (("archive_format", "pt2"), ("archive_version", "0"), ("a", "x" * 1000)):
-            made.writestr(f"m/{name}", content)
+            zip_file.writestr(f"m/{name}", content)
     return path
 
 
@@ -207,8 +207,8 @@ def test_missing_file_is_named(tmp_path):
 
 
 def test_plain_zip_file_is_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as made:
-        made.writestr("m/a", "b")
+    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as zip_file:
+        zip_file.writestr("m/a", "b")
     with pytest.raises(StretchError, match=r"is no archive of torch\.export"):
         Archive(tmp_path / "m.pt2")
 
@@ -221,8 +221,8 @@ def test_compressed_records_are_refused_before_they_grow(tmp_path):
 
 def test_record_that_is_there_twice_is_refused(tmp_path):
     path = written(tmp_path / "m.pt2")
-    with zipfile.ZipFile(path, "a") as made:
-        made.writestr("other/a", "y")
+    with zipfile.ZipFile(path, "a") as zip_file:
+        zip_file.writestr("other/a", "y")
     with pytest.raises(StretchError, match="it has two records `a`"):
         Archive(path)
 
@@ -337,8 +337,8 @@ def test_structure_of_more_or_fewer_values_is_refused(tree):
 
 def test_ordered_dictionaries_are_dictionaries_in_their_order():
     values, spec = tree_flatten(collections.OrderedDict(b=1, a=2))
-    found, other = rebuilt(treespec_dumps(spec), {}, values)
-    assert (list(found.items()), other) == ([("b", 1), ("a", 2)], [])
+    result, other = rebuilt(treespec_dumps(spec), {}, values)
+    assert (list(result.items()), other) == ([("b", 1), ("a", 2)], [])
 
 
 LEAF = {"type": None, "context": None, "children_spec": []}
@@ -349,7 +349,7 @@ def spec(kind, context, *parts):
 
 
 @pytest.mark.parametrize(
-    ("kind", "context", "found"),
+    ("kind", "context", "expected"),
     [
         ("collections.namedtuple", "Pair", {"p": 1, "q": 2}),
         ("collections.namedtuple", "Other", (1, 2)),
@@ -360,9 +360,9 @@ def spec(kind, context, *parts):
         ("a.Class", None, (1, 2)),
     ],
 )
-def test_containers_of_somebodys_classes_are_dictionaries_or_tuples_and_told(kind, context, found):
-    made, other = rebuilt(spec(kind, context, LEAF, LEAF), {"Pair": ["p", "q"]}, [1, 2])
-    assert (made, other) == (found, [context if kind.startswith("collections") else kind])
+def test_containers_of_somebodys_classes_are_dictionaries_or_tuples_and_told(kind, context, expected):
+    built, other = rebuilt(spec(kind, context, LEAF, LEAF), {"Pair": ["p", "q"]}, [1, 2])
+    assert (built, other) == (expected, [context if kind.startswith("collections") else kind])
 
 
 def test_values_without_a_structure_are_a_tuple_and_one_is_itself():
@@ -371,10 +371,10 @@ def test_values_without_a_structure_are_a_tuple_and_one_is_itself():
 
 
 def deep(levels):
-    found = LEAF
+    result = LEAF
     for _ in range(levels):
-        found = {"type": "builtins.tuple", "context": "null", "children_spec": [found]}
-    return json.dumps([1, found])
+        result = {"type": "builtins.tuple", "context": "null", "children_spec": [result]}
+    return json.dumps([1, result])
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.torch
 CLOSE = 1e-4
 
 
-def check_numbers(found, module, shape):
+def check_numbers(result, module, shape):
     """Assert that a network computes what the module does."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        got, want = found(x), module(x)
+        got, want = result(x), module(x)
     assert got.shape == want.shape
     assert (got - want).abs().max() <= CLOSE * max(1.0, float(want.abs().max()))
 
@@ -35,9 +35,9 @@ def check_numbers(found, module, shape):
 def test_network_computes_what_the_module_does_and_is_captured(tmp_path, name):
     loaded = load_model(name, weights="none")
     shape = loaded.input_shape if "vit" in name else (1, 3, 64, 64)
-    found = read_module(save(tmp_path / "m.pt2", loaded.module, shape))
-    check_numbers(found, loaded.module, shape)
-    assert capture(found, shape).graph.macs == capture(loaded.module, shape).graph.macs
+    module = read_module(save(tmp_path / "m.pt2", loaded.module, shape))
+    check_numbers(module, loaded.module, shape)
+    assert capture(module, shape).graph.macs == capture(loaded.module, shape).graph.macs
 
 
 class Calls(nn.Module):
@@ -72,9 +72,9 @@ class Calls(nn.Module):
 def test_calls_of_every_kind_compute_what_they_did(tmp_path, decomposed):
     module = Calls().eval()
     shape = (1, 3, 8, 7)
-    found = read_module(save(tmp_path / "m.pt2", module, shape, decomposed))
-    check_numbers(found, module, shape)
-    assert capture(found, shape).graph.by_name["conv"].kind == "conv"
+    result = read_module(save(tmp_path / "m.pt2", module, shape, decomposed))
+    check_numbers(result, module, shape)
+    assert capture(result, shape).graph.by_name["conv"].kind == "conv"
 
 
 def test_open_sizes_are_worked_out_for_the_input_that_is_given(tmp_path):
@@ -91,9 +91,9 @@ def test_open_sizes_are_worked_out_for_the_input_that_is_given(tmp_path):
 
 
 def test_half_precision_is_computed_in_single(tmp_path):
-    found = read_module(save(tmp_path / "m.pt2", _Cast().half(), (1, 3, 4, 4), dtype=torch.float16))
-    assert {parameter.dtype for parameter in found.parameters()} == {torch.float32}
-    assert found(torch.zeros(1, 3, 4, 4)).dtype == torch.float32
+    module = read_module(save(tmp_path / "m.pt2", _Cast().half(), (1, 3, 4, 4), dtype=torch.float16))
+    assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}
+    assert module(torch.zeros(1, 3, 4, 4)).dtype == torch.float32
 
 
 class _Cast(nn.Module):
@@ -154,10 +154,10 @@ class Returning(nn.Module):
 def test_everything_that_a_module_returns_is_returned_in_its_containers(tmp_path):
     module, left, right = Returning().eval(), torch.randn(2, 3), torch.randn(2, 3)
     torch.export.save(torch.export.export(module, (left,), {"right": right}), tmp_path / "m.pt2")
-    found = read_module(tmp_path / "m.pt2")
-    assert (found.input_shape, found.warnings) == ({"left": (2, 3), "right": (2, 3)}, [])
+    result = read_module(tmp_path / "m.pt2")
+    assert (result.input_shape, result.warnings) == ({"left": (2, 3), "right": (2, 3)}, [])
     with torch.no_grad():
-        got, want = found(left, right=right), module(left, right=right)
+        got, want = result(left, right=right), module(left, right=right)
     want["more"] = dict(want["more"])
     assert_equal(got, want)
 
@@ -249,9 +249,9 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_call_computes_what_torch_does(tmp_path, name, decomposed):
     x = torch.randn(1, 4, 6, 5, generator=torch.Generator().manual_seed(1))
-    found = read_module(save(tmp_path / "m.pt2", Of(FUNCTIONS[name]), x.shape, decomposed))
+    module = read_module(save(tmp_path / "m.pt2", Of(FUNCTIONS[name]), x.shape, decomposed))
     with torch.no_grad():
-        got, want = found(x.clone()), FUNCTIONS[name](x)
+        got, want = module(x.clone()), FUNCTIONS[name](x)
     assert got.shape == want.shape
     assert (got - want).abs().max() <= 1e-4 * max(1.0, float(want.abs().max()))
 
@@ -326,15 +326,15 @@ def test_layer_computes_what_it_did(tmp_path, name, decomposed):
         for tensor in [*module.parameters(), *module.buffers()]:
             if tensor.is_floating_point():
                 tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.1)
-    found = read_module(save(tmp_path / "m.pt2", module, shape, decomposed))
+    result = read_module(save(tmp_path / "m.pt2", module, shape, decomposed))
     x = torch.randn(shape, generator=generator)
     with torch.no_grad():
-        got, want = found(x), module(x)
+        got, want = result(x), module(x)
     assert got.shape == want.shape
     assert (got - want).abs().max() <= 1e-4 * max(1.0, float(want.abs().max()))
     if name.startswith(OWN) and not (decomposed and name not in ("conv", "transposed", "batch_norm", "linear")):
-        assert isinstance(dict(found.named_modules())["inner.own"], type(make()))
-        assert {key for key in found.state_dict() if "tracked" not in key} == {key for key in module.state_dict() if "tracked" not in key}
+        assert isinstance(dict(result.named_modules())["inner.own"], type(make()))
+        assert {key for key in result.state_dict() if "tracked" not in key} == {key for key in module.state_dict() if "tracked" not in key}
 
 
 def test_layer_whose_weight_is_computed_is_still_computed(tmp_path):
@@ -343,5 +343,5 @@ def test_layer_whose_weight_is_computed_is_still_computed(tmp_path):
             return nn.functional.conv2d(x, x[:, :, :2, :2].mean(0, keepdim=True).expand(5, -1, -1, -1))
 
     x = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-    found = read_module(save(tmp_path / "m.pt2", Computed(), x.shape))
-    assert (found(x) - Computed()(x)).abs().max() <= 1e-4
+    module = read_module(save(tmp_path / "m.pt2", Computed(), x.shape))
+    assert (module(x) - Computed()(x)).abs().max() <= 1e-4

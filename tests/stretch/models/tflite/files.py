@@ -40,10 +40,10 @@ def model(*operators, stored=None, shape=(1, 6, 5, 4), outputs=("y",), kinds=Non
         tensors.append(tensor)
     codes = list(dict.fromkeys(code for code, *_ in operators))
     written = []
-    for code, inputs, made, table, settings in operators:
+    for code, inputs, built, table, settings in operators:
         options = {} if table is None else {"builtin_options_type": TABLES[table], "builtin_options": settings}
         reads = [-1 if name is None else names.index(name) for name in inputs]
-        written.append({"opcode_index": codes.index(code), "inputs": reads, "outputs": [names.index(name) for name in made], **options})
+        written.append({"opcode_index": codes.index(code), "inputs": reads, "outputs": [names.index(name) for name in built], **options})
     graph = {
         "tensors": tensors,
         "inputs": list(range(len(entries))),
@@ -102,8 +102,8 @@ def agrees(path, x=None, close=CLOSE):
     x = random((1, 6, 5, 4)) if x is None else x
     want, got = ran(path, x), computed(path, x)
     # Images come as torch has them, all else as the file does.
-    found = [each for each in (want, to_first(want)) if each.shape == got.shape]
-    assert found, f"{got.shape} is not {want.shape}"
+    result = [value for value in (want, to_first(want)) if value.shape == got.shape]
+    assert result, f"{got.shape} is not {want.shape}"
     slack = close * max(1.0, float(np.abs(want).max()))
-    assert min(np.abs(each.astype(np.float64) - got).max() for each in found) <= slack
+    assert min(np.abs(item.astype(np.float64) - got).max() for item in result) <= slack
     return read_module(path)

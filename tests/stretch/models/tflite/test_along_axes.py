@@ -23,9 +23,9 @@ def whole(*numbers):
 @pytest.mark.parametrize("keep", [False, True])
 def test_reduction_computes_what_the_runtime_does(tmp_path, code, axes, keep):
     path = write(tmp_path / "m.tflite", op(code, ["x", "axes"], table="ReducerOptions", keep_dims=keep), stored={"axes": whole(*axes)})
-    found = agrees(path)
+    result = agrees(path)
     if code == "MEAN" and set(axes) == {1, 2}:
-        assert functions(found)[0] == "AdaptiveAvgPool2d"
+        assert functions(result)[0] == "AdaptiveAvgPool2d"
 
 
 @pytest.mark.parametrize("shape", [(1, 6, 5, 4), (2, 7), (1, 3, 8)])
@@ -76,11 +76,11 @@ def test_matrix_of_a_flattened_image_has_its_columns_in_the_order_of_torch(tmp_p
         operators.append(op("RELU", [name], ["a"]))
         name = "a"
     stored = {"shape": whole(1, 120), "w": random((3, 120), 1), "b": random((3,), 2)}
-    found = agrees(
+    result = agrees(
         write(tmp_path / "m.tflite", *operators, op("FULLY_CONNECTED", [name, "w", "b"], table="FullyConnectedOptions"), stored=stored)
     )
-    assert "permute" not in functions(found)
-    assert functions(found)[-1] == "Linear"
+    assert "permute" not in functions(result)
+    assert functions(result)[-1] == "Linear"
 
 
 @pytest.mark.parametrize(("left", "right"), [(False, False), (False, True), (True, False)])
@@ -154,8 +154,8 @@ def test_gelu_has_its_form(tmp_path, approximate):
 
 @pytest.mark.parametrize("slope", [(1, 1, 4), (4,), (6, 5, 4), (1, 1, 1)])
 def test_slopes_are_of_channels_or_of_elements(tmp_path, slope):
-    found = agrees(write(tmp_path / "m.tflite", op("PRELU", ["x", "a"]), stored={"a": random(slope, 1)}))
-    assert (functions(found) == ["PReLU"]) == (slope != (6, 5, 4))
+    result = agrees(write(tmp_path / "m.tflite", op("PRELU", ["x", "a"]), stored={"a": random(slope, 1)}))
+    assert (functions(result) == ["PReLU"]) == (slope != (6, 5, 4))
 
 
 @pytest.mark.parametrize("code", ["EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "NOT_EQUAL"])
@@ -171,8 +171,8 @@ def test_number_to_the_power_of_two_computes_what_the_runtime_does(tmp_path):
 
 def test_bounds_on_both_sides_are_one_clipping(tmp_path):
     operators = [op("MAXIMUM", ["x", "low"], ["a"]), op("MINIMUM", ["a", "high"])]
-    found = agrees(write(tmp_path / "m.tflite", *operators, stored={"low": np.float32(-0.5), "high": np.float32(0.7)}))
-    assert functions(found) == ["clamp"]
+    result = agrees(write(tmp_path / "m.tflite", *operators, stored={"low": np.float32(-0.5), "high": np.float32(0.7)}))
+    assert functions(result) == ["clamp"]
 
 
 SIX = np.float32(1 / 6)
@@ -192,8 +192,8 @@ GATES = {
 
 @pytest.mark.parametrize("name", GATES)
 def test_activation_of_several_operators_is_one(tmp_path, name):
-    found = agrees(write(tmp_path / "m.tflite", *GATES[name], stored={"three": np.float32(3), "six": SIX}), random((1, 6, 5, 4), scale=3))
-    assert functions(found) == [name]
+    result = agrees(write(tmp_path / "m.tflite", *GATES[name], stored={"three": np.float32(3), "six": SIX}), random((1, 6, 5, 4), scale=3))
+    assert functions(result) == [name]
 
 
 def test_custom_operator_is_refused_as_one_even_where_it_is_named_like_an_own_one(tmp_path):

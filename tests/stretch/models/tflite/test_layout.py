@@ -35,8 +35,8 @@ def test_other_shape_has_the_elements_in_the_order_of_the_file(tmp_path, shape):
 
 def test_row_becomes_the_image_again(tmp_path):
     operators = [op("RESHAPE", ["x", "a"], ["r"]), op("RELU", ["r"], ["p"]), op("RESHAPE", ["p", "b"])]
-    found = agrees(write(tmp_path / "m.tflite", *operators, stored={"a": whole(1, 120), "b": whole(*X)}))
-    assert "permute" not in functions(found)
+    result = agrees(write(tmp_path / "m.tflite", *operators, stored={"a": whole(1, 120), "b": whole(*X)}))
+    assert "permute" not in functions(result)
 
 
 @given(st.permutations(range(4)), st.permutations(range(4)))
@@ -214,9 +214,9 @@ WAYS = [{}, {"align_corners": True}, {"half_pixel_centers": True}]
 @pytest.mark.parametrize("code", ["RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"])
 def test_pixels_are_those_of_the_runtime(tmp_path, way, size, code):
     table = "ResizeBilinearOptions" if code == "RESIZE_BILINEAR" else "ResizeNearestNeighborOptions"
-    found = agrees(write(tmp_path / "m.tflite", op(code, ["x", "s"], table=table, **way), stored={"s": np.array(size, np.int32)}))
+    result = agrees(write(tmp_path / "m.tflite", op(code, ["x", "s"], table=table, **way), stored={"s": np.array(size, np.int32)}))
     if (code == "RESIZE_BILINEAR" and way) or (size == (12, 10) and not way.get("align_corners") and code == "RESIZE_NEAREST_NEIGHBOR"):
-        assert functions(found) == ["interpolate"]
+        assert functions(result) == ["interpolate"]
 
 
 @pytest.mark.parametrize("size", [(0, 3), (3,), (1 << 20, 1)])
@@ -267,10 +267,10 @@ def test_transposed_convolution_computes_what_the_runtime_does(folder, settings,
     steps = (settings["stride_h"], settings["stride_w"])
     if settings["padding"] == 0:
         # sizes that a convolution with SAME padding would make the input of
-        made = [(n - 1) * s + data.draw(st.integers(1, s)) for n, s in zip((6, 5), steps, strict=True)]
+        rows = [(n - 1) * s + data.draw(st.integers(1, s)) for n, s in zip((6, 5), steps, strict=True)]
     else:
-        made = [(n - 1) * s + k for n, s, k in zip((6, 5), steps, kernel, strict=True)]
-    stored = {"shape": np.array([1, *made, 3], np.int32), "w": random((3, *kernel, 4), 1), "b": random((3,), 2)}
+        rows = [(n - 1) * s + k for n, s, k in zip((6, 5), steps, kernel, strict=True)]
+    stored = {"shape": np.array([1, *rows, 3], np.int32), "w": random((3, *kernel, 4), 1), "b": random((3,), 2)}
     reads = ["shape", "w", "x", "b"] if bias else ["shape", "w", "x"]
     agrees(write(folder / "up.tflite", op("TRANSPOSE_CONV", reads, table="TransposeConvOptions", **settings), stored=stored))
 

@@ -23,7 +23,7 @@ pytest.importorskip("ai_edge_litert")
 
 
 def arrays(weights):
-    return {name: {key: value.detach().numpy() for key, value in own.items()} for name, own in weights.items()}
+    return {name: {key: value.detach().numpy() for key, value in weight.items()} for name, weight in weights.items()}
 
 
 def exported(name, shape, folder, half=False):
@@ -39,11 +39,11 @@ def exported(name, shape, folder, half=False):
 def check_same(name, shape, folder):
     """Assert that a file is the graph of a module and computes what it does."""
     module, graph, path = exported(name, shape, folder)
-    found = read_module(path)
-    assert canonical(capture(found, shape).graph) == canonical(graph)
+    result = read_module(path)
+    assert canonical(capture(result, shape).graph) == canonical(graph)
     x = torch.from_numpy(random(shape))
     with torch.no_grad():
-        got, want = found(x), module(x)
+        got, want = result(x), module(x)
     assert (got - want).abs().max() <= CLOSE * max(1.0, float(want.abs().max()))
 
 
@@ -67,9 +67,9 @@ def test_weights_that_are_rounded_by_channel_are_those_of_the_runtime(tmp_path):
     weight = np.random.default_rng(1).integers(-127, 128, (3, 3, 3, 4)).astype(np.int8)
     scales = {"w": (np.array([0.01, 0.02, 0.005], np.float32), np.zeros(3, np.int64), 0)}
     operators = [op("DEQUANTIZE", ["w"], ["r"]), op("CONV_2D", ["x", "r", "b"], table="Conv2DOptions", stride_h=1, stride_w=1)]
-    found = agrees(write(tmp_path / "m.tflite", *operators, stored={"w": weight, "b": random((3,))}, scales=scales))
-    assert functions(found) == ["Conv2d"]
-    assert found.warnings == []
+    result = agrees(write(tmp_path / "m.tflite", *operators, stored={"w": weight, "b": random((3,))}, scales=scales))
+    assert functions(result) == ["Conv2d"]
+    assert result.warnings == []
 
 
 def test_input_of_whole_numbers_is_of_the_reals_that_they_stand_for(tmp_path):
@@ -90,9 +90,9 @@ def test_input_whose_channels_are_second_in_the_file_is_read_so(tmp_path):
         op("CONV_2D", ["t", "w", "b"], table="Conv2DOptions", stride_h=1, stride_w=1),
     ]
     path = write(tmp_path / "m.tflite", *operators, stored=stored, shape=(1, 6, 5, 4))
-    found = read_module(path)
-    assert found.input_shape == (1, 6, 5, 4)
-    assert functions(found) == ["sub", "Conv2d"]
+    module = read_module(path)
+    assert module.input_shape == (1, 6, 5, 4)
+    assert functions(module) == ["sub", "Conv2d"]
     agrees(path)
 
 

@@ -12,7 +12,7 @@ from stretch.planning.constraints.communication import Communication
 from tests.stretch.planning.combinations import ways
 
 
-@pytest.mark.parametrize("constraint", all_constraints(), ids=lambda each: each.option.name)
+@pytest.mark.parametrize("constraint", all_constraints(), ids=lambda item: item.option.name)
 def test_constraint_can_be_asked_for_and_says_nothing_of_its_own_accord_where_it_has_no_default(constraint):
     assert constraint.option.name in PlanConfig.__struct_fields__
     assert getattr(PlanConfig(), constraint.option.name) == constraint.option.default
@@ -26,20 +26,20 @@ def test_every_constraint_is_listed_once_those_that_are_blamed_first_in_front():
 
 @given(st.lists(st.floats(0.01, 100), min_size=1), st.floats(0.01, 10), st.floats(0.1, 50))
 def test_bound_is_missed_exactly_where_no_combination_keeps_to_it(exchanges, alpha, segment_ms):
-    found = ways(exchange_ms=exchanges)
-    missed = Communication().missed(alpha, [found], [segment_ms])
+    result = ways(exchange_ms=exchanges)
+    missed = Communication().missed(alpha, [result], [segment_ms])
     if abs(min(exchanges) / segment_ms / alpha - 1) > 1e-9:
-        assert (missed is None) == Communication().mask(alpha, found, segment_ms).any()
+        assert (missed is None) == Communication().mask(alpha, result, segment_ms).any()
 
 
 def test_best_share_is_told_beside_the_one_that_is_asked_for():
-    found = [ways(exchange_ms=[5.0, 3.0]), ways(exchange_ms=[4.0])]
-    assert Communication().missed(0.1, found, [10.0, 20.0]) == "an exchange takes 0.2 of the segment at best, at most 0.1 is allowed"
+    rows = [ways(exchange_ms=[5.0, 3.0]), ways(exchange_ms=[4.0])]
+    assert Communication().missed(0.1, rows, [10.0, 20.0]) == "an exchange takes 0.2 of the segment at best, at most 0.1 is allowed"
     unlike = ways(fastest_ms=[1.0, 2.0], slowest_ms=[10.0, 10.0])
     assert Balance().missed(0.5, [unlike], [1.0]) == "the fastest branch takes 0.2 of the slowest at best, the limit is 0.5"
 
 
 def test_loosest_value_rules_nothing_out():
-    found = ways(exchange_ms=[1.0, 1e5])
-    (limit,) = Communication().limits(0.2, [found])
-    assert Communication().mask(limit.loosest, found, 1.0).all()
+    result = ways(exchange_ms=[1.0, 1e5])
+    (limit,) = Communication().limits(0.2, [result])
+    assert Communication().mask(limit.loosest, result, 1.0).all()

@@ -23,15 +23,15 @@ from tests.stretch.planning.combinations import SEGMENT, ways
 
 
 def test_branches_are_balanced_up_to_the_bound():
-    found = ways(fastest_ms=[4.99, 5.0, 10.0], slowest_ms=[10.0, 10.0, 10.0])
-    assert Balance().mask(0.5, found, 1.0).tolist() == [False, True, True]
+    result = ways(fastest_ms=[4.99, 5.0, 10.0], slowest_ms=[10.0, 10.0, 10.0])
+    assert Balance().mask(0.5, result, 1.0).tolist() == [False, True, True]
 
 
 def test_segment_keeps_its_share_of_the_computation():
     macs = SEGMENT.graph.macs
     assert macs % 4 == 0
-    found = ways(macs=[macs // 4 * 3 - 1, macs // 4 * 3, 2 * macs])
-    assert Capacity().mask(0.75, found, 1.0).tolist() == [False, True, True]
+    result = ways(macs=[macs // 4 * 3 - 1, macs // 4 * 3, 2 * macs])
+    assert Capacity().mask(0.75, result, 1.0).tolist() == [False, True, True]
 
 
 def test_communication_is_at_most_alpha_of_the_segment():
@@ -75,10 +75,10 @@ PIXEL6 = specified("pixel6")
 
 
 def test_memory_is_bounded_only_on_request():
-    found = ways(peak_bytes=[10, 20, 30])
+    result = ways(peak_bytes=[10, 20, 30])
     assert "peak_memory" not in Rules.of(PlanConfig().checked(PIXEL6)).values
-    assert Rules({}).allowed(found, 1.0).tolist() == [[True, True, True]]
-    assert Rules({"peak_memory": 20}).allowed(found, 1.0).tolist() == [[True, True, False]]
+    assert Rules({}).allowed(result, 1.0).tolist() == [[True, True, True]]
+    assert Rules({"peak_memory": 20}).allowed(result, 1.0).tolist() == [[True, True, False]]
 
 
 def test_segment_that_stays_whole_must_fit_too():
@@ -86,10 +86,10 @@ def test_segment_that_stays_whole_must_fit_too():
 
 
 def test_bytes_of_the_largest_combination_rule_nothing_out():
-    found = [ways(peak_bytes=[10, 20, 30]), ways(peak_bytes=[5])]
-    (limit,) = PeakMemory().limits(7, found)
+    rows = [ways(peak_bytes=[10, 20, 30]), ways(peak_bytes=[5])]
+    (limit,) = PeakMemory().limits(7, rows)
     assert limit.loosest == 30
-    assert all(PeakMemory().mask(limit.put(7, limit.loosest), each, 1.0).all() for each in found)
+    assert all(PeakMemory().mask(limit.put(7, limit.loosest), row, 1.0).all() for row in rows)
     assert limit.put(7, 12.3) == 13
     assert isinstance(limit.put(7, np.float64(12.3)), int)
 

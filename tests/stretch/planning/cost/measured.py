@@ -32,16 +32,16 @@ def agreement(loss):
     return float(1 / (1 + np.exp(-(1.0 - 1.2 * np.log(loss)))))
 
 
-def alone(space, each=4, noise=0.0, seed=0):
+def alone(space, count=4, noise=0.0, seed=0):
     """One segment changed at a time."""
     rng = np.random.default_rng(seed)
-    found = []
-    for trial in trials(space, each):
+    result = []
+    for trial in trials(space, count):
         row = tuple(map(float, way_features(trial.ways, SEEN)[trial.index]))
         loss = true_loss(trial.stages(space), row) * np.exp(noise * rng.standard_normal())
         changed = ChangedSegment(stages=trial.stages(space), features=row)
-        found.append(Measured(segments=(changed,), error=float(1 - np.exp(-loss)), agreement=agreement(loss)))
-    return found
+        result.append(Measured(segments=(changed,), error=float(1 - np.exp(-loss)), agreement=agreement(loss)))
+    return result
 
 
 def made(space=None, **changes):

@@ -35,38 +35,38 @@ def predictor(graph=GRAPH, **changes):
 
 def test_options_add_up_to_the_prediction_of_the_whole_design():
     space = make_space(GRAPH)
-    found = search_exact(space, round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs), 1)
-    design = BranchDesign(GRAPH.name, "mi9", found.segments(space.costs))
-    own = predictor()
-    total = own.value(sum(own.losses(options)[index] for options, index in found.picks))
-    assert total == pytest.approx(own.predict(GRAPH, design), abs=1e-12)
+    search_result = search_exact(space, round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs), 1)
+    design = BranchDesign(GRAPH.name, "mi9", search_result.segments(space.costs))
+    current = predictor()
+    total = current.value(sum(current.losses(options)[index] for options, index in search_result.picks))
+    assert total == pytest.approx(current.predict(GRAPH, design), abs=1e-12)
     assert design.n_meet == len(segment_features(GRAPH, design))
 
 
 def test_range_of_losses_holds_all_that_were_measured():
     fitted = made()
-    logs = [np.log(loss(each.error)) for each in fitted.alone]
+    logs = [np.log(loss(item.error)) for item in fitted.alone]
     assert fitted.range[0] < min(logs) < max(logs) < fitted.range[1]
 
 
 def test_segment_that_stays_whole_changes_nothing():
-    own = predictor()
+    current = predictor()
     for options in (o for group in make_space(GRAPH).options for o in group if len(o.candidates) == 1):
-        assert not own.losses(options).any()
+        assert not current.losses(options).any()
 
 
 def test_unknown_segment_is_refused():
-    own = predictor(weights={"s9": (0.0,) * len(FEATURES)})
+    current = predictor(weights={"s9": (0.0,) * len(FEATURES)})
     branched = next(o for group in make_space(GRAPH).options for o in group if len(o.candidates) > 1)
     with pytest.raises(UsageError, match="does not know the segment"):
-        own.losses(branched)
+        current.losses(branched)
 
 
 def test_loss_that_is_bounded_gives_back_the_accuracy():
-    own = predictor()
-    assert own.value(own.most_loss(0.7)) == pytest.approx(0.7)
-    assert own.prediction(0.2).top1 == pytest.approx(own.base - 0.2)
-    assert own.prediction(0.2).agreement is None
+    current = predictor()
+    assert current.value(current.most_loss(0.7)) == pytest.approx(0.7)
+    assert current.prediction(0.2).top1 == pytest.approx(current.base - 0.2)
+    assert current.prediction(0.2).agreement is None
 
 
 def test_written_predictor_is_read_back_and_belongs_to_one_network(tmp_path):
@@ -111,104 +111,106 @@ def sensitivity_of():
 
 
 def test_losses_of_options_add_up_to_that_of_the_design():
-    space, own = merged_space(), sensitivity_of()
-    found = search_exact(space, round(0.9 * MEASURED_GRAPH.macs), round(1.1 * MEASURED_GRAPH.macs), 2)
-    design = BranchDesign(MEASURED_GRAPH.name, "mi9", found.segments(space.costs))
-    total = sum(own.losses(options)[index] for options, index in found.picks)
+    space, sensitivity = merged_space(), sensitivity_of()
+    search_result = search_exact(space, round(0.9 * MEASURED_GRAPH.macs), round(1.1 * MEASURED_GRAPH.macs), 2)
+    design = BranchDesign(MEASURED_GRAPH.name, "mi9", search_result.segments(space.costs))
+    total = sum(sensitivity.losses(options)[index] for options, index in search_result.picks)
     assert total > 0
-    assert own.loss(MEASURED_GRAPH, design) == pytest.approx(total, rel=1e-9)
+    assert sensitivity.loss(MEASURED_GRAPH, design) == pytest.approx(total, rel=1e-9)
 
 
 def test_what_stays_whole_or_is_divided_exactly_loses_nothing_and_agrees_always():
-    own = sensitivity_of()
+    sensitivity = sensitivity_of()
     for options in (o for group in make_space(MEASURED_GRAPH).options for o in group if not o.branched):
-        assert not own.losses(options).any()
+        assert not sensitivity.losses(options).any()
     stage = make_space(MEASURED_GRAPH).segments[1]
     bands = tuple(BranchScale(p, stage.depth, stage.width, rows=rows) for p, rows in (("cpu", (0, 40)), ("gpu", (40, 96))))
     others = [SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in make_space(MEASURED_GRAPH).segments]
     others[1] = SegmentDesign(stage.name, stage.start, stage.end, bands, "rows")
     design = BranchDesign(MEASURED_GRAPH.name, "mi9", tuple(others))
-    found = own.answer(MEASURED_GRAPH, design)
-    assert (found.agreement, found.low, found.high, found.basis, found.source) == (1.0, 1.0, 1.0, "sensitivity", "predicted")
+    answer = sensitivity.answer(MEASURED_GRAPH, design)
+    assert (answer.agreement, answer.low, answer.high, answer.basis, answer.source) == (1.0, 1.0, 1.0, "sensitivity", "predicted")
 
 
 @given(st.lists(st.floats(-3, 0), min_size=len(SEEN), max_size=len(SEEN)), st.integers(0, len(HELPS) - 1), st.floats(0.01, 1))
 def test_more_depth_width_or_macs_never_loses_more(row, which, more):
-    own, at = sensitivity_of(), SEEN.index(HELPS[which])
+    sensitivity, at = sensitivity_of(), SEEN.index(HELPS[which])
     helped = list(row)
     helped[at] += more
-    less, same = own.loss_of(("s1",), np.array([helped, row]))
+    less, same = sensitivity.loss_of(("s1",), np.array([helped, row]))
     assert 0 < less <= same
 
 
 def test_agreement_of_one_allows_no_loss():
-    own = sensitivity_of()
-    assert own.most_loss(1.0) == 0
-    assert own.value(0.0) == 1
+    sensitivity = sensitivity_of()
+    assert sensitivity.most_loss(1.0) == 0
+    assert sensitivity.value(0.0) == 1
 
 
 def test_interval_holds_the_prediction_and_widens_with_the_spread():
-    own = sensitivity_of()
-    narrow, wide = replace(own, spread=0.1).prediction(0.3), replace(own, spread=1.0).prediction(0.3)
+    sensitivity = sensitivity_of()
+    narrow, wide = replace(sensitivity, spread=0.1).prediction(0.3), replace(sensitivity, spread=1.0).prediction(0.3)
     assert wide.low < narrow.low < narrow.agreement < narrow.high < wide.high
 
 
 def test_segment_early_in_the_network_counts_less_than_a_late_one():
-    own = sensitivity_of()
-    names = [stage.name for stage in own.stages]
-    shares = [own.counts((name,)) for name in names]
+    sensitivity = sensitivity_of()
+    names = [stage.name for stage in sensitivity.stages]
+    shares = [sensitivity.counts((name,)) for name in names]
     assert shares == sorted(shares)
     assert shares[-1] == 1
 
 
 def test_other_join_and_other_meeting_points_are_refused():
-    own = sensitivity_of()
+    sensitivity = sensitivity_of()
     branched = next(o for group in make_space(MEASURED_GRAPH, join="sum").options for o in group if o.branched)
     with pytest.raises(UsageError, match="says nothing of `sum`"):
-        own.losses(branched)
+        sensitivity.losses(branched)
     with pytest.raises(UsageError, match="begin and end where its stages do"):
-        replace(own, stages=own.stages[:1]).losses(next(o for group in make_space(MEASURED_GRAPH).options for o in group if o.branched))
+        replace(sensitivity, stages=sensitivity.stages[:1]).losses(
+            next(o for group in make_space(MEASURED_GRAPH).options for o in group if o.branched)
+        )
 
 
 SPACE = merged_space()
 
 
 def test_agreement_that_is_predicted_is_that_of_the_curve():
-    own = made(SPACE)
-    for each in alone(SPACE):
-        alone_loss = float(own.loss_of(each.segments[0].stages, np.array([each.segments[0].features]))[0])
-        assert own.value(alone_loss) == pytest.approx(agreement(alone_loss), abs=0.08)
-    assert own.rank_correlation > 0.9
+    current = made(SPACE)
+    for item in alone(SPACE):
+        alone_loss = float(current.loss_of(item.segments[0].stages, np.array([item.segments[0].features]))[0])
+        assert current.value(alone_loss) == pytest.approx(agreement(alone_loss), abs=0.08)
+    assert current.rank_correlation > 0.9
 
 
 def test_weights_of_what_helps_are_never_above_zero_however_noisy_the_measurements():
     for seed in range(5):
-        own = made(SPACE, noise=2.0, seed=seed, each=2)
-        assert all(weight <= 0 for name, weight in zip(SEEN, own.weights, strict=True) if name in HELPS)
-        assert own.curve[1] > 0
-        assert own.spread > 0
+        current = made(SPACE, noise=2.0, seed=seed, count=2)
+        assert all(weight <= 0 for name, weight in zip(SEEN, current.weights, strict=True) if name in HELPS)
+        assert current.curve[1] > 0
+        assert current.spread > 0
 
 
 def test_one_measurement_is_enough_for_a_predictor():
-    own = fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE)[:1], [], ON)
-    assert 0 < own.value(0.3) < 1
-    assert own.rank_correlation is None
+    fitted = fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE)[:1], [], ON)
+    assert 0 < fitted.value(0.3) < 1
+    assert fitted.rank_correlation is None
 
 
 def test_curve_follows_whole_designs_where_there_are_enough():
-    own = made(SPACE)
+    current = made(SPACE)
     designs = random_designs(SPACE, MEASURED_GRAPH.name, "mi9", 6, (0.8, 1.2), 0)
     assert len(designs) == 6
     measured = []
-    for each in alone(SPACE)[:6]:
+    for item in alone(SPACE)[:6]:
         # designs that always agree more often than single segments let expect
-        lost = loss_of_design(own, each.segments)
-        measured.append(type(each)(segments=each.segments, error=each.error, agreement=0.5 + agreement(lost) / 2))
+        lost = loss_of_design(current, item.segments)
+        measured.append(type(item)(segments=item.segments, error=item.error, agreement=0.5 + agreement(lost) / 2))
     other = fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE), measured, ON)
-    for each in measured:
-        lost = loss_of_design(other, each.segments)
-        assert other.value(lost) == pytest.approx(each.agreement, abs=0.06)
-        assert other.value(lost) > own.value(lost)
+    for item in measured:
+        lost = loss_of_design(other, item.segments)
+        assert other.value(lost) == pytest.approx(item.agreement, abs=0.06)
+        assert other.value(lost) > current.value(lost)
 
 
 def test_loss_grows_with_the_error_and_has_an_end():
@@ -220,11 +222,11 @@ def test_loss_grows_with_the_error_and_has_an_end():
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=20))
 def test_rank_correlation_is_that_of_scipy(pairs):
     first, second = (np.array(side, float) for side in zip(*pairs, strict=True))
-    found = spearman(first, second)
+    result = spearman(first, second)
     if np.ptp(first) == 0 or np.ptp(second) == 0:
-        assert found is None
+        assert result is None
     else:
-        assert found == pytest.approx(spearmanr(first, second).statistic)
+        assert result == pytest.approx(spearmanr(first, second).statistic)
 
 
 def test_way_has_the_features_of_the_design_that_it_makes():

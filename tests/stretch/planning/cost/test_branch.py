@@ -168,7 +168,7 @@ def test_blocks_that_are_built_alike_share_their_costs():
 
 def test_every_combination_is_the_one_that_its_number_says():
     space = make_space()
-    ways = next(each for each in space.options[1] if each.branched)
+    ways = next(option for option in space.options[1] if option.branched)
     shape = [len(branch) for branch in ways.candidates]
     assert len(ways.macs) == int(np.prod(shape))
     seen = {tuple((b.depth, b.width) for b in ways.chosen(index)) for index in range(len(ways.macs))}
@@ -208,16 +208,16 @@ def test_branch_of_any_blocks_launches_the_kernels_of_the_one_in_one_piece(name,
     entry = data.draw(st.sampled_from(segment.entries(width)))
     scale = BranchScale(processor, segment.depth, width, entry, 0, align)
     names = data.draw(st.sampled_from([(), ("grouped_conv=parts",)]))
-    made, whole = wholes.of(segment, scale, segment.in_width, names), wholes._in_one(segment, scale, segment.in_width, names)
-    assert told(made, named=False) == told(whole, named=False)
-    assert sum(built.params for _, built in made.blocks) == sum(built.params for _, built in whole.blocks)
-    assert made.rewrites == whole.rewrites
+    new, whole = wholes.of(segment, scale, segment.in_width, names), wholes._in_one(segment, scale, segment.in_width, names)
+    assert told(new, named=False) == told(whole, named=False)
+    assert sum(built.params for _, built in new.blocks) == sum(built.params for _, built in whole.blocks)
+    assert new.rewrites == whole.rewrites
     by_block = [
-        {at: (len(b.kernels), sum(k.macs for k in b.kernels)) for at, b in each.blocks if b.kernels and at > 0} for each in (made, whole)
+        {at: (len(b.kernels), sum(k.macs for k in b.kernels)) for at, b in value.blocks if b.kernels and at > 0} for value in (new, whole)
     ]
     assert by_block[0] == by_block[1]
     readers = segment.graph.consumers[segment.start]
-    assert sorted(k.name for k in made.readers(readers)) == sorted(k.name for k in whole.readers(readers))
+    assert sorted(k.name for k in new.readers(readers)) == sorted(k.name for k in whole.readers(readers))
 
 
 PREDICTOR = LatencyPredictor(specified("mi9"))
@@ -250,13 +250,13 @@ def test_time_is_that_of_rows_which_several_bands_need(kernels, skip, places):
     needs = [needed_rows(graph, start, stop) for start, stop in pairwise(bounds)]
     expected = 0.0
     for band in bands:
-        for each in band.estimate.kernels:
-            main = next((name for name in each.kernel.ops if name in graph.by_name), None)
+        for kernel in band.estimate.kernels:
+            main = next((name for name in kernel.kernel.ops if name in graph.by_name), None)
             if main is None:
                 continue
             marked = [set(range(need[main].start, need[main].stop)) for need in needs]
             count, union = sum(map(len, marked)), len(set.union(*marked))
-            expected += each.time.ms * (count - union) / count
+            expected += kernel.time.ms * (count - union) / count
     assert halo_ms(graph, bands) == pytest.approx(expected)
 
 
@@ -266,13 +266,13 @@ SEGMENT = next(segment for segment in split_segments(small_resnet()) if segment.
 @pytest.mark.parametrize(("start", "stop"), [(0, 8), (8, 24), (24, 32)])
 def test_branch_that_is_handed_its_rows_has_no_cut_and_computes_the_same(start, stop):
     band = band_graph(SEGMENT.graph, "band", start, stop)
-    given = handed(band)
+    arguments = handed(band)
     rows = needed_rows(SEGMENT.graph, start, stop)[SEGMENT.start]
-    assert given.input.shape[2] == len(rows) < SEGMENT.graph.input.shape[2]
-    assert ENTRY_ROWS not in given.by_name
-    assert (given.macs, given.params) == (band.macs, band.params)
-    assert given.by_name[given.output].shape == band.by_name[band.output].shape
-    assert len(given.ops) == len(band.ops) - 1
+    assert arguments.input.shape[2] == len(rows) < SEGMENT.graph.input.shape[2]
+    assert ENTRY_ROWS not in arguments.by_name
+    assert (arguments.macs, arguments.params) == (band.macs, band.params)
+    assert arguments.by_name[arguments.output].shape == band.by_name[band.output].shape
+    assert len(arguments.ops) == len(band.ops) - 1
 
 
 @pytest.mark.parametrize(

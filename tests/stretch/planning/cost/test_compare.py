@@ -71,8 +71,8 @@ def test_branches_that_wait_for_each_other_lose_when_one_is_slower_and_gain_noth
     ],
 )
 def test_branches_are_recommended_only_where_their_gain_is_sure_and_worth_it(branched, controls, recommended):
-    found = recommend(run([{CPU: branched}, {CPU: branched}]), {name: run([parts]) for name, parts in controls.items()})
-    assert found.recommended == recommended
+    result = recommend(run([{CPU: branched}, {CPU: branched}]), {name: run([parts]) for name, parts in controls.items()})
+    assert result.recommended == recommended
 
 
 def test_what_does_not_run_side_by_side_is_never_recommended_as_branches():
@@ -100,8 +100,8 @@ LINK = link("gpu", specified("mi9"))
 
 def test_each_group_of_numbers_is_changed_in_all_runs_alike():
     branched, alone = run([{WHOLE_CPU: 5.0}, {WHOLE_GPU: 4.0, LINK: 2.0}]), run([{WHOLE_GPU: 9.0}])
-    found = deciding(branched, {"single:gpu": alone}, (), "single:gpu")
-    rows = {(row.numbers, row.factor): row for row in found.changes}
+    result = deciding(branched, {"single:gpu": alone}, (), "single:gpu")
+    rows = {(row.numbers, row.factor): row for row in result.changes}
     assert set(rows) == {(group, factor) for group in (LINKS, "times on cpu", "times on gpu") for factor in (0.5, 2.0)}
     assert rows["times on gpu", 2.0].makespan_ms == pytest.approx(10.0)
     assert rows["times on gpu", 2.0].speedup == pytest.approx(18 / 10)
@@ -127,20 +127,20 @@ def test_what_would_be_recommended_is_what_is_recommended_of_runs_with_these_num
 
 def test_controls_that_are_only_told_decide_nothing():
     branched = run([{WHOLE_CPU: 6.0}, {WHOLE_CPU: 6.0}])
-    found = deciding(branched, {"trained": run([{WHOLE_GPU: 1.0}])}, ("trained",), None)
-    assert {row.recommended for row in found.changes} == {BRANCHED}
-    assert {row.speedup for row in found.changes} == {None}
-    assert NO_CLEAR_WINNER not in {row.recommended for row in found.changes}
+    result = deciding(branched, {"trained": run([{WHOLE_GPU: 1.0}])}, ("trained",), None)
+    assert {row.recommended for row in result.changes} == {BRANCHED}
+    assert {row.speedup for row in result.changes} == {None}
+    assert NO_CLEAR_WINNER not in {row.recommended for row in result.changes}
 
 
 @given(st.floats(1.0, 20.0), st.floats(1.0, 20.0), st.floats(1.0, 20.0))
 def test_crossover_is_where_the_branches_take_as_long_as_the_best_single_processor(cpu, gpu, alone):
     branched, single = run([{WHOLE_CPU: cpu}, {WHOLE_GPU: gpu}]), run([{WHOLE_GPU: alone}])
-    found = deciding(branched, {"single:gpu": single}, (), "single:gpu").crossover
+    crossover = deciding(branched, {"single:gpu": single}, (), "single:gpu").crossover
     if max(cpu, gpu) <= alone or gpu > alone:
-        assert found is None
+        assert crossover is None
     else:
-        assert branched.ms({WHOLE_CPU: 1 / found}) == pytest.approx(alone, rel=1e-4)
+        assert branched.ms({WHOLE_CPU: 1 / crossover}) == pytest.approx(alone, rel=1e-4)
 
 
 def test_time_that_most_draws_keep_is_a_quantile():
@@ -152,11 +152,11 @@ MI9 = specified("mi9")
 
 def test_kinds_of_kernels_without_a_fit_err_each_for_itself():
     estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
-    found = kernels(estimate, MI9)
-    assert sum(found.values()) == pytest.approx(estimate.computing_ms)
-    assert {key.what for key in found} == {f"{kernel.kernel.cost.kind} kernels on dsp" for kernel in estimate.kernels}
+    result = kernels(estimate, MI9)
+    assert sum(result.values()) == pytest.approx(estimate.computing_ms)
+    assert {key.what for key in result} == {f"{kernel.kernel.cost.kind} kernels on dsp" for kernel in estimate.kernels}
     off = 1 + MI9.processors["dsp"].uncertainty.value
-    assert all((key.low, key.high) == (1 / off, off) for key in found)
+    assert all((key.low, key.high) == (1 / off, off) for key in result)
 
 
 def test_nine_in_ten_draws_lie_in_the_interval_of_a_number():
@@ -194,10 +194,10 @@ WORK = st.floats(0.1, 100)
 def test_divided_time_is_when_shares_add_up_to_the_whole(processors):
     times = {str(i): ms for i, (ms, _) in enumerate(processors)}
     exchange = {str(i): ms for i, (_, ms) in enumerate(processors)}
-    found = _divided_ms(times, exchange)
-    done = sum(max(0.0, found - exchange[name]) / ms for name, ms in times.items())
+    divided_ms = _divided_ms(times, exchange)
+    done = sum(max(0.0, divided_ms - exchange[name]) / ms for name, ms in times.items())
     assert done == pytest.approx(1.0)
-    assert found <= min(times[name] + exchange[name] for name in times) * (1 + 1e-9)
+    assert divided_ms <= min(times[name] + exchange[name] for name in times) * (1 + 1e-9)
 
 
 def of(device, best, processors=("cpu", "gpu", "dsp")):
@@ -208,9 +208,9 @@ def of(device, best, processors=("cpu", "gpu", "dsp")):
 
 def test_a_lead_that_the_intervals_could_undo_is_not_far():
     device = with_speed(specified("mi9"), "dsp", 0.01)
-    found = of(device, "gpu", ("gpu", "dsp"))
-    assert found.margin == pytest.approx(1.4**2)  # both ends of 40 %
-    closer = of(with_speed(device, "dsp", found.crossover / 1.5), "gpu", ("gpu", "dsp"))
+    result = of(device, "gpu", ("gpu", "dsp"))
+    assert result.margin == pytest.approx(1.4**2)  # both ends of 40 %
+    closer = of(with_speed(device, "dsp", result.crossover / 1.5), "gpu", ("gpu", "dsp"))
     assert closer.crossover == pytest.approx(1.5)
     assert closer.divided_ms > closer.alone_ms
     assert not closer.far
@@ -219,10 +219,10 @@ def test_a_lead_that_the_intervals_could_undo_is_not_far():
 def test_where_others_help_already_there_is_no_crossover():
     device = specified("mi9")
     free = replace(device, links={name: _free(link) for name, link in device.links.items()})
-    found = of(free, "dsp")
-    assert not found.far
-    assert found.crossover is None
-    assert found.handover_ms == 0.0
+    result = of(free, "dsp")
+    assert not result.far
+    assert result.crossover is None
+    assert result.handover_ms == 0.0
 
 
 def _free(link):

@@ -29,11 +29,11 @@ def test_bound_is_that_of_the_linear_program(times, last_exchange):
     for p in range(processors):
         ends[p, p * groups : (p + 1) * groups], ends[p, -1] = times[p], -1
     whole = np.hstack([np.tile(np.eye(groups), processors), np.zeros((groups, 1))])
-    found = linprog([0.0] * (processors * groups) + [1.0], ends, -exchange, whole, np.ones(groups)).fun
+    fun = linprog([0.0] * (processors * groups) + [1.0], ends, -exchange, whole, np.ones(groups)).fun
     bound = _least(times, exchange)
-    assert bound <= found * (1 + 1e-6)
+    assert bound <= fun * (1 + 1e-6)
     if processors == 2:
-        assert bound == pytest.approx(found, rel=1e-6)
+        assert bound == pytest.approx(fun, rel=1e-6)
 
 
 @pytest.mark.representatives(1)
@@ -42,5 +42,5 @@ def test_no_exact_plan_is_faster_than_the_bound(device):
     graph = small_resnet(64)
     precision = {name: device.processor(name).default_precision for name in device.processors}
     bound = least_divided_ms(graph, Costs(LatencyPredictor(device), precision))
-    found = plan(graph, device, PlanConfig(lossless=True, precision=precision, alpha=10.0))
-    assert 0 < bound <= found.run.makespan_ms
+    result = plan(graph, device, PlanConfig(lossless=True, precision=precision, alpha=10.0))
+    assert 0 < bound <= result.run.makespan_ms

@@ -109,19 +109,19 @@ times = st.integers(1, 10_000).map(lambda n: n / 7)
 
 @st.composite
 def some_jobs(draw):
-    found = []
+    result = []
     for number in range(draw(st.integers(1, 9))):
         reads = draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set()
-        found.append(Job(draw(st.sampled_from(["cpu", "gpu", "dsp"])), draw(times), tuple(sorted(reads))))
-    return found
+        result.append(Job(draw(st.sampled_from(["cpu", "gpu", "dsp"])), draw(times), tuple(sorted(reads))))
+    return result
 
 
 def test_processor_does_not_wait_for_an_earlier_job_while_a_later_one_can_start():
-    found = schedule([Job("cpu", 5.0), Job("gpu", 1.0, (0,)), Job("gpu", 2.0), Job("cpu", 1.0, (1, 2))])
-    assert found.starts == (0.0, 5.0, 0.0, 6.0)
-    assert found.ends == (5.0, 6.0, 2.0, 7.0)
-    assert found.waits == ((), (0, 2), (), (1, 2, 0))
-    assert found.ms == 7.0
+    scheduled = schedule([Job("cpu", 5.0), Job("gpu", 1.0, (0,)), Job("gpu", 2.0), Job("cpu", 1.0, (1, 2))])
+    assert scheduled.starts == (0.0, 5.0, 0.0, 6.0)
+    assert scheduled.ends == (5.0, 6.0, 2.0, 7.0)
+    assert scheduled.waits == ((), (0, 2), (), (1, 2, 0))
+    assert scheduled.ms == 7.0
 
 
 def test_jobs_in_a_circle_are_refused():
@@ -131,11 +131,11 @@ def test_jobs_in_a_circle_are_refused():
 
 @given(some_jobs())
 def test_job_starts_when_the_last_that_it_waits_for_has_ended(jobs):
-    found = schedule(jobs)
+    scheduled = schedule(jobs)
     for number, job in enumerate(jobs):
-        assert found.starts[number] == max((found.ends[each] for each in found.waits[number]), default=0.0)
-        assert set(job.reads) <= set(found.waits[number])
-        assert found.ends[number] == found.starts[number] + job.ms
+        assert scheduled.starts[number] == max((scheduled.ends[wait] for wait in scheduled.waits[number]), default=0.0)
+        assert set(job.reads) <= set(scheduled.waits[number])
+        assert scheduled.ends[number] == scheduled.starts[number] + job.ms
 
 
 @given(some_jobs())

@@ -39,12 +39,12 @@ def run():
 
 
 def test_processors_are_occupied_by_branches_with_their_transfers_and_the_host_by_joins():
-    found = occupied_ms(run().segments, "cpu")
+    result = occupied_ms(run().segments, "cpu")
     branches = [branch for row in run().segments for branch in row.branches]
-    assert found["gpu"] == pytest.approx(sum(b.total_ms for b in branches if b.scale.processor == "gpu"))
+    assert result["gpu"] == pytest.approx(sum(b.total_ms for b in branches if b.scale.processor == "gpu"))
     joins = sum(row.join_ms for row in run().segments)
     assert joins > 0
-    assert found["cpu"] == pytest.approx(joins + sum(b.total_ms for b in branches if b.scale.processor == "cpu"))
+    assert result["cpu"] == pytest.approx(joins + sum(b.total_ms for b in branches if b.scale.processor == "cpu"))
 
 
 def test_with_many_in_flight_results_come_at_least_as_often_as_one_after_the_other():
@@ -74,11 +74,11 @@ def test_simulation_of_many_inferences_in_flight_takes_as_long_as_the_busiest_pr
     manifest = load_bundle(tmp_path / "bundle").manifest
     runs, lanes = 300, 12
     network = Network("planned", make_plan(manifest), device_placements(manifest, MI9), step_times(manifest, MI9))
-    found = Clock(network, Scene(runs=runs, in_flight=lanes)).run()
+    run_result = Clock(network, Scene(runs=runs, in_flight=lanes)).run()
     busiest = busiest_ms(plan_of.run, "cpu")
     assert plan_of.objective.value == pytest.approx(1000 / busiest)
-    assert found.elapsed_ms >= runs * busiest - 1e-6
-    assert found.elapsed_ms <= runs * busiest + lanes * plan_of.run.makespan_ms
+    assert run_result.elapsed_ms >= runs * busiest - 1e-6
+    assert run_result.elapsed_ms <= runs * busiest + lanes * plan_of.run.makespan_ms
 
 
 COSTS = Costs(LatencyPredictor(load_device("mi9")), {"cpu": "fp32", "gpu": "fp16"})

@@ -187,7 +187,7 @@ def test_rows_that_do_not_divide_a_segment_are_refused_naming_it(captured, text,
 def test_processors_without_a_row_are_refused(captured):
     graph = captured("tiny_resnet").graph
     high = {s.name: s.graph.by_name[s.end].shape[2:3] for s in split_segments(graph)}
-    name, (rows,) = min(((n, h) for n, h in high.items() if h), key=lambda each: each[1])
+    name, (rows,) = min(((n, h) for n, h in high.items() if h), key=lambda item: item[1])
     many = [BranchScale(f"cpu{i}", 1, 1, rows=(i, i + 1)) for i in range(rows + 1)]
     parts = [replace(whole(s), branches=tuple(many), join="rows") if s.name == name else whole(s) for s in split_segments(graph)]
     with pytest.raises(StretchError, match=f"segment `{name}` has {rows} rows for {rows + 1} processors"):

@@ -135,7 +135,7 @@ def branches(*parts, align=1):
 
 
 @pytest.mark.parametrize(
-    ("made", "join", "reason"),
+    ("written", "join", "reason"),
     [
         (branches((0, 12), (6, 24)), "partial_sums", "hidden channels 6 to 24 on gpu, where those from 12 on are due"),
         (branches((0, 6), (12, 24)), "partial_sums", "hidden channels 12 to 24 on gpu, where those from 6 on are due"),
@@ -150,10 +150,10 @@ def branches(*parts, align=1):
         (branches((0, 3), (3, 8)), "sum", "branches of some channels, which `sum` does not join"),
     ],
 )
-def test_channels_that_do_not_divide_a_segment_are_refused_with_what_would_be_right(made, join, reason):
+def test_channels_that_do_not_divide_a_segment_are_refused_with_what_would_be_right(written, join, reason):
     segment = cut_segment(inverted(groups=4), "s1", "input", "add_9")
     with pytest.raises(StretchError, match=reason) as caught:
-        check_channels(segment, SegmentDesign("s1", segment.start, segment.end, made, join))
+        check_channels(segment, SegmentDesign("s1", segment.start, segment.end, written, join))
     assert "s1" in caught.value.message
     assert caught.value.hint
 
@@ -232,9 +232,9 @@ def test_segment_whose_branches_are_not_all_portions_is_refused(design, message)
 
 def test_design_file_names_processors_and_ends_alone():
     branches = [BranchDraft("cpu", ends=("b",)), BranchDraft("gpu", ends=("end",))]
-    made = resolve_design(DesignDraft([SegmentDraft(branches, "s1", "x", "end")]), skipping(), "test", {"cpu": 8, "gpu": 4}, "cpu")
-    assert made.segments[0].join == "placed"
-    assert [branch.ends for branch in made.segments[0].branches] == [("b",), ("end",)]
+    built = resolve_design(DesignDraft([SegmentDraft(branches, "s1", "x", "end")]), skipping(), "test", {"cpu": 8, "gpu": 4}, "cpu")
+    assert built.segments[0].join == "placed"
+    assert [branch.ends for branch in built.segments[0].branches] == [("b",), ("end",)]
 
 
 @given(st.lists(st.integers(0, 3), min_size=7, max_size=7))
@@ -246,7 +246,7 @@ def test_any_division_that_hands_on_what_others_read_has_each_operator_once(numb
     for name, number in zip(names, numbers, strict=True):
         of[name] = max([number, *(of[i] for i in graph.by_name[name].inputs if i != "x")])
     inside = [{name for name in names if of[name] == number} for number in sorted(set(of.values()))]
-    made = portion_graphs(graph, [f"p{i}" for i in range(len(inside))], portion_ends(graph, inside))
-    assert [{op.name for op in portion.ops if op.kind != "input"} for portion in made] == inside
-    assert sum(portion.macs for portion in made) == graph.macs
-    assert sum(portion.params for portion in made) == graph.params
+    built = portion_graphs(graph, [f"p{i}" for i in range(len(inside))], portion_ends(graph, inside))
+    assert [{op.name for op in portion.ops if op.kind != "input"} for portion in built] == inside
+    assert sum(portion.macs for portion in built) == graph.macs
+    assert sum(portion.params for portion in built) == graph.params

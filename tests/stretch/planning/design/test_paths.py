@@ -73,8 +73,8 @@ def test_branches_of_paths_compute_what_the_network_computes(captured, model, ki
     from stretch.capture import capture
     from stretch.transform import build
 
-    found = captured(model)
-    graph, parts = found.graph, []
+    result = captured(model)
+    graph, parts = result.graph, []
     at = graph.input.name
     for name, start, end in stretches(graph, kind):
         if at != start:
@@ -86,13 +86,13 @@ def test_branches_of_paths_compute_what_the_network_computes(captured, model, ki
         at = end
     assert parts
     parts.append(whole(cut_segment(graph, "rest", at, graph.output)))
-    made = build(found, BranchDesign(graph.name, "test", tuple(parts)))
+    built = build(result, BranchDesign(graph.name, "test", tuple(parts)))
     x = torch.randn(graph.input.shape, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
-        want, got = found.module(x), made(x)
+        want, got = result.module(x), built(x)
     assert (got - want).abs().max() <= 1e-6 * want.abs().max()
-    assert made.graph.macs == graph.macs
-    assert capture(made, graph.input.shape, graph.name).graph == made.graph
+    assert built.graph.macs == graph.macs
+    assert capture(built, graph.input.shape, graph.name).graph == built.graph
 
 
 def stretches(graph, kind):

@@ -113,6 +113,6 @@ def test_partitions_add_up_and_leave_nobody_out(width, widths, align):
 
 @given(st.integers(3, 64), st.lists(st.integers(1, 400), min_size=2, max_size=3))
 def test_partitions_are_less_than_a_channel_off_their_proportion_unless_that_is_none(width, widths):
-    exact = [width * each / sum(widths) for each in widths]
+    exact = [width * item / sum(widths) for item in widths]
     if min(exact) >= 1:
         assert all(abs(share - part) < 1 for share, part in zip(partitions(width, widths, 1), exact, strict=True))

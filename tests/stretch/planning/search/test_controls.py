@@ -22,9 +22,9 @@ def setup(device, processors=(), **changes):
 
 def test_single_controls_cover_core_sets_and_no_narrower_precision_than_planned():
     config, costs = setup("pixel6")
-    found = variants(costs, config.processors)
-    assert ("cpu[1large]", "fp32") in found
-    assert {precision for _, precision in found} == {"fp32", "fp16"}
+    result = variants(costs, config.processors)
+    assert ("cpu[1large]", "fp32") in result
+    assert {precision for _, precision in result} == {"fp32", "fp16"}
     config, costs = setup("mi9", ("cpu", "gpu"))
     assert ("cpu", "int8") in variants(costs, config.processors)
     assert not any(name.startswith("dsp") for name, _ in variants(costs, config.processors))
@@ -44,12 +44,12 @@ def test_sequential_control_equals_brute_force_on_a_tiny_network():
     segments = split_segments(graph)
     rules = Rules.of(config)
     low, high = round(0.95 * graph.macs), round(1.05 * graph.macs)
-    found = sequential_same_macs(graph, segments, costs, ranked_singles(graph, costs, config.processors), rules, (low, high))
-    processor = found.single.processor
+    result = sequential_same_macs(graph, segments, costs, ranked_singles(graph, costs, config.processors), rules, (low, high))
+    processor = result.single.processor
     stem, s1, s2, head = segments
     widths = [legal_widths(s, costs.align(processor), 0.9, 1.5) for s in (s1, s2)]
     best = float("inf")
-    known = Costs(costs.predictor, {**costs.precision, processor: found.single.precision})
+    known = Costs(costs.predictor, {**costs.precision, processor: result.single.precision})
     moving = known.transfer("cpu", processor, 3 * 32 * 32) + known.transfer(processor, "cpu", 10)
     for w1, w2, d1, d2 in product(*widths, rules.depths(s1), rules.depths(s2)):
         parts = [
@@ -62,5 +62,5 @@ def test_sequential_control_equals_brute_force_on_a_tiny_network():
         if enough and low <= sum(c.macs for c in parts) <= high:
             best = min(best, sum(c.ms for c in parts) + moving)
     # The control may thin the widths it tries, never find what is not there.
-    assert best <= found.single.ms + 1e-9
-    assert found.single.ms <= best * 1.02
+    assert best <= result.single.ms + 1e-9
+    assert result.single.ms <= best * 1.02

@@ -71,8 +71,8 @@ ALPHA, MACS = TightRule("alpha", 0.2, 0.676), TightRule("macs", (3.0, 4.0), (1.5
 )
 def test_one_rule_is_named_as_each_edge_writes_it(spelling, message, hint):
     error = tightest("net", [MACS])
-    found = error_spelled(error, spelling)
-    assert found.message == f"no design of `net` meets the constraints; {message}"
-    assert found.hint == hint
-    assert (found.rules, found.exit_code) == ((MACS,), 4)
+    result = error_spelled(error, spelling)
+    assert result.message == f"no design of `net` meets the constraints; {message}"
+    assert result.hint == hint
+    assert (result.rules, result.exit_code) == ((MACS,), 4)
     assert error.message.endswith("the tightest is `macs=(3, 4)`")

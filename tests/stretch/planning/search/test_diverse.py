@@ -22,22 +22,22 @@ def test_each_design_has_a_segment_like_none_before_and_shares_as_little_as_brut
     graph, space = GRAPHS[name], spaced(name, kinds, processors)
     low, high, goal = round(0.9 * graph.macs), round(1.5 * graph.macs), goal_of(text, space)
     best = search_best(space, low, high, 1, goal)
-    found = diverse_designs(space, low, high, 1, goal, best, 4, 2.0)
-    values = [goal.value(space, each.picks) for each in found]
-    assert found[0] is best
+    result = diverse_designs(space, low, high, 1, goal, best, 4, 2.0)
+    values = [goal.value(space, item.picks) for item in result]
+    assert result[0] is best
     assert all(value <= 2 * values[0] + 1e-6 for value in values)
     every = [
         (picks, value) for picks, _, _ in every_design(space, low, high, 1) if (value := goal.value(space, picks)) <= 2 * values[0] + 1e-9
     ]
     seen: dict = {}
-    for number, each in enumerate([*found, None]):
+    for number, item in enumerate([*result, None]):
         able = [(shared(picks, seen), value) for picks, value in every if any(look(ways) not in seen for ways, _ in picks)]
-        if each is None:
+        if item is None:
             assert number == 4 or not able
             break
         if number:
-            assert (shared(each.picks, seen), values[number]) == pytest.approx(min(able))
-        for one in looks(each):
+            assert (shared(item.picks, seen), values[number]) == pytest.approx(min(able))
+        for one in looks(item):
             seen[one] = seen.get(one, 0) + 1
 
 

@@ -62,21 +62,21 @@ def test_exact_search_equals_brute_force(device, n_meet):
     space = make_space(GRAPH, device, min_width=0.85)
     assert 100 < 10**space.size_log10 < 60_000
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
-    found = search_exact(space, low, high, n_meet)
-    assert found.ms == pytest.approx(brute_force(space, low, high, n_meet))
-    assert found.optimal
-    assert found.n_meet >= n_meet
+    search_result = search_exact(space, low, high, n_meet)
+    assert search_result.ms == pytest.approx(brute_force(space, low, high, n_meet))
+    assert search_result.optimal
+    assert search_result.n_meet >= n_meet
 
 
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "dsp"), ("cpu", "gpu", "dsp")])
 def test_predicted_makespan_is_that_of_the_built_design(processors):
     graph = small_resnet()
     space = make_space(graph, processors=processors)
-    found = search_exact(space, round(0.97 * graph.macs), round(1.03 * graph.macs), 1)
-    run = timeline(graph, as_design(graph, found.segments(space.costs)), space.costs)
-    assert run.makespan_ms == pytest.approx(found.ms)
-    assert run.macs == found.macs
-    assert run.params == found.params
+    search_result = search_exact(space, round(0.97 * graph.macs), round(1.03 * graph.macs), 1)
+    run = timeline(graph, as_design(graph, search_result.segments(space.costs)), space.costs)
+    assert run.makespan_ms == pytest.approx(search_result.ms)
+    assert run.macs == search_result.macs
+    assert run.params == search_result.params
 
 
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
@@ -88,11 +88,11 @@ def test_design_that_has_to_use_a_processor_is_the_fastest_of_those_that_do(proc
         for at in range(len(space.options)):
             one = copy(space)
             one.options = [[o for o in group if name in o.processors] if i == at else group for i, group in enumerate(space.options)]
-            found = search_exact(one, low, high, 1) if one.options[at] else None
-            forced.append(np.inf if found is None else found.ms)
-        found = search_exact(space, low, high, 1, using=name)
-        assert found.ms == pytest.approx(min(forced))
-        assert any(name in options.processors for options, _ in found.picks)
+            search_result = search_exact(one, low, high, 1) if one.options[at] else None
+            forced.append(np.inf if search_result is None else search_result.ms)
+        search_result = search_exact(space, low, high, 1, using=name)
+        assert search_result.ms == pytest.approx(min(forced))
+        assert any(name in options.processors for options, _ in search_result.picks)
 
 
 def losses(options):
@@ -106,7 +106,7 @@ def losses(options):
 
 def every_design(space, low, high):
     """Time and loss of every design in the range."""
-    found = []
+    result = []
     for picks in product(*[[(o, i) for o in options for i in range(len(o.macs))] for options in space.options]):
         holder, ms = space.costs.host, 0.0
         for options, index in picks:
@@ -114,8 +114,8 @@ def every_design(space, low, high):
             ms += options.ms[at, index] if options.allowed[at, index] else np.inf
             holder = options.holder(space.costs.host)
         if np.isfinite(ms) and low <= sum(int(o.macs[i]) for o, i in picks) <= high and any(o.branched for o, _ in picks):
-            found.append((ms + space.leaving_ms(holder), sum(float(losses(o)[i]) for o, i in picks)))
-    return np.array(found)
+            result.append((ms + space.leaving_ms(holder), sum(float(losses(o)[i]) for o, i in picks)))
+    return np.array(result)
 
 
 def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
@@ -123,13 +123,13 @@ def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
     every = every_design(space, low, high)
     for most in np.quantile(every[:, 1], [0.0, 0.1, 0.5, 0.9]):
-        found = search_exact(space, low, high, 1, within=Within(told_by(losses), float(most)))
-        assert found.optimal
-        assert found.ms == pytest.approx(every[every[:, 1] <= most + 1e-9, 0].min())
+        search_result = search_exact(space, low, high, 1, within=Within(told_by(losses), float(most)))
+        assert search_result.optimal
+        assert search_result.ms == pytest.approx(every[every[:, 1] <= most + 1e-9, 0].min())
     for budget in np.quantile(every[:, 0], [0.0, 0.2, 0.7]):
-        found = search_least_loss(space, low, high, 1, losses, float(budget))
-        assert sum(float(losses(o)[i]) for o, i in found.picks) == pytest.approx(every[every[:, 0] <= budget + 1e-9, 1].min())
-        assert found.ms <= budget + 1e-9
+        search_result = search_least_loss(space, low, high, 1, losses, float(budget))
+        assert sum(float(losses(o)[i]) for o, i in search_result.picks) == pytest.approx(every[every[:, 0] <= budget + 1e-9, 1].min())
+        assert search_result.ms <= budget + 1e-9
     free = search_least_loss(space, low, high, 1, losses)
     assert sum(float(losses(o)[i]) for o, i in free.picks) == pytest.approx(every[:, 1].min())
     assert search_least_loss(space, low, high, 1, losses, float(every[:, 0].min()) * 0.99) is None
@@ -154,22 +154,22 @@ def test_exact_search_over_merged_stages_equals_brute_force(device, n_meet):
     graph = small_resnet(blocks=(2, 2))
     space = merge_stages(graph, make_space(graph, device, min_width=0.85))
     low, high = round(0.9 * graph.macs), round(1.6 * graph.macs)
-    found = search_exact(space, low, high, n_meet)
+    search_result = search_exact(space, low, high, n_meet)
     best, count = fastest_by_brute_force(space, low, high, n_meet)
-    assert found.ms == pytest.approx(best)
-    assert found.optimal
-    assert found.n_meet >= n_meet
+    assert search_result.ms == pytest.approx(best)
+    assert search_result.optimal
+    assert search_result.n_meet >= n_meet
     assert 100 < count <= round(10**space.size_log10)
 
 
 @pytest.mark.parametrize("processors", [("cpu", "dsp"), ("cpu", "gpu", "dsp")])
 def test_predicted_makespan_of_merged_stages_is_that_of_the_design(processors):
     graph, _, merged = spaces("bottleneck", processors, min_width=0.25)
-    found = search_exact(merged, round(0.97 * graph.macs), round(1.03 * graph.macs), 1)
-    run = timeline(graph, as_design(graph, found.segments(merged.costs)), merged.costs)
-    assert run.makespan_ms == pytest.approx(found.ms)
-    assert (run.macs, run.params) == (found.macs, found.params)
-    assert any(options.span > 1 for options, _ in found.picks), "an exchange costs more than these stages: one of them must go"
+    search_result = search_exact(merged, round(0.97 * graph.macs), round(1.03 * graph.macs), 1)
+    run = timeline(graph, as_design(graph, search_result.segments(merged.costs)), merged.costs)
+    assert run.makespan_ms == pytest.approx(search_result.ms)
+    assert (run.macs, run.params) == (search_result.macs, search_result.params)
+    assert any(options.span > 1 for options, _ in search_result.picks), "an exchange costs more than these stages: one of them must go"
 
 
 def test_blocks_of_merged_stages_are_dropped_evenly():
@@ -239,21 +239,21 @@ def test_exact_search_over_cut_segments_equals_brute_force(device, n_meet):
     cut = cut_blocks(SMALL, PlanConfig(merge="always"), space, merged=True)
     low, high = round(0.9 * SMALL.macs), round(2.0 * SMALL.macs)
     best, count = fastest_by_brute_force(cut, low, high, n_meet)
-    found = search_best(cut, low, high, n_meet, Goal())
+    search_result = search_best(cut, low, high, n_meet, Goal())
     assert count > 100
-    assert found.optimal
-    assert found.ms == pytest.approx(best)
-    assert found.n_meet >= n_meet
+    assert search_result.optimal
+    assert search_result.ms == pytest.approx(best)
+    assert search_result.n_meet >= n_meet
 
 
 def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
     space, cut = cut_spaces(("cpu", "gpu", "dsp"), True, min_width=0.5)
     macs = round(0.97 * CUTTING_GRAPH.macs), round(1.03 * CUTTING_GRAPH.macs)
-    found = search_best(cut, *macs, 2, Goal())
-    parts = without_seams(CUTTING_GRAPH, space.segments, found.segments(cut.costs))
+    search_result = search_best(cut, *macs, 2, Goal())
+    parts = without_seams(CUTTING_GRAPH, space.segments, search_result.segments(cut.costs))
     run = timeline(CUTTING_GRAPH, as_design(CUTTING_GRAPH, parts), cut.costs)
-    assert run.makespan_ms == pytest.approx(found.ms)
-    assert (run.macs, run.params) == (found.macs, found.params)
+    assert run.makespan_ms == pytest.approx(search_result.ms)
+    assert (run.macs, run.params) == (search_result.macs, search_result.params)
 
 
 def builder(space):
@@ -266,13 +266,13 @@ def test_found_design_costs_at_its_own_widths_what_the_timeline_says(device):
     graph = small_resnet()
     space = make_space(graph, device)
     low, high = round(0.95 * graph.macs), round(1.05 * graph.macs)
-    found = search_concat(builder(space), low, high, 1)
-    run = timeline(graph, as_design(graph, found.segments(space.costs)), space.costs)
-    assert run.makespan_ms == pytest.approx(found.ms)
-    assert low <= run.macs == found.macs <= high
-    assert run.params == found.params
+    concat = search_concat(builder(space), low, high, 1)
+    run = timeline(graph, as_design(graph, concat.segments(space.costs)), space.costs)
+    assert run.makespan_ms == pytest.approx(concat.ms)
+    assert low <= run.macs == concat.macs <= high
+    assert run.params == concat.params
     assert any(len(p.branches) > 1 and p.join == "concat" for p in run.design.segments)
-    assert not found.optimal
+    assert not concat.optimal
 
 
 def test_concat_joins_refuse_what_they_are_not_planned_with():
@@ -369,8 +369,8 @@ def test_many_widths_are_thinned_to_even_ratios_with_floor_and_original_kept():
 
 
 def test_combination_is_allowed_where_every_rule_allows_it():
-    found = ways(exchange_ms=[0.1, 0.3, 0.1, 0.1], slowest_ms=[1.0, 1.0, 1.2, 1.0], fastest_ms=[1.0, 1.0, 1.2, 0.4])
-    assert Rules({"alpha": 0.2, "beta": 1.1, "balance": 0.5}).allowed(found, 1.0).tolist() == [[True, False, False, False]]
+    result = ways(exchange_ms=[0.1, 0.3, 0.1, 0.1], slowest_ms=[1.0, 1.0, 1.2, 1.0], fastest_ms=[1.0, 1.0, 1.2, 0.4])
+    assert Rules({"alpha": 0.2, "beta": 1.1, "balance": 0.5}).allowed(result, 1.0).tolist() == [[True, False, False, False]]
 
 
 def test_floors_alone_decide_what_is_offered():

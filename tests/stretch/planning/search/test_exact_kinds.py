@@ -44,8 +44,8 @@ def mixed(name, device="mi9", processors=("cpu", "gpu"), stretched=True, **chang
     return graph, with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows")), space if stretched else without_stretched(space))
 
 
-def kinds(found):
-    return {"rows" if o.banded else "stretch" if o.branched else "whole" for o, _ in found.picks}
+def kinds(result):
+    return {"rows" if o.banded else "stretch" if o.branched else "whole" for o, _ in result.picks}
 
 
 @pytest.mark.representatives(7)
@@ -56,9 +56,9 @@ def test_exact_search_over_all_kinds_equals_brute_force(device, n_meet):
     low, high = round(0.9 * graph.macs), round(1.9 * graph.macs)
     expected, count = fastest_by_brute_force(space, low, high, n_meet)
     assert count > 1000
-    found = search_exact(space, low, high, n_meet)
-    assert found.ms == pytest.approx(expected)
-    assert found.optimal
+    search_result = search_exact(space, low, high, n_meet)
+    assert search_result.ms == pytest.approx(expected)
+    assert search_result.optimal
 
 
 @pytest.mark.representatives(1)
@@ -139,12 +139,12 @@ def test_own_paths_are_searched_beside_bands_and_copies(processors):
     low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
     times = []
     for some in (every, alone):
-        found = search_exact(some, low, high, 1)
-        run = timeline(graph, as_design(graph, found.segments(some.costs)), some.costs)
-        assert run.makespan_ms == pytest.approx(found.ms)
-        assert run.macs - run.repeated_macs == found.macs
-        assert run.params == found.params
-        times.append(found.ms)
+        search_result = search_exact(some, low, high, 1)
+        run = timeline(graph, as_design(graph, search_result.segments(some.costs)), some.costs)
+        assert run.makespan_ms == pytest.approx(search_result.ms)
+        assert run.macs - run.repeated_macs == search_result.macs
+        assert run.params == search_result.params
+        times.append(search_result.ms)
     assert times[0] <= times[1] + 1e-9
 
 
@@ -179,8 +179,8 @@ def channelled(options):
 def test_exact_search_over_channels_and_all_kinds_equals_brute_force(device, n_meet):
     graph = small_network()
     space = space_of(graph, device)
-    found = {o.join for options in space.options for o in options}
-    assert {"channels", "partial_sums", "rows", "paths", "project"} <= found
+    joins = {o.join for options in space.options for o in options}
+    assert {"channels", "partial_sums", "rows", "paths", "project"} <= joins
     # few enough to follow all of their sequences
     space.options = [[thinned(o) for o in options] for options in space.options]
     low, high = round(0.9 * graph.macs), round(1.9 * graph.macs)
@@ -215,11 +215,11 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     for ways in sums:
         assert graph.by_name[ways.segment.end].kind == "add"
         assert [op.kind for op in ways.tail.graph.ops] == ["input", "relu"]
-    found = search_exact(space, graph.macs, graph.macs, 1)
-    segments = found.segments(space.costs)
-    assert len(segments) > len(found.picks)
+    search_result = search_exact(space, graph.macs, graph.macs, 1)
+    segments = search_result.segments(space.costs)
+    assert len(segments) > len(search_result.picks)
     run = timeline(graph, as_design(graph, segments), space.costs)
-    assert run.makespan_ms == pytest.approx(found.ms)
+    assert run.makespan_ms == pytest.approx(search_result.ms)
     assert run.macs - run.repeated_macs == graph.macs
     gone = space_of(graph, processors=("gpu", "dsp"), kinds=("graph", "rows", "channels"))
     assert not any(ways.tail for options in gone.options for ways in options)
@@ -231,7 +231,7 @@ def test_squeeze_and_excitation_keeps_a_block_in_one_piece():
     parts = BandedSpace(GATED, space).parts
     gated = [part for part in parts if any(op.kind == "sigmoid" and op.shape[2:] == (1, 1) for op in part.graph.ops)]
     assert gated
-    assert not any(each.join == "partial_sums" for part in gated for each in ways.of(part, [100.0, 100.0]))
+    assert not any(item.join == "partial_sums" for part in gated for item in ways.of(part, [100.0, 100.0]))
 
 
 def test_network_with_nothing_to_divide_is_refused():
@@ -258,29 +258,29 @@ def split(graph, device, processors=()):
 @pytest.mark.parametrize("device", ["host", "mi9", "pixel6"])
 def test_time_lies_between_the_ideal_and_never_splitting(device):
     graph = resnet50()
-    found, processors, costs = split(graph, device)
-    assert ideal_split_ms(graph, processors, costs.predictor, costs.precision) < found.ms
-    assert found.ms <= min(single_ms(graph, p, costs.precision[p], costs) for p in processors) + 1e-9
+    result, processors, costs = split(graph, device)
+    assert ideal_split_ms(graph, processors, costs.predictor, costs.precision) < result.ms
+    assert result.ms <= min(single_ms(graph, p, costs.precision[p], costs) for p in processors) + 1e-9
 
 
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_design_is_exact_and_takes_the_time_that_is_stated(processors):
     graph = small_resnet(64)
-    found, _, costs = split(graph, "mi9", processors)
-    run = timeline(graph, found.design, costs)
-    assert run.makespan_ms == pytest.approx(found.ms)
+    result, _, costs = split(graph, "mi9", processors)
+    run = timeline(graph, result.design, costs)
+    assert run.makespan_ms == pytest.approx(result.ms)
     assert run.macs - run.halo_macs == graph.macs
     assert run.params == graph.params
-    assert {part.join for part in found.design.segments} <= {"none", "rows"}
+    assert {part.join for part in result.design.segments} <= {"none", "rows"}
 
 
 @given(st.integers(2, 120), st.integers(2, 4))
 def test_places_divide_the_rows_into_bands_that_follow_each_other(rows, count):
     for split in coarse(rows, count) if rows >= count else []:
-        found = bands(rows, split)
-        assert (found[0][0], found[-1][1]) == (0, rows)
-        assert all(a < b for a, b in found)
-        assert [b for _, b in found[:-1]] == [a for a, _ in found[1:]]
+        result = bands(rows, split)
+        assert (result[0][0], result[-1][1]) == (0, rows)
+        assert all(a < b for a, b in result)
+        assert [b for _, b in result[:-1]] == [a for a, _ in result[1:]]
 
 
 @given(st.integers(18, 120), st.lists(st.tuples(st.floats(0, 2), st.floats(0.05, 1)), min_size=2, max_size=3))
@@ -327,8 +327,8 @@ def on(processors):
 
 def test_parts_of_a_stage_on_one_processor_are_the_stage_again():
     joined = without_seams(SEAMS_GRAPH, STAGES, on(["gpu"] * len(PARTS)))
-    assert [(each.name, each.start, each.end) for each in joined] == [(stage.name, stage.start, stage.end) for stage in STAGES]
-    assert [each.branches[0].depth for each in joined] == [stage.depth for stage in STAGES]
+    assert [(item.name, item.start, item.end) for item in joined] == [(stage.name, stage.start, stage.end) for stage in STAGES]
+    assert [item.branches[0].depth for item in joined] == [stage.depth for stage in STAGES]
 
 
 @pytest.mark.parametrize("where", range(1, len(PARTS)))
@@ -336,8 +336,8 @@ def test_processors_change_where_they_did_and_the_time_is_the_same(where):
     parts = on(["cpu"] * where + ["gpu"] * (len(PARTS) - where))
     joined = without_seams(SEAMS_GRAPH, STAGES, parts)
     assert len(joined) <= len(STAGES) + 1
-    assert len({each.name for each in joined}) == len(joined)
-    changed = next(each.start for each in joined if each.branches[0].processor == "gpu")
+    assert len({item.name for item in joined}) == len(joined)
+    changed = next(item.start for item in joined if item.branches[0].processor == "gpu")
     assert changed == PARTS[where].start
     before, after = (timeline(SEAMS_GRAPH, as_design(SEAMS_GRAPH, some), COSTS) for some in (parts, joined))
     assert after.makespan_ms == pytest.approx(before.makespan_ms)
@@ -348,7 +348,7 @@ def test_bands_keep_their_seams():
     s1 = next(i for i, part in enumerate(PARTS) if part.name == "s1_2")
     branches = (BranchScale("cpu", 1, 128, align=8, rows=(0, 16)), BranchScale("gpu", 1, 128, align=4, rows=(16, 32)))
     parts[s1] = SegmentDesign("s1_2", PARTS[s1].start, PARTS[s1].end, branches, "rows")
-    names = [each.name for each in without_seams(SEAMS_GRAPH, STAGES, parts)]
+    names = [without_seam.name for without_seam in without_seams(SEAMS_GRAPH, STAGES, parts)]
     assert names == ["stem", "s1_1", "s1_2", "s1_3", "s2", "head"]
 
 

@@ -63,7 +63,7 @@ def spaced(name, kinds, processors, merged=False):
 
 
 def energy_of(space, busy, ms):
-    return EnergyModel(space.costs.predictor.device).plan_mj({name: each for name, each in busy.items() if each}, ms)
+    return EnergyModel(space.costs.predictor.device).plan_mj({name: item for name, item in busy.items() if item}, ms)
 
 
 def goal_of(text, space):
@@ -95,9 +95,9 @@ def test_best_design_equals_brute_force(text, name, kinds, processors, merged):
     low, high = round(0.9 * GRAPHS[name].macs), round(1.9 * GRAPHS[name].macs)
     every = list(every_design(space, low, high, 1))
     assert every
-    found = search_best(space, low, high, 1, goal_of(text, space))
-    assert found.optimal
-    assert found.value == pytest.approx(min(value(text, space, ms, busy) for _, ms, busy in every))
+    search_result = search_best(space, low, high, 1, goal_of(text, space))
+    assert search_result.optimal
+    assert search_result.value == pytest.approx(min(value(text, space, ms, busy) for _, ms, busy in every))
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -117,16 +117,16 @@ def test_energy_of_a_design_is_that_of_its_timeline(data):
         picks.append(data.draw(st.sampled_from(able)))
         at += picks[-1][0].span
         holder = picks[-1][0].holder(space.costs.host)
-    found = SearchResult(tuple(picks), LATENCY.total(space, picks), 0, False, 0.0, 0)
-    run = timeline(graph, as_design(graph, found.segments(space.costs)), space.costs)
+    search_result = SearchResult(tuple(picks), LATENCY.total(space, picks), 0, False, 0.0, 0)
+    run = timeline(graph, as_design(graph, search_result.segments(space.costs)), space.costs)
     busy = {}
     for segment in run.segments:
         for branch in segment.branches:
             busy[branch.scale.processor] = busy.get(branch.scale.processor, 0.0) + branch.ms + branch.contention_ms
-    told = EnergyModel(space.costs.predictor.device).plan_mj(busy, run.makespan_ms)
+    mj = EnergyModel(space.costs.predictor.device).plan_mj(busy, run.makespan_ms)
     goal = goal_of("energy", space)
-    assert goal.value(space, picks) == pytest.approx(told)
-    assert Added(goal, space)(picks) == pytest.approx(told)
+    assert goal.value(space, picks) == pytest.approx(mj)
+    assert Added(goal, space)(picks) == pytest.approx(mj)
 
 
 @pytest.mark.parametrize("text", OBJECTIVES)
@@ -158,8 +158,8 @@ def test_objective_that_does_not_add_up_is_searched_from_latency():
 GRAPH = small_resnet()
 
 
-def accuracy_of(found, own):
-    return own.value(loss_of(found, own))
+def accuracy_of(result, current):
+    return current.value(loss_of(result, current))
 
 
 MACS = (round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs))
@@ -171,42 +171,42 @@ def bounds(**request):
 
 
 def test_floor_that_the_fastest_design_meets_changes_nothing():
-    made, fastest = bounds(min_accuracy=0.01)
-    assert made.accurate_enough(fastest, predictor()) is fastest
+    built, fastest = bounds(min_accuracy=0.01)
+    assert built.accurate_enough(fastest, predictor()) is fastest
 
 
 @pytest.mark.slow
 def test_floor_beyond_reach_names_the_highest_accuracy_that_is_not():
-    made, fastest = bounds(min_accuracy=0.9999)
+    built, fastest = bounds(min_accuracy=0.9999)
     with pytest.raises(InfeasibleError, match=r"0\.9999 top-1") as caught:
-        made.accurate_enough(fastest, predictor(base=0.5))
+        built.accurate_enough(fastest, predictor(base=0.5))
     reachable = caught.value.rules[0].nearest
-    made, fastest = bounds(min_accuracy=reachable)
-    assert accuracy_of(made.accurate_enough(fastest, predictor(base=0.5)), predictor(base=0.5)) >= reachable
+    built, fastest = bounds(min_accuracy=reachable)
+    assert accuracy_of(built.accurate_enough(fastest, predictor(base=0.5)), predictor(base=0.5)) >= reachable
 
 
 def test_more_budget_never_gives_less_accuracy():
-    own = predictor()
+    current = predictor()
     _, fastest = bounds()
     accuracies = []
     for slack in (1.0, 1.05, 1.3, 2.0):
-        made, fastest = bounds(objective="accuracy", accuracy="x", latency_budget=fastest.ms * slack)
-        accuracies.append(accuracy_of(made.most_accurate(fastest, own), own))
+        built, fastest = bounds(objective="accuracy", accuracy="x", latency_budget=fastest.ms * slack)
+        accuracies.append(accuracy_of(built.most_accurate(fastest, current), current))
     assert accuracies == sorted(accuracies)
 
 
 def test_agreement_beyond_reach_names_the_highest_there_is_and_that_exact_segments_lose_nothing():
-    own = made()
+    current = made()
     space = merged_space()
     low, high = round(0.9 * space.segments[0].graph.macs), round(1.1 * sum(s.graph.macs for s in space.segments))
     fastest = search_exact(space, low, high, 1)
     bounds = Bounds(MEASURED, space, PlanConfig(min_agreement=0.9999), (low, high), 1)
     with pytest.raises(InfeasibleError, match="to see the original's class in 100") as caught:
-        bounds.accurate_enough(fastest, own)
+        bounds.accurate_enough(fastest, current)
     nearest = caught.value.rules[0].nearest
     assert (caught.value.rules[0].rule, "kinds" in caught.value.hint) == ("min_agreement", True)
-    found = Bounds(MEASURED, space, PlanConfig(min_agreement=nearest), (low, high), 1).accurate_enough(fastest, own)
-    assert own.value(loss_of(found, own)) >= nearest
+    accurate_enough = Bounds(MEASURED, space, PlanConfig(min_agreement=nearest), (low, high), 1).accurate_enough(fastest, current)
+    assert current.value(loss_of(accurate_enough, current)) >= nearest
 
 
 MEASURES_GRAPH = small_resnet(blocks=(1, 1))
@@ -215,25 +215,25 @@ LOW, HIGH = round(0.9 * MEASURES_GRAPH.macs), round(1.6 * MEASURES_GRAPH.macs)
 
 def test_total_of_a_design_is_what_the_search_says_of_it():
     space = make_space(MEASURES_GRAPH, min_width=0.85)
-    found = search_exact(space, LOW, HIGH, 1)
-    assert LATENCY.total(space, found.picks) == pytest.approx(found.ms)
-    assert MEASURES_MACS.total(space, found.picks) == found.macs
+    search_result = search_exact(space, LOW, HIGH, 1)
+    assert LATENCY.total(space, search_result.picks) == pytest.approx(search_result.ms)
+    assert MEASURES_MACS.total(space, search_result.picks) == search_result.macs
     both = weighed((2.0, LATENCY), (1e-6, MEASURES_MACS), (0.0, told_by(lambda ways: np.full(len(ways.macs), np.inf))))
-    assert both.total(space, found.picks) == pytest.approx(2 * found.ms + 1e-6 * found.macs)
+    assert both.total(space, search_result.picks) == pytest.approx(2 * search_result.ms + 1e-6 * search_result.macs)
 
 
 @pytest.mark.parametrize("measure", [MEASURES_MACS, weighed((1.0, LATENCY), (1e-8, MEASURES_MACS))])
 def test_design_of_least_of_a_measure_equals_brute_force(measure):
     space = make_space(MEASURES_GRAPH, min_width=0.85)
-    found = search_least(space, LOW, HIGH, 1, measure)
-    assert found.value == pytest.approx(min(measure.total(space, picks) for picks, _, _ in every_design(space, LOW, HIGH, 1)))
+    search_result = search_least(space, LOW, HIGH, 1, measure)
+    assert search_result.value == pytest.approx(min(measure.total(space, picks) for picks, _, _ in every_design(space, LOW, HIGH, 1)))
 
 
 def test_space_kept_to_some_processors_gives_work_to_no_other():
     space = make_space(MEASURES_GRAPH, processors=("cpu", "gpu", "dsp"))
     part = on_only(space, ("gpu", "dsp"))
     assert on_only(space, space.processors) is space
-    assert {name for options in part.options for each in options for name in each.processors} == {"gpu", "dsp"}
+    assert {name for options in part.options for option in options for name in option.processors} == {"gpu", "dsp"}
 
 
 def test_profile_without_the_power_of_a_processor_is_refused_by_its_name():
@@ -246,7 +246,7 @@ def test_profile_without_the_power_of_a_processor_is_refused_by_its_name():
 
 
 def without_power(processor):
-    cores = {name: msgspec.structs.replace(each, power_w=None) for name, each in processor.core_sets.items()}
+    cores = {name: msgspec.structs.replace(core_set, power_w=None) for name, core_set in processor.core_sets.items()}
     return msgspec.structs.replace(processor, core_sets=cores)
 
 
@@ -256,18 +256,18 @@ NAMES = ("latency", "energy", "macs", "memory", "loss")
 @pytest.mark.parametrize("name", NAMES)
 def test_design_of_least_of_one_thing_equals_brute_force(name):
     criteria, every = small_criteria()
-    assert criteria.value(name, criteria.least(name, {})) == pytest.approx(min(criteria.value(name, each) for each in every))
+    assert criteria.value(name, criteria.least(name, {})) == pytest.approx(min(criteria.value(name, item) for item in every))
 
 
 @pytest.mark.parametrize("bounded", [("macs", "memory"), ("memory", "energy"), ("macs", "loss"), ("macs", "memory", "energy")])
 def test_several_bounds_are_kept_at_once(bounded):
     criteria, every = small_criteria()
-    ends = {name: sorted(criteria.value(name, each) for each in every) for name in bounded}
+    ends = {name: sorted(criteria.value(name, item) for item in every) for name in bounded}
     bounds = {name: values[len(values) // 2] for name, values in ends.items()}
-    able = [each for each in every if all(criteria.value(name, each) <= most for name, most in bounds.items())]
-    found = criteria.least("latency", bounds)
-    assert all(criteria.value(name, found) <= most + 1e-6 for name, most in bounds.items())
-    assert found.ms == pytest.approx(min(each.ms for each in able))
+    able = [item for item in every if all(criteria.value(name, item) <= most for name, most in bounds.items())]
+    least = criteria.least("latency", bounds)
+    assert all(criteria.value(name, least) <= most + 1e-6 for name, most in bounds.items())
+    assert least.ms == pytest.approx(min(item.ms for item in able))
     assert criteria.least("latency", {name: values[0] * 0.5 - 1 for name, values in ends.items()}) is None
 
 
@@ -280,7 +280,7 @@ def test_two_bounds_on_what_adds_up_are_refused():
 def test_designs_that_another_beats_and_copies_of_one_are_left_out():
     criteria, every = small_criteria()
     some = [*every[:200], every[0]]
-    values = [weigh(criteria, ("latency", "macs"), each) for each in some]
+    values = [weigh(criteria, ("latency", "macs"), item) for item in some]
     kept = undominated(some, values)
     for number in range(len(some)):
         beaten = any(all(b <= a + 1e-9 for a, b in zip(values[number], values[k], strict=True)) for k in kept)
@@ -294,13 +294,13 @@ KINDS = [("resnet", ("stretch", "rows")), ("paths", ("stretch", "channels", "gra
 @cache
 def searched(name, kinds):
     graph, space = GRAPHS[name], spaced(name, kinds, ("cpu", "gpu", "dsp"))
-    found = search_exact(space, round(0.9 * graph.macs), round(1.2 * graph.macs), 1)
-    return space, found, timeline(graph, as_design(graph, found.segments(space.costs)), space.costs)
+    search_result = search_exact(space, round(0.9 * graph.macs), round(1.2 * graph.macs), 1)
+    return space, search_result, timeline(graph, as_design(graph, search_result.segments(space.costs)), space.costs)
 
 
 @pytest.mark.parametrize(("name", "kinds"), KINDS)
 def test_score_is_that_of_the_timeline(name, kinds):
-    space, found, run = searched(name, kinds)
+    space, result, run = searched(name, kinds)
     robust = uncertain_run(run.segments, space.costs.predictor.device, run.output)
     expected = {
         "latency": run.makespan_ms,
@@ -309,8 +309,8 @@ def test_score_is_that_of_the_timeline(name, kinds):
     }
     for text, value in expected.items():
         score = score_of(read_objective(text), Goal(), space)
-        assert score(found.picks) == pytest.approx(value)
-        assert score(found.picks) == score(found.picks)
+        assert score(result.picks) == pytest.approx(value)
+        assert score(result.picks) == score(result.picks)
 
 
 def test_nine_in_ten_draws_keep_the_robust_time():
@@ -333,8 +333,8 @@ def test_trials_keep_to_the_rules_and_compute_about_as_much_as_their_segment():
 
 
 def test_first_way_of_a_segment_is_its_fastest():
-    found = trials(SPACE, 1)
-    for trial in found:
+    result = trials(SPACE, 1)
+    for trial in result:
         every = [w for w in SPACE.options[trial.first] if w.span == trial.ways.span and w.branched]
         fastest = min(
             float(
@@ -348,13 +348,13 @@ def test_first_way_of_a_segment_is_its_fastest():
 
 
 def test_random_designs_branch_fit_the_network_differ_and_are_the_same_for_a_seed():
-    found = random_designs(SPACE, MEASURED_GRAPH.name, "mi9", 12, (0.9, 1.1), 3)
-    assert found == random_designs(SPACE, MEASURED_GRAPH.name, "mi9", 12, (0.9, 1.1), 3)
-    assert len(set(found)) == len(found) == 12
-    for design in found:
+    designs = random_designs(SPACE, MEASURED_GRAPH.name, "mi9", 12, (0.9, 1.1), 3)
+    assert designs == random_designs(SPACE, MEASURED_GRAPH.name, "mi9", 12, (0.9, 1.1), 3)
+    assert len(set(designs)) == len(designs) == 12
+    for design in designs:
         assert design.n_meet >= 1
         assert 0.9 <= scaled_graph(MEASURED_GRAPH, design).macs / MEASURED_GRAPH.macs <= 1.1
-    assert len({tuple(part.name for part in design.segments if not part.whole) for design in found}) == 4
+    assert len({tuple(part.name for part in design.segments if not part.whole) for design in designs}) == 4
 
 
 def test_space_without_designs_in_the_range_gives_fewer():

@@ -55,28 +55,28 @@ def brute_force(layers, final, low, high):
 @given(problems())
 def test_shortest_path_equals_brute_force(problem):
     layers, states, final, low, high = problem
-    found = shortest_path(layers, states, 0, final, low, high)
+    result = shortest_path(layers, states, 0, final, low, high)
     best = brute_force(layers, final, low, high)
-    assert (found is None) == (best is None)
-    if found is not None:
-        assert found.ms == pytest.approx(best)
-        assert found.optimal
-        assert found.gap == 0
-        assert low <= found.macs <= high
+    assert (result is None) == (best is None)
+    if result is not None:
+        assert result.ms == pytest.approx(best)
+        assert result.optimal
+        assert result.gap == 0
+        assert low <= result.macs <= high
 
 
 @given(problems())
 def test_path_is_what_its_options_add_up_to(problem):
     layers, states, final, low, high = problem
-    found = shortest_path(layers, states, 0, final, low, high)
-    if found is None:
+    result = shortest_path(layers, states, 0, final, low, high)
+    if result is None:
         return
     state, macs, ms = 0, 0, 0.0
-    for layer, option in zip(layers, found.options, strict=True):
+    for layer, option in zip(layers, result.options, strict=True):
         assert layer.source[option] == state
         state, macs, ms = layer.target[option], macs + layer.macs[option], ms + layer.ms[option]
-    assert macs == found.macs
-    assert ms + final[state] == pytest.approx(found.ms)
+    assert macs == result.macs
+    assert ms + final[state] == pytest.approx(result.ms)
 
 
 def random_layers(seed, count, options):
@@ -150,23 +150,23 @@ def bounded_brute_force(layers, final, low, high, most):
 @given(bounded_problems())
 def test_bounded_path_equals_brute_force(problem):
     layers, states, final, low, high, most = problem
-    found = bounded_path(layers, states, 0, final, low, high, most)
+    result = bounded_path(layers, states, 0, final, low, high, most)
     best = bounded_brute_force(layers, final, low, high, most)
-    assert (found is None) == (best is None)
-    if found is not None:
-        assert found.ms == pytest.approx(best)
-        assert found.optimal
-        assert low <= found.macs <= high
-        assert sum(layer.loss[i] for layer, i in zip(layers, found.options, strict=True)) <= most + 1e-9
+    assert (result is None) == (best is None)
+    if result is not None:
+        assert result.ms == pytest.approx(best)
+        assert result.optimal
+        assert low <= result.macs <= high
+        assert sum(layer.loss[i] for layer, i in zip(layers, result.options, strict=True)) <= most + 1e-9
 
 
 @given(bounded_problems())
 def test_bound_that_nothing_reaches_changes_nothing(problem):
     layers, states, final, low, high, _ = problem
-    found, free = bounded_path(layers, states, 0, final, low, high, 1e3), shortest_path(layers, states, 0, final, low, high)
-    assert (found is None) == (free is None)
-    if found is not None:
-        assert found.ms == pytest.approx(free.ms)
+    result, free = bounded_path(layers, states, 0, final, low, high, 1e3), shortest_path(layers, states, 0, final, low, high)
+    assert (result is None) == (free is None)
+    if result is not None:
+        assert result.ms == pytest.approx(free.ms)
 
 
 def bounded_layers(seed, count, options):
@@ -227,9 +227,9 @@ def test_what_is_found_equals_brute_force(device, n_meet):
     graph = small_resnet(blocks=(2, 2))
     space = merge_stages(graph, make_space(graph, device, min_width=0.85))
     low, high = round(0.9 * graph.macs), round(1.6 * graph.macs)
-    found = search_sieved(space, low, high, n_meet)
-    assert found.optimal
-    assert found.ms == pytest.approx(fastest_by_brute_force(space, low, high, n_meet)[0])
+    sieved = search_sieved(space, low, high, n_meet)
+    assert sieved.optimal
+    assert sieved.ms == pytest.approx(fastest_by_brute_force(space, low, high, n_meet)[0])
 
 
 def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch):
@@ -239,10 +239,10 @@ def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch)
     low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
     best = search_exact(every, low, high, 1)
     monkeypatch.setattr(sieve, "MOST", 0)
-    found = search_sieved(space, low, high, 1)
-    assert not found.optimal
-    assert found.ms / (1 + found.gap) <= best.ms + 1e-9
-    assert found.ms >= best.ms - 1e-9
+    sieved = search_sieved(space, low, high, 1)
+    assert not sieved.optimal
+    assert sieved.ms / (1 + sieved.gap) <= best.ms + 1e-9
+    assert sieved.ms >= best.ms - 1e-9
 
 
 def test_links_that_take_endless_time_are_not_used():

@@ -86,11 +86,11 @@ def simulated(problem, processors, order):
 @settings(max_examples=examples(40))
 @given(problems())
 def test_few_tasks_are_placed_as_fast_as_any_way_to_place_them(problem):
-    found = place(problem)
-    assert found.optimal
-    assert found.processors[-1] == problem.end
-    assert found.ms == pytest.approx(brute_force(problem))
-    assert problem.time(found.processors, found.order) == pytest.approx(found.ms)
+    result = place(problem)
+    assert result.optimal
+    assert result.processors[-1] == problem.end
+    assert result.ms == pytest.approx(brute_force(problem))
+    assert problem.time(result.processors, result.order) == pytest.approx(result.ms)
 
 
 @given(problems(most=8))

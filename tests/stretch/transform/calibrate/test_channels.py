@@ -59,12 +59,12 @@ class Expanded(nn.Module):
 @pytest.fixture(scope="module", params=["sum", "project"])
 def halves(request):
     """Two branches of half the width."""
-    found = capture(Expanded().eval(), (1, 6, 8, 8), "net")
-    segment = cut_segment(found.graph, "s1", found.graph.input.name, found.graph.output)
+    captured = capture(Expanded().eval(), (1, 6, 8, 8), "net")
+    segment = cut_segment(captured.graph, "s1", captured.graph.input.name, captured.graph.output)
     share = 3 if join_of(request.param).divides else 0
     branches = tuple(BranchScale(name, segment.depth, 3, align=1, partition=share) for name in ("cpu", "gpu"))
     part = SegmentDesign("s1", segment.start, segment.end, branches, request.param)
-    return found, segment, part, BranchDesign("net", "test", (part,))
+    return captured, segment, part, BranchDesign("net", "test", (part,))
 
 
 def images(count=64, seed=1):
@@ -73,14 +73,14 @@ def images(count=64, seed=1):
 
 @pytest.fixture(scope="module")
 def known(halves):
-    found, segment, _, design = halves
+    result, segment, _, design = halves
     with torch.no_grad():
-        return find_covariances(build(found, whole_design(found, design)).branch("s1", "cpu"), segment.graph, images().split(20), 64)
+        return find_covariances(build(result, whole_design(result, design)).branch("s1", "cpu"), segment.graph, images().split(20), 64)
 
 
 def test_covariances_are_those_of_what_layers_read_and_of_the_output(halves, known):
-    found, segment, _, design = halves
-    original, seen = build(found, whole_design(found, design)).branch("s1", "cpu"), {}
+    result, segment, _, design = halves
+    original, seen = build(result, whole_design(result, design)).branch("s1", "cpu"), {}
     for name, layer in original.named_children():
         layer.register_forward_pre_hook(lambda _, inputs, name=name: seen.update({name: inputs[0]}))
     with torch.no_grad():
@@ -93,9 +93,9 @@ def test_covariances_are_those_of_what_layers_read_and_of_the_output(halves, kno
 
 
 def chosen_by(halves, known):
-    found, _, part, design = halves
-    choice, family = ChannelChoice(found, part, known, 1e-4), []
-    for index, built in enumerate(heritages(found, design)[0]):
+    result, _, part, design = halves
+    choice, family = ChannelChoice(result, part, known, 1e-4), []
+    for index, built in enumerate(heritages(result, design)[0]):
         family.append(choice.choose(index, built, {}, family))
     return family
 
@@ -106,9 +106,9 @@ def hidden(segment, heritage):
 
 
 def test_of_a_channel_and_its_copy_one_is_kept_where_norms_keep_both(halves, known):
-    found, segment, _, design = halves
+    result, segment, _, design = halves
     pairs = [set(pair) for pair in zip(COPIED, COPIES, strict=True)]
-    for built, heritage in zip(heritages(found, design)[0], chosen_by(halves, known), strict=True):
+    for built, heritage in zip(heritages(result, design)[0], chosen_by(halves, known), strict=True):
         assert all(pair <= hidden(segment, built) for pair in pairs)
         assert not any(pair <= hidden(segment, heritage) for pair in pairs)
         assert len(hidden(segment, heritage)) == 8
@@ -126,9 +126,9 @@ def test_backbones_of_the_branches_cover_the_output_together(halves, known):
 
 
 def test_calibration_comes_closer_with_channels_that_were_chosen(halves):
-    found, _, _, design = halves
-    (by_norm,) = calibrate(build(found, design), found, [images()], choices=Choices(channels=False))
-    (chosen,) = calibrate(build(found, design), found, [images()])
+    result, _, _, design = halves
+    (by_norm,) = calibrate(build(result, design), result, [images()], choices=Choices(channels=False))
+    (chosen,) = calibrate(build(result, design), result, [images()])
     assert chosen.before == by_norm.before
     assert chosen.after < 0.9 * by_norm.after
 
@@ -140,21 +140,21 @@ def test_chosen_channels_fit_together_whatever_the_design(captured, name):
     from hypothesis import given, settings
     from hypothesis import strategies as st
 
-    found = captured(name)
-    x = torch.randn(8, *found.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
+    result = captured(name)
+    x = torch.randn(8, *result.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
 
     @settings(max_examples=examples(4))
     @given(data=st.data())
     def check(data):
         from stretch.planning.design.scale import design_segments
 
-        design = data.draw(random_designs(found.graph))
-        original = build(found, whole_design(found, design))
+        design = data.draw(random_designs(result.graph))
+        original = build(result, whole_design(result, design))
         there = x
-        for part, segment, family in zip(design.segments, design_segments(found.graph, design), heritages(found, design), strict=True):
+        for part, segment, family in zip(design.segments, design_segments(result.graph, design), heritages(result, design), strict=True):
             module = original.branch(part.name, "cpu")
             with torch.no_grad():
-                choice = ChannelChoice(found, part, find_covariances(module, segment.graph, [there], 8), 1e-4)
+                choice = ChannelChoice(result, part, find_covariances(module, segment.graph, [there], 8), 1e-4)
                 there = module(there)
             for index, built in enumerate(family):
                 heritage = choice.choose(index, built, {}, family[:index])
@@ -162,8 +162,8 @@ def test_chosen_channels_fit_together_whatever_the_design(captured, name):
                     assert len(units) == len(built.chosen[group])
                     if len(units) < built.branch.channels.units[group]:
                         assert units.tolist() == sorted(set(units.tolist()))
-                shapes = {key: {k: v.shape for k, v in own.items()} for key, own in heritage.weights(found).items()}
-                assert shapes == {key: {k: v.shape for k, v in own.items()} for key, own in built.weights(found).items()}
+                shapes = {key: {k: v.shape for k, v in current.items()} for key, current in heritage.weights(result).items()}
+                assert shapes == {key: {k: v.shape for k, v in current.items()} for key, current in built.weights(result).items()}
 
     check()
 
@@ -176,17 +176,17 @@ def network(scales):
     """A network whose second stage's blocks add more or less."""
     torch.manual_seed(0)
     net = SmallResNet(BasicBlock, (8, 16, 16), BLOCKS).eval()
-    found = capture(net, (1, 3, 32, 32), "net")
-    segment = next(s for s in split_segments(found.graph) if s.name == "s2")
+    captured = capture(net, (1, 3, 32, 32), "net")
+    segment = next(s for s in split_segments(captured.graph) if s.name == "s2")
     with torch.no_grad():
         for block, scale in zip(segment.blocks, scales, strict=True):
             last = [name for name in block.ops if segment.graph.by_name[name].kind == "batch_norm"][-1]
-            found.weights[last]["weight"].mul_(scale)
-    return found, segment
+            captured.weights[last]["weight"].mul_(scale)
+    return captured, segment
 
 
-def module_of(found, segment):
-    return build(found, identity_design(found.graph)).branch(segment.name, "cpu")
+def module_of(result, segment):
+    return build(result, identity_design(result.graph)).branch(segment.name, "cpu")
 
 
 def arriving(segment):
@@ -200,33 +200,33 @@ def design_of(segment, depths, join):
     return SegmentDesign(segment.name, segment.start, segment.end, branches, join)
 
 
-def chosen(found, segment, depths, join):
+def chosen(result, segment, depths, join):
     sources = [drop_units(segment, depth) for depth in depths]
     with torch.no_grad():
         return choose_blocks(
-            design_of(segment, depths, join), segment, sources, module_of(found, segment), arriving(segment).split(7), 1e-4
+            design_of(segment, depths, join), segment, sources, module_of(result, segment), arriving(segment).split(7), 1e-4
         )
 
 
 def reproduced(segment, matches, depth):
     """Numbers of the blocks that a branch reproduces."""
-    own = [i for i, block in enumerate(segment.blocks) if block.ops[0] in drop_units(segment, depth).by_name]
+    current = [i for i, block in enumerate(segment.blocks) if block.ops[0] in drop_units(segment, depth).by_name]
     at = {block.ops[0]: i for i, block in enumerate(segment.blocks)}
-    return [at[matches.get(segment.blocks[i].ops[0], segment.blocks[i].ops[0])] for i in own]
+    return [at[matches.get(segment.blocks[i].ops[0], segment.blocks[i].ops[0])] for i in current]
 
 
 def test_blocks_that_add_little_are_left_out_and_the_entry_block_stays():
-    found, segment = network([1e-3, 1, 1e-3, 1e-3, 1])
+    result, segment = network([1e-3, 1, 1e-3, 1e-3, 1])
     assert not segment.blocks[0].removable
-    (matches,) = chosen(found, segment, [3], "none")
+    (matches,) = chosen(result, segment, [3], "none")
     assert reproduced(segment, matches, 3) == [0, 1, 4]
 
 
 @pytest.mark.parametrize("join", ["sum", "project"])
 def test_branches_that_are_added_up_complement_each_other(join):
     """Each may keep one block; the first takes the one that matters most, the second another where both are read together."""
-    found, segment = network([1, 1e-3, 2, 1e-3, 1.5])
-    first, second = (reproduced(segment, m, 2) for m in chosen(found, segment, [2, 2], join))
+    result, segment = network([1, 1e-3, 2, 1e-3, 1.5])
+    first, second = (reproduced(segment, m, 2) for m in chosen(result, segment, [2, 2], join))
     assert first[0] == second[0] == 0
     assert {first[1], second[1]} <= {2, 4}
     if join == "sum":
@@ -236,8 +236,8 @@ def test_branches_that_are_added_up_complement_each_other(join):
 @pytest.mark.representatives(3)
 @pytest.mark.parametrize("gone", [[], [1], [4], [1, 2, 4], [1, 2, 3, 4]])
 def test_output_without_blocks_is_that_of_a_network_built_without_them(gone):
-    found, segment = network([1] * BLOCKS)
-    module, x = module_of(found, segment), arriving(segment)
+    result, segment = network([1] * BLOCKS)
+    module, x = module_of(result, segment), arriving(segment)
     with torch.no_grad():
         got = output_without(module, [segment.blocks[i] for i in gone], x)
         value = x
@@ -286,7 +286,7 @@ def test_cost_of_a_unit_is_the_error_that_least_squares_on_the_others_leaves(uni
         # each cost is what its removal adds to the error so far
         so_far = left(x, y, places[alive].flatten())
         size = float(y.square().sum() / len(x))
-        assert (costs * size).tolist() == pytest.approx([each - so_far for each in expected], rel=1e-3, abs=1e-6 * size)
+        assert (costs * size).tolist() == pytest.approx([item - so_far for item in expected], rel=1e-3, abs=1e-6 * size)
         gone = alive.pop(int(costs.argmin()))
         layer.remove(places[gone])
 

@@ -40,19 +40,19 @@ class Residual(nn.Module):
 
 def fitted(module, arriving, original, spoil=None):
     """The module's one segment, fitted on `arriving` to what it computes on `original`."""
-    found = capture(module.eval(), tuple(original[0].shape), "residual")
-    last = found.graph.output
-    segment = cut_segment(found.graph, "s1", found.graph.input.name, last)
+    captured = capture(module.eval(), tuple(original[0].shape), "residual")
+    last = captured.graph.output
+    segment = cut_segment(captured.graph, "s1", captured.graph.input.name, last)
     scale = (BranchScale("cpu", segment.depth, segment.width),)
-    design = BranchDesign("residual", "test", (SegmentDesign("s1", found.graph.input.name, last, scale),))
-    model = build(found, design)
-    branch, whole = model.branch("s1", "cpu"), build(found, whole_design(found, design)).branch("s1", "cpu")
+    design = BranchDesign("residual", "test", (SegmentDesign("s1", captured.graph.input.name, last, scale),))
+    model = build(captured, design)
+    branch, whole = model.branch("s1", "cpu"), build(captured, whole_design(captured, design)).branch("s1", "cpu")
     with torch.no_grad():
         if spoil:
             spoil(branch)
-        fit = BranchFit(heritages(found, design)[0][0], branch, {}, sum(len(x) for x in arriving))
-        _, told = look(whole, original, len(original), fit.looks)
-        outputs = fit.run(arriving, len(arriving), told, 1e-9)
+        fit = BranchFit(heritages(captured, design)[0][0], branch, {}, sum(len(x) for x in arriving))
+        _, answer = look(whole, original, len(original), fit.looks)
+        outputs = fit.run(arriving, len(arriving), answer, 1e-9)
         return branch, whole, torch.cat(outputs)
 
 
@@ -95,10 +95,10 @@ def test_last_layer_of_a_block_is_least_squares_of_what_the_skip_leaves():
 
 
 def test_tail_ends_at_what_is_not_affine_and_knows_the_addition():
-    found = capture(Residual().eval(), (1, 3, 8, 8), "residual")
-    ops = {op.kind: op.name for op in found.graph.ops}
-    convs = [op.name for op in found.graph.ops if op.kind == "conv"]
-    first, second = (tail_of(found.graph, name) for name in convs)
+    captured = capture(Residual().eval(), (1, 3, 8, 8), "residual")
+    ops = {op.kind: op.name for op in captured.graph.ops}
+    convs = [op.name for op in captured.graph.ops if op.kind == "conv"]
+    first, second = (tail_of(captured.graph, name) for name in convs)
     assert (first.end, first.norm, first.add) == (ops["batch_norm"], ops["batch_norm"], None)
     assert (second.end, second.norm, second.add, second.skip) == (convs[1], None, ops["add"], ops["batch_norm"])
 
@@ -110,9 +110,9 @@ class Gated(Residual):
 
 
 def test_product_with_another_tensor_is_no_part_of_a_tail():
-    found = capture(Gated().eval(), (1, 3, 8, 8), "gated")
-    second = [op.name for op in found.graph.ops if op.kind == "conv"][1]
-    tail = tail_of(found.graph, second)
+    captured = capture(Gated().eval(), (1, 3, 8, 8), "gated")
+    second = [op.name for op in captured.graph.ops if op.kind == "conv"][1]
+    tail = tail_of(captured.graph, second)
     assert (tail.end, tail.add, tail.skip) == (second, None, None)
 
 
@@ -128,37 +128,37 @@ def test_layer_with_more_inputs_than_rows_stays_as_it_was():
 def test_batches_that_are_held_back_are_computed_but_do_not_change_the_fit():
     torch.manual_seed(2)
     x = [images(16, 3, 8, 8), images(9, 3, 8, 8, seed=1)]
-    found = capture(Residual().eval(), (1, 3, 8, 8), "residual")
+    captured = capture(Residual().eval(), (1, 3, 8, 8), "residual")
     design = BranchDesign(
-        "residual", "test", (SegmentDesign("s1", found.graph.input.name, found.graph.output, (BranchScale("cpu", 1, 8),)),)
+        "residual", "test", (SegmentDesign("s1", captured.graph.input.name, captured.graph.output, (BranchScale("cpu", 1, 8),)),)
     )
     outputs = []
     for spoil in (0.0, 1.0):
-        branch, whole = (build(found, design).branch("s1", "cpu") for _ in range(2))
+        branch, whole = (build(captured, design).branch("s1", "cpu") for _ in range(2))
         with torch.no_grad():
             arriving = [x[0] + 0.3, x[1] + spoil]
-            fit = BranchFit(heritages(found, design)[0][0], branch, {}, 16)
-            targets, told = look(whole, x, 1, fit.looks)
+            fit = BranchFit(heritages(captured, design)[0][0], branch, {}, 16)
+            targets, answer = look(whole, x, 1, fit.looks)
             assert torch.equal(targets[1], whole(x[1]))
-            assert all(len(rows) == 1 for rows in told.values())
-            outputs.append(fit.run(arriving, 1, told, 1e-9))
+            assert all(len(rows) == 1 for rows in answer.values())
+            outputs.append(fit.run(arriving, 1, answer, 1e-9))
             assert torch.equal(branch(arriving[1]), outputs[-1][1])
     assert torch.equal(outputs[0][0], outputs[1][0])
 
 
 @pytest.mark.parametrize("join", ["project", "sum"])
 def test_join_is_least_squares_of_the_target_on_the_backbones(captured, join):
-    found = captured("tiny_resnet")
-    design = cpu_and("gpu", found.graph, join)
-    model = build(found, design)
+    result = captured("tiny_resnet")
+    design = cpu_and("gpu", result.graph, join)
+    model = build(result, design)
     part = next(s for s in design.segments if not s.whole)
     segment = model.get_submodule(part.name)
-    shape = found.graph.by_name[part.start].shape[1:]
+    shape = result.graph.by_name[part.start].shape[1:]
     x = [images(4, *shape), images(3, *shape, seed=1)]
     with torch.no_grad():
         backbones = [[backbone_of(model.branch(part.name, b.processor), batch) for batch in x] for b in part.branches]
         target = [images(*segment(batch).shape, seed=2) for batch in x]
-        together = [torch.cat([rows_of(x, 10**6) for x in own]) for own in (*backbones, target)]
+        together = [torch.cat([rows_of(x, 10**6) for x in backbone]) for backbone in (*backbones, target)]
         fit_join(part, segment, together[:-1], together[-1], 1e-9)
         got = torch.cat([segment(batch) for batch in x])
         flat = lambda t: t.movedim(1, -1).flatten(0, -2).double()  # noqa: E731 - said once
@@ -194,10 +194,10 @@ def test_each_group_is_the_least_squares_solution_with_intercept(groups, inputs,
     sums.add(x[cut:], y[cut:])
     weight, bias = sums.solve(0.0, torch.zeros(groups * outputs, inputs))
     for g in range(groups):
-        own = slice(g * outputs, (g + 1) * outputs)
+        current = slice(g * outputs, (g + 1) * outputs)
         rows = torch.cat([x[:, g * inputs : (g + 1) * inputs], torch.ones(80, 1)], 1).double()
-        expected = torch.linalg.lstsq(rows, y[:, own].double()).solution
-        torch.testing.assert_close(torch.cat([weight[own].T, bias[None, own]]).double(), expected, rtol=1e-3, atol=1e-4)
+        expected = torch.linalg.lstsq(rows, y[:, current].double()).solution
+        torch.testing.assert_close(torch.cat([weight[current].T, bias[None, current]]).double(), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_products_of_more_inputs_than_one_block_are_those_of_numpy():
@@ -205,9 +205,9 @@ def test_products_of_more_inputs_than_one_block_are_those_of_numpy():
     sums = Products(2, 200, torch.device("cpu"), 3)
     sums.add(x[:500], y[:500])
     sums.add(x[500:], y[500:])
-    for group, found in enumerate(sums.covariance()):
+    for group, result in enumerate(sums.covariance()):
         rows = np.concatenate([x[:, group * 200 : (group + 1) * 200], y[:, group * 3 : (group + 1) * 3]], 1)
-        np.testing.assert_allclose(found.numpy(), np.cov(rows.T, bias=True)[:200], atol=1e-5)
+        np.testing.assert_allclose(result.numpy(), np.cov(rows.T, bias=True)[:200], atol=1e-5)
 
 
 def test_without_intercept_the_line_passes_through_zero():

@@ -52,21 +52,21 @@ def halves(graph, join):
     return BranchDesign(graph.name, "test", tuple(parts))
 
 
-def images(found, count=32, seed=0):
+def images(result, count=32, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(16, *found.graph.input.shape[1:], generator=generator) for _ in range(count // 16)]
+    return [torch.randn(16, *result.graph.input.shape[1:], generator=generator) for _ in range(count // 16)]
 
 
 @pytest.mark.parametrize("name", ["tiny_resnet", pytest.param("tiny_mobilenet", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("join", ["project", "sum"])
 def test_calibrated_joins_are_closer_to_the_original_on_images_they_have_not_seen(captured, name, join):
-    found = captured(name)
-    model = build(found, halves(found.graph, join))
-    fresh = images(found, seed=9)[0]
+    result = captured(name)
+    model = build(result, halves(result.graph, join))
+    fresh = images(result, seed=9)[0]
     with torch.inference_mode():
-        want = found.module(fresh)
+        want = result.module(fresh)
         before = (model(fresh) - want).square().mean()
-    errors = calibrate(model, found, images(found))
+    errors = calibrate(model, result, images(result))
     with torch.inference_mode():
         after = (model(fresh) - want).square().mean()
     assert after < before
@@ -76,46 +76,46 @@ def test_calibrated_joins_are_closer_to_the_original_on_images_they_have_not_see
 
 
 def test_identity_design_stays_the_original_bit_for_bit(captured):
-    found = captured("tiny_mobilenet")
-    model = build(found, identity_design(found.graph))
-    x = images(found)
-    assert calibrate(model, found, x) == []
+    result = captured("tiny_mobilenet")
+    model = build(result, identity_design(result.graph))
+    x = images(result)
+    assert calibrate(model, result, x) == []
     with torch.inference_mode():
-        assert torch.equal(model(x[0]), found.module(x[0]))
+        assert torch.equal(model(x[0]), result.module(x[0]))
 
 
 def test_branches_that_keep_everything_stay_the_original(captured):
-    found = captured("tiny_resnet")
+    result = captured("tiny_resnet")
     parts = []
-    for s in split_segments(found.graph):
+    for s in split_segments(result.graph):
         if not s.branchable:
             parts.append(whole(s))
             continue
         shares = partitions(s.width, [s.width, s.width], 4)
         branches = tuple(BranchScale(p, s.depth, s.width, "none", n) for p, n in zip(("cpu", "gpu"), shares, strict=True))
         parts.append(SegmentDesign(s.name, s.start, s.end, branches, "project"))
-    model = build(found, BranchDesign(found.graph.name, "test", tuple(parts)))
-    x = images(found)
-    assert all(max(e.before, e.after) <= 1e-9 for e in calibrate(model, found, x))
+    model = build(result, BranchDesign(result.graph.name, "test", tuple(parts)))
+    x = images(result)
+    assert all(max(e.before, e.after) <= 1e-9 for e in calibrate(model, result, x))
     with torch.inference_mode():
-        torch.testing.assert_close(model(x[0]), found.module(x[0]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(model(x[0]), result.module(x[0]), rtol=1e-4, atol=1e-5)
 
 
 def test_joins_alone_leave_convolutions_as_they_were(captured):
-    found = captured("tiny_resnet")
-    model = build(found, halves(found.graph, "project"))
+    result = captured("tiny_resnet")
+    model = build(result, halves(result.graph, "project"))
     convs = {name: m for name, m in model.named_modules() if isinstance(m, torch.nn.Conv2d)}
     before = {name: m.weight.clone() for name, m in convs.items()}
-    calibrate(model, found, images(found), layers=False)
+    calibrate(model, result, images(result), layers=False)
     changed = {name for name, m in convs.items() if not torch.equal(m.weight, before[name])}
     assert changed
     assert all(name.endswith("join_conv") for name in changed)
 
 
 def test_concatenated_backbones_are_calibrated_and_have_an_error(captured):
-    found = captured("tiny_resnet")
+    result = captured("tiny_resnet")
     parts = []
-    for s in split_segments(found.graph):
+    for s in split_segments(result.graph):
         if not s.branchable:
             parts.append(whole(s))
             continue
@@ -124,49 +124,49 @@ def test_concatenated_backbones_are_calibrated_and_have_an_error(captured):
         shares = (s.width // 2,) * 2 if join == "project" else (0, 0)
         branches = tuple(BranchScale(p, s.depth, w, "none", n, 4) for p, w, n in zip(("cpu", "gpu"), widths, shares, strict=True))
         parts.append(SegmentDesign(s.name, s.start, s.end, branches, join))
-    model = build(found, BranchDesign(found.graph.name, "test", tuple(parts)))
-    fresh = images(found, seed=9)[0]
+    model = build(result, BranchDesign(result.graph.name, "test", tuple(parts)))
+    fresh = images(result, seed=9)[0]
     with torch.inference_mode():
-        want = found.module(fresh)
+        want = result.module(fresh)
         before = (model(fresh) - want).square().mean()
-    calibrate(model, found, images(found))
+    calibrate(model, result, images(result))
     with torch.inference_mode():
         assert (model(fresh) - want).square().mean() < 0.5 * before
 
 
 def test_more_images_than_memory_are_refused_with_a_number_that_fits(captured):
-    found = captured("tiny_resnet")
-    model = build(found, halves(found.graph, "sum"))
-    one = torch.zeros(1, *found.graph.input.shape[1:])
+    result = captured("tiny_resnet")
+    model = build(result, halves(result.graph, "sum"))
+    one = torch.zeros(1, *result.graph.input.shape[1:])
     with pytest.raises(StretchError, match="GiB") as caught:
-        calibrate(model, found, [one.expand(10**9, -1, -1, -1)])
+        calibrate(model, result, [one.expand(10**9, -1, -1, -1)])
     assert "at most" in str(caught.value.hint)
 
 
 def test_too_few_or_wrong_images_are_refused(captured):
-    found = captured("tiny_resnet")
-    model = build(found, halves(found.graph, "sum"))
+    result = captured("tiny_resnet")
+    model = build(result, halves(result.graph, "sum"))
     with pytest.raises(StretchError, match="3 calibration images are too few"):
-        calibrate(model, found, [torch.randn(3, 3, 32, 32)])
+        calibrate(model, result, [torch.randn(3, 3, 32, 32)])
     with pytest.raises(StretchError, match="the network reads"):
-        calibrate(model, found, [torch.randn(32, 3, 16, 16)])
+        calibrate(model, result, [torch.randn(32, 3, 16, 16)])
 
 
 @pytest.fixture(scope="module")
 def job(captured):
     """The first branched segment: three batches, of which the last is held back; only that one is unlike noise of deviation 1."""
-    found = captured("tiny_resnet")
-    design = cpu_and("gpu", found.graph, "sum")
+    result = captured("tiny_resnet")
+    design = cpu_and("gpu", result.graph, "sum")
     number, part = next((i, s) for i, s in enumerate(design.segments) if not s.whole)
-    original = design_segments(found.graph, design)[number]
-    shape = found.graph.by_name[part.start].shape[1:]
+    original = design_segments(result.graph, design)[number]
+    shape = result.graph.by_name[part.start].shape[1:]
     generator = torch.Generator().manual_seed(0)
     x = [size * torch.randn(16, *shape, generator=generator) for size in (1, 1, 2)]
 
     def make():
-        model, whole = build(found, design), build(found, whole_design(found, design)).branch(part.name, "cpu")
+        model, whole = build(result, design), build(result, whole_design(result, design)).branch(part.name, "cpu")
         segment = model.get_submodule(part.name)
-        return Job(found, part, original, heritages(found, design)[number], segment, whole, x, x, Split(2, 32, 2), 1e-4)
+        return Job(result, part, original, heritages(result, design)[number], segment, whole, x, x, Split(2, 32, 2), 1e-4)
 
     return make
 
@@ -208,10 +208,10 @@ def images_of_shape(*shape, seed=0):
 
 @pytest.fixture(scope="module")
 def segment(captured):
-    found = captured("tiny_resnet")
-    design = cpu_and("gpu", found.graph, "sum")
+    result = captured("tiny_resnet")
+    design = cpu_and("gpu", result.graph, "sum")
     part = next(s for s in design.segments if not s.whole)
-    return build(found, design).get_submodule(part.name), found.graph.by_name[part.start].shape[1:]
+    return build(result, design).get_submodule(part.name), result.graph.by_name[part.start].shape[1:]
 
 
 def test_backbones_through_their_joins_are_the_segment(segment):

@@ -28,16 +28,16 @@ from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
 from tests.stretch.several import form  # noqa: E402
 
 
-def images(found, count=64, seed=0):
+def images(result, count=64, seed=0):
     """Smooth ones, so that a crop resembles the whole."""
     generator = torch.Generator().manual_seed(seed)
-    coarse = torch.randn(count, found.graph.input.shape[1], 6, 6, generator=generator)
-    return torch.nn.functional.interpolate(coarse, found.graph.input.shape[2:], mode="bicubic")
+    coarse = torch.randn(count, result.graph.input.shape[1], 6, 6, generator=generator)
+    return torch.nn.functional.interpolate(coarse, result.graph.input.shape[2:], mode="bicubic")
 
 
-def off(model, found, x):
+def off(model, result, x):
     with torch.inference_mode():
-        want = found.module(x)
+        want = result.module(x)
         return float((model(x) - want).square().sum() / want.square().sum())
 
 
@@ -45,22 +45,22 @@ def off(model, found, x):
 @pytest.mark.parametrize(("join", "part"), [("sum", 16), ("concat", 4)])
 def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured, monkeypatch, join, part):
     """In whole batches, and in parts of as many images as there is memory for."""
-    found = captured("tiny_resnet")
-    model = build(found, cpu_and("gpu", found.graph, join))
-    each = 4 * sum(math.prod(op.shape) for op in model.graph.ops)
-    monkeypatch.setattr(run, "CPU_BYTES", part * each)
+    result = captured("tiny_resnet")
+    model = build(result, cpu_and("gpu", result.graph, join))
+    total = 4 * sum(math.prod(op.shape) for op in model.graph.ops)
+    monkeypatch.setattr(run, "CPU_BYTES", part * total)
     built = {key: value.clone() for key, value in model.state_dict().items()}
-    x = images(found)
-    refined = refine(model, found, [x[:20], x[20:]], Refinement(steps=16, batch=16, rate=5e-3, apart=0.5, looks=3))
+    x = images(result)
+    refined = refine(model, result, [x[:20], x[20:]], Refinement(steps=16, batch=16, rate=5e-3, apart=0.5, looks=3))
     assert refined.steps == 16
     assert refined.after < 0.9 * refined.before
     # the images that calibration holds back
     held = x[::4]
     assert refined.images == 16
-    assert refined.after == pytest.approx(off(model, found, held), rel=1e-3)
-    assert refined.before == pytest.approx(off(build(found, model.design), found, held), rel=1e-3)
-    fresh = images(found, 16, seed=5)
-    assert off(model, found, fresh) < 0.9 * off(build(found, model.design), found, fresh)
+    assert refined.after == pytest.approx(off(model, result, held), rel=1e-3)
+    assert refined.before == pytest.approx(off(build(result, model.design), result, held), rel=1e-3)
+    fresh = images(result, 16, seed=5)
+    assert off(model, result, fresh) < 0.9 * off(build(result, model.design), result, fresh)
     assert not model.training
     changed = {key for key, value in model.state_dict().items() if not torch.equal(value, built[key])}
     assert changed
@@ -72,22 +72,22 @@ def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured
 
 @pytest.mark.slow
 def test_identity_design_stays_the_original_bit_for_bit(captured):
-    found = captured("tiny_resnet")
-    model = build(found, identity_design(found.graph))
-    x = images(found)
-    refined = refine(model, found, [x], Refinement(steps=3))
+    result = captured("tiny_resnet")
+    model = build(result, identity_design(result.graph))
+    x = images(result)
+    refined = refine(model, result, [x], Refinement(steps=3))
     assert (refined.before, refined.after, refined.steps) == (0, 0, 0)
     with torch.inference_mode():
-        assert torch.equal(model(x), found.module(x))
+        assert torch.equal(model(x), result.module(x))
 
 
 def test_too_few_images_or_no_end_are_refused(captured):
-    found = captured("tiny_resnet")
-    model = build(found, cpu_and("gpu", found.graph, "sum"))
+    result = captured("tiny_resnet")
+    model = build(result, cpu_and("gpu", result.graph, "sum"))
     with pytest.raises(StretchError, match="9 images are too few to refine with"):
-        refine(model, found, [images(found, 9)], Refinement(steps=3))
+        refine(model, result, [images(result, 9)], Refinement(steps=3))
     with pytest.raises(StretchError, match="without end"):
-        refine(model, found, [images(found)], Refinement())
+        refine(model, result, [images(result)], Refinement())
 
 
 class Interrupt:
@@ -106,17 +106,17 @@ class Interrupt:
 @pytest.mark.parametrize("numbers", [(1,), (3,), (1, 1, 2)], ids=str)
 def test_interrupted_refinement_ends_as_one_that_never_stopped(captured, tmp_path, numbers):
     """In the first phase, in the second, and more than once."""
-    found = captured("tiny_resnet")
-    x, how = images(found, 32), Refinement(steps=8, batch=8, rate=2e-3, apart=0.5, looks=4)
-    whole = build(found, cpu_and("gpu", found.graph, "sum"))
-    expected = refine(whole, found, [x], how)
+    result = captured("tiny_resnet")
+    x, how = images(result, 32), Refinement(steps=8, batch=8, rate=2e-3, apart=0.5, looks=4)
+    whole = build(result, cpu_and("gpu", result.graph, "sum"))
+    expected = refine(whole, result, [x], how)
     # written behind each step, so that it goes on from the one before the interruption
     for number in numbers:
-        started = build(found, cpu_and("gpu", found.graph, "sum"))
+        started = build(result, cpu_and("gpu", result.graph, "sum"))
         with pytest.raises(KeyboardInterrupt):
-            refine(started, found, [x], how, Interrupt(number), Checkpoint(tmp_path, every_s=0))
-    model = build(found, cpu_and("gpu", found.graph, "sum"))
-    refined = refine(model, found, [x], how, checkpoint=Checkpoint(tmp_path, every_s=0))
+            refine(started, result, [x], how, Interrupt(number), Checkpoint(tmp_path, every_s=0))
+    model = build(result, cpu_and("gpu", result.graph, "sum"))
+    refined = refine(model, result, [x], how, checkpoint=Checkpoint(tmp_path, every_s=0))
     assert refined.steps == expected.steps
     assert refined.before == pytest.approx(expected.before, rel=1e-5)
     assert refined.after == pytest.approx(expected.after, rel=1e-4)
@@ -126,17 +126,17 @@ def test_interrupted_refinement_ends_as_one_that_never_stopped(captured, tmp_pat
 
 
 def test_refinement_that_goes_on_makes_only_the_steps_that_are_left(captured, tmp_path):
-    found = captured("tiny_resnet")
-    x, how = images(found), Refinement(steps=6, batch=8, looks=6)
+    result = captured("tiny_resnet")
+    x, how = images(result), Refinement(steps=6, batch=8, looks=6)
     with pytest.raises(KeyboardInterrupt):
-        refine(build(found, cpu_and("gpu", found.graph, "sum")), found, [x], how, Interrupt(5), Checkpoint(tmp_path, every_s=0))
-    told = []
-    refined = refine(build(found, cpu_and("gpu", found.graph, "sum")), found, [x], how, told.append, Checkpoint(tmp_path))
+        refine(build(result, cpu_and("gpu", result.graph, "sum")), result, [x], how, Interrupt(5), Checkpoint(tmp_path, every_s=0))
+    rows = []
+    refined = refine(build(result, cpu_and("gpu", result.graph, "sum")), result, [x], how, rows.append, Checkpoint(tmp_path))
     assert refined.steps == 6
-    assert len(told) <= 2
+    assert len(rows) <= 2
     # done already: nothing is left to do
     again = []
-    assert refine(build(found, cpu_and("gpu", found.graph, "sum")), found, [x], how, again.append, Checkpoint(tmp_path)).steps == 6
+    assert refine(build(result, cpu_and("gpu", result.graph, "sum")), result, [x], how, again.append, Checkpoint(tmp_path)).steps == 6
     assert again == []
 
 
@@ -150,14 +150,14 @@ def test_network_of_several_outputs_comes_closer_in_all_of_them(name):
     model, captured = result.model, result.original
     assert len(captured.graph.outputs) > 1 or model.sides
     before = compare(model, captured, images).agreement.error
-    found = refine(model, captured, images, Refinement(steps=30, batch=16, looks=5))
+    outcome = refine(model, captured, images, Refinement(steps=30, batch=16, looks=5))
     after = compare(model, captured, images).agreement.error
-    assert found.after < found.before
+    assert outcome.after < outcome.before
     assert after < before
 
 
-def image(found, count=4):
-    return torch.randn(count, *found.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
+def image(result, count=4):
+    return torch.randn(count, *result.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
 
 
 def generator():
@@ -166,12 +166,12 @@ def generator():
 
 def test_errors_are_those_of_every_meeting_point_and_of_what_the_classifier_reads(captured):
     """Looked at from outside, by running both networks segment by segment."""
-    found = captured("tiny_resnet")
-    design = cpu_and("gpu", found.graph, "sum")
-    model, original = build(found, design), build(found, identity_design(found.graph))
-    x = image(found)
+    result = captured("tiny_resnet")
+    design = cpu_and("gpu", result.graph, "sum")
+    model, original = build(result, design), build(result, identity_design(result.graph))
+    x = image(result)
     with torch.no_grad():
-        errors = Pair(model, found).errors(x, False, generator())
+        errors = Pair(model, result).errors(x, False, generator())
         here, there, expected, read = x, x, [], []
         for part in design.segments:
             for net in (model, original):
@@ -187,18 +187,18 @@ def test_errors_are_those_of_every_meeting_point_and_of_what_the_classifier_read
 
 @pytest.mark.parametrize("apart", [True, False])
 def test_apart_no_error_reaches_the_segments_before(captured, apart):
-    found = captured("tiny_resnet")
-    model = build(found, cpu_and("gpu", found.graph, "sum"))
-    *_, output = Pair(model, found).errors(image(found), apart, generator()).meeting
+    result = captured("tiny_resnet")
+    model = build(result, cpu_and("gpu", result.graph, "sum"))
+    *_, output = Pair(model, result).errors(image(result), apart, generator()).meeting
     output.backward()
     reached = {name.split(".")[0] for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert reached == ({"head"} if apart else {"s1", "s2", "s3", "head"})
 
 
 def test_apart_concatenated_backbones_answer_with_the_next_segment_that_can_be_compared(captured):
-    found = captured("tiny_resnet")
-    model = build(found, cpu_and("gpu", found.graph, "concat"))
-    errors = Pair(model, found).errors(image(found), True, generator())
+    result = captured("tiny_resnet")
+    model = build(result, cpu_and("gpu", result.graph, "concat"))
+    errors = Pair(model, result).errors(image(result), True, generator())
     (output,) = errors.meeting
     assert errors.features is None
     output.backward()
@@ -206,12 +206,12 @@ def test_apart_concatenated_backbones_answer_with_the_next_segment_that_can_be_c
 
 
 def test_identity_has_nothing_to_refine_and_no_error(captured):
-    found = captured("tiny_mobilenet")
-    pair = Pair(build(found, identity_design(found.graph)), found)
+    result = captured("tiny_mobilenet")
+    pair = Pair(build(result, identity_design(result.graph)), result)
     assert pair.parameters == []
-    x = image(found)
+    x = image(result)
     (output,) = pair.outputs(x, 3, original=False)
-    torch.testing.assert_close(output, found.module(x).detach())
+    torch.testing.assert_close(output, result.module(x).detach())
 
 
 def test_loss_counts_ends_whole_and_meeting_points_in_the_mean_unless_each_is_judged_by_itself():
@@ -262,14 +262,14 @@ def test_views_are_windows_of_one_image_each_of_the_area_allowed(plain):
 def test_some_views_have_a_rectangle_of_another(plain, monkeypatch):
     monkeypatch.setattr(module, "PASTED", 0.5)
     third = Views(ramp()).draw(200)[:, 2]
-    own = torch.stack([each.flatten().round().mode().values for each in third])
-    other = (third - own[:, None, None]).abs() > 1e-3
+    values = torch.stack([item.flatten().round().mode().values for item in third])
+    other = (third - values[:, None, None]).abs() > 1e-3
     # of views of the same image none shows
     some = other.flatten(1).any(1)
     assert 0.15 < some.float().mean() < 0.55
     # most of a view may be the other's: then the rectangle is what is left out
     for mask in other[some]:
-        assert any(torch.equal(each, each.any(1)[:, None] & each.any(0)) for each in (mask, ~mask))
+        assert any(torch.equal(value, value.any(1)[:, None] & value.any(0)) for value in (mask, ~mask))
 
 
 def test_light_changes_by_the_deviation_of_the_images(plain, monkeypatch):
@@ -291,8 +291,8 @@ DONE = Done(version=VERSION, identity={"images": "a", "settings": "b"}, phase=1,
 TENSORS = {"model.w": torch.arange(3.0)}
 
 
-def images_of_checkpoint(found, count=32, seed=0):
-    return torch.randn(count, *found.graph.input.shape[1:], generator=torch.Generator().manual_seed(seed))
+def images_of_checkpoint(result, count=32, seed=0):
+    return torch.randn(count, *result.graph.input.shape[1:], generator=torch.Generator().manual_seed(seed))
 
 
 def test_what_is_read_is_what_was_written_last(tmp_path):
@@ -349,9 +349,9 @@ def test_checkpoint_of_another_refinement_is_refused_by_what_differs(tmp_path):
 
 
 def test_tensors_that_do_not_fit_the_network_are_told_as_a_damaged_checkpoint(captured, tmp_path):
-    found = captured("tiny_resnet")
+    result = captured("tiny_resnet")
     how = Refinement(steps=1, batch=8, looks=1)
-    refine(build(found, cpu_and("gpu", found.graph, "sum")), found, [images_of_checkpoint(found)], how, checkpoint=Checkpoint(tmp_path))
+    refine(build(result, cpu_and("gpu", result.graph, "sum")), result, [images_of_checkpoint(result)], how, checkpoint=Checkpoint(tmp_path))
     with safe_open(tmp_path / FILE, framework="pt") as file:
         header = file.metadata()
     tensors = load_file(tmp_path / FILE)
@@ -360,5 +360,9 @@ def test_tensors_that_do_not_fit_the_network_are_told_as_a_damaged_checkpoint(ca
         save_file(damaged, tmp_path / FILE, header)
         with pytest.raises(StretchError, match="no whole checkpoint"):
             refine(
-                build(found, cpu_and("gpu", found.graph, "sum")), found, [images_of_checkpoint(found)], how, checkpoint=Checkpoint(tmp_path)
+                build(result, cpu_and("gpu", result.graph, "sum")),
+                result,
+                [images_of_checkpoint(result)],
+                how,
+                checkpoint=Checkpoint(tmp_path),
             )

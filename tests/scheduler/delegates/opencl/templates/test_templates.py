@@ -46,8 +46,8 @@ def test_winograd_agrees_at_every_border(tmp_path, shape):
     nodes = [("Relu", ["x"], "i", {}), networks.conv("i", "c", "w", "b", **THREE), ("Add", ["c", "i"], "a", {}), ("Relu", ["a"], "y", {})]
     weights = {"w": networks.numbers(c, c, 3, 3, seed=1), "b": networks.numbers(c, seed=2)}
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": shape}, ["y"], weights)
-    found = networks.kernels(path, winograd="on")
-    assert found.count("winograd_in") == found.count("winograd_out") == 1
+    kernels = networks.kernels(path, winograd="on")
+    assert kernels.count("winograd_in") == kernels.count("winograd_out") == 1
     assert networks.error(path, winograd="on") <= 1e-5
 
 
@@ -59,7 +59,7 @@ def test_padded_copy_of_the_input_gives_the_same(tmp_path):
 
 def test_template_of_paper_004_gives_the_same(tmp_path):
     path = one_conv(tmp_path / "m.onnx", (1, 16, 9, 9), (32, 16, 3, 3), **THREE)
-    (launch,) = [each for each in networks.launches(path, schedule="tvm") if each.kernel == "conv"]
+    (launch,) = [launch for launch in networks.launches(path, schedule="tvm") if launch.kernel == "conv"]
     assert dict(launch.defines)["VW"] == "4"
     assert networks.error(path, schedule="tvm") <= 1e-5
 
@@ -179,8 +179,8 @@ IMAGES = (1 << 8, 1 << 8, 1 << 16)
 )
 def test_convolution_that_reads_images_agrees(tmp_path, kernel, shape, weight, attrs, half):
     path = one_conv(tmp_path / "m.onnx", shape, weight, **attrs)
-    results, found = networks.as_gpu(path, half=half, images=IMAGES, winograd="off")
-    (macros,) = [dict(each.defines) for each in found if each.kernel == kernel]
+    results, result = networks.as_gpu(path, half=half, images=IMAGES, winograd="off")
+    (macros,) = [dict(item.defines) for item in result if item.kernel == kernel]
     assert int(macros["WIMAGE"]) > 0
     assert macros.get("XIMAGE") == (None if kernel == "stem" else "1")
     (expected,) = networks.run(networks.CpuDelegate(), path)

@@ -46,9 +46,9 @@ class Case:
     def model(self, outputs):
         """A file of the node, which states these outputs."""
         names = ["" if x is None else f"x{i}" for i, x in enumerate(self.inputs)]
-        given = [(name, x) for name, x in zip(names, self.inputs, strict=True) if name]
-        weights = [numpy_helper.from_array(x, name) for name, x in given if int(name[1:]) in self.stored]
-        fed = [(name, x) for name, x in given if int(name[1:]) not in self.stored]
+        arguments = [(name, x) for name, x in zip(names, self.inputs, strict=True) if name]
+        weights = [numpy_helper.from_array(x, name) for name, x in arguments if int(name[1:]) in self.stored]
+        fed = [(name, x) for name, x in arguments if int(name[1:]) not in self.stored]
         inputs = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for name, x in fed]
         node = helper.make_node(self.op, names, [f"y{i}" for i in range(self.results)], **self.attrs)
         graph = helper.make_graph([node], "case", inputs, outputs, weights)
@@ -70,14 +70,14 @@ class Case:
 
 def agrees(case):
     """Assert that shapes and element types of the results are those that ONNX Runtime makes."""
-    made = case.computed()
-    assert made is not None, f"{case} is no case: ONNX Runtime refuses it"
-    assert refused(case, made) is None
+    computed = case.computed()
+    assert computed is not None, f"{case} is no case: ONNX Runtime refuses it"
+    assert refused(case, computed) is None
 
 
-def refused(case, made):
+def refused(case, built):
     """Why a file is refused that states results like these; None if it is not."""
-    outputs = [helper.make_tensor_value_info(f"y{i}", helper.np_dtype_to_tensor_dtype(y.dtype), y.shape) for i, y in enumerate(made)]
+    outputs = [helper.make_tensor_value_info(f"y{i}", helper.np_dtype_to_tensor_dtype(y.dtype), y.shape) for i, y in enumerate(built)]
     try:
         check_onnx(case.model(outputs), FILE)
     except StretchError as error:

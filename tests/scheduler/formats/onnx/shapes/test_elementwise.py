@@ -35,7 +35,7 @@ def test_choice_broadcasts_condition_and_both_values(drawn, kind):
 
 
 def typed(*types):
-    return Node(tuple(Tensor(X, each) for each in types), {})
+    return Node(tuple(Tensor(X, item) for item in types), {})
 
 
 @pytest.mark.parametrize(
@@ -262,8 +262,8 @@ def test_layer_gives_all_outputs_and_the_last_states(op, direction, steps, batch
     ],
 )
 def test_layer_that_does_not_fit_is_refused(changed, attrs, problem):
-    found = recurrent_shapes("LSTM", 7, 2, 3, 5, 1)
+    result = recurrent_shapes("LSTM", 7, 2, 3, 5, 1)
     for i, shape in changed.items():
-        found[i] = shape
+        result[i] = shape
     with pytest.raises(StretchError, match=problem):
-        rule("LSTM", found, {"hidden_size": 5, **attrs})
+        rule("LSTM", result, {"hidden_size": 5, **attrs})

@@ -72,9 +72,9 @@ def test_cut_of_several_axes_clamps_bounds_as_the_runtime_does(shape, data):
     # The largest number stands for the end of the axis, the smallest for before its beginning.
     ends = [data.draw(bounds | st.just(2**63 - 1 if step > 0 else -(2**63) + 1)) for step in steps]
     signed = [i - len(shape) if data.draw(st.booleans()) else i for i in axes]
-    case = Case("Slice", [reals(shape), *[whole(*each) for each in (starts, ends, signed, steps)]], stored=(1, 2, 3, 4))
-    made = case.computed()
-    if made[0].size:
+    case = Case("Slice", [reals(shape), *[whole(*value) for value in (starts, ends, signed, steps)]], stored=(1, 2, 3, 4))
+    computed = case.computed()
+    if computed[0].size:
         agrees(case)
     else:
         with pytest.raises(StretchError, match="it cuts nothing"):
@@ -212,11 +212,11 @@ def test_stored_numbers_are_lists_or_single(numbers):
 @given(shapes, st.integers(-5, 5), st.integers(-5, 5))
 def test_part_of_a_shape_is_counted_as_the_runtime_does(shape, start, end):
     case = Case("Shape", [reals(shape)], {"start": start, "end": end})
-    made = case.computed()[0]
-    if made.size:
+    computed = case.computed()[0]
+    if computed.size:
         agrees(case)
-    [told] = RULES["Shape"](node([shape], case.attrs)).results
-    assert told.values == tuple(made)
+    [answer] = RULES["Shape"](node([shape], case.attrs)).results
+    assert answer.values == tuple(computed)
 
 
 def test_values_of_long_constants_are_forgotten():

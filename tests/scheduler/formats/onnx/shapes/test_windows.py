@@ -36,9 +36,9 @@ def windows(draw, op):
     size = [draw(st.integers(r, 8)) for r in reach]
     if op != "Conv":
         return Case(op, [reals((draw(st.integers(1, 2)), draw(st.integers(1, 3)), *size))], attrs, results=1)
-    groups, each, more = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    groups, drawn, more = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
     bias = [reals((groups * more,))] if draw(st.booleans()) else []
-    return Case(op, [reals((1, groups * each, *size)), reals((groups * more, each, *kernel)), *bias], {**attrs, "group": groups})
+    return Case(op, [reals((1, groups * drawn, *size)), reals((groups * more, drawn, *kernel)), *bias], {**attrs, "group": groups})
 
 
 @given(st.data())
