@@ -135,7 +135,7 @@ class LinkProfile(_Part, frozen=True):
     sync_ms: NotNegative  # Time to notice that it has finished, ms.
     convert_gbs: Positive  # Rate of layout and precision conversion and copying on the way to the processor, 10⁹ bytes a second.
     convert_back_gbs: Positive | None = None  # The same on the way back; `convert_gbs` if None.
-    #: Ends of the factor that a transfer's time may be off by, nine times in ten; half to twice if None (`stretch.planning.cost.uncertain`).
+    #: Ends of the factor that a transfer's time may be off by, nine times in ten; half to twice if None (`stretch.planning.cost.compare`).
     spread: Spread | None = None
 
 

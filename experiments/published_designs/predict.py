@@ -18,7 +18,7 @@ from scheduler.simulate.scene import Scene
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import single_ms
 from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.widths import aligns
+from stretch.planning.design.scale import aligns
 from stretch.planning.plan import PlanningProblem, evaluate
 from stretch.planning.result import PlanResult
 from stretch.planning.together import network_of

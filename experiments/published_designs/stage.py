@@ -14,7 +14,7 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.times import SegmentTime
 from stretch.planning.design.branch_design import BranchDraft, DesignDraft, SegmentDraft
 from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.widths import aligns
+from stretch.planning.design.scale import aligns
 from stretch.planning.network.segments import cut_segment
 from stretch.planning.plan import PlanningProblem
 

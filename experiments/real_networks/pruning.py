@@ -241,7 +241,7 @@ def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
     from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.planning.config import PlanConfig
     from stretch.planning.cost.branch import Costs
-    from stretch.planning.design.widths import aligns
+    from stretch.planning.design.scale import aligns
     from stretch.planning.plan import plan
     from stretch.planning.search.controls import best_single
     from stretch.stages.build import divide_images

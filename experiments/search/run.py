@@ -18,12 +18,11 @@ from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.draws import uncertain_run
-from stretch.planning.cost.uncertain import drawn
+from stretch.planning.cost.compare import drawn, uncertain_run
 from stretch.planning.pareto import front, several
 from stretch.planning.plan import PlanningProblem, plan
+from stretch.planning.search.exact import SearchResult
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.result import SearchResult
 
 HERE = Path(__file__).parent
 #: Repetitions behind each time.

@@ -19,8 +19,7 @@ from scheduler.runtime.trace import Trace
 from scheduler.simulate.predicted import predicted_trace
 from stretch.planning.cost.ahead import ahead
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import NO_CLEAR_WINNER, Branch, PredictedRun, certainty, recommend, single_run
-from stretch.planning.cost.deciding import deciding
+from stretch.planning.cost.compare import NO_CLEAR_WINNER, Branch, PredictedRun, certainty, deciding, recommend, single_run
 from stretch.planning.cost.makespan import ideal_split_ms
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.controls import Single, best_single

@@ -16,15 +16,12 @@ from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.bounds import Bounds
 from stretch.planning.search.concat import search_concat
 from stretch.planning.search.cutting import cut_blocks
-from stretch.planning.search.diagnose import explain_infeasible
+from stretch.planning.search.diagnose import explain_infeasible, refusal
 from stretch.planning.search.evolve import evolve, fastest_designs
-from stretch.planning.search.exact import search_exact
-from stretch.planning.search.goal import Goal, least_of, search_best
+from stretch.planning.search.exact import SearchResult, search_exact
+from stretch.planning.search.goal import Added, Goal, least_of, score_of, search_best
 from stretch.planning.search.merging import merge_stages
-from stretch.planning.search.refusal import refusal
-from stretch.planning.search.result import SearchResult
 from stretch.planning.search.rules import Rules
-from stretch.planning.search.score import Added, score_of
 from stretch.planning.search.sieve import search_some
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.sentences import Mention, Sentence

@@ -1,14 +1,13 @@
 """The front of a network on a device, designs none of which another beats in all of what is weighed; or its best design and others that differ."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace as dataclass_replace
-from math import ceil, isnan
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from math import ceil, floor, isnan
 from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
@@ -16,24 +15,25 @@ from predictors.graph import OpGraph
 from stretch.planning.choose import choose, search_request
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, PredictedAccuracy
-from stretch.planning.cost.energy import run_mj
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.sensitivity import MeasuredOn, Sensitivity
+from stretch.planning.cost.times import run_mj
+from stretch.planning.cost.ways import Ways
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
 from stretch.planning.plan import PlanningProblem
 from stretch.planning.result import plain
 from stretch.planning.search.banded import without_stretched
 from stretch.planning.search.bounds import loss_of
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
-from stretch.planning.search.criteria import FREE, Criteria, undominated
-from stretch.planning.search.diverse import diverse_designs
-from stretch.planning.search.goal import Goal
+from stretch.planning.search.exact import SearchResult, Within, search_least
+from stretch.planning.search.goal import Goal, least_of, search_best
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.measures import Power
-from stretch.planning.search.placing_sides import place_sides
-from stretch.planning.search.result import SearchResult
+from stretch.planning.search.measures import LATENCY, MACS, Floats, Measure, Power, Toll, on_only, told_by, weighed
+from stretch.planning.search.merging import without_seams
+from stretch.planning.search.placing import place_sides
 from stretch.planning.search.rules import Rules
-from stretch.planning.search.seams import without_seams
+from stretch.planning.search.sieve import sieved
+from stretch.planning.search.space import DesignSpace
 from stretch.planning.sentences import Mention, Sentence
 
 #: What may be weighed, in the order in which designs are searched for: the first of those asked for is made least, the others are bounded.
@@ -42,6 +42,214 @@ WEIGHED = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
 MOST = 1000
 #: Weights, over the spans of both, at which one of three things that add up counts beside another.
 WEIGHTS = (0.0, 0.25, 1.0, 4.0)
+
+
+# Designs that differ: in the segments that branch, the processors, and the kinds of segments.
+#
+# Each has a segment that none before it has the same way, and of all such designs that are good enough it
+# shares as few segments with them as can be. Both searches for it are exact: what is shared adds up over segments.
+
+#: What tells ways of a segment apart: where it begins and ends, how it is divided, and by which processors; none where it stays whole.
+Look = tuple[str, str, str, tuple[str, ...]]
+
+
+def look(ways: Ways) -> Look:
+    """What a person sees of a way to run a segment, sizes aside."""
+    return ways.segment.start, ways.segment.end, ways.join, ways.processors if ways.branched else ()
+
+
+def looks(search_result: SearchResult) -> list[Look]:
+    """The same of each segment of a design."""
+    return [look(ways) for ways, _ in search_result.picks]
+
+
+def diverse_designs(
+    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, best: SearchResult, count: int, factor: float
+) -> list[SearchResult]:
+    """Designs that differ, the best one first."""
+    result = [best]
+    most = factor * goal.value(space, best.picks)
+    while len(result) < count:
+        shared, fresh = _told(result)
+        apart = _least_shared(space, low, high, n_meet, goal, most, shared, fresh)
+        if apart is None:
+            break
+        within = Within(shared, shared.total(space, apart.picks))
+        next_ = search_best(space, low, high, n_meet, goal, within, fresh)
+        result.append(next_ or apart)
+    return result
+
+
+def _told(search_results: list[SearchResult]) -> tuple[Measure, Callable[[Ways], bool]]:
+    """How many segments an option shares with designs, and whether it is like none of theirs."""
+    seen: dict[Look, int] = {}
+    for search_result in search_results:
+        for one in looks(search_result):
+            seen[one] = seen.get(one, 0) + 1
+
+    def shared(ways: Ways) -> Floats:
+        return np.full(len(ways.macs), float(seen.get(look(ways), 0) * ways.span))
+
+    return told_by(shared), lambda ways: look(ways) not in seen
+
+
+def _least_shared(
+    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, most: float, shared: Measure, fresh: Callable[[Ways], bool]
+) -> SearchResult | None:
+    """A design that is good enough and shares as little as can be."""
+    some = []
+    for group in goal.groups(space):
+        part = on_only(space, group)
+        if all(part.options):
+            some.append(search_least(part, low, high, n_meet, shared, Within(goal.measure(group), most), fresh))
+    return min((item for item in some if item is not None), key=lambda item: item.value or 0.0, default=None)
+
+
+# The best design of a space in one thing within bounds on others: what fronts are made of.
+#
+# Latency, energy and what a design loses add up over its segments, and one of them may be bounded by
+# the exact search. Multiply-accumulates are bounded by every search. Peak memory is the largest of all
+# segments', so that a bound on it leaves out options.
+
+#: What is bounded without a label of its own in the search.
+FREE = ("macs", "memory")
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """What designs of a space are weighed by."""
+
+    space: DesignSpace  # The designs.
+    low: int  # Fewest multiply-accumulates.
+    high: int  # Most multiply-accumulates.
+    n_meet: int  # Branched segments, at least.
+    power: Power | None = None  # Of the processors; needed for ``energy``.
+    losses: Toll | None = None  # What each option loses; needed for ``loss``.
+
+    def value(self, name: str, search_result: SearchResult) -> float:
+        """A design in one thing."""
+        if name == "memory":
+            return float(max(int(ways.peak_bytes[index]) for ways, index in search_result.picks))
+        if name == "macs":
+            return float(search_result.macs)
+        if name == "latency":
+            return search_result.ms
+        working = {item for ways, _ in search_result.picks for item in ways.working(self.space.costs.host)}
+        return self._measure(name, [processor for processor in self.space.processors if processor in working]).total(
+            self.space, search_result.picks
+        )
+
+    def least(self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None) -> SearchResult | None:
+        """The design that has least of one thing."""
+        return self._least(name, bounds, also)[0]
+
+    def _least(
+        self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None
+    ) -> tuple[SearchResult | None, DesignSpace]:
+        """The design of `least`, and a space that has every design with as little."""
+        adding = [bound for bound in bounds if bound not in FREE]
+        if len(adding) > 1:
+            raise ValueError(f"{' and '.join(adding)} cannot be bounded at once")
+        if name == "memory":
+            return self._least_memory(bounds), self.space
+        part = self._small(bounds["memory"]) if "memory" in bounds else self.space
+        high = min(self.high, floor(bounds["macs"] + TIE)) if "macs" in bounds else self.high
+        if high < self.low:
+            return None, self.space
+        if name == "latency" and not adding and also is None and part is self.space:
+            return sieved(part, self.low, high, self.n_meet)
+        if not all(part.options):
+            return None, self.space
+        least = []
+        for group in self._groups((name, *adding, *(also or ())[:1])):
+            some = on_only(part, group)
+            if not all(some.options):
+                continue
+            cost = self._measure(name, group)
+            if also is not None:
+                cost = weighed((1.0, cost), (also[1], self._measure(also[0], group)))
+            within = Within(self._measure(adding[0], group), bounds[adding[0]]) if adding else None
+            search_result = search_least(some, self.low, high, self.n_meet, cost, within)
+            if search_result is not None:
+                least.append(search_result)
+        return least_of(least), self.space
+
+    def best(self, names: Sequence[str], bounds: Mapping[str, float]) -> SearchResult | None:
+        """The design that has least of one thing, and of several such that of another."""
+        first, space = self._least(names[0], bounds)
+        if first is None:
+            return None
+        # a branch that nobody waits for can be smaller and cost no time: equal designs are frequent
+        kept = {key: bound for key, bound in bounds.items() if key in FREE and key != names[1]}
+        second = replace(self, space=space).least(names[1], {**kept, names[0]: self.value(names[0], first)})
+        if second is None or self.value(names[1], second) > self.value(names[1], first):
+            return first
+        return replace(second, optimal=first.optimal and second.optimal)
+
+    def _groups(self, names: Sequence[str]) -> Sequence[tuple[str, ...]]:
+        if "energy" not in names:
+            return [self.space.processors]
+        assert self.power is not None
+        return self.power.groups(self.space.processors)
+
+    def _measure(self, name: str, processors: Sequence[str]) -> Measure:
+        if name == "energy":
+            assert self.power is not None
+            return self.power.energy(processors)
+        if name == "loss":
+            assert self.losses is not None
+            return told_by(self.losses)
+        return {"latency": LATENCY, "macs": MACS}[name]
+
+    def _small(self, most: float) -> DesignSpace:
+        """The designs whose segments need no more memory."""
+
+        def kept(ways: Ways) -> Ways:
+            small = ways.peak_bytes <= most
+            return ways if small.all() else replace(ways, allowed=ways.allowed & small)
+
+        other = copy(self.space)
+        other.options = [[kept(ways) for ways in options] for options in self.space.options]
+        return other
+
+    def _least_memory(self, bounds: Mapping[str, float]) -> SearchResult | None:
+        """By halving the peaks that there are."""
+        rest = {key: bound for key, bound in bounds.items() if key != "memory"}
+        feasible = next((key for key in rest if key not in FREE), "latency")
+        rest.pop(feasible, None)
+        most = bounds.get(feasible, np.inf)
+
+        def within(peak: float) -> SearchResult | None:
+            least = self.least(feasible, {**rest, "memory": peak})
+            return least if least is not None and self.value(feasible, least) <= most + TIE else None
+
+        peaks = self.peaks
+        best = within(float(peaks[-1]))
+        if best is None:
+            return None
+        low, high = 0, len(peaks) - 1
+        while low < high:
+            middle = (low + high) // 2
+            result = within(float(peaks[middle]))
+            if result is None:
+                low = middle + 1
+            else:
+                best, high = result, middle
+        return replace(best, value=float(peaks[high]))
+
+    @property
+    def peaks(self) -> np.ndarray:
+        """Peak memory that some option has, ascending, bytes."""
+        return np.unique(np.concatenate([np.unique(ways.peak_bytes) for options in self.space.options for ways in options]))
+
+
+def undominated(search_results: Sequence[SearchResult], values: Sequence[Sequence[float]]) -> list[int]:
+    """Numbers of the designs than which none is as good in everything and better in something; of equal ones the first."""
+    kept: list[int] = []
+    for one in sorted(range(len(search_results)), key=lambda i: (*values[i], i)):
+        if not any(all(b <= a + TIE for a, b in zip(values[one], values[other], strict=True)) for other in kept):
+            kept.append(one)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -98,7 +306,7 @@ def front(
     power = Power.of(device, checked.processors) if "energy" in names else None
     losses = None if source is None else source.losses
     current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
-    request = replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
+    request = msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
     parts = search_request(query.backbone, request, query.costs, query.stages, source)
     result, values = [], []
     for part in parts:
@@ -220,7 +428,7 @@ class Levels:
                     also = weighed, weight * scale
                 least = self.criteria.least(first, row, also)
                 if least is not None:
-                    result.append(least if weighed is None else dataclass_replace(least, optimal=False))
+                    result.append(least if weighed is None else replace(least, optimal=False))
         kept = undominated(result, [[self.criteria.value(name, item) for name in self.names] for item in result])
         # evenly along the first thing
         return [result[i] for i in _spread(kept, count)]
@@ -228,7 +436,7 @@ class Levels:
     def _end(self, name: str, then: str) -> SearchResult:
         """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
         if name == "loss":
-            same = dataclass_replace(self.criteria, space=without_stretched(self.criteria.space), n_meet=0)
+            same = replace(self.criteria, space=without_stretched(self.criteria.space), n_meet=0)
             result = same.least(then, {})
             if result is not None:
                 return result

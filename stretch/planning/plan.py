@@ -29,14 +29,13 @@ from stretch.planning.cost.makespan import ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.backbone import backbone_of
-from stretch.planning.network.parts import mixing
-from stretch.planning.network.segments import Segment, split_segments
+from stretch.planning.network.segments import Segment, mixing, split_segments
 from stretch.planning.result import PlanResult, UnusedProcessor
 from stretch.planning.search.controls import best_single, ranked_singles, sequential_same_macs
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.placing_sides import place_sides
+from stretch.planning.search.merging import without_seams
+from stretch.planning.search.placing import place_sides
 from stretch.planning.search.rules import Rules
-from stretch.planning.search.seams import without_seams
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.sentences import Mention, Sentence, chance
 

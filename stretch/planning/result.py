@@ -25,21 +25,22 @@ from stretch.planning.cost.compare import (
     NO_CLEAR_WINNER,
     Branch,
     Certainty,
+    Change,
+    Deciding,
     LinkFigure,
     PredictedRun,
     Recommendation,
     Rival,
     at_links,
     certainty,
+    deciding,
+    drawn,
+    kept_ms,
     recommend,
     single_run,
+    uncertain_run,
 )
-from stretch.planning.cost.deciding import Change, Deciding, deciding
-from stretch.planning.cost.draws import kept_ms, uncertain_run
-from stretch.planning.cost.energy import busy_ms, run_mj
-from stretch.planning.cost.rates import busiest_ms
-from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline
-from stretch.planning.cost.uncertain import drawn
+from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline, busiest_ms, busy_ms, run_mj
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.backbone import backbone_of

@@ -14,10 +14,9 @@ from predictors.predictor import LatencyPredictor, origin_of
 from scheduler.progress import Progress
 from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
+from stretch.planning.cost.ahead import least_divided_ms
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival, advised, single_run
-from stretch.planning.cost.divided import least_divided_ms
-from stretch.planning.cost.uncertain import drawn, interval
+from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival, advised, drawn, interval, single_run
 from stretch.planning.plan import PlanningProblem, designed
 from stretch.planning.result import PlanResult
 from stretch.planning.search.controls import Single, ranked_singles

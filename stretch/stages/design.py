@@ -8,7 +8,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.design.branch_design import BranchDesign, DesignDraft, load_draft
 from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.widths import aligns
+from stretch.planning.design.scale import aligns
 from stretch.planning.plan import evaluate, plan
 from stretch.planning.result import PlanResult
 

@@ -12,8 +12,7 @@ from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, join_of
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.design.scale import design_segments, scaled_graph
-from stretch.planning.design.widths import aligns, legal_widths, partitions
+from stretch.planning.design.scale import aligns, design_segments, legal_widths, partitions, scaled_graph
 from stretch.planning.network.segments import Segment, split_segments
 from stretch.planning.plan import plan
 from stretch.train.sharing import envelope

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from predictors.graph import OpGraph
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.design.scale import join_width
-from stretch.planning.design.widths import legal_widths, partitions
+from stretch.planning.design.scale import join_width, legal_widths, partitions
 from stretch.planning.network.segments import Segment, join_kinds, split_segments
 
 

@@ -20,9 +20,7 @@ from predictors.predictor import KernelsTime, LatencyPredictor
 from predictors.rewrites import exact, laid_out
 from predictors.rewrites.grouped import PART, owner_of
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
-from stretch.planning.design.depth import dropped_blocks
-from stretch.planning.design.narrow import narrowed_op
-from stretch.planning.design.scale import entry_ops, kept_units, scale_branch
+from stretch.planning.design.scale import dropped_blocks, entry_ops, kept_units, narrowed_op, scale_branch
 from stretch.planning.network.segments import EntryKind, Segment, cut_segment, rewrite_segment
 
 # The kernels of branches at full depth, put together from those of their blocks.

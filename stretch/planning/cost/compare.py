@@ -2,25 +2,139 @@
 
 Two runs on one device are predicted from the same numbers, so what decides is not
 whether the intervals of their times overlap, but in how many draws of those numbers
-(`stretch.planning.cost.uncertain`) the one is faster than the other.
+(`stretch.planning.cost.compare`) the one is faster than the other.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from graphlib import TopologicalSorter
 from itertools import combinations
 from math import log
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.host import is_host, kind_of
 from predictors.predictor import Estimate, LatencyPredictor
-from stretch.planning.cost import uncertain
-from stretch.planning.cost.uncertain import Factors, Floats, Unknown, added, drawn
+from stretch.planning.cost.times import SegmentTime
+
+# Numbers that a prediction rests on, each with the interval of what it may be instead: kernels, links, contention.
+#
+# Errors of one number hit every run alike: where the GPU's convolutions are slower
+# than predicted, they are slower in the branched run and in its controls. So a run
+# keeps, for each number, the ms that are proportional to it, and a comparison draws
+# all numbers at once. Times of a processor that was fitted, or that are
+# those of its relatives, err together, by the interval of the fit; else each kind of
+# kernel errs for itself, by the uncertainty that the profile states.
+
+#: Draws of a comparison; a probability of 0.7 is then known to within 0.02.
+DRAWS = 2000
+
+#: Intervals hold nine in ten; that is 1.645 standard deviations up and down.
+_DEVIATIONS = 1.645
+
+#: How the name of a link's number begins.
+LINK = "the link to"
+
+#: Numbers that hang together: what they are called.
+LINKS, CONTENTION = "all links", "contention"
+
+#: A link takes these times of what is stated where its profile says no other: public runs of one chip with several runtimes differ so.
+LINK_SPREAD = (0.5, 2.0)
+
+#: What others take away lies between half and twice of what is stated, as public runs of six phones spread.
+CONTENTION_SPREAD = 2.0
+
+Floats = NDArray[np.float64]
+
+
+class Unknown(NamedTuple):
+    """A number and the 90 % interval of the factor that it may be off by."""
+
+    what: str  # In words, such as ``conv kernels on gpu``.
+    low: float  # Lower end.
+    high: float  # Upper end.
+    group: str = ""  # Numbers that it is usually wrong with together, such as ``times on gpu``.
+
+
+#: Factors by number: one for each draw, or plain numbers.
+Factors = Mapping[Unknown, Any]
+
+
+def link(processor: str, device: DeviceProfile) -> Unknown:
+    """The link between the host and a processor, with the interval that its profile states."""
+    stated = device.links[processor].spread
+    return Unknown(f"{LINK} {processor}", *(stated.value if stated else LINK_SPREAD), LINKS)
+
+
+def contention(processor: str) -> Unknown:
+    """What a processor loses while others compute."""
+    return Unknown(f"contention on {processor}", 1 / CONTENTION_SPREAD, CONTENTION_SPREAD, CONTENTION)
+
+
+def computing(processor: str) -> str:
+    """The group of all numbers that a processor's computing rests on."""
+    return f"times on {processor.partition('[')[0]}"
+
+
+def kernels(estimate: Estimate, device: DeviceProfile) -> dict[Unknown, float]:
+    """The computation of an estimate by the numbers it is proportional to, ms."""
+    family = estimate.processor.partition("[")[0]
+    if not estimate.ms:  # such as a part that launches no kernel: nothing takes time that could be off
+        return {}
+    if estimate.origin != "roofline":
+        what = f"times of {estimate.processor} in {estimate.precision}"
+        spread = estimate.low_ms / estimate.ms, estimate.high_ms / estimate.ms
+        return {Unknown(what, *spread, computing(family)): estimate.computing_ms}
+    off = 1 + device.processors[family].uncertainty.value
+    result: dict[Unknown, float] = {}
+    for kernel in estimate.kernels:
+        key = Unknown(f"{kernel.kernel.cost.kind} kernels on {family}", 1 / off, off, computing(family))
+        result[key] = result.get(key, 0.0) + kernel.time.ms
+    return result
+
+
+def added(*parts: Mapping[Unknown, float]) -> dict[Unknown, float]:
+    """The sum of several, number by number."""
+    return {key: sum(part.get(key, 0.0) for part in parts) for key in dict.fromkeys(key for part in parts for key in part)}
+
+
+def ms(parts: Mapping[Unknown, float], factors: Factors) -> Any:
+    """The time of all parts if their numbers are off by these factors; a number that has none is as predicted."""
+    return sum((part * factors.get(key, 1.0) for key, part in parts.items()), 0.0)
+
+
+def slowest(times: Iterable[Any]) -> Any:
+    """The longest of some times, draw by draw."""
+    return reduce(np.maximum, times)
+
+
+def drawn(unknowns: Iterable[Unknown], draws: int = DRAWS, seed: int = 0) -> dict[Unknown, Floats]:
+    """Independent factors for each number, log-normal with its interval; a number has the same draws whatever is drawn beside it."""
+    result = {}
+    for unknown in set(unknowns):
+        generator = np.random.default_rng([seed, crc32(unknown.what.encode())])
+        middle, width = (log(unknown.low) + log(unknown.high)) / 2, (log(unknown.high) - log(unknown.low)) / 2 / _DEVIATIONS
+        result[unknown] = np.exp(middle + width * generator.standard_normal(draws))
+    return result
+
+
+def share(draws: NDArray[np.bool_]) -> float:
+    """Probability of what some draws show, as Laplace estimates it: no number of draws makes anything certain."""
+    return float((np.sum(draws) + 1) / (draws.size + 2))
+
+
+def interval(times: Floats) -> tuple[float, float]:
+    """Ends that nine in ten draws lie between."""
+    low, high = np.quantile(times, (0.05, 0.95))
+    return float(low), float(high)
+
 
 NO_CLEAR_WINNER = "no clear winner"
 BRANCHED = "branched"
@@ -55,9 +169,9 @@ class Branch:
             links: Transfers, ms by processor at the far end.
             contention_ms: What it takes longer beside other branches.
         """
-        moving = {uncertain.link(processor, device): ms for processor, ms in links.items()}
-        slowed = {uncertain.contention(kind_of(estimate.processor)): contention_ms} if contention_ms else {}
-        return cls(added(uncertain.kernels(estimate, device), moving, slowed), waits)
+        moving = {link(processor, device): ms for processor, ms in links.items()}
+        slowed = {contention(kind_of(estimate.processor)): contention_ms} if contention_ms else {}
+        return cls(added(kernels(estimate, device), moving, slowed), waits)
 
 
 @dataclass(frozen=True)
@@ -78,14 +192,14 @@ class PredictedRun:
         return np.broadcast_to(np.asarray(self._ms(factors), dtype=np.float64), (len(next(iter(factors.values()), np.ones(1))),))
 
     def _ms(self, factors: Factors) -> Floats | float:
-        total = self.fixed_ms + uncertain.ms(self.parts, factors)
+        total = self.fixed_ms + ms(self.parts, factors)
         for branches in self.segments:
             ends: dict[int, Any] = {}
             for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
                 starts = [ends[wait] for wait in branches[number].waits]
-                fixed_ms = uncertain.ms(branches[number].parts, factors) + branches[number].fixed_ms
-                ends[number] = fixed_ms + (uncertain.slowest(starts) if starts else 0.0)
-            total = total + uncertain.slowest(ends.values())
+                fixed_ms = ms(branches[number].parts, factors) + branches[number].fixed_ms
+                ends[number] = fixed_ms + (slowest(starts) if starts else 0.0)
+            total = total + slowest(ends.values())
         return total
 
     @property
@@ -174,7 +288,7 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], told
     rivals = tuple(_rival(name, control, branched, theirs[name], ours) for name, control in controls.items())
     beatable = {name: ms for name, ms in theirs.items() if name not in told}
     recommended = advised(branched, {name: controls[name] for name in beatable}, factors)
-    return Recommendation(recommended, _wins(ours, beatable), float(np.mean(ours)), *uncertain.interval(ours), rivals, frozenset(told))
+    return Recommendation(recommended, _wins(ours, beatable), float(np.mean(ours)), *interval(ours), rivals, frozenset(told))
 
 
 def advised(
@@ -184,12 +298,10 @@ def advised(
     ours, ms = branched.drawn_ms(draws), branched.ms(fixed)
     theirs = {name: control.drawn_ms(draws) for name, control in controls.items()}
     predicted = {name: control.ms(fixed) for name, control in controls.items()}
-    if branched.overlaps and all(
-        predicted[name] >= LEAST_GAIN * ms and uncertain.interval(their / ours)[0] > 1 for name, their in theirs.items()
-    ):
+    if branched.overlaps and all(predicted[name] >= LEAST_GAIN * ms and interval(their / ours)[0] > 1 for name, their in theirs.items()):
         return BRANCHED
     fastest = min(predicted, key=lambda name: predicted[name], default=None)
-    if fastest is None or uncertain.share(theirs[fastest] < LEAST_GAIN * ours) < SURE:
+    if fastest is None or share(theirs[fastest] < LEAST_GAIN * ours) < SURE:
         return NO_CLEAR_WINNER
     return fastest
 
@@ -220,8 +332,8 @@ def at_links(branched: PredictedRun, single: PredictedRun | None, factor_of: Cal
         single: The best single processor, if it was compared.
         factor_of: Factor on the time of each link.
     """
-    links = {key for run in (branched, single) if run for key in run.unknowns if key.what.startswith(uncertain.LINK)}
-    factors = {key: factor_of(key) for key in links or {Unknown(uncertain.LINK, *uncertain.LINK_SPREAD)}}
+    links = {key for run in (branched, single) if run for key in run.unknowns if key.what.startswith(LINK)}
+    factors = {key: factor_of(key) for key in links or {Unknown(LINK, *LINK_SPREAD)}}
     ms = branched.ms(factors)
     furthest = max(factors.values(), key=lambda factor: abs(log(factor)))
     return LinkFigure(factor=furthest, makespan_ms=ms, speedup=single.ms(factors) / ms if single else None)
@@ -248,12 +360,12 @@ def _wins(ours: Floats, theirs: Mapping[str, Floats]) -> float:
     """Share of draws in which the branched run is faster than every control."""
     if not theirs:
         return 1.0
-    return uncertain.share(ours < np.min(list(theirs.values()), axis=0))
+    return share(ours < np.min(list(theirs.values()), axis=0))
 
 
 def _rival(name: str, control: PredictedRun, branched: PredictedRun, theirs: Floats, ours: Floats) -> Rival:
-    low_ms, high_ms = uncertain.interval(theirs)
-    low, high = uncertain.interval(theirs / ours)
+    low_ms, high_ms = interval(theirs)
+    low, high = interval(theirs / ours)
     return Rival(
         name=name,
         ms=control.ms(),
@@ -262,7 +374,7 @@ def _rival(name: str, control: PredictedRun, branched: PredictedRun, theirs: Flo
         ratio=control.ms() / branched.ms(),
         low=low,
         high=high,
-        probability=uncertain.share(ours < theirs),
+        probability=share(ours < theirs),
         measure=_decisive(control, branched),
     )
 
@@ -278,3 +390,104 @@ def _decisive(control: PredictedRun, branched: PredictedRun) -> str | None:
     numbers = sorted(control.unknowns | branched.unknowns)
     best = max(numbers, key=moved, default=None)
     return None if best is None or moved(best) == 0 else best.what
+
+
+# A timeline in parts that are uncertain, and the time that it keeps in most draws of them (`stretch.planning.cost.compare`).
+
+#: What a robust design is chosen by: the time that nine in ten draws keep.
+ROBUST = 0.9
+
+
+def uncertain_run(segments: Sequence[SegmentTime], device: DeviceProfile, output: Mapping[str, float] | None = None) -> PredictedRun:
+    """Segments one after the other, each time by the number it is proportional to.
+
+    Args:
+        output: Transfer of the result to the host, ms by processor at the far end of the link.
+    """
+    branches = [
+        [Branch.of(branch.estimate, device, branch.links, branch.contention_ms, branch.waits) for branch in row.branches]
+        for row in segments
+    ]
+    return PredictedRun(branches, sum(row.join_ms for row in segments), {link(far, device): ms for far, ms in (output or {}).items()})
+
+
+def kept_ms(draws: Floats) -> float:
+    """The time that nine in ten draws keep."""
+    return float(np.quantile(draws, ROBUST))
+
+
+# Which numbers of a profile decide what is recommended, and how fast the other processors would have to be.
+
+#: Factors on the times that hang together.
+FACTORS = (0.5, 2.0)
+
+#: Beyond this many times as fast no processor of a device is.
+FASTEST = 64.0
+
+#: Halvings of the interval, as a ratio, in which the crossover lies: six digits.
+_HALVINGS = 22
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A design if numbers that hang together were others."""
+
+    numbers: str  # Which: ``times on gpu``, ``all links`` or ``contention``.
+    factor: float  # On all of them.
+    makespan_ms: float  # Of the branched run.
+    speedup: float | None  # Over the fastest control that may be recommended, whose numbers change alike; None if there is none.
+    recommended: str  # What would be recommended then.
+
+
+class Deciding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recommendation hangs on; the fields are keys of `predicted` in the command line's JSON."""
+
+    changes: tuple[Change, ...]  # The design with each group of numbers at half and at twice of what it is.
+    #: How many times as fast all processors but the best single one would have to be for the same branches to take no longer than that one
+    #: alone; None if they do already, never would, or no single processor was compared.
+    crossover: float | None
+
+
+def deciding(branched: PredictedRun, controls: Mapping[str, PredictedRun], names: Collection[str], single: str | None) -> Deciding:
+    """What a recommendation hangs on.
+
+    Args:
+        single: Name of the best single processor among them, as ``single:gpu``; None if it was not compared.
+    """
+    beatable = {name: control for name, control in controls.items() if name not in names}
+    draws = drawn(key for run in (branched, *beatable.values()) for key in run.unknowns)
+    groups = sorted({key.group for key in draws if key.group})
+    changes = tuple(_changed(group, factor, branched, beatable, draws) for group in groups for factor in FACTORS)
+    alone = controls.get(single) if single else None
+    return Deciding(changes=changes, crossover=_crossover(branched, alone, single.partition(":")[2]) if single and alone else None)
+
+
+def _changed(
+    group: str, factor: float, branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[Unknown, Floats]
+) -> Change:
+    fixed = {key: factor for key in draws if key.group == group}
+    factors = {key: draw * fixed.get(key, 1.0) for key, draw in draws.items()}
+    ms, theirs = branched.ms(fixed), {name: control.ms(fixed) for name, control in controls.items()}
+    return Change(
+        numbers=group,
+        factor=factor,
+        makespan_ms=ms,
+        speedup=min(theirs.values()) / ms if theirs else None,
+        recommended=advised(branched, controls, factors, fixed),
+    )
+
+
+def _crossover(branched: PredictedRun, single: PredictedRun, processor: str) -> float | None:
+    """The branched run only gets faster as others do, and the single processor stays as it is."""
+    others = [key for key in branched.unknowns if key.group.startswith(computing("")) and key.group != computing(processor)]
+    bound = single.ms()
+
+    def pays(faster: float) -> bool:
+        return branched.ms(dict.fromkeys(others, 1 / faster)) <= bound
+
+    if pays(1.0) or not pays(FASTEST):
+        return None
+    low, high = 1.0, FASTEST
+    for _ in range(_HALVINGS):
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if pays(middle) else (middle, high)
+    return high

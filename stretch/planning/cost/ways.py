@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from predictors.joins import JoinKind, join_of
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
-from stretch.planning.design.widths import partitions
+from stretch.planning.design.scale import partitions
 from stretch.planning.network.segments import Segment
 
 Floats = NDArray[np.float64]

@@ -12,8 +12,7 @@ from predictors.slices import Channels, width
 from stretch.planning.design.paths import find_paths
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.divisions import channel_step, divided_tensor, needed_channels
-from stretch.planning.network.parts import divide, mixing
-from stretch.planning.network.segments import Segment, split_segments
+from stretch.planning.network.segments import Segment, divide, mixing, split_segments
 from stretch.planning.network.units import cut_points
 
 #: What a branch may have less of: blocks, channels of the backbone, heads of attention, hidden channels of a block.

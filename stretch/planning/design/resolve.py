@@ -16,8 +16,7 @@ from stretch.planning.design.branch_design import (
     SideDesign,
 )
 from stretch.planning.design.paths import JOINS
-from stretch.planning.design.scale import join_width, scaled_graph
-from stretch.planning.design.widths import partitions
+from stretch.planning.design.scale import join_width, partitions, scaled_graph
 from stretch.planning.network.backbone import Backbone, backbone_of
 from stretch.planning.network.segments import Segment, cut_segment, split_segments
 

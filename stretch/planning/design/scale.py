@@ -1,27 +1,215 @@
 """A design applied to an operator graph: the paper's F (paper 003, eq. 1), without weights."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import gcd, lcm
 
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.channels import Narrowed, Pieces
+from predictors.devices import DeviceProfile
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.host import host_among
 from predictors.joins import join_of, joins_that, meeting_of
+from predictors.kinds import unscaled
+from predictors.operators import kind_of
 from predictors.rewrites import changing, laid_out
 from predictors.shapes import Attr
 from predictors.slices import Channels
 from stretch.planning.design.bands import band_graph, check_rows
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name
 from stretch.planning.design.channels import Taken, channel_part, check_channels
-from stretch.planning.design.depth import drop_units
-from stretch.planning.design.narrow import narrowed_ops
 from stretch.planning.design.paths import check_paths, path_graph
 from stretch.planning.design.portions import check_portions, portion_graphs
-from stretch.planning.design.sides import check_sides, check_taps
-from stretch.planning.design.widths import backbone_widths, legal_widths, partitions, scaled_units
-from stretch.planning.network.backbone import backbone_of
-from stretch.planning.network.channels import ChannelGroups, channel_groups
+from stretch.planning.network.backbone import Backbone, backbone_of, is_tap
+from stretch.planning.network.divisions import ChannelGroups, channel_groups
 from stretch.planning.network.segments import Segment, cut_segment, rewrite_segment
+
+# Width scaling: how many channels a branch may have (paper 003, R_width).
+
+#: Width ratios that are tried where a branch's backbone is a concatenation of several groups.
+_RATIOS = tuple(n / 64 for n in range(1, 65))
+
+
+def scaled_units(units: int, per: int, ratio: float, align: int) -> int:
+    """Units a group keeps at a width ratio, its channels a multiple of `align` where it is large enough."""
+    if ratio == 1:
+        return units
+    step = align // gcd(align, per)
+    wanted = units * ratio
+    if wanted < step:
+        return max(1, round(wanted))
+    return round(wanted / step) * step
+
+
+def aligns(device: DeviceProfile, processors: Iterable[str]) -> dict[str, int]:
+    """Channels that each processor computes at a time, of which its branches' widths are multiples."""
+    return {name: device.processor(name).width_slice for name in processors}
+
+
+def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: float = 1.0) -> list[int]:
+    """Widths a branch of `segment` may have, ascending; the original width is always one.
+
+    Args:
+        ceiling: Largest width ratio; above 1 where a sequential control widens.
+    """
+    full = segment.width
+    if segment.fixed_width:
+        return [full]
+    pieces = segment.channels.pieces[segment.end]
+    if len(pieces) == 1:
+        step = lcm(align, pieces[0][1])
+        widths = set(range(step, int(full * ceiling) + 1, step))
+    else:
+        widths = set(backbone_widths(segment.channels, pieces, align))
+    return sorted({w for w in widths if floor * full <= w <= ceiling * full} | {full})
+
+
+def backbone_widths(channels: ChannelGroups, pieces: Pieces, align: int) -> dict[int, float]:
+    """Width of a concatenated backbone → the ratio of its groups; what comes from the input stays."""
+    scaled = [(group, size) for group, size in pieces if group not in channels.frozen and group != channels.input_group]
+    stays = sum(channels.units[group] * size for group, size in pieces) - sum(channels.units[group] * size for group, size in scaled)
+    # backbones of dozens of pieces have few that differ
+    alike = Counter((channels.units[group], channels.per_unit[group], size) for group, size in scaled)
+    return {
+        stays + sum(scaled_units(units, per, ratio, align) * size * count for (units, per, size), count in alike.items()): ratio
+        for ratio in _RATIOS
+    }
+
+
+def partitions(width: int, widths: Sequence[int], align: int) -> list[int]:
+    """Channels each branch of a `project` join contributes: in proportion to its width, in steps of `align`.
+
+    Args:
+        align: Step; 1 is used where `width` is not a multiple of it or too small.
+    """
+    result: list[int] = each_partitions(width, np.array(widths)[:, None], align)[:, 0].tolist()
+    return result
+
+
+def each_partitions(width: int, widths: NDArray[np.int64], align: int) -> NDArray[np.int64]:
+    """The same for many combinations of widths (branches × combinations)."""
+    count = len(widths)
+    if width < count:
+        raise StretchError(f"{width} channels cannot be divided among {count} branches", "use fewer processors, or join by `sum`")
+    step = align if width % align == 0 and width // align >= count else 1
+    slots = width // step
+    exact = slots * widths / widths.sum(axis=0)
+    counts = np.maximum(1, exact.astype(np.int64))
+    while (left := slots - counts.sum(axis=0)).any():
+        short, over = np.flatnonzero(left > 0), np.flatnonzero(left < 0)
+        errors = exact - counts
+        counts[errors[:, short].argmax(axis=0), short] += 1
+        # none is left without a channel
+        counts[np.where(counts > 1, errors, np.inf)[:, over].argmin(axis=0), over] -= 1
+    return counts * step
+
+
+# Depth scaling: a segment with fewer blocks (paper 003, R_depth).
+
+
+def dropped_blocks(segment: Segment, depth: int) -> set[int]:
+    """Numbers of the blocks that a segment with only `depth` of them does not have.
+
+    Units go from the end of the run that keeps the largest part of its own, so
+    that merged stages shrink evenly; the first blocks of a run stay.
+    """
+    if not segment.min_depth <= depth <= segment.depth:
+        raise StretchError(
+            f"segment `{segment.name}` cannot have depth {depth}",
+            f"it has {segment.depth} blocks, {segment.min_depth} of which stay: choose {segment.min_depth} to {segment.depth}",
+        )
+    left: dict[int, list[int]] = {}
+    total: dict[int, int] = {}
+    for i, block in enumerate(segment.blocks):
+        total[block.run] = total.get(block.run, 0) + 1
+        if block.removable:
+            left.setdefault(block.run, []).append(i)
+    gone: set[int] = set()
+    for _ in range(segment.depth - depth):
+        run = max((r for r in left if left[r]), key=lambda r: (len(left[r]) / total[r], r))
+        gone.add(left[run].pop())
+    return gone
+
+
+def drop_units(segment: Segment, depth: int) -> OpGraph:
+    """The segment with only `depth` blocks left, as `dropped_blocks` has it."""
+    gone = dropped_blocks(segment, depth)
+    if not gone:
+        return segment.graph
+    renamed: dict[str, str] = {}
+    dropped: set[str] = set()
+    for i, block in enumerate(segment.blocks):
+        if i in gone:
+            renamed[block.end] = renamed.get(block.start, block.start)
+            dropped.update(block.ops)
+    ops = [
+        Op(op.name, op.kind, tuple(renamed.get(n, n) for n in op.inputs), op.attrs, tags=op.tags)
+        for op in segment.graph.ops
+        if op.name not in dropped
+    ]
+    output = renamed.get(segment.graph.output, segment.graph.output)
+    return OpGraph.build(segment.graph.name, ops, output)
+
+
+# Operators with fewer channels.
+
+
+def narrowed_ops(source: OpGraph, channels: ChannelGroups, kept: Mapping[int, int]) -> list[Op]:
+    """The operators of a graph whose channel groups keep some of their units; their attributes are those of the channels that are left."""
+    widths = channels.widths(kept)
+    return [narrowed_op(op, source, channels, kept, widths) if op.inputs else op for op in source.ops]
+
+
+def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[int, int], widths: Mapping[str, int]) -> Op:
+    """One of these operators."""
+    first, scaled = op.inputs[0], kind_of(op.kind).scaled
+    if scaled is unscaled:
+        return op
+    change = Narrowed(
+        before=source.by_name[first].shape[1],
+        after=widths[first],
+        out=widths[op.name],
+        position=lambda channel: channels.position(first, channel, kept),
+    )
+    return Op(op.name, op.kind, op.inputs, scaled(op.attrs, change), tags=op.tags)
+
+
+def narrowed_graph(graph: OpGraph, channels: ChannelGroups, kept: Mapping[int, int]) -> OpGraph:
+    """A graph whose channel groups keep some of their units."""
+    return OpGraph.build(graph.name, narrowed_ops(graph, channels, kept), graph.outputs)
+
+
+# What a design says of a network's taps and sides, checked.
+
+
+def check_sides(backbone: Backbone, design: BranchDesign) -> list[str]:
+    """The processor of each side of a backbone, in order."""
+    names, placed = [side.name for side in backbone.sides], [side.name for side in design.sides]
+    if names != placed:
+        there, had = (", ".join(value) or "none" for value in (names, placed))
+        raise StretchError(
+            f"the design places {had} beside the backbone of `{backbone.graph.name}`, which has {there}", "give each of them a processor"
+        )
+    return [side.processor for side in design.sides]
+
+
+def check_taps(segment: Segment, width: int) -> None:
+    """See that what others read of a segment is its end, with the channels that it has in the original."""
+    inner = next((op.name for op in segment.graph.ops if op.name not in (segment.start, segment.end) and is_tap(op)), None)
+    if inner is not None:
+        raise StretchError(
+            f"segment `{segment.name}` reaches beyond `{inner}`, which is read beside the backbone or returned",
+            f"let a segment end at `{inner}`",
+        )
+    if segment.tapped and width != segment.width:
+        raise StretchError(
+            f"segment `{segment.name}` has {width} channels behind its meeting point, and what is read beside the backbone needs {segment.width}",
+            "join its branches by `project` or `sum`",
+        )
 
 
 def check_join(segment: Segment, design: SegmentDesign) -> None:

@@ -1,6 +1,6 @@
 """Designs whose segments may be split by rows, by channels or along their own paths, as options beside those of a space.
 
-The layers of the search become parts (`stretch.planning.network.parts`): a stage
+The layers of the search become parts (`stretch.planning.network.segments`): a stage
 in scaled copies spans the parts of the stage, and any run of parts may be
 computed in bands, on every subset of the processors. A run whose halves compute
 more than `MAX_HALO` twice is not offered, nor one that takes more than `WORTH`
@@ -25,13 +25,11 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.bands import BandCosts, BandKey
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.handover import cuts_itself
-from stretch.planning.cost.makespan import BranchTime, portion_times
-from stretch.planning.cost.schedule import schedule
+from stretch.planning.cost.makespan import BranchTime, portion_times, schedule
 from stretch.planning.cost.ways import Ways
 from stretch.planning.design.branch_design import BranchScale
 from stretch.planning.design.portions import portion_ends, portion_graphs
-from stretch.planning.network.parts import clean_cuts, divide, mixing
-from stretch.planning.network.segments import Segment, cut_segment
+from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide, mixing
 from stretch.planning.network.tasks import TaskGraph, find_tasks
 from stretch.planning.own_options import SINGLE
 from stretch.planning.search.channelled import ChannelWays

@@ -9,12 +9,11 @@ from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.own_options import KINDS
-from stretch.planning.search.exact import Within, search_exact, search_least_loss
+from stretch.planning.search.diagnose import refusal
+from stretch.planning.search.exact import SearchResult, Within, search_exact, search_least_loss
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.measures import LATENCY, Toll, told_by
-from stretch.planning.search.refusal import refusal
-from stretch.planning.search.result import SearchResult
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.sentences import Mention, Sentence
 

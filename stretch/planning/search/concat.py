@@ -8,8 +8,7 @@ The result meets every rule; it is not proved optimal.
 
 from collections.abc import Callable, Sequence
 
-from stretch.planning.search.exact import search_exact
-from stretch.planning.search.result import SearchResult
+from stretch.planning.search.exact import SearchResult, search_exact
 from stretch.planning.search.space import DesignSpace
 
 #: Rounds in which a design must be found, and after which one that was found is taken.

@@ -16,10 +16,10 @@ from predictors.joins import JoinKind
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import single_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.design.widths import legal_widths
+from stretch.planning.design.scale import legal_widths
 from stretch.planning.network.segments import Segment, join_kinds
 from stretch.planning.search.layers import Layer, shortest_path
-from stretch.planning.search.placing_sides import sides_on
+from stretch.planning.search.placing import sides_on
 from stretch.planning.search.rules import Rules
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.

@@ -1,6 +1,6 @@
 """Why no design meets the constraints: the tightest rule and the nearest value at which there is one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import ceil, floor, log10
@@ -13,7 +13,6 @@ from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import Constraint, Limit
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.refusal import tightest
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.sentences import Mention, Sentence
@@ -156,3 +155,30 @@ def _outward(value: float, *, up: bool) -> float:
     digits = 3 - floor(log10(value))
     scale = 10.0**digits
     return (ceil(value * scale) if up else floor(value * scale)) / scale
+
+
+# The error for a request that no design meets, as data first and in words last.
+
+
+def refusal(what: str | Sentence, rules: Sequence[TightRule]) -> InfeasibleError:
+    """The error whose hint names the nearest values with a design.
+
+    Args:
+        rules: The tightest rules; where there are several, they give way together.
+    """
+    noun, verb = ("value", "is") if len(rules) == 1 else ("values", "are")
+    hint = Sentence(
+        f"the nearest {noun} with a design {verb} {{}}", _listed([Mention(rule.rule, rule.nearest) for rule in rules], " with ")
+    )
+    return InfeasibleError(what, hint, rules)
+
+
+def tightest(model: str, rules: Sequence[TightRule]) -> InfeasibleError:
+    """The error that blames the tightest of a request's rules."""
+    named = _listed([Mention(rule.rule, rule.value) for rule in rules], " and ")
+    verb = "is" if len(rules) == 1 else "are"
+    return refusal(Sentence(f"no design of `{{}}` meets the constraints; the tightest {verb} {{}}", model, named), rules)
+
+
+def _listed(mentions: Sequence[Mention], between: str) -> Sentence:
+    return Sentence(between.join("{}" for _ in mentions), *mentions)

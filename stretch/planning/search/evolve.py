@@ -12,10 +12,9 @@ from itertools import pairwise
 import numpy as np
 
 from stretch.planning.cost.ways import Ways
-from stretch.planning.search.exact import search_exact
+from stretch.planning.search.exact import SearchResult, search_exact
+from stretch.planning.search.goal import Picks, Score
 from stretch.planning.search.measures import LATENCY, on_only
-from stretch.planning.search.result import SearchResult
-from stretch.planning.search.score import Picks, Score
 from stretch.planning.search.space import DesignSpace
 
 #: Designs that are judged, at most.

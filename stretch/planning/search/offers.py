@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from predictors.joins import JoinKind, join_of
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.ways import Ints, Ways
-from stretch.planning.design.widths import each_partitions, legal_widths
+from stretch.planning.design.scale import each_partitions, legal_widths
 from stretch.planning.network.segments import Segment
 from stretch.planning.search.rules import Rules
 

@@ -18,9 +18,9 @@ from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import Segment
 from stretch.planning.search.banded import BandedSpace
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.placing_sides import place_sides
+from stretch.planning.search.merging import without_seams
+from stretch.planning.search.placing import place_sides
 from stretch.planning.search.rules import Rules
-from stretch.planning.search.seams import without_seams
 from stretch.planning.search.space import DesignSpace
 
 

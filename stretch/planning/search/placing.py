@@ -5,17 +5,21 @@ transfers counted, each where it would end first (Topcuoglu et al., 2002). What 
 gives is improved by moving tasks, alone and together with what only they need or
 what reads the same tensor, as long as that is faster. Few tasks are placed in every
 way that a bound does not rule out. Times are those of
-`stretch.planning.cost.schedule`.
+`stretch.planning.cost.makespan`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretch.planning.cost.schedule import Job, run, waiting
+from predictors.graph import OpGraph
+from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.makespan import Job, SidedTimes, run, waiting
+from stretch.planning.design.branch_design import BranchDesign, SideDesign
+from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.tasks import ARRIVING, TaskGraph
 
 #: Assignments of tasks to processors that are all looked at.
@@ -277,3 +281,41 @@ def _best_order(jobs: Sequence[Job], limit: float) -> tuple[tuple[int, ...], flo
 
     search(0.0, (), {}, frozenset())
     return best
+
+
+# Where the parts beside the backbone run: each on the processor on which all of them together end first.
+
+#: Rounds in which each side is moved once, at most.
+ROUNDS = 4
+
+
+def sides_on(graph: OpGraph, processor: str) -> tuple[SideDesign, ...]:
+    """Every side of a network on one processor."""
+    return tuple(SideDesign(side.name, processor) for side in backbone_of(graph).sides)
+
+
+def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: Sequence[str]) -> BranchDesign:
+    """A design whose sides run where the predicted makespan is shortest that single moves lead to.
+
+    From all of them on each processor one side after the other, the largest first, goes where the run ends first, as long as
+    that makes it shorter.
+    """
+    sides = backbone_of(graph).sides
+    if not sides:
+        return design
+    times = SidedTimes(graph, design, costs)
+    starts = [sides_on(graph, processor) for processor in processors]
+    best = min(starts, key=lambda item: times.timeline(item).makespan_ms)
+    best_ms = times.timeline(best).makespan_ms
+    largest = sorted(range(len(sides)), key=lambda i: -sides[i].macs)
+    for _ in range(ROUNDS):
+        before = best_ms
+        for i in largest:
+            for processor in processors:
+                moved = (*best[:i], replace(best[i], processor=processor), *best[i + 1 :])
+                ms = times.timeline(moved).makespan_ms
+                if ms < best_ms - TIE:
+                    best, best_ms = moved, ms
+        if best_ms >= before - TIE:
+            break
+    return replace(design, sides=best)

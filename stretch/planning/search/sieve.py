@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretch.planning.cost.ways import Ints, Ways
-from stretch.planning.search.exact import search_exact
+from stretch.planning.search.exact import SearchResult, search_exact
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.offers import Floats, Offer, Thinning
-from stretch.planning.search.result import SearchResult
 from stretch.planning.search.space import SAMPLE, DesignSpace
 
 #: Combinations of a space below which all of them are worked out.

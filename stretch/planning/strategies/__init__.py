@@ -9,7 +9,7 @@ from importlib import import_module
 
 from predictors.errors import UsageError
 from stretch.planning.own_options import STRATEGIES
-from stretch.planning.search.result import SearchResult
+from stretch.planning.search.exact import SearchResult
 from stretch.planning.search.space import DesignSpace
 
 Search = Callable[[DesignSpace, int, int, int], SearchResult | None]

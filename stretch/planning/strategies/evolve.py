@@ -1,9 +1,8 @@
 """Evolutionary search: designs tried and varied, from random ones on."""
 
 from stretch.planning.search.evolve import evolve
-from stretch.planning.search.goal import Goal
-from stretch.planning.search.result import SearchResult
-from stretch.planning.search.score import Added
+from stretch.planning.search.exact import SearchResult
+from stretch.planning.search.goal import Added, Goal
 from stretch.planning.search.space import DesignSpace
 
 

@@ -1,7 +1,6 @@
 """Exact search: no design of the space is faster."""
 
-from stretch.planning.search.exact import search_exact
-from stretch.planning.search.result import SearchResult
+from stretch.planning.search.exact import SearchResult, search_exact
 from stretch.planning.search.space import DesignSpace
 
 

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from stretch.planning.cost.ways import Ways
-from stretch.planning.search.result import SearchResult
+from stretch.planning.search.exact import SearchResult
 from stretch.planning.search.space import DesignSpace
 
 #: Ratios that are tried; the authors' release tries depths from 0.66 and ten widths from 0.5.

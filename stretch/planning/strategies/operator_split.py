@@ -2,8 +2,7 @@
 
 from copy import copy
 
-from stretch.planning.search.exact import search_exact
-from stretch.planning.search.result import SearchResult
+from stretch.planning.search.exact import SearchResult, search_exact
 from stretch.planning.search.space import DesignSpace
 
 

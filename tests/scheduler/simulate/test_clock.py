@@ -17,7 +17,7 @@ from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
 from scheduler.simulate.sharing import Sharing
 from scheduler.simulate.times import StepTime
-from stretch.planning.cost.schedule import Job, schedule
+from stretch.planning.cost.makespan import Job, schedule
 from tests.effort import examples
 from tests.scheduler.runtime.plans import plans
 from tests.scheduler.simulate.plans import PROCESSORS, chain, single

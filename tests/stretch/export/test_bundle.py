@@ -26,8 +26,7 @@ from stretch.export.checks import check_export  # noqa: E402
 from stretch.export.subgraph import entry_rows, subgraph_names, subgraph_of  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.scale import scaled_graph  # noqa: E402
-from stretch.planning.design.widths import partitions  # noqa: E402
+from stretch.planning.design.scale import partitions, scaled_graph  # noqa: E402
 from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.planning.search.cutting import cut_blocks  # noqa: E402
 from stretch.planning.search.merging import merge_stages  # noqa: E402

@@ -10,10 +10,9 @@ from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.pareto import WEIGHED, Levels, front, several
-from stretch.planning.search.criteria import Criteria, undominated
+from stretch.planning.pareto import WEIGHED, Criteria, Levels, front, several, undominated
+from stretch.planning.search.exact import SearchResult
 from stretch.planning.search.measures import Power
-from stretch.planning.search.result import SearchResult
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning import spaces

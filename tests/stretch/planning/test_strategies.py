@@ -9,8 +9,7 @@ from stretch.planning.own_options import SINGLE, STRATEGIES
 from stretch.planning.search.banded import with_exact_kinds
 from stretch.planning.search.evolve import evolve, fastest_designs
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.goal import Goal
-from stretch.planning.search.score import Added, score_of
+from stretch.planning.search.goal import Added, Goal, score_of
 from stretch.planning.strategies import search
 from stretch.planning.strategies.exact import search as strategy_exact
 from stretch.planning.strategies.operator_split import search as strategy_operator_split

@@ -2,7 +2,7 @@
 
 from predictors.graph import OpGraph
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.design.widths import partitions
+from stretch.planning.design.scale import partitions
 from stretch.planning.network.segments import Segment, split_segments
 from tests.stretch.designs import whole
 

@@ -14,9 +14,14 @@ from hypothesis import strategies as st  # noqa: E402
 
 from stretch.capture import capture  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.depth import drop_units  # noqa: E402
-from stretch.planning.design.scale import scale_branch, scaled_branches, scaled_graph  # noqa: E402
-from stretch.planning.design.widths import legal_widths, partitions  # noqa: E402
+from stretch.planning.design.scale import (  # noqa: E402
+    drop_units,
+    legal_widths,
+    partitions,
+    scale_branch,
+    scaled_branches,
+    scaled_graph,
+)
 from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.transform import Branch, BranchedModel, build  # noqa: E402
 from stretch.transform.model import op_weights  # noqa: E402

@@ -17,10 +17,8 @@ from stretch.planning.cost.handover import cuts_itself, handed
 from stretch.planning.cost.makespan import TimedBand, halo_ms
 from stretch.planning.design.bands import ENTRY_ROWS, band_graph, needed_rows
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
-from stretch.planning.design.scale import scale_branch
-from stretch.planning.design.widths import legal_widths
-from stretch.planning.network.parts import clean_cuts, divide
-from stretch.planning.network.segments import cut_segment, split_segments
+from stretch.planning.design.scale import legal_widths, scale_branch
+from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
 from stretch.planning.network.units import feature_maps
 from tests.effort import examples
 from tests.predictors import networks

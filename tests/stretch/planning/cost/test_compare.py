@@ -10,10 +10,26 @@ from hypothesis import strategies as st
 from experiments.simulated_speedup.devices import with_speed
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.ahead import _divided_ms, ahead
-from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, recommend
-from stretch.planning.cost.deciding import deciding
-from stretch.planning.cost.draws import ROBUST, kept_ms
-from stretch.planning.cost.uncertain import LINKS, Unknown, added, computing, drawn, interval, kernels, link, ms, slowest
+from stretch.planning.cost.compare import (
+    BRANCHED,
+    LINKS,
+    NO_CLEAR_WINNER,
+    ROBUST,
+    Branch,
+    PredictedRun,
+    Unknown,
+    added,
+    computing,
+    deciding,
+    drawn,
+    interval,
+    kept_ms,
+    kernels,
+    link,
+    ms,
+    recommend,
+    slowest,
+)
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 

@@ -16,9 +16,8 @@ from scheduler.runtime.machine import Machine
 from scheduler.runtime.plan import PlannedSubgraph, plan_of
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.energy import run_mj
-from stretch.planning.cost.makespan import ideal_split_ms, single_ms, timeline
-from stretch.planning.cost.schedule import Job, schedule
+from stretch.planning.cost.makespan import Job, ideal_split_ms, schedule, single_ms, timeline
+from stretch.planning.cost.times import run_mj
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import plan

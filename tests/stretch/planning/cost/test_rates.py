@@ -9,7 +9,7 @@ from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.cost.rates import busiest_ms, last_holder, most_occupied_ms, occupied_ms
+from stretch.planning.cost.times import busiest_ms, last_holder, most_occupied_ms, occupied_ms
 from stretch.planning.plan import plan
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import kept, specified

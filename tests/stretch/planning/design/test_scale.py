@@ -6,10 +6,8 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.design.depth import drop_units
-from stretch.planning.design.scale import kept_units, scaled_graph
-from stretch.planning.design.widths import partitions, scaled_units
-from stretch.planning.network.channels import channel_groups
+from stretch.planning.design.scale import drop_units, kept_units, partitions, scaled_graph, scaled_units
+from stretch.planning.network.divisions import channel_groups
 from stretch.planning.network.segments import split_segments
 from tests.predictors.networks import Net
 from tests.stretch.designs import identity_design, whole

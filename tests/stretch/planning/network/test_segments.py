@@ -6,8 +6,7 @@ from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import fuse
 from predictors.graph import Op, OpGraph
 from predictors.predictor import LatencyPredictor
-from stretch.planning.network.parts import clean_cuts, divide
-from stretch.planning.network.segments import cut_segment, find_meeting_points, find_stem_end, split_segments
+from stretch.planning.network.segments import clean_cuts, cut_segment, divide, find_meeting_points, find_stem_end, split_segments
 from stretch.planning.network.tasks import ARRIVING, find_tasks
 from stretch.planning.network.units import cut_points, feature_maps, find_blocks
 from tests.predictors.networks import Net, efficientnet_lite4, resnet50, small_resnet

@@ -6,7 +6,7 @@ from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import single_ms
-from stretch.planning.design.widths import legal_widths
+from stretch.planning.design.scale import legal_widths
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.controls import best_single, ranked_singles, sequential_same_macs, variants
 from stretch.planning.search.rules import Rules

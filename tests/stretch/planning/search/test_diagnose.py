@@ -7,7 +7,7 @@ import pytest
 from predictors.errors import InfeasibleError, TightRule
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
-from stretch.planning.search.refusal import tightest
+from stretch.planning.search.diagnose import tightest
 from stretch.planning.sentences import as_flag, as_key, error_spelled
 from tests.predictors.networks import Net, resnet50, small_resnet
 from tests.predictors.specified import specified

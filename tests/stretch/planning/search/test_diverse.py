@@ -2,7 +2,7 @@
 
 import pytest
 
-from stretch.planning.search.diverse import diverse_designs, look, looks
+from stretch.planning.pareto import diverse_designs, look, looks
 from stretch.planning.search.goal import search_best
 from tests.stretch.planning.search.test_goal import GRAPHS, goal_of, spaced
 from tests.stretch.planning.spaces import every_design

@@ -22,9 +22,8 @@ from stretch.planning.search.cutting import cut_blocks, with_cuts
 from stretch.planning.search.exact import Within, search_exact, search_least_loss
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.measures import told_by
-from stretch.planning.search.merging import merge_stages
+from stretch.planning.search.merging import merge_stages, without_seams
 from stretch.planning.search.rules import Rules
-from stretch.planning.search.seams import without_seams
 from stretch.planning.search.space import DesignSpace
 from tests.predictors.networks import efficientnet, efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified

@@ -16,15 +16,14 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import ideal_split_ms, single_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.network.parts import clean_cuts, divide
-from stretch.planning.network.segments import cut_segment, split_segments
+from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
 from stretch.planning.search.banded import MAX_HALO, BandedSpace, with_exact_kinds, without_stretched
 from stretch.planning.search.channelled import ChannelWays
 from stretch.planning.search.exact import search_exact
+from stretch.planning.search.merging import without_seams
 from stretch.planning.search.operator_split import operator_split
 from stretch.planning.search.pathed import path_ways
 from stretch.planning.search.rules import Rules
-from stretch.planning.search.seams import without_seams
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.search.splits import bands, coarse, finer, orders
 from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet

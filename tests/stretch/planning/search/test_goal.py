@@ -13,24 +13,21 @@ from hypothesis import strategies as st
 from predictors.energy import EnergyModel
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.draws import kept_ms, uncertain_run
+from stretch.planning.cost.compare import drawn, kept_ms, uncertain_run
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.cost.rates import busiest_ms
-from stretch.planning.cost.uncertain import drawn
+from stretch.planning.cost.times import busiest_ms
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.objective import read_objective
+from stretch.planning.pareto import undominated
 from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.bounds import Bounds, loss_of
-from stretch.planning.search.criteria import undominated
 from stretch.planning.search.evolve import evolve
-from stretch.planning.search.exact import search_exact, search_least
-from stretch.planning.search.goal import Goal, search_best
+from stretch.planning.search.exact import SearchResult, search_exact, search_least
+from stretch.planning.search.goal import Added, Goal, score_of, search_best
 from stretch.planning.search.measures import LATENCY, Power, on_only, told_by, weighed
 from stretch.planning.search.measures import MACS as MEASURES_MACS
 from stretch.planning.search.merging import merge_stages
-from stretch.planning.search.result import SearchResult
 from stretch.planning.search.sampling import NEAR, random_designs, trials
-from stretch.planning.search.score import Added, score_of
 from stretch.planning.strategies.grid import search as search_grid
 from tests.effort import examples
 from tests.predictors.networks import small_resnet

@@ -12,7 +12,7 @@ from predictors.graph import Op, OpGraph
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.schedule import Job, schedule
+from stretch.planning.cost.makespan import Job, schedule
 from stretch.planning.network.segments import cut_segment
 from stretch.planning.network.tasks import ARRIVING, TaskGraph
 from stretch.planning.plan import plan

@@ -18,12 +18,12 @@ from predictors.joins import join_of  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.models.small_resnet import BasicBlock, SmallResNet  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.depth import drop_units  # noqa: E402
+from stretch.planning.design.scale import drop_units  # noqa: E402
 from stretch.planning.network.segments import cut_segment, split_segments  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import heritages  # noqa: E402
 from stretch.transform.calibrate import Choices, calibrate, whole_design  # noqa: E402
-from stretch.transform.calibrate.segment import (  # noqa: E402  # noqa: E402  # noqa: E402
+from stretch.transform.calibrate.segment import (  # noqa: E402  # noqa: E402
     ChannelChoice,
     Elimination,
     choose_blocks,

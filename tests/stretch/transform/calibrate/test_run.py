@@ -13,8 +13,7 @@ from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.scale import design_segments  # noqa: E402
-from stretch.planning.design.widths import partitions  # noqa: E402
+from stretch.planning.design.scale import design_segments, partitions  # noqa: E402
 from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import heritages  # noqa: E402
