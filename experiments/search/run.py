@@ -16,11 +16,10 @@ from experiments.records import About, Facts, Row, write_record
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
-from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import drawn, uncertain_run
 from stretch.planning.pareto import front, several
-from stretch.planning.plan import PlanningProblem, plan
+from stretch.planning.plan import PlanningProblem, choose, plan
 from stretch.planning.search.exact import SearchResult
 from stretch.planning.search.layers import TIE
 

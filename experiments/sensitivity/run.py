@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from predictors.graph import OpGraph
-    from stretch.planning.cost.sensitivity import Measured, Sensitivity
+    from stretch.planning.cost.accuracy import Measured, Sensitivity
     from stretch.planning.search.space import DesignSpace
 
 HERE = Path(__file__).parent
@@ -121,15 +121,14 @@ def _parted(photographs: "Tensor") -> "tuple[list[Tensor], list[Tensor]]":
 
 
 def _read(rows: Sequence[dict[str, Any]]) -> "list[Measured]":
-    from stretch.planning.cost.sensitivity import Measured
+    from stretch.planning.cost.accuracy import Measured
 
     return msgspec.convert(list(rows), list[Measured])
 
 
 def _space(graph: "OpGraph", device: Any, config: Any) -> "DesignSpace":
     """Designs of a network's stages, merged or not, on a device."""
-    from stretch.planning.choose import stretched_space
-    from stretch.planning.plan import PlanningProblem
+    from stretch.planning.plan import PlanningProblem, stretched_space
 
     request = PlanningProblem.of(graph, device, config)
     return stretched_space(graph, request.config, request.costs, request.stages, merged=True)
@@ -138,8 +137,7 @@ def _space(graph: "OpGraph", device: Any, config: Any) -> "DesignSpace":
 def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", designs: "Sequence[Measured]") -> "Sensitivity":
     """What is fitted to measurements of this experiment."""
     from stretch import __version__
-    from stretch.planning.cost.sensitivity import MeasuredOn
-    from stretch.planning.cost.sensitivity_fit import fit
+    from stretch.planning.cost.accuracy import MeasuredOn, fit
     from stretch.planning.network.segments import split_segments
 
     on = MeasuredOn(
@@ -251,7 +249,7 @@ FRONT_PREDICTED = ("predicted_ms", "speedup", "over_sequential", "predicted", "l
 
 def judged(run: dict[str, Any], source: "Sensitivity") -> tuple[Row, list[Row]]:
     """How well random designs of one network are ranked, and each of them."""
-    from stretch.planning.cost.sensitivity_fit import loss_of_design, spearman
+    from stretch.planning.cost.accuracy import loss_of_design, spearman
 
     random = _read(run["random"])
     predictions = [source.prediction(loss_of_design(source, item.segments)) for item in random]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stretch.capture import Captured
     from stretch.capture.inputs import InputShapes
     from stretch.models.load import LoadedModel
-    from stretch.planning.cost.sensitivity import Sensitivity
+    from stretch.planning.cost.accuracy import Sensitivity
     from stretch.stages.build import Images
     from stretch.stages.network import Network, Phase
 

@@ -257,7 +257,9 @@ def _batch_norm(call: AtenCall) -> Made:
     if x is None or len(x.shape) < 2 or call.arguments.get("training"):
         return None
     affine = call.arguments["weight"] is not None
-    return [Step("batch_norm", {"eps": float(call.arguments["eps"]), "momentum": float(call.arguments["momentum"]), "affine": affine}, (x,))]
+    return [
+        Step("batch_norm", {"eps": float(call.arguments["eps"]), "momentum": float(call.arguments["momentum"]), "affine": affine}, (x,))
+    ]
 
 
 @_add("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax")

@@ -220,7 +220,9 @@ def _called(call: AtenCall, step: Step) -> Step:
     known = Recorder()
     try:
         arguments = tuple(known(call.arguments[name]) for name, only in positional if not only)
-        options = {key: known(call.arguments[key]) for key, only in positional if only and key not in _PLACES and call.arguments[key] is not None}
+        options = {
+            key: known(call.arguments[key]) for key, only in positional if only and key not in _PLACES and call.arguments[key] is not None
+        }
     except ValueError as error:
         raise Refusal(f"its argument {error}") from error
     return known.step(step, (Call(name, arguments, options),))

@@ -68,7 +68,7 @@ def extract(
 
 def _rank(run: Path, target: Path, count: int, progress: "Progress", trust_code: bool) -> "RankingAnswer":
     """Fit and write the accuracy predictor."""
-    from stretch.planning.cost.accuracy_file import save_accuracy
+    from stretch.planning.cost.accuracy import save_accuracy
     from stretch.train.answer import ranking_answer
     from stretch.train.rank import rank
 

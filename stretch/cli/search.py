@@ -261,7 +261,7 @@ def _source(
 ) -> "AccuracySource | None":
     """The predictor of the designs' accuracy, if any."""
     if request.accuracy:
-        from stretch.planning.cost.accuracy_file import load_accuracy
+        from stretch.planning.cost.accuracy import load_accuracy
 
         return load_accuracy(Path(request.accuracy), network.graph.name)
     if images is None:
@@ -311,8 +311,7 @@ def _save(answer: "FrontAnswer", folder: Path, source: "AccuracySource | None") 
     """Write the design files and the measurements."""
     from msgspec.structs import replace
 
-    from stretch.planning.cost.accuracy_file import save_accuracy
-    from stretch.planning.cost.sensitivity import Sensitivity
+    from stretch.planning.cost.accuracy import Sensitivity, save_accuracy
     from stretch.planning.design.branch_design import design_to_toml
 
     rows = []

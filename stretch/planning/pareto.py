@@ -12,15 +12,13 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
-from stretch.planning.choose import choose, search_request
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.accuracy import AccuracySource, PredictedAccuracy
+from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, PredictedAccuracy, Sensitivity
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.cost.sensitivity import MeasuredOn, Sensitivity
 from stretch.planning.cost.times import run_mj
 from stretch.planning.cost.ways import Ways
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
-from stretch.planning.plan import PlanningProblem
+from stretch.planning.plan import PlanningProblem, choose, search_request
 from stretch.planning.result import plain
 from stretch.planning.search.banded import without_stretched
 from stretch.planning.search.bounds import loss_of

@@ -19,13 +19,10 @@ from stretch import __version__
 from stretch.capture import Captured
 from stretch.evaluation.agreement import compare, ranks
 from stretch.evaluation.shares import ALIKE, most_frequent, one_sided
-from stretch.planning.choose import stretched_space
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.features import changed_segments, way_features
-from stretch.planning.cost.sensitivity import SEEN, ChangedSegment, Measured, MeasuredOn, Sensitivity
-from stretch.planning.cost.sensitivity_fit import fit
+from stretch.planning.cost.accuracy import SEEN, ChangedSegment, Measured, MeasuredOn, Sensitivity, changed_segments, fit, way_features
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.plan import PlanningProblem
+from stretch.planning.plan import PlanningProblem, stretched_space
 from stretch.planning.search.sampling import Trial, random_designs, trials
 from stretch.planning.search.space import DesignSpace
 from stretch.transform import BranchedModel, build
@@ -209,7 +206,9 @@ def sensitivity_of(
             f"agreement is planned for networks of one input and one output, and `{captured.graph.name}` has several",
             "leave the images out to search, or calibrate a design without asking for an agreement",
         )
-    request = PlanningProblem.of(captured.graph, device, replace(config, min_agreement=None, min_accuracy=None, accuracy="", objective="latency"))
+    request = PlanningProblem.of(
+        captured.graph, device, replace(config, min_agreement=None, min_accuracy=None, accuracy="", objective="latency")
+    )
     checked = request.config
     space = stretched_space(captured.graph, checked, request.costs, request.stages, merged=checked.merge != "never" and not checked.meet)
     image_bytes = 4 * sum(prod(captured.graph.by_name[stage.start].shape) for stage in request.stages)

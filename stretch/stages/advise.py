@@ -12,12 +12,11 @@ from predictors.graph import OpGraph
 from predictors.models.base import MEASURED
 from predictors.predictor import LatencyPredictor, origin_of
 from scheduler.progress import Progress
-from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.ahead import least_divided_ms
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival, advised, drawn, interval, single_run
-from stretch.planning.plan import PlanningProblem, designed
+from stretch.planning.plan import PlanningProblem, choose, designed
 from stretch.planning.result import PlanResult
 from stretch.planning.search.controls import Single, ranked_singles
 from stretch.planning.sentences import Mention, as_flag

@@ -7,21 +7,87 @@ in top-1 or in agreement with the original, is the source's to tell. There are t
 `stretch.planning.cost.sensitivity.Sensitivity`, fitted to what the original itself loses on images.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.errors import UsageError
+from predictors.errors import StretchError, UsageError
+from predictors.files import read_bytes
 from predictors.graph import OpGraph
-from predictors.joins import join_of
-from stretch.planning.cost.features import changed_segments, way_features
+from predictors.joins import JoinKind, join_of
 from stretch.planning.cost.ways import Ways
 from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.design.scale import design_segments, scaled_branches
+from stretch.planning.network.segments import Segment
 from stretch.planning.sentences import Mention, Sentence
 
 Floats = NDArray[np.float64]
+
+# What accuracy predictors see of a segment that was changed: numbers that are zero for the original.
+
+#: Each from the branches' depth ratios and width ratios, (branches, n), and the segment's multiply-accumulates over the original's, (n,).
+SEGMENT_FEATURES: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
+    "log_macs": lambda depths, widths, macs: np.log(macs),
+    "log_mean_width": lambda depths, widths, macs: np.log(widths).mean(0),
+    "log_widest": lambda depths, widths, macs: np.log(widths).max(0),
+    "log_mean_depth": lambda depths, widths, macs: np.log(depths).mean(0),
+    "log_deepest": lambda depths, widths, macs: np.log(depths).max(0),
+    # multiply-accumulates grow with the depth and with the square of the width
+    "log_largest": lambda depths, widths, macs: (np.log(depths) + 2 * np.log(widths)).max(0),
+    "log_branches": lambda depths, widths, macs: np.full(len(macs), np.log(len(depths))),
+}
+
+
+def features(depths: Floats, widths: Floats, macs: Floats, names: Sequence[str]) -> Floats:
+    """What a predictor sees of one segment.
+
+    Args:
+        depths: Depth ratios, (branches, n).
+        widths: Width ratios, (branches, n).
+        macs: Multiply-accumulates over the original segment's, (n,).
+        names: Of `SEGMENT_FEATURES`.
+    """
+    return np.stack([SEGMENT_FEATURES[name](depths, widths, macs) for name in names], axis=1)
+
+
+def way_features(options: Ways, names: Sequence[str]) -> Floats:
+    """The features of every option of a segment in scaled copies.
+
+    Args:
+        names: Of `SEGMENT_FEATURES`.
+    """
+    segment = options.segment
+    grid = options.scales_of()
+
+    def ratios(of: str, whole: int) -> Floats:
+        return np.stack([np.array([getattr(b, of) for b in c])[g] for c, g in zip(options.candidates, grid, strict=True)]) / whole
+
+    return features(ratios("depth", segment.depth), ratios("width", segment.width), options.macs / segment.graph.macs, names)
+
+
+def changed_segments(graph: OpGraph, design: BranchDesign, names: Sequence[str]) -> list[tuple[Segment, Floats]]:
+    """Every segment of a design that is not the original's, neither whole at full size nor exact parts of it, with its features.
+
+    Args:
+        names: Of `SEGMENT_FEATURES`.
+    """
+    result = []
+    for part, segment, scaled in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
+        join = join_of(part.join)
+        same = all((b.depth, b.width, b.entry) == (segment.depth, segment.width, "none") for b in part.branches)
+        if join.exact or (part.whole and same and not join.convolves):
+            continue
+        depths = np.array([[b.depth / segment.depth] for b in part.branches])
+        widths = np.array([[b.width / segment.width] for b in part.branches])
+        macs = np.array([sum(b.graph.macs for b in scaled) / segment.graph.macs])
+        result.append((segment, features(depths, widths, macs, names)[0]))
+    return result
+
 
 SCHEMA = 1
 #: What `AccuracyPredictor` sees of a branched segment, each zero for the original; depth enters through the multiply-accumulates.
@@ -149,3 +215,445 @@ def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
     """The features of every branched segment of a design, by name."""
     branched = {part.name for part in design.segments if not part.whole and not join_of(part.join).exact}
     return {segment.name: row for segment, row in changed_segments(graph, design, FEATURES) if segment.name in branched}
+
+
+# Measured sensitivity: how much of a network's answers is lost where one of its segments is replaced, as a predictor of whole designs.
+#
+# Each way to run a segment has a *loss*. Losses add up over the segments of a design, and one
+# curve makes of their sum the agreement with the original. Agreement itself does not add up,
+# nor does the error of the scores where it is large. What multiplies nearly is the share of the
+# original's scores that is kept, one less the squared error; the loss is its negative logarithm.
+#
+# A segment is measured alone, in the original. In a design all that is behind it is calibrated
+# too and makes up for some of its error, so its loss counts the less the more stages follow.
+#
+# `stretch.sensitivity` measures, `stretch.planning.cost.accuracy` fits; this file needs neither.
+
+#: What a segment's loss depends on, beside which segment it is.
+SEEN = ("log_macs", "log_mean_width", "log_widest", "log_mean_depth", "log_deepest", "log_largest", "log_branches")
+#: Of these, what only helps: its weight is zero or below.
+HELPS = ("log_macs", "log_mean_width", "log_widest", "log_mean_depth", "log_deepest", "log_largest")
+#: Errors are taken to lie between these: beyond the first the loss would have no end, what is below the second is rounding.
+MOST_ERROR, LEAST_ERROR = 0.98, 1e-6
+#: 97.5 % quantile of the normal distribution.
+Z = 1.959963984540054
+
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+_Number = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+_Row = Annotated[tuple[_Number, ...], msgspec.Meta(min_length=len(SEEN), max_length=len(SEEN))]
+
+
+class ChangedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A segment that took the place of the original's."""
+
+    stages: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=1000)]  # Stages of the network that it consists of, in order.
+    features: _Row  # What the predictor sees of it, one number for each of `SEEN`.
+
+
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A network with some of its segments changed, beside the original on images held back."""
+
+    segments: Annotated[tuple[ChangedSegment, ...], msgspec.Meta(min_length=1, max_length=1000)]  # Those that were changed.
+    error: Annotated[float, msgspec.Meta(ge=0, le=1e30)]  # Squared error of the outputs over the original's square.
+    agreement: _Share  # Share of the images with the same best class.
+
+
+class MeasuredOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What was measured, on what and by what."""
+
+    weights: str  # SHA-256 of the network's weights.
+    images: Annotated[int, msgspec.Meta(ge=1)]  # Images that segments were calibrated on.
+    held_back: Annotated[int, msgspec.Meta(ge=1)]  # Images that networks were compared on.
+    pictures: str  # SHA-256 of all images as the network reads them.
+    device: str  # Profile whose ways were tried.
+    processors: tuple[str, ...]  # Its processors that branches used.
+    version: str  # Of nn-stretch.
+    date: str  # When, ISO 8601.
+    seconds: Annotated[float, msgspec.Meta(ge=0)]  # How long measuring took.
+    complete: bool  # Whether the time was enough for all that was to be measured.
+
+
+class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A stage of the network."""
+
+    name: str  # Its name.
+    start: str  # Tensor that it reads.
+    end: str  # Tensor that it writes.
+    loss: _Number | None  # What the logarithm of a segment's loss has of it; None for one that was part of nothing measured.
+
+
+class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A predictor of agreement, fitted to what was measured of one network.
+
+    The logarithm of a segment's loss is `base`, the mean of its stages' parts, `length` times the
+    logarithm of their number, its own part where it was measured, and `weights` times its features.
+    The logit of agreement is `curve[0]` less `curve[1]` times the logarithm of all losses together.
+    """
+
+    model: str  # Name of the network.
+    join: JoinKind  # How the branches met.
+    stages: Annotated[tuple[Stage, ...], msgspec.Meta(min_length=1, max_length=1000)]  # The network's stages, in order.
+    base: _Number  # Of the logarithm of every loss.
+    length: _Number  # For the logarithm of the number of stages.
+    own: dict[str, _Number]  # Of single segments, by the names of their stages joined by a space.
+    weights: _Row  # For each of `SEEN`.
+    range: tuple[_Number, _Number]  # Lowest and highest logarithm of a loss that was measured, widened; predictions stay within it.
+    #: What is taken off the logarithm of a segment's loss in a design, times the share of stages behind it.
+    recovery: Annotated[float, msgspec.Meta(ge=0, le=100)]
+    curve: tuple[_Number, Annotated[float, msgspec.Meta(gt=0, le=1e6)]]  # From the logarithm of the loss to the logit of agreement.
+    #: Standard deviation of the logit around the curve, of networks left out of the fit.
+    spread: Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+    #: Spearman's, between measured agreement and that predicted for networks left out; None for too few.
+    rank_correlation: Annotated[float, msgspec.Meta(ge=-1, le=1)] | None
+    alone: tuple[Measured, ...]  # Networks with one segment changed, and calibrated alone.
+    designs: tuple[Measured, ...]  # Networks with a whole design, calibrated as designs are.
+    on: MeasuredOn  # What was measured, on what.
+    kind: Literal["sensitivity"] = "sensitivity"  # Of the file.
+    schema: int = SCHEMA  # Of the file.
+
+    def stages_of(self, start: str, end: str) -> tuple[str, ...] | None:
+        """The stages between two tensors; None where these are not ends of stages."""
+        first = next((i for i, stage in enumerate(self.stages) if stage.start == start), None)
+        last = next((i for i, stage in enumerate(self.stages) if stage.end == end), None)
+        if first is None or last is None or last < first:
+            return None
+        return tuple(stage.name for stage in self.stages[first : last + 1])
+
+    def loss_of(self, stages: tuple[str, ...], rows: Floats) -> Floats:
+        """Losses of ways to run the segment that some stages make, alone in the original."""
+        known = {stage.name: stage.loss for stage in self.stages}
+        parts = [part for name in stages if (part := known[name]) is not None]
+        of_stages = float(np.mean(parts)) if parts else 0.0
+        value = self.own.get(" ".join(stages), 0.0)
+        logs = self.base + of_stages + self.length * np.log(len(stages)) + value + rows @ np.array(self.weights)
+        exp: Floats = np.exp(np.clip(logs, *self.range))
+        return exp
+
+    def counts(self, stages: tuple[str, ...]) -> float:
+        """What share of its loss alone the segment of some stages has in a design, where what is behind it makes up for the rest."""
+        last = next(i for i, stage in enumerate(self.stages) if stage.name == stages[-1])
+        return float(np.exp(-self.recovery * (len(self.stages) - 1 - last) / len(self.stages)))
+
+    def losses(self, options: Ways) -> Floats:
+        """What each option adds to the loss of a design; zero for a segment that stays whole or is divided exactly."""
+        if not options.branched or options.exact:
+            return np.zeros(len(options.macs))
+        self._check_join(options.join)
+        stages = self._stages(options.segment)
+        return self.counts(stages) * self.loss_of(stages, way_features(options, SEEN))
+
+    def loss(self, graph: OpGraph, design: BranchDesign) -> float:
+        """The loss of a design."""
+        for part in design.segments:
+            if not part.whole and not join_of(part.join).exact:
+                self._check_join(part.join)
+        changed = [(self._stages(segment), row) for segment, row in changed_segments(graph, design, SEEN)]
+        return sum(self.counts(stages) * float(self.loss_of(stages, row[None])[0]) for stages, row in changed)
+
+    @property
+    def option(self) -> str:
+        """The planner's option that bounds what it predicts."""
+        return "min_agreement"
+
+    @property
+    def merges(self) -> bool:
+        """Whether it knows what merged stages lose."""
+        return True
+
+    def value(self, loss: float) -> float:
+        """Agreement of a design of such a loss; 1 where nothing is lost."""
+        return 1.0 if loss <= 0 else float(1 / (1 + np.exp(-self._logit(loss))))
+
+    def most_loss(self, value: float) -> float:
+        """The largest loss at which a design agrees so often; below zero where none does."""
+        if value >= 1:
+            return 0.0
+        if value <= 0:
+            return float("inf")
+        return float(np.exp((self.curve[0] - np.log(value / (1 - value))) / self.curve[1]))
+
+    def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
+        """Agreement of a design as plain data, with its 95 % interval."""
+        return self.prediction(self.loss(graph, design))
+
+    def prediction(self, loss: float) -> PredictedAccuracy:
+        """Agreement of a design of such a loss as plain data; certain where nothing is lost."""
+        half = 0.0 if loss <= 0 else Z * self.spread
+        low, high = (float(1 / (1 + np.exp(-(self._logit(loss) + side)))) if loss > 0 else 1.0 for side in (-half, half))
+        return PredictedAccuracy(
+            agreement=self.value(loss),
+            low=low,
+            high=high,
+            rank_correlation=self.rank_correlation,
+            basis="sensitivity",
+            images=self.on.held_back,
+        )
+
+    def _logit(self, loss: float) -> float:
+        return float(np.clip(self.curve[0] - self.curve[1] * np.log(loss), -50, 50))
+
+    def _check_join(self, join: JoinKind) -> None:
+        if join != self.join:
+            raise UsageError(
+                f"the sensitivity of `{self.model}` was measured with `{self.join}` joins, which says nothing of `{join}`",
+                Sentence("plan with {}", Mention("join", self.join)),
+            )
+
+    def _stages(self, segment: Segment) -> tuple[str, ...]:
+        stages = self.stages_of(segment.start, segment.end)
+        if stages is None:
+            raise UsageError(
+                f"the sensitivity of `{self.model}` was measured for segments that begin and end where its stages do, "
+                f"and `{segment.name}` ends at `{segment.end}`",
+                Sentence("leave out {}, or measure it with these meeting points", Mention("meet")),
+            )
+        return stages
+
+
+# Fit a `Sensitivity` to what was measured: losses by ridge regression, agreement by one curve.
+
+#: Weights of the ridge penalty that are tried, on columns of unit spread.
+PENALTIES = np.logspace(-2, 2, 9)
+#: Size of what a segment has of its own: below 1, so that it is taken for what stages and features do not explain.
+OWN = 0.25
+#: What later stages make up for, found on the networks of `experiments/sensitivity`.
+RECOVERY = 1.25
+#: Whole designs from which on the curve is fitted to them alone.
+ENOUGH = 5
+#: Logarithm of a loss by which predictions may leave what was measured.
+BEYOND = 1.0
+#: Least slope of the curve: more loss is less agreement.
+FLATTEST = 0.05
+
+
+def loss(error: float) -> float:
+    """The loss of a network of a squared error: the negative logarithm of the share of the original's scores that is kept."""
+    return -float(np.log1p(-min(max(error, LEAST_ERROR), MOST_ERROR)))
+
+
+def fit(
+    model: str, join: JoinKind, stages: Sequence[Segment], alone: Sequence[Measured], designs: Sequence[Measured], on: MeasuredOn
+) -> Sensitivity:
+    """The predictor that explains what was measured.
+
+    Args:
+        stages: The network's stages, in order.
+        alone: Networks with one segment changed, at least one.
+    """
+    names = [stage.name for stage in stages]
+    table = _Table(names, [item.segments[0] for item in alone])
+    y = np.log([loss(item.error) for item in alone])
+    penalty, held_out = _penalty(table.columns, y, table.bounded)
+    base, weights = _ridge(table.columns, y, penalty, table.bounded)
+    of_stages, length, current, seen = table.parts(weights)
+    low, high = float(y.min()) - BEYOND, float(y.max()) + BEYOND
+    sensitivity = Sensitivity(
+        model=model,
+        join=join,
+        stages=tuple(Stage(name=s.name, start=s.start, end=s.end, loss=of_stages.get(s.name)) for s in stages),
+        base=base,
+        length=length,
+        own=current,
+        weights=seen,
+        range=(low, high),
+        recovery=RECOVERY,
+        curve=(0.0, 1.0),
+        spread=0.0,
+        rank_correlation=None,
+        alone=tuple(alone),
+        designs=tuple(designs),
+        on=on,
+    )
+    if len(designs) >= ENOUGH:
+        points, logs = list(designs), np.log([loss_of_design(sensitivity, design.segments) for design in designs])
+    else:
+        points, logs = list(alone), held_out
+    shares = np.array([point.agreement for point in points])
+    curve = _curve(logs, shares, on.held_back)
+    wrong = _logit(shares, on.held_back) - (curve[0] - curve[1] * logs)
+    spread = float(np.sqrt(np.square(wrong).sum() / max(1, len(wrong) - 2)))
+    return Sensitivity(
+        **{
+            name: getattr(sensitivity, name)
+            for name in sensitivity.__struct_fields__
+            if name not in ("curve", "spread", "rank_correlation")
+        },
+        curve=curve,
+        spread=spread,
+        rank_correlation=spearman(shares, -logs),
+    )
+
+
+def loss_of_design(predictor: Sensitivity, segments: Sequence[ChangedSegment]) -> float:
+    """The loss that a predictor sees in a design of such segments."""
+    return sum(
+        predictor.counts(segment.stages) * float(predictor.loss_of(segment.stages, np.array([segment.features]))[0]) for segment in segments
+    )
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What losses are regressed on."""
+
+    names: Sequence[str]  # Of all stages.
+    segments: Sequence[ChangedSegment]  # One for each measurement.
+
+    @property
+    def _known(self) -> list[str]:
+        return [name for name in self.names if any(name in segment.stages for segment in self.segments)]
+
+    @property
+    def _runs(self) -> list[str]:
+        return list(dict.fromkeys(" ".join(segment.stages) for segment in self.segments))
+
+    @property
+    def _scales(self) -> Floats:
+        """What a feature is divided by; infinity for one that never varies, which has no weight."""
+        spread = np.array([segment.features for segment in self.segments]).std(0)
+        return np.where(spread > 1e-9, spread, np.inf)
+
+    @property
+    def columns(self) -> Floats:
+        """(measurements, length + stages + segments + features)."""
+        length = np.log([[len(segment.stages)] for segment in self.segments])
+        stages = np.array([[(name in segment.stages) / len(segment.stages) for name in self._known] for segment in self.segments])
+        values = OWN * np.array([[" ".join(segment.stages) == run for run in self._runs] for segment in self.segments], float)
+        return np.hstack([length, stages, values, np.array([segment.features for segment in self.segments]) / self._scales])
+
+    @property
+    def bounded(self) -> NDArray[np.bool_]:
+        """Columns whose weight must not be above zero."""
+        others = np.zeros(1 + len(self._known) + len(self._runs), bool)
+        return np.concatenate([others, np.array([name in HELPS for name in SEEN])])
+
+    def parts(self, weights: Floats) -> tuple[dict[str, float], float, dict[str, float], tuple[float, ...]]:
+        """Weights of stages, of the length, of segments and of features."""
+        stages, runs = len(self._known), len(self._runs)
+        current = dict(zip(self._runs, (float(w) * OWN for w in weights[1 + stages : 1 + stages + runs]), strict=True))
+        of_stages = dict(zip(self._known, map(float, weights[1 : 1 + stages]), strict=True))
+        return of_stages, float(weights[0]), current, tuple(float(w) for w in weights[1 + stages + runs :] / self._scales)
+
+
+def _ridge(x: Floats, y: Floats, penalty: float, bounded: NDArray[np.bool_]) -> tuple[float, Floats]:
+    """Intercept and weights; those that are bounded and would be above zero are zero."""
+    mean = x.mean(0)
+    z, wrong = x - mean, y - y.mean()
+    free = np.ones(x.shape[1], bool)
+    while True:
+        some = z[:, free]
+        weights = np.zeros(x.shape[1])
+        weights[free] = np.linalg.solve(some.T @ some + penalty * np.eye(some.shape[1]), some.T @ wrong)
+        above = bounded & (weights > 0)
+        if not above.any():
+            return float(y.mean() - mean @ weights), weights
+        free &= ~above
+
+
+def _penalty(x: Floats, y: Floats, bounded: NDArray[np.bool_]) -> tuple[float, Floats]:
+    """The penalty that predicts measurements best from the others, and those predictions."""
+    if len(y) < 2:
+        return float(PENALTIES[-1]), y.copy()
+    best: tuple[float, float, Floats] | None = None
+    for penalty in PENALTIES:
+        values = np.zeros(len(y))
+        for i in range(len(y)):
+            rest = np.arange(len(y)) != i
+            base, weights = _ridge(x[rest], y[rest], float(penalty), bounded)
+            values[i] = base + x[i] @ weights
+        error = float(np.square(values - y).mean())
+        if best is None or error < best[0]:
+            best = error, float(penalty), values
+    assert best is not None
+    return best[1], best[2]
+
+
+def _logit(shares: Floats, images: int) -> Floats:
+    """Logarithm of the odds; a share of all or none counts half an image less or more."""
+    log: Floats = np.log((shares * images + 0.5) / ((1 - shares) * images + 0.5))
+    return log
+
+
+def _curve(logs: Floats, shares: Floats, images: int) -> tuple[float, float]:
+    """Logistic regression of agreement on the logarithm of the loss, drawn a little towards a slope of 1."""
+    intercept, slope = float(_logit(shares, images).mean() + logs.mean()), 1.0
+    for _ in range(100):
+        share = 1 / (1 + np.exp(-np.clip(intercept - slope * logs, -50, 50)))
+        weight = share * (1 - share) + 1e-6
+        # a prior worth one measurement at each end keeps few points from a slope without end
+        gradient = np.array([(shares - share).sum(), (-(shares - share) * logs).sum() - 0.1 * (slope - 1)])
+        hessian = np.array([[weight.sum(), -(weight * logs).sum()], [-(weight * logs).sum(), (weight * logs * logs).sum() + 0.1]])
+        change = np.linalg.solve(hessian, gradient)
+        change /= max(1.0, float(np.abs(change).max()) / 2)
+        intercept, slope = intercept + float(change[0]), slope + float(change[1])
+        if np.abs(change).max() < 1e-10:
+            break
+    if slope < FLATTEST:
+        slope = FLATTEST
+        intercept = float((_logit(shares, images) + slope * logs).mean())
+    return intercept, slope
+
+
+def spearman(first: Floats, second: Floats) -> float | None:
+    """Rank correlation, equal numbers having the mean of their ranks; None where one side has no order or there are fewer than three."""
+    if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return None
+    a, b = _ranks(np.asarray(first, float)), _ranks(np.asarray(second, float))
+    return float(np.clip(np.corrcoef(a, b)[0, 1], -1, 1))
+
+
+def _ranks(values: Floats) -> Floats:
+    less = (values[None, :] < values[:, None]).sum(1)
+    same = (values[None, :] == values[:, None]).sum(1)
+    result: Floats = less + (same + 1) / 2
+    return result
+
+
+# Files of accuracy predictors, of either kind.
+
+#: Larger files are not ours.
+MAX_BYTES = 1 << 22
+
+_HINT = "give the accuracy.json that `stretch extract --rank` or the sensitivity.json that `stretch search --images` wrote"
+
+
+class _Kind(msgspec.Struct):
+    """What every file says of itself."""
+
+    kind: str = "supernet"
+    schema: int = 1
+
+
+def save_accuracy(path: Path, predictor: AccuracyPredictor | Sensitivity) -> None:
+    """Write a predictor as JSON, whole or not at all."""
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(predictor), indent=1) + b"\n")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise StretchError(f"cannot write {path}: {error.strerror}") from error
+
+
+def load_accuracy(path: Path, model: str) -> AccuracyPredictor | Sensitivity:
+    """Read a predictor."""
+    content = read_bytes(path, "accuracy predictor", MAX_BYTES, _HINT)
+    try:
+        kind = msgspec.json.decode(content, type=_Kind)
+        known = {"supernet": AccuracyPredictor, "sensitivity": Sensitivity}
+        if kind.kind not in known:
+            raise StretchError(f"{path} is no accuracy predictor: it says that it is a `{kind.kind}`", _HINT)
+        struct = known[kind.kind]
+        if kind.schema != SCHEMA:
+            raise StretchError(f"{path} has schema {kind.schema}, this nn-stretch reads {SCHEMA}", "make it anew")
+        decoded: AccuracyPredictor | Sensitivity = msgspec.json.decode(content, type=struct)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StretchError(f"{path} is no accuracy predictor: {error}", _HINT) from error
+    if decoded.model != model:
+        raise StretchError(f"{path} is about `{decoded.model}`, not `{model}`", "make one for this network")
+    if (
+        isinstance(decoded, AccuracyPredictor)
+        and not np.isfinite([decoded.base, *(w for row in decoded.weights.values() for w in row)]).all()
+    ):
+        raise StretchError(f"{path} has weights that are no numbers", "fit it anew with `stretch extract --rank`")
+    return decoded

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stretch.planning.cost.features import FEATURES, way_features
+from stretch.planning.cost.accuracy import SEGMENT_FEATURES, way_features
 from stretch.planning.cost.ways import Ways
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
 from stretch.planning.search.space import DesignSpace
@@ -62,7 +62,7 @@ def _different(space: DesignSpace, first: int, groups: Sequence[Ways], count: in
         return []
     ms = np.array([_fastest(group)[index] for group, index in ways])
     fast = ms <= FAST * ms.min()
-    rows = np.concatenate([way_features(group, tuple(FEATURES))[_takeable(group)] for group in groups])
+    rows = np.concatenate([way_features(group, tuple(SEGMENT_FEATURES))[_takeable(group)] for group in groups])
     spread = rows.std(0)
     rows = rows / np.where(spread > 0, spread, 1.0)
     chosen = [int(np.argmin(ms))]

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from predictors.errors import InfeasibleError, UsageError  # noqa: E402 - torch may be missing
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from stretch.api import branch  # noqa: E402
-from stretch.planning.cost.accuracy_file import save_accuracy  # noqa: E402
+from stretch.planning.cost.accuracy import save_accuracy  # noqa: E402
 from stretch.sensitivity.source import sensitivity_of  # noqa: E402
 from stretch.stages.build import divide_images  # noqa: E402
 from stretch.stages.network import read_network  # noqa: E402

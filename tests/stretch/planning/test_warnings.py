@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.predictor import LatencyPredictor
-from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.network.segments import split_segments
-from stretch.planning.plan import plan, unused_processors, warnings_of
+from stretch.planning.plan import choose, plan, unused_processors, warnings_of
 from stretch.planning.search.exact import search_exact
 from stretch.planning.sentences import Mention, Sentence, as_flag, as_key, as_word, chance, errors_spelled, spelled
 from tests.predictors.networks import efficientnet, resnet50, small_resnet

@@ -8,10 +8,13 @@ pytestmark = pytest.mark.torch
 
 from predictors.errors import UsageError  # noqa: E402
 from stretch.evaluation.agreement import compare  # noqa: E402
-from stretch.planning.choose import stretched_space  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.cost.accuracy_file import load_accuracy, save_accuracy  # noqa: E402
-from stretch.planning.plan import PlanningProblem, plan  # noqa: E402
+from stretch.planning.cost.accuracy import load_accuracy, save_accuracy  # noqa: E402
+from stretch.planning.plan import (  # noqa: E402
+    PlanningProblem,
+    plan,
+    stretched_space,
+)
 from stretch.planning.search.sampling import random_designs  # noqa: E402
 from stretch.sensitivity import source  # noqa: E402
 from stretch.sensitivity.source import (  # noqa: E402

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import all_constraints
-from stretch.planning.constraints.balance import Balance
 from stretch.planning.constraints.base import FIRST, constraints
-from stretch.planning.constraints.communication import Communication
+from stretch.planning.constraints.built_in import Balance, Communication
 from tests.stretch.planning.combinations import ways
 
 

@@ -6,15 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretch.planning.config import PlanConfig
-from stretch.planning.constraints.balance import Balance
-from stretch.planning.constraints.capacity import Capacity
-from stretch.planning.constraints.communication import Communication
-from stretch.planning.constraints.floors import STEPS, floor_limit
-from stretch.planning.constraints.meetings import Meetings
-from stretch.planning.constraints.memory import PeakMemory
-from stretch.planning.constraints.straggler import Straggler
-from stretch.planning.constraints.total import TotalMacs
-from stretch.planning.constraints.width import WidthFloor
+from stretch.planning.constraints.built_in import (
+    STEPS,
+    Balance,
+    Capacity,
+    Communication,
+    Meetings,
+    PeakMemory,
+    Straggler,
+    TotalMacs,
+    WidthFloor,
+    floor_limit,
+)
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.rules import Rules
 from tests.predictors.networks import efficientnet_b5, resnet50

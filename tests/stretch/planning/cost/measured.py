@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from stretch.planning.cost.features import way_features
-from stretch.planning.cost.sensitivity import SEEN, ChangedSegment, Measured, MeasuredOn
-from stretch.planning.cost.sensitivity_fit import RECOVERY, fit
+from stretch.planning.cost.accuracy import RECOVERY, SEEN, ChangedSegment, Measured, MeasuredOn, fit, way_features
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.sampling import trials
 from tests.stretch.planning.spaces import make_space, small_resnet

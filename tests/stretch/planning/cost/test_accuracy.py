@@ -10,12 +10,23 @@ from msgspec.structs import replace
 from scipy.stats import spearmanr
 
 from predictors.errors import StretchError, UsageError
-from stretch.planning.cost.accuracy import FEATURES, AccuracyPredictor, segment_features
-from stretch.planning.cost.accuracy_file import load_accuracy, save_accuracy
-from stretch.planning.cost.features import FEATURES as CHANGES
-from stretch.planning.cost.features import changed_segments, features, way_features
-from stretch.planning.cost.sensitivity import HELPS, SEEN
-from stretch.planning.cost.sensitivity_fit import fit, loss, loss_of_design, spearman
+from stretch.planning.cost.accuracy import (
+    FEATURES,
+    HELPS,
+    SEEN,
+    AccuracyPredictor,
+    changed_segments,
+    features,
+    fit,
+    load_accuracy,
+    loss,
+    loss_of_design,
+    save_accuracy,
+    segment_features,
+    spearman,
+    way_features,
+)
+from stretch.planning.cost.accuracy import SEGMENT_FEATURES as CHANGES
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.sampling import random_designs

@@ -1,0 +1,247 @@
+"""The constraints that come with the planner: equations 4 to 6 of paper 003, floors, and bounds on whole designs."""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from stretch.planning.constraints.base import Bound, Constraint, Limit, register
+from stretch.planning.options import Option, Positive, Range, Ratio
+
+if TYPE_CHECKING:
+    from stretch.planning.cost.ways import Floats, Ints, Ways
+    from stretch.planning.network.segments import Segment
+
+#: Floors are lowered in these steps, each of which needs a new design space.
+STEPS = tuple(round(0.975 - 0.025 * i, 3) for i in range(37))
+
+#: Room for rounding where blocks or channels are compared with a share of the original's.
+RATIO_ROUNDING = 1e-9
+
+
+def floor_limit(value: float) -> Limit:
+    """A floor with the steps below it."""
+    return Limit(value, STEPS[-1], tuple(step for step in STEPS if step < value))
+
+
+@register
+class Balance(Bound):
+    """Branches take similar time on their own processors."""
+
+    option = Option(
+        "balance",
+        Ratio,
+        0.5,
+        "Fastest over slowest branch of a stretched segment, at least.",
+        "Fastest over slowest branch of a segment, at least: multiply-accumulates in proportion to processor speed (eq. 6), as a bound.",
+    )
+    exact = False
+    at_most = False
+    words = "the fastest branch takes {:.2g} of the slowest at best, the limit is {:g}"
+
+    def part(self, ways: "Ways") -> "Floats":
+        """The fastest branch."""
+        return ways.fastest_ms
+
+    def of(self, ways: "Ways", segment_ms: float) -> "Floats":
+        """The slowest branch."""
+        return ways.slowest_ms
+
+
+# A branched segment keeps its share of the computation; else the search would empty the expensive ones.
+
+
+@register
+class Capacity(Bound):
+    """Multiply-accumulates of a branched segment over the original's."""
+
+    option = Option(
+        "segment_macs",
+        Ratio,
+        0.9,
+        "MACs of each stretched segment over the original segment's, at least.",
+        "Multiply-accumulates of each branched segment over the original segment's, at least.",
+    )
+    exact = False
+    at_most = False
+    words = "a branched segment has {:.2g} of the original's MACs at best, the limit is {:g}"
+
+    def part(self, ways: "Ways") -> "Ints":
+        """Those of the branches and their join."""
+        return ways.macs
+
+    def of(self, ways: "Ways", segment_ms: float) -> float:
+        """Those of the original."""
+        return ways.segment.graph.macs
+
+
+# Equation 4 of paper 003: the exchange at a meeting point is amortised over its segment.
+
+
+@register
+class Communication(Bound):
+    """Transfers and the join take no more than a share of the segment."""
+
+    option = Option(
+        "alpha",
+        Positive,
+        0.2,
+        "Communication of a stretched segment over its latency, at most.",
+        "Communication of a segment over its latency, at most (NN-Stretch paper, eq. 4).",
+    )
+    exact = False
+    words = "an exchange takes {:.2g} of the segment at best, at most {:g} is allowed"
+
+    def part(self, ways: "Ways") -> "Floats":
+        """Time that transfers and the join take."""
+        return ways.exchange_ms
+
+    def of(self, ways: "Ways", segment_ms: float) -> float:
+        """The original segment on the fastest of its processors."""
+        return segment_ms
+
+
+# A branch keeps some of its segment's blocks.
+
+
+@register
+class DepthFloor(Constraint):
+    """Blocks of a branch over those of its segment."""
+
+    option = Option("min_depth", Ratio, 0.5, "Depth ratio of a branch, at least.")
+    offers = True
+
+    def offers_depth(self, value: float, segment: "Segment", depth: int) -> bool:
+        """Whether these are enough blocks."""
+        return depth >= value * segment.depth - RATIO_ROUNDING
+
+    def limits(self, value: float, ways: "Sequence[Ways]") -> list[Limit]:
+        """The floor."""
+        return [floor_limit(value)]
+
+
+# Branches meet often enough; the search sees to it.
+
+
+@register
+class Meetings(Constraint):
+    """Meeting points of a design."""
+
+    option = Option(
+        "n_meet",
+        Annotated[int, msgspec.Meta(ge=1, le=1000)],
+        1,
+        "Meeting points, at least.",
+        "Meeting points where branches join, at least.",
+    )
+
+    def limits(self, value: int, ways: "Sequence[Ways]") -> list[Limit]:
+        """Their number, where it is more than one."""
+        return [Limit(value, 1, tuple(range(value - 1, 0, -1)), lambda _, number: round(number))] if value > 1 else []
+
+
+# What runs at the same time fits into memory together.
+
+
+@register
+class PeakMemory(Bound):
+    """Activation bytes alive at one time."""
+
+    option = Option(
+        "peak_memory",
+        Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None,
+        None,
+        "Bytes of activations alive at one time, at most.",
+    )
+    whole = True
+    words = "activations take {:.3g} bytes at best, at most {:.10g} are allowed"
+
+    def part(self, ways: "Ways") -> "Ints":
+        """Those of all branches."""
+        return ways.peak_bytes
+
+    def of(self, ways: "Ways", segment_ms: float) -> float:
+        """One byte: the bound is no share."""
+        return 1
+
+    def limits(self, value: int, ways: "Sequence[Ways]") -> list[Limit]:
+        """The bytes, up to those of the largest combination."""
+        largest = max(int(way.peak_bytes.max()) for way in ways)
+        return [Limit(value, max(largest, value), put=lambda _, number: ceil(number))]
+
+
+# Equation 5 of paper 003: no branch takes much longer than the original segment.
+
+
+@register
+class Straggler(Bound):
+    """The slowest branch takes no more than so many times the original segment."""
+
+    option = Option(
+        "beta",
+        Positive,
+        1.1,
+        "A stretched branch over the whole segment on the fastest of its processors, at most.",
+        "A branch on its processor over the original segment on the fastest of its processors, at most (eq. 5).",
+    )
+    exact = False
+    words = "the slowest branch takes {:.2g} times the segment on the fastest of its processors at best, at most {:g} is allowed"
+
+    def part(self, ways: "Ways") -> "Floats":
+        """The slowest branch."""
+        return ways.slowest_ms
+
+    def of(self, ways: "Ways", segment_ms: float) -> float:
+        """The original segment on the fastest of its processors."""
+        return segment_ms
+
+
+# The whole design computes about as much as the original; the search sees to it.
+
+
+@register
+class TotalMacs(Constraint):
+    """Multiply-accumulates of the branched over those of the original model, without those that bands of rows do twice."""
+
+    option = Option(
+        "macs",
+        Range,
+        (0.97, 1.03),
+        "Range of MACs over the original's; those that bands of rows do twice do not count.",
+        "Multiply-accumulates of the branched over those of the original model.",
+        example="0.97:1.03",
+    )
+
+    def limits(self, value: tuple[float, float], ways: "Sequence[Ways]") -> list[Limit]:
+        """Both ends of the range."""
+        low, high = value
+        return [
+            Limit(low, min(0.01, low / 2), put=lambda now, number: (number, now[1])),
+            Limit(high, max(100.0, high * 2), put=lambda now, number: (now[0], number)),
+        ]
+
+
+# A branch keeps some of its segment's channels.
+
+
+@register
+class WidthFloor(Constraint):
+    """Channels of a branch over those of its segment."""
+
+    option = Option(
+        "min_width",
+        Ratio | None,
+        None,
+        "Width ratio of a branch, at least; 0.5 for two processors, 0.375 for three.",
+        "Width ratio of a branch, at least; None for 0.5 with two processors and 0.375 with more.",
+    )
+    offers = True
+
+    def offers_width(self, value: float, segment: "Segment", width: float) -> bool:
+        """Whether these are enough channels."""
+        return width >= value * segment.width - RATIO_ROUNDING
+
+    def limits(self, value: float, ways: "Sequence[Ways]") -> list[Limit]:
+        """The floor."""
+        return [floor_limit(value)]
