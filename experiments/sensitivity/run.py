@@ -61,8 +61,7 @@ def measure(network: str, weights: Path, images: Path, budget_s: float, until_s:
     from predictors.devices import load_device
     from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.planning.config import PlanConfig
-    from stretch.planning.search.sampling import random_designs
-    from stretch.sensitivity.source import Measurements, measure_design
+    from stretch.sensitivity.source import Measurements, measure_design, random_designs
     from stretch.sensitivity.source import measure as measure_sensitivity
     from stretch.stages.build import divide_images
     from stretch.stages.network import read_network

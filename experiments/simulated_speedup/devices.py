@@ -6,8 +6,7 @@ from dataclasses import replace
 from msgspec.structs import replace as changed
 
 from experiments.lossless.run import easier
-from predictors.devices import DeviceProfile, ProcessorProfile
-from predictors.specifications import Factor
+from predictors.devices import DeviceProfile, Factor, ProcessorProfile
 
 #: Factors on a speed or a time.
 HALF, TWICE = 0.5, 2.0

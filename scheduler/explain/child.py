@@ -8,10 +8,148 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from scheduler.delegates.cpu import load_runtime
 from scheduler.explain.answer import Verdict
 from scheduler.explain.model import open_model
+
+# Whether a changed model computes what the original does: on ONNX Runtime's CPU provider, or as ONNX itself defines it.
+
+#: Inputs that are compared.
+DRAWS = 3
+
+#: Sizes that are drawn for open axes: of a batch, and of others.
+BATCH, OTHER = 1, 64
+
+_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(uint8)": np.uint8,
+    "tensor(int8)": np.int8,
+    "tensor(bool)": np.bool_,
+}
+
+
+def largest_difference(before: Path, after: Path) -> float:
+    """Largest difference between the results of two models on random inputs, over the largest result."""
+    first, second = _runner(before), _session(after)
+    names = [[value.name for value in values] for values in (first.get_outputs(), second.get_outputs())]
+    if names[0] != names[1] or [i.name for i in first.get_inputs()] != [i.name for i in second.get_inputs()]:
+        raise StretchError(f"{after} takes or gives other tensors than {before}")
+    draw = np.random.default_rng(0)
+    worst = 0.0
+    fixed = {value.name: value.shape for value in second.get_inputs()}
+    for _ in range(DRAWS):
+        feed = {value.name: _drawn(value, fixed[value.name], draw) for value in first.get_inputs()}
+        wanted = _run(first, feed, before)
+        got = _run(second, {v.name: feed[v.name].astype(_TYPES[v.type]) for v in second.get_inputs()}, after)
+        for a, b in zip(wanted, got, strict=True):
+            worst = max(worst, _difference(np.asarray(a), np.asarray(b)))
+    return worst
+
+
+def _difference(a: Any, b: Any) -> float:
+    """Infinite where shapes differ, or one has a number that is none and the other has not."""
+    if a.shape != b.shape:
+        return float("inf")
+    if not a.size:
+        return 0.0
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return float("inf")
+    there = np.isfinite(a)
+    if not there.any():
+        return 0.0
+    return float(np.abs(a[there] - b[there]).max() / max(1e-6, np.abs(a[there]).max()))
+
+
+class _Definition:
+    """A model computed by ONNX's own definition in Python, with what is asked of a session: slow, and there for every type."""
+
+    def __init__(self, file: Path) -> None:
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
+        proto = onnx.load(str(file))
+        weights = {tensor.name for tensor in proto.graph.initializer}
+        self._inputs = [_End(value) for value in proto.graph.input if value.name not in weights]
+        self._outputs = [_End(value) for value in proto.graph.output]
+        self._evaluator = ReferenceEvaluator(proto)
+
+    def get_inputs(self) -> list["_End"]:
+        return self._inputs
+
+    def get_outputs(self) -> list["_End"]:
+        return self._outputs
+
+    def run(self, _names: None, feed: dict[str, Any]) -> list[Any]:
+        return list(self._evaluator.run(None, feed))
+
+
+class _End:
+    """Name, type and shape of an input or output, as ONNX Runtime words them."""
+
+    def __init__(self, value: Any) -> None:
+        import onnx
+
+        tensor = value.type.tensor_type
+        self.name = value.name
+        self.type = f"tensor({onnx.TensorProto.DataType.Name(tensor.elem_type).lower()})"
+        self.shape = [dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in tensor.shape.dim]
+
+
+def _runner(file: Path) -> Any:
+    """A session, or ONNX's definition where ONNX Runtime has no kernel for something in the file."""
+    try:
+        return _session(file)
+    except StretchError as refused:
+        try:
+            return _Definition(file)
+        # What the definition raises for operators that it lacks has many classes.
+        except Exception:
+            raise refused from None
+
+
+def _session(file: Path) -> Any:
+    onnxruntime = load_runtime()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    # ONNX Runtime's exceptions share no base class of their own.
+    except Exception as error:
+        raise StretchError(
+            f"{file} does not run on ONNX Runtime's CPU provider, so no change of it can be compared: {_line(error)}"
+        ) from error
+
+
+def _run(session: Any, feed: dict[str, Any], file: Path) -> list[Any]:
+    try:
+        outputs: list[Any] = session.run(None, feed)
+    except Exception as error:
+        raise StretchError(f"{file} does not run on random inputs, so no change of it can be compared: {_line(error)}") from error
+    return outputs
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _drawn(value: Any, fixed: list[Any], draw: np.random.Generator) -> Any:
+    """A random tensor; whole numbers are 0 or 1, which are places of most tables."""
+    if value.type not in _TYPES:
+        raise StretchError(f"input `{value.name}` is a {value.type}, of which none can be drawn")
+    sizes = [size if isinstance(size, int) and size > 0 else None for size in (fixed or value.shape)]
+    shape = [size or (BATCH if axis == 0 else OTHER) for axis, size in enumerate(sizes)]
+    kind = _TYPES[value.type]
+    return draw.standard_normal(shape).astype(kind) if np.issubdtype(kind, np.floating) else draw.integers(0, 2, shape).astype(kind)
+
 
 #: Seconds after which a runtime that does not answer is ended.
 LIMIT = 600
@@ -69,7 +207,7 @@ def _ask(file: str, runtime: str, device: str) -> Verdict:
 
 
 def _compare(before: str, _runtime: str, after: str) -> float:
-    from scheduler.explain.compare import largest_difference
+    from scheduler.explain.child import largest_difference
 
     return largest_difference(Path(before), Path(after))
 

@@ -19,9 +19,9 @@ from stretch.capture.aten import AtenLowering
 from stretch.capture.aten_call import AtenCall, Made, Step, Value
 from stretch.capture.aten_opaque import attributes, opaque, opaque_node, over_elements
 from stretch.capture.aten_rules import RULES, pieces
-from stretch.capture.axes.applied import applied
 from stretch.capture.axes.attention import chain_of, written_out
 from stretch.capture.axes.maps import Maps
+from stretch.capture.axes.rules import applied
 from stretch.capture.captured import Captured
 from stretch.capture.exported import export, inputs_of, returned_nodes
 from stretch.capture.inputs import Inputs, InputShapes

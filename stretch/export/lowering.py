@@ -24,8 +24,7 @@ from stretch.export import channels
 from stretch.export.channels import Scales, in_scales, is_divided, scales_of
 from stretch.export.onnx import NODE_TAGS, WHOLE_PADDING, to_onnx, weights_of
 from stretch.quantize.compare import Loss, loss
-from stretch.quantize.half import to_half
-from stretch.quantize.layers import layer_losses
+from stretch.quantize.layers import layer_losses, to_half
 from stretch.quantize.qdq import quantise
 from stretch.quantize.replay import Run, replay, runner, several
 

@@ -21,10 +21,15 @@ from scheduler.delegates.opencl.programs import programs_of, source_hash
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.simplify import simplify
 from scheduler.delegates.opencl.tuner import (
+    Limits,
     ScheduleTuner,
+    Size3,
     Tuned,
     cached_schedules,
     entries,
+    exhaustive,
+    fast,
+    fast_convolution,
     faster,
     faster_nodes,
     open_cache,
@@ -37,7 +42,6 @@ from scheduler.progress import Progress, silent
 from scheduler.tuning.cache import Entry, TuningCache
 from scheduler.tuning.interrupt import interruption_waits
 from scheduler.tuning.search import REPEATS, quickest
-from scheduler.tuning.workgroups import Limits, Size3, exhaustive, fast, fast_convolution
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle

@@ -10,8 +10,7 @@ from torch import fx
 
 from predictors.shapes import Attr, number
 from stretch.capture.aten_call import AtenCall, Value
-from stretch.capture.axes.constants import spread
-from stretch.capture.axes.maps import Maps
+from stretch.capture.axes.maps import Maps, spread
 from stretch.capture.factors import Axes, Factor, common
 
 #: Products of two tensors.

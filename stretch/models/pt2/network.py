@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx
+import torch.nn.functional as F
+from torch import fx, nn
 from torch._ops import OpOverload
 
 from predictors.errors import StretchError
 from stretch.capture.inputs import InputShapes
-from stretch.models.builder import Builder
+from stretch.models.builder import Builder, shape_of
 from stretch.models.ends import finished
-from stretch.models.pt2 import functions, layers
 from stretch.models.pt2.file import Source, Stored, read_source
 from stretch.models.pt2.program import Node, Tagged
-from stretch.models.pt2.site import PLACES, RULES, Site, Value, bound, plain_value
+from stretch.models.pt2.site import PLACES, RULES, Rule, Site, Value, bound, plain_value, rule
 from stretch.opaque.calls import find_operator
 
 #: Nested deeper, a structure is refused.
@@ -106,7 +106,7 @@ def _keys(stated: Any, count: int) -> list[Any] | None:
     return list(stated) if fits and len(set(stated)) == count else None
 
 
-__all__ = ["functions", "layers", "read_module"]
+__all__ = ["read_module"]
 
 _ATEN = "torch.ops.aten."
 
@@ -379,3 +379,258 @@ def _without_data(value: Value) -> torch.Tensor:
     if isinstance(value, Stored):
         return value.value
     raise StretchError("it asks for the size of what is no tensor")
+
+
+# Calls without weights as torch's modules and functions that `stretch.capture` sees single channels through.
+
+#: Modules of one tensor, made of the arguments behind it: named like their operators, and those that are not.
+_ALIKE = (nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh, nn.GELU)
+_MODULES: dict[str, Callable[..., nn.Module]] = {
+    **{make.__name__.lower(): make for make in _ALIKE},
+    "leaky_relu": nn.LeakyReLU,
+    **dict.fromkeys(("adaptive_avg_pool2d", "_adaptive_avg_pool2d"), nn.AdaptiveAvgPool2d),
+}
+
+#: Functions with the arguments of the operator.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{value.__name__: value for value in (torch.cat, torch.flatten, torch.permute, torch.transpose, torch.squeeze, torch.unsqueeze)},
+    **{value.__name__: value for value in (torch.clamp, torch.mean, torch.softmax, torch.log_softmax, F.pixel_shuffle)},
+    **dict.fromkeys(("reshape", "view", "_unsafe_view"), torch.reshape),
+    "_softmax": torch.softmax,
+    "_log_softmax": torch.log_softmax,
+}
+
+_PAIRS: dict[str, Callable[..., Any]] = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv}
+
+
+def _module(make: Callable[..., nn.Module]) -> Rule:
+    return lambda site: site.called(make(*list(site.arguments.values())[1:]))
+
+
+def _function(function: Callable[..., Any]) -> Rule:
+    def apply(site: Site) -> Value:
+        arguments = dict(site.arguments)
+        # in another type it is no call that capture knows
+        if any((arguments.pop("dtype", None), arguments.pop("half_to_float", None))):
+            return None
+        return site.builder.call(function, *site.written(list(arguments.values())))
+
+    return apply
+
+
+def _pair(function: Callable[..., Any]) -> Rule:
+    def combine(site: Site) -> Value:
+        x, other = site.arguments["self"], site.arguments["other"]
+        if site.arguments.get("alpha", 1) != 1 or site.arguments.get("rounding_mode") is not None:
+            return None
+        # decompositions write SiLU as a product with the sigmoid of the same tensor
+        gated = function is operator.mul and isinstance(other, fx.Node) and isinstance(site.builder.behind(other), nn.Sigmoid)
+        return site.called(nn.SiLU()) if gated and other.args[0] is x else site.builder.call(function, *site.written([x, other]))
+
+    return combine
+
+
+RULES.update({name: _module(make) for name, make in _MODULES.items()})
+RULES.update({name: _function(function) for name, function in _FUNCTIONS.items()})
+RULES.update({name: _pair(function) for name, function in _PAIRS.items()})
+
+
+@rule("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as")
+def _pass(site: Site) -> Value:
+    """What it reads, unless its type changes."""
+    to = site.arguments.get("dtype")
+    if isinstance(site.arguments.get("other"), fx.Node):
+        to = site.arguments["other"].meta["val"].dtype
+    return site.x if to is None or to == site.x.meta["val"].dtype else None
+
+
+@rule("dropout", "feature_dropout", "alpha_dropout", "native_dropout")
+def _drop(site: Site) -> Value:
+    """Nothing is dropped once a network is trained."""
+    return site.called(nn.Dropout(float(site.arguments["p"])), x="input")
+
+
+@rule("elu")
+def _elu(site: Site) -> Value:
+    if site.arguments["scale"] != 1 or site.arguments["input_scale"] != 1:
+        return None
+    return site.called(nn.ELU(float(site.arguments["alpha"])))
+
+
+@rule("max_pool2d", "max_pool2d_with_indices", "avg_pool2d")
+def _pool(site: Site) -> Value:
+    options = {key: _two(value) for key, value in list(site.arguments.items())[1:]}
+    make = nn.AvgPool2d if site.name == "avg_pool2d" else nn.MaxPool2d
+    return site.called(make(**options | {"stride": options["stride"] or options["kernel_size"]}))
+
+
+def _two(value: Any) -> Any:
+    """A pair, which torch's modules do not make of a list of one."""
+    return tuple(value) * (2 if len(value) == 1 else 1) if isinstance(value, list | tuple) else value
+
+
+@rule("split", "split_with_sizes", "chunk")
+def _split(site: Site) -> Value:
+    parts = site.builder.call(torch.chunk if site.name == "chunk" else torch.split, *site.written(list(site.arguments.values())[:3]))
+    return [site.builder.call(operator.getitem, parts, i) for i in range(len(parts.meta["val"]))]
+
+
+@rule("slice")
+def _slice(site: Site) -> Value:
+    shape = shape_of(site.x)
+    axis, step = int(site.arguments["dim"]) % len(shape), int(site.arguments["step"])
+    if step < 1:
+        raise StretchError(f"it slices with a step of {step}")
+    first, last, _ = slice(site.arguments["start"], site.arguments["end"], step).indices(shape[axis])
+    if (first, last, step) == (0, shape[axis], 1):
+        return site.x
+    items = [slice(None)] * axis + [slice(first, last, step if step != 1 else None)]
+    return site.builder.call(operator.getitem, site.x, tuple(items))
+
+
+@rule("select")
+def _select(site: Site) -> Value:
+    axis = int(site.arguments["dim"]) % len(shape_of(site.x))
+    return site.builder.call(operator.getitem, site.x, (*[slice(None)] * axis, int(site.arguments["index"])))
+
+
+@rule("expand")
+def _expand(site: Site) -> Value:
+    return site.builder.method("expand", site.x, *site.arguments["size"])
+
+
+@rule("constant_pad_nd", "pad")
+def _pad(site: Site) -> Value:
+    mode, value = str(site.arguments.get("mode", "constant")), site.arguments["value"]
+    return site.builder.call(F.pad, site.x, list(site.arguments["pad"]), mode, value or 0.0)
+
+
+@rule("upsample_nearest2d")
+def _enlarge(site: Site) -> Value:
+    """By whole factors; torch rounds those of others in ways of its own."""
+    x, out = shape_of(site.x), site.arguments["output_size"]
+    factors = site.arguments.get("scale_factors") or [site.arguments.get("scales_h"), site.arguments.get("scales_w")]
+    size = [int(n) for n in out] if out is not None else [int(n * factor) for n, factor in zip(x[2:], factors, strict=True)]
+    exact = all(new % old == 0 and factor in (None, new / old) for new, old, factor in zip(size, x[2:], factors, strict=True))
+    return site.builder.call(F.interpolate, site.x, size=size) if exact else None
+
+
+# Calls that have weights as torch's modules, under the names that the weights have.
+
+_BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+
+
+def _stored(site: Site, *names: str) -> dict[str, Stored | None]:
+    """Arguments that the archive stores, None for one that is left out; none at all where one is computed."""
+    stored = {name: site.stored(name) for name in names}
+    return stored if all(item or site.arguments.get(name) is None for name, item in stored.items()) else {}
+
+
+def _holding(site: Site, module: nn.Module, tensors: Mapping[str, Stored | None], x: str = "input") -> Value:
+    """The module with these very parameters and statistics, in their place; None for one that it has not."""
+    home = ""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        current, value = getattr(module, name), tensor.value
+        if current.shape != value.shape or not value.is_floating_point():
+            raise StretchError(f"`{tensor.name[:80]}` has the shape {list(value.shape)}, {list(current.shape)} are needed")
+        if isinstance(current, nn.Parameter):
+            setattr(module, name, value if isinstance(value, nn.Parameter) else nn.Parameter(value))
+        else:
+            setattr(module, name, value.detach())
+        home = home or tensor.name.rpartition(".")[0] or tensor.name
+    return site.called(module, home, x)
+
+
+def _each(value: Any, axes: int) -> Any:
+    """A number for each axis of a window; torch takes one for all, or a word."""
+    if isinstance(value, str):
+        return value
+    numbers = [int(n) for n in value] if isinstance(value, list | tuple) else [int(value)]
+    return numbers * axes if len(numbers) == 1 else numbers
+
+
+@rule("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _convolution(site: Site) -> Value:
+    tensors = _stored(site, "weight", "bias")
+    weight = tensors.get("weight")
+    if weight is None or weight.value.dim() not in (3, 4, 5) or len(shape_of(site.x)) != weight.value.dim():
+        return None
+    (first, second, *kernel), groups = weight.value.shape, int(site.arguments["groups"])
+    if groups < 1:
+        raise StretchError(f"it has {groups} groups")
+    transposed = bool(site.arguments.get("transposed", "transpose" in site.name))
+    windows = ("stride", "padding", "dilation", *(["output_padding"] if transposed else []))
+    module = getattr(nn, f"Conv{'Transpose' if transposed else ''}{len(kernel)}d")(
+        *((first, second * groups) if transposed else (second * groups, first)),
+        tuple(kernel),
+        groups=groups,
+        bias=tensors["bias"] is not None,
+        device="meta",
+        **{name: _each(site.arguments[name], len(kernel)) for name in windows},
+    )
+    return _holding(site, module, tensors)
+
+
+@rule("batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit_functional", "native_batch_norm", "cudnn_batch_norm")
+def _batch_norm(site: Site) -> Value:
+    """With the statistics that the archive holds, whichever mode the network was exported in."""
+    names = ("weight", "bias", "running_mean", "running_var")
+    tensors = _stored(site, *names)
+    if not all(tensors.get(name) for name in names[2:]) or (tensors["weight"] is None) != (tensors["bias"] is None):
+        return None
+    shape, eps, momentum = shape_of(site.x), site.arguments.get("eps", site.arguments.get("epsilon")), site.arguments.get("momentum", 0.1)
+    return _holding(site, _BATCH_NORMS[len(shape)](shape[1], float(eps), float(momentum), tensors["weight"] is not None), tensors)
+
+
+@rule("linear")
+def _linear(site: Site) -> Value:
+    tensors = _stored(site, "weight", "bias")
+    return _layer(site, "input", tensors["weight"], tensors["bias"]) if tensors else None
+
+
+@rule("addmm", "mm")
+def _linear_decomposed(site: Site) -> Value:
+    """Bias + x · weight, or that product alone, where the weight was turned before."""
+    weight, biased = site.stored("mat2"), site.name == "addmm"
+    bias = site.stored("self") if biased else None
+    if weight is None or any(site.arguments.get(name, 1) != 1 for name in ("beta", "alpha")):
+        return None
+    if biased and (bias is None or bias.value.shape != weight.value.shape[1:]):
+        return None
+    turned = nn.Parameter(weight.value.detach().t().contiguous())
+    return _layer(site, "mat1" if biased else "self", Stored(weight.name, turned), bias)
+
+
+def _layer(site: Site, x: str, weight: Stored | None, bias: Stored | None) -> Value:
+    if weight is None or weight.value.dim() != 2:
+        return None
+    module = nn.Linear(weight.value.shape[1], weight.value.shape[0], bias is not None, device="meta")
+    return _holding(site, module, {"weight": weight, "bias": bias}, x)
+
+
+@rule("layer_norm", "native_layer_norm")
+def _layer_norm(site: Site) -> Value:
+    tensors = _stored(site, "weight", "bias")
+    if not tensors or (tensors["bias"] is not None and tensors["weight"] is None):
+        return None
+    shape, has = [int(n) for n in site.arguments["normalized_shape"]], [tensor is not None for tensor in tensors.values()]
+    return _holding(site, nn.LayerNorm(shape, float(site.arguments["eps"]), *has), tensors)
+
+
+@rule("group_norm")
+def _group_norm(site: Site) -> Value:
+    tensors = _stored(site, "weight", "bias")
+    if not tensors or (tensors["weight"] is None) != (tensors["bias"] is None):
+        return None
+    groups, channels = int(site.arguments["num_groups"]), shape_of(site.x)[1]
+    if groups < 1 or channels % groups:
+        raise StretchError(f"it has {groups} groups of {channels} channels")
+    return _holding(site, nn.GroupNorm(groups, channels, float(site.arguments["eps"]), tensors["weight"] is not None), tensors)
+
+
+@rule("prelu", "_prelu_kernel")
+def _prelu(site: Site) -> Value:
+    weight = site.stored("weight")
+    return None if weight is None else _holding(site, nn.PReLU(weight.value.numel()), {"weight": weight}, "self")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from scheduler.boards.agent import facts as told_facts
+from scheduler.boards.board import package_name, requirements
 from scheduler.boards.facts import read_facts
-from scheduler.boards.packages import package_name, requirements
 from tests.scheduler.boards.servers import ended
 from tests.stretch.cli.commands import spawn
 

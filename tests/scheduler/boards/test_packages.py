@@ -13,9 +13,9 @@ from packaging.requirements import Requirement
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
 from scheduler.boards import ours
 from scheduler.boards.agent import facts
+from scheduler.boards.board import installer, package_archive, package_name, requirements
 from scheduler.boards.facts import check_facts, read_facts
 from scheduler.boards.host import check_host
-from scheduler.boards.packages import installer, package_archive, package_name, requirements
 
 HERE = read_facts("here", facts())
 ARM = msgspec.structs.replace(HERE, machine="aarch64")

@@ -9,7 +9,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from predictors.errors import StretchError
-from scheduler.explain.compare import largest_difference
+from scheduler.explain.child import largest_difference
 from scheduler.explain.fixing import NEW_OPSET, fold_constants, raise_opset, tried
 from tests.scheduler.explain.files import FOREIGN, node, plain
 

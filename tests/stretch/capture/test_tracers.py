@@ -7,8 +7,8 @@ from torch import fx, nn  # noqa: E402 - torch may be missing
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from stretch.capture.inputs import ONLY, Inputs  # noqa: E402
+from stretch.capture.trace import ShapedTracer, Tracer  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.capture.tracers import ShapedTracer, Tracer  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from predictors.specifications import Spread
+from predictors.devices import Spread
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan

@@ -11,7 +11,7 @@ from predictors.errors import StretchError
 from scheduler.formats.int8_edges import edges
 from stretch.quantize.compare import loss
 from stretch.quantize.fold import fold_batch_norms
-from stretch.quantize.half import to_half
+from stretch.quantize.layers import to_half
 from stretch.quantize.qdq import quantise
 from stretch.quantize.replay import runner
 from tests import onnx_runtime

@@ -15,11 +15,11 @@ from stretch.planning.plan import (  # noqa: E402
     plan,
     stretched_space,
 )
-from stretch.planning.search.sampling import random_designs  # noqa: E402
 from stretch.sensitivity import source  # noqa: E402
 from stretch.sensitivity.source import (  # noqa: E402
     measure,
     measure_design,
+    random_designs,
     sensitivity_of,
 )
 from stretch.stages.network import read_network  # noqa: E402

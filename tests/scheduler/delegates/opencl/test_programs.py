@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.delegates.opencl import pocl_target, programs
+from scheduler.delegates.opencl import device as opencl_device
+from scheduler.delegates.opencl import programs
 from scheduler.delegates.opencl.device import cpu_flags, find_device, open_device
 from scheduler.delegates.opencl.programs import FOLDER, BuildError, Programs, binary_file, binary_folder, read_binary, write_binary
 from tests.scheduler.delegates.opencl import networks
@@ -106,7 +107,7 @@ SKYLAKE = HASWELL | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
     ],
 )
 def test_oldest_processor_with_the_instructions_is_compiled_for(flags, name):
-    assert pocl_target.target(flags) == name
+    assert opencl_device.target(flags) == name
 
 
 #: The driver forgets the processor, as on one that it does not know; then it is told. Some builds of
@@ -115,15 +116,15 @@ FORGETS = """
 import sys
 
 import pyopencl as cl
-from scheduler.delegates.opencl import pocl_target
+from scheduler.delegates.opencl import device as opencl_device
 from scheduler.delegates.opencl.device import cpu_flags, find_device
 
 device = find_device()
-known = pocl_target.place_of(device.int_ptr, device.version.split("linux-gnu-")[-1].strip())
-place = known or pocl_target.place_of(device.int_ptr, pocl_target.target(cpu_flags()))
+known = opencl_device.place_of(device.int_ptr, device.version.split("linux-gnu-")[-1].strip())
+place = known or opencl_device.place_of(device.int_ptr, opencl_device.target(cpu_flags()))
 if place is None:
     sys.exit("forgets nothing")
-pocl_target.point(place, "generic")
+opencl_device.point(place, "generic")
 source = "kernel void twice(global float8* a) { a[get_global_id(0)] = fma(a[get_global_id(0)], 2.0f, 1.0f); }"
 
 def result():
@@ -143,20 +144,20 @@ try:
     sys.exit("forgets nothing")
 except cl.RuntimeError as error:
     print("unknown target CPU" in str(error))
-print(pocl_target.name_target(device, cpu_flags()))
+print(opencl_device.name_target(device, cpu_flags()))
 print(result())
 """
 
 
 def test_driver_that_does_not_know_the_processor_compiles_for_one_it_knows(tmp_path):
-    if platform.machine() != "x86_64" or "Portable" not in find_device().platform.name or pocl_target.target(cpu_flags()) is None:
+    if platform.machine() != "x86_64" or "Portable" not in find_device().platform.name or opencl_device.target(cpu_flags()) is None:
         pytest.skip("PoCL on x86-64 with AVX2 alone")
     run = subprocess.run(
         [sys.executable, "-c", FORGETS], capture_output=True, text=True, env=os.environ | {"POCL_CACHE_DIR": str(tmp_path)}
     )
     if run.stderr.endswith("forgets nothing\n"):
         pytest.skip("this driver knows its processor in another way")
-    assert run.stdout.split() == ["True", pocl_target.target(cpu_flags()), "True"], run.stderr
+    assert run.stdout.split() == ["True", opencl_device.target(cpu_flags()), "True"], run.stderr
 
 
 def test_kernel_without_a_file_is_an_error_that_says_where_it_should_be(tmp_path, added_template):

@@ -10,7 +10,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
-from stretch.capture.axes.constants import spread  # noqa: E402
+from stretch.capture.axes.maps import spread  # noqa: E402
 from stretch.capture.factors import map_axes  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
 from stretch.planning.network.divisions import channel_groups  # noqa: E402

@@ -13,9 +13,8 @@ from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input, verify_bundle
 from stretch.export.precision import export_precision
 from stretch.export.tflite import aot_compiler as compiler
-from stretch.export.tflite.aot import export_aot
+from stretch.export.tflite.aot import Case, export_aot, simulate
 from stretch.export.tflite.aot_compiler import compile_signatures, find_toolchain, partitions
-from stretch.export.tflite.aot_simulator import Case, simulate
 from stretch.export.tflite.bundle import FILE, export_tflite, write_tflite
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import replay, runner

@@ -4,7 +4,7 @@ import numpy as np
 
 from stretch.planning.cost.accuracy import RECOVERY, SEEN, ChangedSegment, Measured, MeasuredOn, fit, way_features
 from stretch.planning.search.merging import merge_stages
-from stretch.planning.search.sampling import trials
+from stretch.sensitivity.source import trials
 from tests.stretch.planning.spaces import make_space, small_resnet
 
 GRAPH = small_resnet(96)

@@ -29,7 +29,7 @@ from stretch.planning.cost.accuracy import (
 from stretch.planning.cost.accuracy import SEGMENT_FEATURES as CHANGES
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.sampling import random_designs
+from stretch.sensitivity.source import random_designs
 from tests.stretch.planning.cost.measured import GRAPH as MEASURED_GRAPH
 from tests.stretch.planning.cost.measured import ON, agreement, alone, made, merged_space
 from tests.stretch.planning.spaces import make_space, small_resnet

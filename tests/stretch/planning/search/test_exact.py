@@ -17,9 +17,8 @@ from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import plan
 from stretch.planning.search.banded import BandedSpace
-from stretch.planning.search.concat import search_concat
 from stretch.planning.search.cutting import cut_blocks, with_cuts
-from stretch.planning.search.exact import Within, search_exact, search_least_loss
+from stretch.planning.search.exact import Within, search_concat, search_exact, search_least_loss
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.measures import told_by
 from stretch.planning.search.merging import merge_stages, without_seams

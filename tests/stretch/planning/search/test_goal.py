@@ -27,8 +27,8 @@ from stretch.planning.search.goal import Added, Goal, score_of, search_best
 from stretch.planning.search.measures import LATENCY, Power, on_only, told_by, weighed
 from stretch.planning.search.measures import MACS as MEASURES_MACS
 from stretch.planning.search.merging import merge_stages
-from stretch.planning.search.sampling import NEAR, random_designs, trials
 from stretch.planning.strategies.grid import search as search_grid
+from stretch.sensitivity.source import NEAR, random_designs, trials
 from tests.effort import examples
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
