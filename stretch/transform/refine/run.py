@@ -447,8 +447,9 @@ class _Run:
             with self._checkpoint.believed():
                 load_optimizer(optimiser, self._pair.parameters, remembered)
         looked = False
-        while (done := self._done()) < stop:
-            far = (done - start) / (stop - start)
+        # the first step is taken however short the time is: a slow machine answers like a fast one
+        while (done := self._done()) < stop or not self._steps:
+            far = min((done - start) / (stop - start), 1.0)
             for group in optimiser.param_groups:
                 group["lr"] = rate * min(1.0, (far + _FIRST) / _WARM) * 0.5 * (1 + math.cos(math.pi * far))
             self._step(optimiser, apart)

@@ -11,8 +11,9 @@ from onnx import external_data_helper
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.explain.answer import Verdict
 from scheduler.explain.child import in_child
-from scheduler.explain.foreign import explain_file, find_cause, find_named, judge
+from scheduler.explain.foreign import explain_file, find_cause, judge
 from scheduler.explain.model import ForeignModel, ForeignOp, open_model
+from scheduler.explain.on_onnxruntime import find_named
 from scheduler.explain.runtimes import check_runtime
 from tests.scheduler.explain.files import FOREIGN, conv, model, weights
 
