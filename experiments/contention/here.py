@@ -69,13 +69,8 @@ def main() -> int:
             for name in order:
                 into.setdefault(name, []).append(latencies(contenders[name], x, second, count))
             decided += [
-                {
-                    "round, inference": f"{number + 1}, {decision.inference}",
-                    "what": decision.kind,
-                    "plan": decision.after,
-                    "why": decision.reason,
-                }
-                for decision in session.decisions
+                {"round, inference": f"{number + 1}, {row.inference}", "what": row.kind, "plan": row.after, "why": row.reason}
+                for row in session.decisions
             ]
     write_record(
         HERE / "results" / "measured.json",

@@ -142,13 +142,9 @@ def bounds(models: Sequence[str]) -> None:
     for model in models:
         graph = graph_of(model)
         for device, processors in DEVICES:
-            current = profile("0.1.0", device)
+            base = profile("0.1.0", device)
             row: Row = {"network and device": f"{MODELS[model]}, {device} {processors}"}
-            for column, known in (
-                ("as stated", current),
-                ("only fixed costs", easier(current, fixed=False)),
-                ("free", easier(current, fixed=True)),
-            ):
+            for column, known in (("as stated", base), ("only fixed costs", easier(base, fixed=False)), ("free", easier(base, fixed=True))):
                 result, _ = planned(graph, known, processors, KINDS["exact"])
                 single = None if result is None else result.best_single.ms / result.run.makespan_ms
                 row[column] = None if single is None else round(single, 3)

@@ -117,20 +117,14 @@ class Builder:
         """The design of a planner that would have made these subgraphs."""
         segments = []
         for name in dict.fromkeys(s.segment for s in self.subgraphs):
-            subgraphs = [s for s in self.subgraphs if s.segment == name]
+            parts = [s for s in self.subgraphs if s.segment == name]
             kinds = [j.kind for j in self.joins if j.segment == name]
             branches = [
                 {"processor": s.processor, "depth": 1, "width": self.shapes[s.outputs[0]][1], "entry": "none", "partition": 0, "align": 1}
-                for s in subgraphs
+                for s in parts
             ]
             segments.append(
-                {
-                    "name": name,
-                    "start": subgraphs[0].inputs[0],
-                    "end": subgraphs[0].outputs[0],
-                    "branches": branches,
-                    "join": (*kinds, "none")[0],
-                }
+                {"name": name, "start": parts[0].inputs[0], "end": parts[0].outputs[0], "branches": branches, "join": (*kinds, "none")[0]}
             )
         return {"model": "tiny", "device": "pixel6", "segments": segments, "version": 1}
 

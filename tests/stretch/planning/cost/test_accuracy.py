@@ -10,23 +10,8 @@ from msgspec.structs import replace
 from scipy.stats import spearmanr
 
 from predictors.errors import StretchError, UsageError
-from stretch.planning.cost.accuracy import (
-    FEATURES,
-    HELPS,
-    SEEN,
-    AccuracyPredictor,
-    changed_segments,
-    features,
-    fit,
-    load_accuracy,
-    loss,
-    loss_of_design,
-    save_accuracy,
-    segment_features,
-    spearman,
-    way_features,
-)
-from stretch.planning.cost.accuracy import SEGMENT_FEATURES as CHANGES
+from stretch.planning.cost import accuracy
+from stretch.planning.cost.accuracy import FEATURES, HELPS, SEEN, AccuracyPredictor
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.search.exact import search_exact
 from stretch.sensitivity.source import random_designs
@@ -51,12 +36,12 @@ def test_options_add_up_to_the_prediction_of_the_whole_design():
     current = predictor()
     total = current.value(sum(current.losses(options)[index] for options, index in search_result.picks))
     assert total == pytest.approx(current.predict(GRAPH, design), abs=1e-12)
-    assert design.n_meet == len(segment_features(GRAPH, design))
+    assert design.n_meet == len(accuracy.segment_features(GRAPH, design))
 
 
 def test_range_of_losses_holds_all_that_were_measured():
     fitted = made()
-    logs = [np.log(loss(item.error)) for item in fitted.alone]
+    logs = [np.log(accuracy.loss(item.error)) for item in fitted.alone]
     assert fitted.range[0] < min(logs) < max(logs) < fitted.range[1]
 
 
@@ -82,10 +67,10 @@ def test_loss_that_is_bounded_gives_back_the_accuracy():
 
 def test_written_predictor_is_read_back_and_belongs_to_one_network(tmp_path):
     path = tmp_path / "deep" / "accuracy.json"
-    save_accuracy(path, predictor())
-    assert load_accuracy(path, GRAPH.name) == predictor()
+    accuracy.save_accuracy(path, predictor())
+    assert accuracy.load_accuracy(path, GRAPH.name) == predictor()
     with pytest.raises(StretchError, match="is about"):
-        load_accuracy(path, "other")
+        accuracy.load_accuracy(path, "other")
 
 
 @pytest.mark.parametrize(
@@ -103,17 +88,17 @@ def test_damaged_file_is_refused_with_its_name(tmp_path, text, message):
     path = tmp_path / "accuracy.json"
     path.write_text(text)
     with pytest.raises(StretchError, match=message) as caught:
-        load_accuracy(path, GRAPH.name)
+        accuracy.load_accuracy(path, GRAPH.name)
     assert str(path) in caught.value.message
 
 
 def test_newer_schema_and_missing_file_are_refused(tmp_path):
     path = tmp_path / "accuracy.json"
     with pytest.raises(StretchError, match="cannot read"):
-        load_accuracy(path, GRAPH.name)
-    save_accuracy(path, predictor(schema=2))
+        accuracy.load_accuracy(path, GRAPH.name)
+    accuracy.save_accuracy(path, predictor(schema=2))
     with pytest.raises(StretchError, match="schema 2"):
-        load_accuracy(path, GRAPH.name)
+        accuracy.load_accuracy(path, GRAPH.name)
 
 
 @cache
@@ -203,7 +188,7 @@ def test_weights_of_what_helps_are_never_above_zero_however_noisy_the_measuremen
 
 
 def test_one_measurement_is_enough_for_a_predictor():
-    fitted = fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE)[:1], [], ON)
+    fitted = accuracy.fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE)[:1], [], ON)
     assert 0 < fitted.value(0.3) < 1
     assert fitted.rank_correlation is None
 
@@ -215,17 +200,17 @@ def test_curve_follows_whole_designs_where_there_are_enough():
     measured = []
     for item in alone(SPACE)[:6]:
         # designs that always agree more often than single segments let expect
-        lost = loss_of_design(current, item.segments)
+        lost = accuracy.loss_of_design(current, item.segments)
         measured.append(type(item)(segments=item.segments, error=item.error, agreement=0.5 + agreement(lost) / 2))
-    other = fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE), measured, ON)
+    other = accuracy.fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE), measured, ON)
     for item in measured:
-        lost = loss_of_design(other, item.segments)
+        lost = accuracy.loss_of_design(other, item.segments)
         assert other.value(lost) == pytest.approx(item.agreement, abs=0.06)
         assert other.value(lost) > current.value(lost)
 
 
 def test_loss_grows_with_the_error_and_has_an_end():
-    losses = [loss(error) for error in (0.0, 0.1, 0.5, 0.9, 1.0, 1e30)]
+    losses = [accuracy.loss(error) for error in (0.0, 0.1, 0.5, 0.9, 1.0, 1e30)]
     assert losses == sorted(losses)
     assert 0 < losses[0] < losses[-1] < 10
 
@@ -233,7 +218,7 @@ def test_loss_grows_with_the_error_and_has_an_end():
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=20))
 def test_rank_correlation_is_that_of_scipy(pairs):
     first, second = (np.array(side, float) for side in zip(*pairs, strict=True))
-    result = spearman(first, second)
+    result = accuracy.spearman(first, second)
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         assert result is None
     else:
@@ -241,16 +226,16 @@ def test_rank_correlation_is_that_of_scipy(pairs):
 
 
 def test_way_has_the_features_of_the_design_that_it_makes():
-    names = tuple(CHANGES)
+    names = tuple(accuracy.SEGMENT_FEATURES)
     space = make_space(GRAPH)
     fastest = search_exact(space, round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs), 1)
     design = BranchDesign(GRAPH.name, "mi9", fastest.segments(space.costs))
-    changed = {segment.name: row for segment, row in changed_segments(GRAPH, design, names)}
-    ways = {options.segment.name: way_features(options, names)[index] for options, index in fastest.picks if options.branched}
+    changed = {segment.name: row for segment, row in accuracy.changed_segments(GRAPH, design, names)}
+    ways = {options.segment.name: accuracy.way_features(options, names)[index] for options, index in fastest.picks if options.branched}
     assert changed.keys() == ways.keys() != set()
     for name, row in changed.items():
         assert row == pytest.approx(ways[name], abs=1e-12)
-    row = dict(zip(names, features(np.array([[0.5], [1.0]]), np.array([[1.0], [0.25]]), np.array([0.9]), names)[0], strict=True))
+    row = dict(zip(names, accuracy.features(np.array([[0.5], [1.0]]), np.array([[1.0], [0.25]]), np.array([0.9]), names)[0], strict=True))
     assert row["log_deepest"] == row["log_widest"] == 0
     assert row["log_mean_depth"] == pytest.approx(np.log(0.5) / 2)
     assert row["log_largest"] == pytest.approx(np.log(0.5))

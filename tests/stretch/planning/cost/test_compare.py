@@ -9,27 +9,9 @@ from hypothesis import strategies as st
 
 from experiments.simulated_speedup.devices import with_speed
 from predictors.predictor import LatencyPredictor
+from stretch.planning.cost import compare
 from stretch.planning.cost.ahead import _divided_ms, ahead
-from stretch.planning.cost.compare import (
-    BRANCHED,
-    LINKS,
-    NO_CLEAR_WINNER,
-    ROBUST,
-    Branch,
-    PredictedRun,
-    Unknown,
-    added,
-    computing,
-    deciding,
-    drawn,
-    interval,
-    kept_ms,
-    kernels,
-    link,
-    ms,
-    recommend,
-    slowest,
-)
+from stretch.planning.cost.compare import Branch, PredictedRun, Unknown, recommend
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 
@@ -75,14 +57,14 @@ def test_branches_that_wait_for_each_other_lose_when_one_is_slower_and_gain_noth
     [
         (39.82, {"single:gpu": {CPU: 39.86}}, "single:gpu"),
         (9.0, {"single:gpu": {CPU: 9.26}}, "single:gpu"),
-        (9.0, {"single:gpu": {CPU: 9.28}}, BRANCHED),
+        (9.0, {"single:gpu": {CPU: 9.28}}, compare.BRANCHED),
         (9.0, {"single:gpu": {CPU: 9.28}, "a": {CPU: 9.1}}, "a"),
-        (3.0, {"a": {GPU: 4.2}}, NO_CLEAR_WINNER),
-        (3.19, {"sequential_same_macs": {GPU: 3.20}}, NO_CLEAR_WINNER),
-        (3.0, {"a": {GPU: 9.0}, "b": {GPU: 10.0}}, BRANCHED),
-        (3.0, {"a": {GPU: 9.0}, "b": {GPU: 3.1}}, NO_CLEAR_WINNER),
+        (3.0, {"a": {GPU: 4.2}}, compare.NO_CLEAR_WINNER),
+        (3.19, {"sequential_same_macs": {GPU: 3.20}}, compare.NO_CLEAR_WINNER),
+        (3.0, {"a": {GPU: 9.0}, "b": {GPU: 10.0}}, compare.BRANCHED),
+        (3.0, {"a": {GPU: 9.0}, "b": {GPU: 3.1}}, compare.NO_CLEAR_WINNER),
         (9.0, {"a": {GPU: 3.0}, "b": {GPU: 9.0}}, "a"),
-        (9.0, {"a": {GPU: 8.7}}, NO_CLEAR_WINNER),
+        (9.0, {"a": {GPU: 8.7}}, compare.NO_CLEAR_WINNER),
         (9.0, {"a": {CPU: 8.0}}, "a"),
     ],
 )
@@ -95,11 +77,11 @@ def test_what_does_not_run_side_by_side_is_never_recommended_as_branches():
     alone = {"single:gpu": run([{CPU: 20.0}])}
     for branches in ([Branch({CPU: 5.0})], [Branch({CPU: 5.0}), Branch({})], [Branch({CPU: 5.0}), Branch({CPU: 2.0}, (0,))]):
         assert not PredictedRun([branches]).overlaps
-        assert recommend(PredictedRun([branches]), alone).recommended == NO_CLEAR_WINNER
+        assert recommend(PredictedRun([branches]), alone).recommended == compare.NO_CLEAR_WINNER
     chain = [Branch({CPU: 5.0}), Branch({}, (0,)), Branch({GPU: 5.0}, (1,))]
     assert not PredictedRun([chain]).overlaps
     beside = [Branch({CPU: 5.0}), Branch({CPU: 1.0}, (0,)), Branch({CPU: 1.0}, (0,))]
-    assert recommend(PredictedRun([beside]), alone).recommended == BRANCHED
+    assert recommend(PredictedRun([beside]), alone).recommended == compare.BRANCHED
 
 
 def test_number_to_measure_next_is_the_one_that_moves_the_ratio_most():
@@ -110,25 +92,25 @@ def test_number_to_measure_next_is_the_one_that_moves_the_ratio_most():
     assert only(run([{CPU: 5.0}]), run([{CPU: 9.0}])).measure is None
 
 
-WHOLE_CPU, WHOLE_GPU = (Unknown(f"all on {name}", 1 / 1.2, 1.2, computing(name)) for name in ("cpu", "gpu"))
-LINK = link("gpu", specified("mi9"))
+WHOLE_CPU, WHOLE_GPU = (Unknown(f"all on {name}", 1 / 1.2, 1.2, compare.computing(name)) for name in ("cpu", "gpu"))
+LINK = compare.link("gpu", specified("mi9"))
 
 
 def test_each_group_of_numbers_is_changed_in_all_runs_alike():
     branched, alone = run([{WHOLE_CPU: 5.0}, {WHOLE_GPU: 4.0, LINK: 2.0}]), run([{WHOLE_GPU: 9.0}])
-    result = deciding(branched, {"single:gpu": alone}, (), "single:gpu")
+    result = compare.deciding(branched, {"single:gpu": alone}, (), "single:gpu")
     rows = {(row.numbers, row.factor): row for row in result.changes}
-    assert set(rows) == {(group, factor) for group in (LINKS, "times on cpu", "times on gpu") for factor in (0.5, 2.0)}
+    assert set(rows) == {(group, factor) for group in (compare.LINKS, "times on cpu", "times on gpu") for factor in (0.5, 2.0)}
     assert rows["times on gpu", 2.0].makespan_ms == pytest.approx(10.0)
     assert rows["times on gpu", 2.0].speedup == pytest.approx(18 / 10)
     assert rows["times on cpu", 2.0].makespan_ms == pytest.approx(10.0)
     assert rows["times on cpu", 2.0].speedup == pytest.approx(0.9)
-    assert rows[LINKS, 0.5].makespan_ms == pytest.approx(5.0)
+    assert rows[compare.LINKS, 0.5].makespan_ms == pytest.approx(5.0)
 
 
 def test_what_would_be_recommended_is_what_is_recommended_of_runs_with_these_numbers():
     branched, alone = run([{WHOLE_CPU: 6.0}, {WHOLE_GPU: 6.0}]), run([{WHOLE_GPU: 9.0}])
-    rows = {(row.numbers, row.factor): row.recommended for row in deciding(branched, {"single:gpu": alone}, (), None).changes}
+    rows = {(row.numbers, row.factor): row.recommended for row in compare.deciding(branched, {"single:gpu": alone}, (), None).changes}
     assert (
         rows["times on gpu", 0.5]
         == recommend(run([{WHOLE_CPU: 6.0}, {WHOLE_GPU: 3.0}]), {"single:gpu": run([{WHOLE_GPU: 4.5}])}).recommended
@@ -137,22 +119,22 @@ def test_what_would_be_recommended_is_what_is_recommended_of_runs_with_these_num
     assert (
         rows["times on gpu", 2.0]
         == recommend(run([{WHOLE_CPU: 6.0}, {WHOLE_GPU: 12.0}]), {"single:gpu": run([{WHOLE_GPU: 18.0}])}).recommended
-        == BRANCHED
+        == compare.BRANCHED
     )
 
 
 def test_controls_that_are_only_told_decide_nothing():
     branched = run([{WHOLE_CPU: 6.0}, {WHOLE_CPU: 6.0}])
-    result = deciding(branched, {"trained": run([{WHOLE_GPU: 1.0}])}, ("trained",), None)
-    assert {row.recommended for row in result.changes} == {BRANCHED}
+    result = compare.deciding(branched, {"trained": run([{WHOLE_GPU: 1.0}])}, ("trained",), None)
+    assert {row.recommended for row in result.changes} == {compare.BRANCHED}
     assert {row.speedup for row in result.changes} == {None}
-    assert NO_CLEAR_WINNER not in {row.recommended for row in result.changes}
+    assert compare.NO_CLEAR_WINNER not in {row.recommended for row in result.changes}
 
 
 @given(st.floats(1.0, 20.0), st.floats(1.0, 20.0), st.floats(1.0, 20.0))
 def test_crossover_is_where_the_branches_take_as_long_as_the_best_single_processor(cpu, gpu, alone):
     branched, single = run([{WHOLE_CPU: cpu}, {WHOLE_GPU: gpu}]), run([{WHOLE_GPU: alone}])
-    crossover = deciding(branched, {"single:gpu": single}, (), "single:gpu").crossover
+    crossover = compare.deciding(branched, {"single:gpu": single}, (), "single:gpu").crossover
     if max(cpu, gpu) <= alone or gpu > alone:
         assert crossover is None
     else:
@@ -160,7 +142,7 @@ def test_crossover_is_where_the_branches_take_as_long_as_the_best_single_process
 
 
 def test_time_that_most_draws_keep_is_a_quantile():
-    assert kept_ms(np.arange(101.0)) == pytest.approx(100 * ROBUST)
+    assert compare.kept_ms(np.arange(101.0)) == pytest.approx(100 * compare.ROBUST)
 
 
 MI9 = specified("mi9")
@@ -168,7 +150,7 @@ MI9 = specified("mi9")
 
 def test_kinds_of_kernels_without_a_fit_err_each_for_itself():
     estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
-    result = kernels(estimate, MI9)
+    result = compare.kernels(estimate, MI9)
     assert sum(result.values()) == pytest.approx(estimate.computing_ms)
     assert {key.what for key in result} == {f"{kernel.kernel.cost.kind} kernels on dsp" for kernel in estimate.kernels}
     off = 1 + MI9.processors["dsp"].uncertainty.value
@@ -176,23 +158,23 @@ def test_kinds_of_kernels_without_a_fit_err_each_for_itself():
 
 
 def test_nine_in_ten_draws_lie_in_the_interval_of_a_number():
-    for key, factors in drawn([Unknown("a", 0.7, 1.4), Unknown("skewed", 0.9, 2.0), LINK]).items():
+    for key, factors in compare.drawn([Unknown("a", 0.7, 1.4), Unknown("skewed", 0.9, 2.0), LINK]).items():
         inside = (key.low <= factors) & (factors <= key.high)
         assert inside.mean() == pytest.approx(0.9, abs=0.03)
-        assert interval(factors) == pytest.approx((key.low, key.high), rel=0.1)
+        assert compare.interval(factors) == pytest.approx((key.low, key.high), rel=0.1)
 
 
 def test_parts_add_up_number_by_number():
     a, b = Unknown("a", 0.5, 2.0), Unknown("b", 0.5, 2.0)
-    total = added({a: 1.0, b: 2.0}, {b: 3.0}, {})
+    total = compare.added({a: 1.0, b: 2.0}, {b: 3.0}, {})
     assert total == {a: 1.0, b: 5.0}
-    assert ms(total, {}) == 6.0
-    assert ms(total, {b: 2.0}) == 11.0
+    assert compare.ms(total, {}) == 6.0
+    assert compare.ms(total, {b: 2.0}) == 11.0
 
 
 def test_slowest_is_taken_draw_by_draw():
-    assert list(slowest([np.array([1.0, 5.0]), np.array([2.0, 3.0])])) == [2.0, 5.0]
-    assert slowest([3.0, 2.0]) == 3.0
+    assert list(compare.slowest([np.array([1.0, 5.0]), np.array([2.0, 3.0])])) == [2.0, 5.0]
+    assert compare.slowest([3.0, 2.0]) == 3.0
 
 
 def test_what_takes_no_time_has_nothing_that_could_be_off():
@@ -200,7 +182,7 @@ def test_what_takes_no_time_has_nothing_that_could_be_off():
     nothing = type(estimate)(
         **{**vars(estimate), "origin": "fit", "ms": 0.0, "low_ms": 0.0, "high_ms": 0.0, "contended_ms": 0.0, "fixed_ms": 0.0}
     )
-    assert kernels(nothing, MI9) == {}
+    assert compare.kernels(nothing, MI9) == {}
 
 
 WORK = st.floats(0.1, 100)
