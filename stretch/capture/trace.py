@@ -224,14 +224,14 @@ _WORDS = {
 }
 
 #: A view, or (kind, attributes) of an operator that reads the view's tensor.
-Seen = View | tuple[str, dict[str, Attr]]
+Effect = View | tuple[str, dict[str, Attr]]
 
 
 def _as(view: View, form: str, *detail: Any) -> View:
     return View(view.op, view.shape, form, detail)
 
 
-def _permute(view: View, before: Shape, out: Any, *dims: Any) -> Seen:
+def _permute(view: View, before: Shape, out: Any, *dims: Any) -> Effect:
     order = dims[0] if len(dims) == 1 and isinstance(dims[0], list | tuple) else dims
     order = tuple(d % len(before) for d in order)
     if order == tuple(range(len(before))):
@@ -245,13 +245,13 @@ def _permute(view: View, before: Shape, out: Any, *dims: Any) -> Seen:
     raise Refusal(f"permuting dimensions to {order} is not supported")
 
 
-def _transpose(view: View, before: Shape, out: Any, a: int, b: int) -> Seen:
+def _transpose(view: View, before: Shape, out: Any, a: int, b: int) -> Effect:
     order = list(range(len(before)))
     order[a], order[b] = order[b], order[a]
     return _permute(view, before, out, order)
 
 
-def _reshape(view: View, before: Shape, out: Shape, *size: Any) -> Seen | None:
+def _reshape(view: View, before: Shape, out: Shape, *size: Any) -> Effect | None:
     if before == out:
         return view
     shape = view.shape
@@ -266,11 +266,11 @@ def _reshape(view: View, before: Shape, out: Shape, *size: Any) -> Seen | None:
     return None
 
 
-def _same(view: View, before: Shape, out: Any, *_: Any, **__: Any) -> Seen:
+def _same(view: View, before: Shape, out: Any, *_: Any, **__: Any) -> Effect:
     return view
 
 
-def _split(view: View, before: Shape, out: Any, sizes: Any, dim: int = 0) -> Seen:
+def _split(view: View, before: Shape, out: Any, sizes: Any, dim: int = 0) -> Effect:
     view.plain()
     if dim % len(before) != 1:
         raise Refusal(f"splitting along dimension {dim} is not supported, only along channels")
@@ -281,13 +281,13 @@ def _split(view: View, before: Shape, out: Any, sizes: Any, dim: int = 0) -> See
     return _as(view, "parts", *ranges)
 
 
-def _cut(view: View, start: int, stop: int) -> Seen:
+def _cut(view: View, start: int, stop: int) -> Effect:
     if (start, stop) == (0, view.shape[1]):
         return view if view.form == "plain" else _as(view, "plain")
     return "slice", {"start": start, "stop": stop}
 
 
-def _getitem(view: View, before: Shape, out: Any, index: Any) -> Seen:
+def _getitem(view: View, before: Shape, out: Any, index: Any) -> Effect:
     if view.form == "parts" and isinstance(index, slice):
         return _as(view, "parts", *view.detail[index])
     if view.form == "parts":
@@ -311,7 +311,7 @@ def _getitem(view: View, before: Shape, out: Any, index: Any) -> Seen:
     return _cut(view, start, stop)
 
 
-def _unsqueeze(view: View, before: Shape, out: Shape, dim: int) -> Seen:
+def _unsqueeze(view: View, before: Shape, out: Shape, dim: int) -> Effect:
     where = dim % (len(before) + 1)
     if view.form == "picked" and where == 1:
         return _cut(view, view.detail[0], view.detail[0] + 1)
@@ -322,7 +322,7 @@ def _unsqueeze(view: View, before: Shape, out: Shape, dim: int) -> Seen:
     raise Refusal(f"a new dimension {dim} of a tensor of shape {before} is not supported")
 
 
-def _expand(view: View, before: Shape, out: Shape, *_: Any) -> Seen:
+def _expand(view: View, before: Shape, out: Shape, *_: Any) -> Effect:
     view.plain()
     if before == out:
         return view
@@ -332,7 +332,7 @@ def _expand(view: View, before: Shape, out: Shape, *_: Any) -> Seen:
 
 
 #: By name of the function or method; None means that another rule may apply.
-_RULES: dict[str, Callable[..., Seen | None]] = {
+_RULES: dict[str, Callable[..., Effect | None]] = {
     "permute": _permute,
     "transpose": _transpose,
     "swapaxes": _transpose,
@@ -349,7 +349,7 @@ _RULES: dict[str, Callable[..., Seen | None]] = {
 }
 
 
-def see(target: str, view: View, before: Shape, out: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Seen | None:
+def see(target: str, view: View, before: Shape, out: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Effect | None:
     """What a function that reorders or cuts does to a view; None if it is none, or has a meaning of its own here.
 
     Args:

@@ -9,16 +9,16 @@ import numpy as np
 from predictors.errors import StretchError
 
 #: How a format's rules see a tensor of the running network.
-Seen = TypeVar("Seen")
+View = TypeVar("View")
 
 
 @dataclass(frozen=True)
-class Inputs(Generic[Seen]):
+class Inputs(Generic[View]):
     """What one operator reads."""
 
-    inputs: Sequence[Seen | np.ndarray | None]  # In the order of the file: tensors of the network, stored ones, None where one is left out.
+    inputs: Sequence[View | np.ndarray | None]  # In the order of the file: tensors of the network, stored ones, None where one is left out.
 
-    def value(self, i: int) -> Seen | np.ndarray | None:
+    def value(self, i: int) -> View | np.ndarray | None:
         """Input `i`, or None where it is left out."""
         return self.inputs[i] if i < len(self.inputs) else None
 

@@ -66,7 +66,7 @@ _MS = "com.microsoft"
 
 
 @dataclass(frozen=True)
-class _Form:
+class _Lowering:
     """Where the inputs of an operator on bytes are."""
 
     op: str  # The operator on reals.
@@ -76,18 +76,18 @@ class _Form:
 
 
 _FORMS = {
-    "QLinearConv": _Form("Conv", (0, 3), 6, 8),
-    f"{_MS}.QLinearConv": _Form("Conv", (0, 3), 6, 8),
-    "QLinearMatMul": _Form("MatMul", (0, 3), 6),
-    f"{_MS}.QGemm": _Form("Gemm", (0, 3), 7, 6),
-    f"{_MS}.QLinearAdd": _Form("Add", (0, 3), 6),
-    f"{_MS}.QLinearMul": _Form("Mul", (0, 3), 6),
-    f"{_MS}.QLinearSigmoid": _Form("Sigmoid", (0,), 3),
-    f"{_MS}.QLinearLeakyRelu": _Form("LeakyRelu", (0,), 3),
-    f"{_MS}.QLinearSoftmax": _Form("Softmax", (0,), 3),
-    f"{_MS}.QLinearAveragePool": _Form("AveragePool", (0,), 3),
-    f"{_MS}.QLinearGlobalAveragePool": _Form("GlobalAveragePool", (0,), 3),
-    f"{_MS}.QLinearReduceMean": _Form("ReduceMean", (0,), 3),
+    "QLinearConv": _Lowering("Conv", (0, 3), 6, 8),
+    f"{_MS}.QLinearConv": _Lowering("Conv", (0, 3), 6, 8),
+    "QLinearMatMul": _Lowering("MatMul", (0, 3), 6),
+    f"{_MS}.QGemm": _Lowering("Gemm", (0, 3), 7, 6),
+    f"{_MS}.QLinearAdd": _Lowering("Add", (0, 3), 6),
+    f"{_MS}.QLinearMul": _Lowering("Mul", (0, 3), 6),
+    f"{_MS}.QLinearSigmoid": _Lowering("Sigmoid", (0,), 3),
+    f"{_MS}.QLinearLeakyRelu": _Lowering("LeakyRelu", (0,), 3),
+    f"{_MS}.QLinearSoftmax": _Lowering("Softmax", (0,), 3),
+    f"{_MS}.QLinearAveragePool": _Lowering("AveragePool", (0,), 3),
+    f"{_MS}.QLinearGlobalAveragePool": _Lowering("GlobalAveragePool", (0,), 3),
+    f"{_MS}.QLinearReduceMean": _Lowering("ReduceMean", (0,), 3),
 }
 
 
@@ -118,7 +118,7 @@ def _computed(site: Site, op: str, inputs: Sequence[Value]) -> fx.Node:
     return built
 
 
-def _by_form(form: _Form) -> Rule:
+def _by_form(form: _Lowering) -> Rule:
     def lower(site: Site) -> Result:
         axis = _weight_axis(form.op, site.attrs)
         steps = [stated(site, i + 1, i + 2) for i in form.bytes]
@@ -133,7 +133,7 @@ def _by_form(form: _Form) -> Rule:
     return lower
 
 
-def _bias(site: Site, form: _Form, steps: Sequence[Steps]) -> np.ndarray | None:
+def _bias(site: Site, form: _Lowering, steps: Sequence[Steps]) -> np.ndarray | None:
     """A bias in reals: the scale of a product of bytes is that of both."""
     bias = None if form.bias is None else site.optional(form.bias, "bias")
     if bias is None:

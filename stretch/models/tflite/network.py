@@ -14,7 +14,7 @@ from scheduler.formats.tflite import Network, Operator, Tensor, open_tflite
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder
 from stretch.models.ends import Size, Stated, by_name, finished, named_ends, settled
-from stretch.models.tflite.site import RULES, Seen, Site, Value
+from stretch.models.tflite.site import RULES, Site, Value, View
 
 #: Operators that change no order of axes: behind them it is seen which order the input has.
 _ANY_ORDER = frozenset({"ADD", "SUB", "MUL", "DIV", "QUANTIZE", "DEQUANTIZE", "CAST", "MAXIMUM", "MINIMUM"})
@@ -45,7 +45,7 @@ class _Lowering:
         self._builder = Builder(settled(network.path, self._ends, input_shapes))
         self._values: dict[int, Value] = {i: tensor.reals for i, tensor in enumerate(network.tensors) if tensor.stored is not None}
         for i, end, image in zip(network.inputs, self._ends, images, strict=True):
-            self._values[i] = Seen(self._builder.inputs[end.argument], "image" if image else "plain")
+            self._values[i] = View(self._builder.inputs[end.argument], "image" if image else "plain")
 
     def _warnings(self) -> list[str]:
         """What was left out."""
@@ -71,7 +71,7 @@ class _Lowering:
     def _result(self, tensor: int) -> fx.Node:
         """What the network returns for an output; what the file stores as it is."""
         value = self._values[tensor]
-        if isinstance(value, Seen) and value.form == "image":
+        if isinstance(value, View) and value.form == "image":
             return value.node
         return Site([value], "", "", {}, 1, self._builder).plain()
 
@@ -103,7 +103,7 @@ class _Lowering:
         if rule is None:
             raise StretchError("there is no rule for this operator")
         kinds = [tensor.kind for tensor in tensors]
-        if any(isinstance(read, Seen) for read in reads):
+        if any(isinstance(read, View) for read in reads):
             result = rule(Site(reads, operator.code, self._name(operator), operator.settings, len(tensors), self._builder, kinds))
             return list(result) if isinstance(result, list) else [result]
         return self._computed(operator, reads, kinds)
@@ -114,12 +114,12 @@ class _Lowering:
             return [reads[0]]
         builder = Builder((1,))
         computed = [
-            Seen(builder.stored(read, f"x{i}")) if isinstance(read, np.ndarray) and read.dtype.kind == "f" else read
+            View(builder.stored(read, f"x{i}")) if isinstance(read, np.ndarray) and read.dtype.kind == "f" else read
             for i, read in enumerate(reads)
         ]
         # What is whole may be a shape or axes, which rules need to know.
-        if not any(isinstance(item, Seen) for item in computed) and isinstance(computed[0], np.ndarray):
-            computed[0] = Seen(builder.stored(computed[0], "x0"))
+        if not any(isinstance(item, View) for item in computed) and isinstance(computed[0], np.ndarray):
+            computed[0] = View(builder.stored(computed[0], "x0"))
         result = RULES[operator.code](Site(computed, operator.code, "known", operator.settings, len(kinds), builder, kinds))
         results = []
         for item in result if isinstance(result, list) else [result]:
@@ -132,7 +132,7 @@ class _Lowering:
 
     def _told(self, operator: Operator, reads: list[Value]) -> list[Value] | None:
         """What an operator tells of the shape of a tensor of the network; None for any other."""
-        if operator.code != "SHAPE" or not isinstance(reads[0], Seen):
+        if operator.code != "SHAPE" or not isinstance(reads[0], View):
             return None
         return [np.array(reads[0].shape, np.int32)]
 

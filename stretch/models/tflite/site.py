@@ -19,7 +19,7 @@ FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
 
 
 @dataclass(frozen=True)
-class Seen:
+class View:
     """A tensor of the running network."""
 
     node: fx.Node  # What gives it.
@@ -34,17 +34,17 @@ class Seen:
         current = shape_of(self.node)
         return (current[0], current[2], current[3], current[1]) if self.form == "image" else current
 
-    def like(self, node: fx.Node) -> "Seen":
+    def like(self, node: fx.Node) -> "View":
         """Another tensor in the same order."""
-        return Seen(node, self.form, self.size)
+        return View(node, self.form, self.size)
 
 
 #: What an operator reads: a tensor of the running network, a stored one, or nothing.
-Value = Seen | np.ndarray | None
+Value = View | np.ndarray | None
 
 
 @dataclass(frozen=True)
-class Site(Inputs[Seen]):
+class Site(Inputs[View]):
     """One operator with what it reads."""
 
     code: str  # Its name.
@@ -54,12 +54,12 @@ class Site(Inputs[Seen]):
     builder: Builder  # What its rule writes into.
     kinds: Sequence[str] = field(default_factory=list)  # Element types of what it writes, by numpy's names.
 
-    def seen(self, i: int) -> Seen:
+    def seen(self, i: int) -> View:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
         value = self.value(i)
         if value is None:
             raise StretchError(f"it has no input {i}")
-        return value if isinstance(value, Seen) else Seen(self.builder.stored(value, f"{self.name}_{i}"))
+        return value if isinstance(value, View) else View(self.builder.stored(value, f"{self.name}_{i}"))
 
     def shape(self, i: int = 0) -> tuple[int, ...]:
         """Of an input, in the file."""
@@ -112,7 +112,7 @@ ACTIVATIONS: dict[int, Callable[[Builder, fx.Node], fx.Node]] = {
 }
 
 
-def plain(builder: Builder, seen: Seen) -> fx.Node:
+def plain(builder: Builder, seen: View) -> fx.Node:
     """A tensor with its axes as in the file."""
     if seen.form == "image":
         return turned(builder, seen.node, (0, 2, 3, 1))
@@ -124,19 +124,19 @@ def plain(builder: Builder, seen: Seen) -> fx.Node:
     return seen.node
 
 
-def flattened(builder: Builder, image: fx.Node) -> Seen:
+def flattened(builder: Builder, image: fx.Node) -> View:
     """An image as one row, in the order that torch's networks have."""
     channels, height, width = shape_of(image)[1:]
     row = builder.call(torch.flatten, image, 1)
-    return Seen(row) if height * width == 1 or channels == 1 else Seen(row, "row", (height, width, channels))
+    return View(row) if height * width == 1 or channels == 1 else View(row, "row", (height, width, channels))
 
 
-def aligned(site: Site, operands: Sequence[int]) -> tuple[list[Any], Seen]:
+def aligned(site: Site, operands: Sequence[int]) -> tuple[list[Any], View]:
     """Inputs as functions of torch combine them, all in one order of axes, and a tensor whose order the result has.
 
     A single stored number is a number. Where one is an image all are, and axes that some lack stand before the others.
     """
-    seen = [item for item in (site.value(i) for i in operands) if isinstance(item, Seen)]
+    seen = [item for item in (site.value(i) for i in operands) if isinstance(item, View)]
     ranks = [len(site.shape(i)) for i in operands]
     if not seen:
         raise StretchError("it reads no tensor of the network")
@@ -146,7 +146,7 @@ def aligned(site: Site, operands: Sequence[int]) -> tuple[list[Any], Seen]:
     elif max(ranks) == 4 and any(item.form == "image" for item in seen):
         order = next(item for item in seen if item.form == "image")
     else:
-        order = Seen(seen[0].node)
+        order = View(seen[0].node)
     built = []
     for i in operands:
         value = site.value(i)
@@ -178,7 +178,7 @@ def _as_image(site: Site, i: int) -> fx.Node:
 
 
 #: Writes what an operator computes, and gives its results.
-Rule = Callable[[Site], Seen | list[Seen]]
+Rule = Callable[[Site], View | list[View]]
 
 #: Rules by the name of the operator; every file of this package adds its own.
 RULES: Rules[Rule] = Rules()

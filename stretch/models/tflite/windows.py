@@ -8,7 +8,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError
 from stretch.models.builder import filled, shape_of
-from stretch.models.tflite.site import Seen, Site, module, rule
+from stretch.models.tflite.site import Site, View, module, rule
 from stretch.models.windows import convolved, max_pooled, mean_pooled
 
 _SAME, _VALID = 0, 1
@@ -43,7 +43,7 @@ def _weights(site: Site, i: int) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 @rule("CONV_2D", "DEPTHWISE_CONV_2D")
-def _convolution(site: Site) -> Seen:
+def _convolution(site: Site) -> View:
     """Weights are out × height × width × in; those of depthwise ones 1 × height × width × out."""
     x = site.image()
     weight, bias = _weights(site, 1)
@@ -66,11 +66,11 @@ def _convolution(site: Site) -> Seen:
         behind=[behind for _, behind in sides],
         name=site.name,
     )
-    return Seen(site.activated(built), "image")
+    return View(site.activated(built), "image")
 
 
 @rule("AVERAGE_POOL_2D", "MAX_POOL_2D")
-def _pool(site: Site) -> Seen:
+def _pool(site: Site) -> View:
     """Padding is left out of means."""
     x = site.image()
     kernel, stride = _steps(site, "filter_height", "filter_width"), _steps(site, "stride_h", "stride_w")
@@ -82,11 +82,11 @@ def _pool(site: Site) -> Seen:
         built = module(site, nn.AdaptiveAvgPool2d(1), x)
     else:
         built = mean_pooled(site.builder, x, kernel=kernel, stride=stride, before=before, behind=behind, counted=False, name=site.name)
-    return Seen(site.activated(built), "image")
+    return View(site.activated(built), "image")
 
 
 @rule("TRANSPOSE_CONV")
-def _transposed(site: Site) -> Seen:
+def _transposed(site: Site) -> View:
     """Its first input is the shape that it makes; what SAME has too much of is cut off, the odd row behind."""
     wanted, x = site.numbers(0, "shape"), site.image(2)
     weight, bias = _weights(site, 1)
@@ -106,7 +106,7 @@ def _transposed(site: Site) -> Seen:
     result = module(site, filled(conv_transpose2d, weight=weight, bias=bias), x)
     if not even:
         result = _cut(site, result, before, wanted[1:3])
-    return Seen(site.activated(result), "image")
+    return View(site.activated(result), "image")
 
 
 def _cut(site: Site, x: fx.Node, before: Sequence[int], sizes: Sequence[int]) -> fx.Node:
