@@ -202,17 +202,43 @@ def plan(
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
     """
     request = config or PlanConfig()
-    query = PlanningProblem.of(graph, device, request, accuracy_source)
-    query, choice, instead = _choice(query, request)
-    result = designed(query, choice)
-    outcome, design = choice.result, result.design
-    unused = unused_processors(query.backbone, query.config, choice, design.processors)
-    if query.config.best_in.tried and query.config.strategy != "evolve":
+    problem = PlanningProblem.of(graph, device, request, accuracy_source)
+    problem, choice, instead = _choice(problem, request)
+    result = designed(problem, choice)
+    unused = unused_processors(problem.backbone, problem.config, choice, result.design.processors)
+    if problem.config.best_in.tried and problem.config.strategy != "evolve":
         said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
-        instead = (*instead, Sentence(said, query.config.objective, str(outcome.evaluated), Mention("strategy", "evolve")))
-    faster = _in_default_precisions(query, request) if query.config.exact and design.n_meet else None
+        instead = (*instead, Sentence(said, problem.config.objective, str(choice.result.evaluated), Mention("strategy", "evolve")))
+    faster = _merged(problem, choice, result.run.makespan_ms)
+    if problem.config.exact and result.design.n_meet:
+        faster = _in_default_precisions(problem, request)
     more = (*([faster] if faster else []), *(item.reason for item in unused))
-    return replace(result, unused=unused, warnings=(*instead, *_warnings(query, result), *more))
+    return replace(result, unused=unused, warnings=(*instead, *_warnings(problem, result), *more))
+
+
+def _merged(problem: "PlanningProblem", choice: Choice, ms: float) -> Sentence | None:
+    """How much faster merged stages would be, where stages stay apart for accuracy's sake; None where they gain little or nothing."""
+    config, result = problem.config, choice.result
+    apart = config.merge == "auto" and not config.meet and all(options.span == 1 for options, _ in result.picks)
+    if not (apart and result.n_meet and config.best_in.only_latency and config.strategy == "exact" and "stretch" in config.planned_kinds):
+        return None
+    always = msgspec.structs.replace(config, merge="always")
+    try:
+        merged = choose(problem.backbone, always, problem.costs, problem.stages, problem.accuracy_source, explain=False)
+    except InfeasibleError:
+        return None
+    merged_ms, points = timeline(problem.graph, _design(problem, merged), problem.costs).makespan_ms, merged.result.n_meet
+    if ms < LEAST_GAIN * merged_ms:
+        return None
+    text = "stages stay apart, since fewer meeting points lower the accuracy; with {} the design takes {} ms instead of {} ms, with {} instead of {} meeting points"
+    return Sentence(text, Mention("merge", "always"), f"{merged_ms:.2f}", f"{ms:.2f}", str(points), str(result.n_meet))
+
+
+def _design(problem: "PlanningProblem", choice: Choice) -> BranchDesign:
+    """The design that was searched for, with what lies beside its backbone."""
+    parts = without_seams(problem.backbone, problem.stages, choice.result.segments(problem.costs))
+    design = BranchDesign(problem.graph.name, problem.device.id, parts)
+    return place_sides(problem.graph, design, problem.costs, problem.config.processors)
 
 
 def designed(problem: "PlanningProblem", choice: Choice, *, trained: bool = True) -> PlanResult:
@@ -222,11 +248,7 @@ def designed(problem: "PlanningProblem", choice: Choice, *, trained: bool = True
         choice: Of `stretch.planning.choose.choose` for the same request.
         trained: Whether the sequential network of the same cost, which would have to be trained, is among the controls.
     """
-    result = choice.result
-    parts = without_seams(problem.backbone, problem.stages, result.segments(problem.costs))
-    design = place_sides(
-        problem.graph, BranchDesign(problem.graph.name, problem.device.id, parts), problem.costs, problem.config.processors
-    )
+    result, design = choice.result, _design(problem, choice)
     tried = problem.config.tries
     search = _Search(
         result.optimal and not tried, None if tried or isnan(result.gap) else result.gap, result.evaluated, choice.space.size_log10

@@ -63,6 +63,16 @@ def test_exact_plan_says_what_int8_would_add_and_that_it_rounds():
     assert not [warning for warning in other.warnings if "need no images" in warning]
 
 
+def test_stages_that_stay_apart_for_accuracy_say_what_merging_them_would_gain():
+    graph, request = resnet50(), {"processors": ("cpu", "gpu")}
+    apart, merged = (plan(graph, load_device("mi9"), PlanConfig(merge=merge, **request)) for merge in ("auto", "always"))
+    [said] = [warning for warning in apart.warnings if "stages stay apart" in warning]
+    assert f"{merged.run.makespan_ms:.2f} ms instead of {apart.run.makespan_ms:.2f} ms" in said
+    assert f"with {merged.design.n_meet} instead of {apart.design.n_meet} meeting points" in said
+    assert merged.run.makespan_ms < apart.run.makespan_ms
+    assert not [warning for warning in merged.warnings if "stages stay apart" in warning]
+
+
 MI9 = specified("mi9")
 GRAPH = small_resnet()
 
