@@ -63,23 +63,30 @@ class Window:
         return np.asarray((total.sum(axis=(4, 5)) / count.sum(axis=(4, 5))).astype(x.dtype))
 
 
+def padded(x: Array, pads: Sequence[int], value: Array | None, axes: Sequence[int], mode: str) -> Array:
+    """A constant around `x`; a negative width cuts off, which the library does not do."""
+    if mode != "constant":
+        raise ValueError(f"mode `{mode}` is not defined here")
+    widths = [(0, 0)] * x.ndim
+    for i, axis in enumerate(axes):
+        widths[axis] = pads[i], pads[i + len(axes)]
+    kept = x[tuple(slice(max(0, -before), size - max(0, -after)) for size, (before, after) in zip(x.shape, widths, strict=True))]
+    return np.pad(kept, [(max(0, a), max(0, b)) for a, b in widths], constant_values=0 if value is None else value.item())
+
+
 class ReferenceInvocation(Invocation):
     """A graph tied to its buffers."""
 
-    def __init__(self, evaluator: "ReferenceEvaluator", inputs: dict[str, Array], outputs: Sequence[Array]) -> None:
-        self._evaluator, self._inputs, self._outputs = evaluator, inputs, outputs
+    def __init__(self, compiled: "ReferenceCompiled", inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self._compiled, self._inputs, self._outputs = compiled, inputs, outputs
 
     def run(self) -> None:
         """Evaluate the graph."""
-        try:
-            with np.errstate(all="ignore"):  # the library's sigmoid overflows on its way to 0
-                values: Any = self._evaluator.run(None, self._inputs)
-        except Exception as error:  # whatever an operator of the library raises
-            raise StretchError(f"the graph cannot be evaluated: {' '.join(str(error).split())[:300]}") from error
-        for name, buffer, value in zip(self._evaluator.output_names, self._outputs, values, strict=True):
-            if value.shape != buffer.shape:
-                raise StretchError(f"output `{name}` came out as {list(value.shape)}, the model says {list(buffer.shape)}")
-            np.copyto(buffer, value)
+        values = self._compiled.evaluate(self._inputs)
+        for name, buffer in zip(self._compiled.outputs, self._outputs, strict=True):
+            if values[name].shape != buffer.shape:
+                raise StretchError(f"output `{name}` came out as {list(values[name].shape)}, the model says {list(buffer.shape)}")
+            np.copyto(buffer, values[name])
 
 
 class ReferenceCompiled(Compiled):
@@ -92,7 +99,16 @@ class ReferenceCompiled(Compiled):
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> ReferenceInvocation:
         """Tie the graph to `inputs` and `outputs`."""
         self.check(inputs, outputs)
-        return ReferenceInvocation(self._evaluator, dict(zip(self.inputs, inputs, strict=True)), outputs)
+        return ReferenceInvocation(self, inputs, outputs)
+
+    def evaluate(self, inputs: Sequence[Array]) -> dict[str, Array]:
+        """Every tensor of the graph, by name."""
+        try:
+            with np.errstate(all="ignore"):  # the library's sigmoid overflows on its way to 0
+                values: Any = self._evaluator.run(None, dict(zip(self.inputs, inputs, strict=True)), intermediate=True)
+        except Exception as error:  # whatever an operator of the library raises
+            raise StretchError(f"the graph cannot be evaluated: {' '.join(str(error).split())[:300]}") from error
+        return dict(values)
 
 
 @delegates.register("reference")
@@ -118,6 +134,12 @@ class ReferenceDelegate(Delegate):
             def _run(self, x: Array, **attrs: Any) -> tuple[Array]:
                 return (window(attrs).mean(x, counts_pads=bool(attrs.get("count_include_pad"))),)
 
+        class Pad(OpRun):
+            def _run(
+                self, x: Array, pads: Array, value: Array | None = None, axes: Array | None = None, mode: str = "constant"
+            ) -> tuple[Array]:
+                return (padded(x, pads.tolist(), value, [int(a) for a in axes] if axes is not None else range(x.ndim), mode),)
+
         opened = open_onnx(model)
         for opset in opened.proto.opset_import:
             if opset.domain in ("", "ai.onnx") and opset.version < MIN_OPSET:
@@ -126,6 +148,6 @@ class ReferenceDelegate(Delegate):
             if node.domain not in ("", "ai.onnx"):
                 raise StretchError(f"node `{node.name}` of {model} is a {node.op_type}, which the reference delegate does not define")
         try:
-            return ReferenceCompiled(ReferenceEvaluator(str(model), new_ops=[MaxPool, AveragePool]), opened.ends)
+            return ReferenceCompiled(ReferenceEvaluator(str(model), new_ops=[MaxPool, AveragePool, Pad]), opened.ends)
         except Exception as error:  # an operator without a definition, or a version of it
             raise StretchError(f"{model} cannot be evaluated by the reference delegate: {error}") from error
