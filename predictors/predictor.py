@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor, ProcessorProfile, load_device
 from predictors.errors import StretchError
@@ -46,14 +46,14 @@ class LinkModel:
         """
         return sum(self.parts(source, target, elements, precision).values())
 
-    def parts(self, source: str, target: str, elements: int, precision: str) -> dict[str, float]:
-        """The same by link, named after its processor that is not the CPU, ms."""
+    def parts(self, source: str, target: str, elements: Any, precision: str) -> dict[str, Any]:
+        """The same by link, named after its processor that is not the CPU, ms: a number, or for an array of tensors one."""
         return self.parts_of_bytes(source, target, elements * ITEM_BYTES[precision])
 
-    def parts_of_bytes(self, source: str, target: str, size: float) -> dict[str, float]:
+    def parts_of_bytes(self, source: str, target: str, size: Any) -> dict[str, Any]:
         """The same of so many bytes, ms; what leaves `source` is under its name, what is handed to `target` under that one's."""
         source, target = kind_of(source), kind_of(target)
-        ms_by_link: dict[str, float] = {}
+        ms_by_link: dict[str, Any] = {}
         if source == target:
             return ms_by_link
         if source != HOST:

@@ -9,7 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel, KernelCost
@@ -435,8 +438,12 @@ class Costs:
         """Time to move a tensor between two processors, ms."""
         return sum(self.moves(source, target, elements).values())
 
-    def moves(self, source: str, target: str, elements: int) -> dict[str, float]:
-        """The same by link, named after its processor that is not the CPU."""
+    def transfers(self, source: str, target: str, elements: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The same of many tensors."""
+        return np.zeros(len(elements)) + sum(self.moves(source, target, elements).values())
+
+    def moves(self, source: str, target: str, elements: Any) -> dict[str, Any]:
+        """The same by link, named after its processor that is not the CPU: a number, or of many tensors an array."""
         device = self.predictor.device
         far = target if device.processor(target).family != "cpu" else source
         precision = device.processor(far).check_precision(self.precision.get(far))
