@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
-from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor, ProcessorProfile, load_device
+from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor, ProcessorProfile
 from predictors.errors import StretchError
 from predictors.faults import nearest
 from predictors.fits.prior import Prior
@@ -44,7 +43,7 @@ class LinkModel:
             target: Processor that needs it, with or without core set.
             precision: Precision of what crosses, that of the processor that is not the CPU.
         """
-        return sum(self.parts(source, target, elements, precision).values())
+        return float(sum(self.parts(source, target, elements, precision).values()))
 
     def parts(self, source: str, target: str, elements: Any, precision: str) -> dict[str, Any]:
         """The same by link, named after its processor that is not the CPU, ms: a number, or for an array of tensors one."""
@@ -270,7 +269,7 @@ class LatencyPredictor:
         """The model of an unmeasured processor."""
         from predictors.models.related import RelatedModel
 
-        return RelatedModel.of(prior, processor, _relative)
+        return RelatedModel.of(prior, processor)
 
 
 def check_unsupported(device: str, processor: str, names: Iterable[str]) -> None:
@@ -290,12 +289,6 @@ def origin_of(processor: Processor, precision: str) -> Origin:
     if (prior := processor.priors.get(precision)) is None:
         return "roofline"
     return "relatives" if prior.calibration is None else "networks"
-
-
-@cache
-def _relative(device: str) -> DeviceProfile:
-    """A profile that ships with the project; core sets, precisions and devices have relatives in common, and reading one takes a while."""
-    return load_device(device)
 
 
 def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | None:

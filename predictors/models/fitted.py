@@ -22,6 +22,9 @@ Floats = NDArray[np.float64]
 #: the logarithms of 86 public ratios with ncnn (RK3588 boards and the Orange Pi 5 Plus, RK3399 boards and the Orange Pi 4 LTS).
 SIBLING_SPREAD = 1.36
 
+#: Kernels whose times are kept as rows.
+_MOST_ROWS = 1 << 15
+
 _PARTS: tuple[Part, ...] = ("launch", "compute", "memory")
 
 
@@ -57,6 +60,7 @@ class FittedModel:
         self._terms = {name: [(terms.get(term), ms) for term, ms in group.terms.items()] for name, group in fit.groups.items()}
         self._trees = {name: TreeModel(group.trees) for name, group in fit.groups.items() if group.trees is not None}
         self._times: dict[KernelCost, KernelTime] = {}
+        self._rows: dict[KernelCost, tuple[float, ...]] = {}
 
     @property
     def fixed_ms(self) -> float:
@@ -85,12 +89,15 @@ class FittedModel:
         return [self._times[cost] for cost in costs]
 
     def columns(self, costs: Sequence[KernelCost]) -> Times:
-        """Times of kernels as arrays; none of them is remembered."""
-        table = np.empty((len(Times._fields), len(costs)))
-        for name, at in self._grouped(costs).items():
-            some = [costs[i] for i in at]
-            table[:, at] = Times.of([self.roofline.time(cost) for cost in some]) if name is None else self._fitted(name, some)
-        return Times(*table)
+        """Times of kernels as arrays; equal kernels are computed once, also for different devices whose relative this is."""
+        known = self._rows if len(self._rows) < _MOST_ROWS else {}
+        new = list(dict.fromkeys(cost for cost in costs if cost not in known))
+        for name, at in self._grouped(new).items():
+            some = [new[i] for i in at]
+            table = Times.of([self.roofline.time(cost) for cost in some]) if name is None else self._fitted(name, some)
+            known.update(zip(some, zip(*(column.tolist() for column in table), strict=True), strict=True))
+        self._rows = known
+        return Times(*np.array([known[cost] for cost in costs]).reshape(-1, len(Times._fields)).T)
 
     def _grouped(self, costs: Sequence[KernelCost]) -> dict[str | None, list[int]]:
         """Numbers of the kernels by the group that times them."""

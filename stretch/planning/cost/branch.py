@@ -206,8 +206,7 @@ def _piece(segment: Segment, block: int, start: str, ops: tuple[Op, ...]) -> _Pi
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class BranchCost:
+class BranchCost(NamedTuple):
     """A branch without its part of the join."""
 
     processor: str  # Where it runs.
@@ -366,8 +365,7 @@ class Costs:
     def _branch(self, segment: Segment, processor: str, depth: int, width: int, channels: int) -> BranchCost:
         if channels != segment.in_width and self._rewires(segment):
             base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, channels)
-            return replace(
-                base,
+            return base._replace(
                 macs=base.macs + change.macs,
                 params=base.params + change.params,
                 ms=base.ms + change.ms,

@@ -325,11 +325,10 @@ class _Bands(Sequence[BranchCost]):
 
 
 class _Divisions:
-    """Parts of networks and runs of them, the same ones each time, so that what is built of them is found again."""
+    """Parts of networks, the same ones each time, so that what is built of them is found again."""
 
     def __init__(self) -> None:
         self._parts: dict[tuple[int, frozenset[str], bool, bool], tuple[Segment, list[Segment]]] = {}
-        self._segments: dict[tuple[int, str, str, str], tuple[OpGraph, Segment]] = {}
 
     def parts(self, graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool, vectors: bool) -> list[Segment]:
         """Those of a stage, as `divide` makes them."""
@@ -337,13 +336,6 @@ class _Divisions:
         if key not in self._parts:
             self._parts[key] = stage, divide(graph, stage, clean, every=every, vectors=vectors)
         return self._parts[key][1]
-
-    def segment(self, graph: OpGraph, name: str, start: str, end: str) -> Segment:
-        """A run of them, as `cut_segment` makes it."""
-        key = (id(graph), name, start, end)
-        if key not in self._segments:
-            self._segments[key] = graph, cut_segment(graph, name, start, end)
-        return self._segments[key][1]
 
 
 class BandedSpace:
@@ -361,9 +353,9 @@ class BandedSpace:
         self.graph, self.space, self.merged, self.single = graph, space, merged, single
         costs = space.costs
         clean = clean_cuts(graph, [costs.predictor.kernels(graph, name) for name in space.processors])
-        self._divisions = costs.built(_Divisions)
+        divisions = costs.built(_Divisions)
         key = (frozenset(clean), single, vectors)
-        self.by_stage = [self._divisions.parts(graph, stage, *key) if divided else [stage] for stage in space.segments]
+        self.by_stage = [divisions.parts(graph, stage, *key) if divided else [stage] for stage in space.segments]
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.bands = BandCosts(costs, self.parts)
@@ -542,7 +534,7 @@ class BandedSpace:
     def _segment(self, first: int, last: int) -> Segment:
         """A run as a segment."""
         run = self.parts[first : last + 1]
-        return run[0] if len(run) == 1 else self._divisions.segment(self.graph, self.name(first, last), run[0].start, run[-1].end)
+        return run[0] if len(run) == 1 else cut_segment(self.graph, self.name(first, last), run[0].start, run[-1].end)
 
     def _ways(self, divided: _Divided) -> list[Ways]:
         """Each run in bands as options of its first part, one for each place."""

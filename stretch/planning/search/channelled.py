@@ -226,7 +226,7 @@ class _Part:
             graph = self._graph(division, channels)
             assert graph is not None
             cost = part_cost(self.space, division.segment, processor, graph, self._launched(division, channels, processor))
-            self._costs[key] = replace(cost, channels=(channels.start, channels.stop))
+            self._costs[key] = cost._replace(channels=(channels.start, channels.stop))
         return self._costs[key]
 
     def _times(self, rows: Sequence[Sequence[BranchCost]], order: tuple[str, ...]) -> list[Floats]:

@@ -5,7 +5,6 @@ subset of the processors in every order.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations, pairwise, permutations
 from math import prod
 
@@ -38,7 +37,7 @@ def path_ways(space: DesignSpace, segment: Segment) -> list[Ways]:
         # at once, since a fit's trees are walked for many kernels in little more time than for one
         costs.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
         for part, graph in graphs.items():
-            known[processor, part] = replace(part_cost(space, segment, processor, graph, kernels[part]), paths=part)
+            known[processor, part] = part_cost(space, segment, processor, graph, kernels[part])._replace(paths=part)
     found = []
     for count in range(2, min(len(space.processors), len(paths)) + 1):
         divisions = [parts for parts in _divisions(len(paths), count) if all(part in graphs for part in parts)]

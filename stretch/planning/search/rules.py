@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,12 @@ class Rules:
         found = {each.option.name: getattr(request, each.option.name) for each in all_constraints()}
         return cls({name: value for name, value in found.items() if value is not None})
 
-    @property
+    @cached_property
     def asked(self) -> list[tuple[Constraint, Any]]:
         """The constraints that are asked for, each with its value."""
         return [(each, self.values[each.option.name]) for each in all_constraints() if each.option.name in self.values]
 
-    @property
+    @cached_property
     def floors(self) -> dict[str, Any]:
         """What decides which depths and widths there are."""
         return {each.option.name: value for each, value in self.asked if each.offers}
