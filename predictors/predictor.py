@@ -1,7 +1,7 @@
 """Latency of a graph on a processor: kernels by the backend's fusion rules, then the sum of their times."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
@@ -225,7 +225,7 @@ class LatencyPredictor:
         for i, time in zip(away, theirs, strict=True):
             cost = kernels[i].cost
             moved = self.links.ms(processor, HOST, cost.reads, at) + self.links.ms(HOST, processor, cost.writes, at)
-            times[i] = replace(time, ms=time.ms + moved, launch_ms=time.launch_ms + moved)
+            times[i] = time._replace(ms=time.ms + moved, launch_ms=time.launch_ms + moved)
         return times
 
     def join_ms(self, kind: str, shape: tuple[int, ...], branches: int, host: str, precision: str | None = None) -> float:

@@ -132,7 +132,7 @@ class Wholes:
         made, done = laid_out(graph, names)
         kernels = self._predictor.kernels(made, processor)
         owners = {op.name: owner_of(op) for op in made.ops if PART in op.tags}
-        return [replace(kernel, name=owners[kernel.name]) if kernel.name in owners else kernel for kernel in kernels], done
+        return [kernel._replace(name=owners[kernel.name]) if kernel.name in owners else kernel for kernel in kernels], done
 
     def _build(
         self, segment: Segment, piece: _Piece, scale: BranchScale, kept: Mapping[int, int], arriving: int | None, names: Sequence[str]
