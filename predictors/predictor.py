@@ -82,8 +82,7 @@ def contended_ms(time: KernelTime, profile: ProcessorProfile) -> float:
     return time.launch_ms + max(0.0, time.ms - time.launch_ms) * (computing + (moving - computing) * share)
 
 
-@dataclass(frozen=True)
-class KernelEstimate:
+class KernelEstimate(NamedTuple):
     """One kernel of a prediction."""
 
     kernel: Kernel

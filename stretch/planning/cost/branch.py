@@ -234,7 +234,6 @@ class BranchCost(NamedTuple):
 class _Sums(NamedTuple):
     """What the kernels of one block of a branch take together, on one processor."""
 
-    block: int
     macs: int
     params: int
     ms: float
@@ -270,7 +269,9 @@ class Costs:
         self._whole: dict[tuple[int, int, int, int, str, tuple[str, ...], tuple[str, ...]], Whole] = {}
         self._wholes = Wholes(predictor)
         self._dropped: dict[tuple[int, int], frozenset[int]] = {}
-        self._summed: dict[tuple[int, str], tuple[Whole, list[_Sums]]] = {}
+        self._summed: dict[tuple[int, str], tuple[Whole, list[tuple[int, _Sums]]]] = {}
+        self._blocks: dict[tuple[int, str], tuple[Built, _Sums]] = {}
+        self._prepared: set[tuple[int, str, int, int]] = set()
         self._branches: dict[tuple[int, str, int, int, int], BranchCost] = {}
         self._changes: dict[tuple[int, str, int, int], _Change] = {}
         self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
@@ -331,16 +332,18 @@ class Costs:
 
     def prepare(self, segment: Segment, processor: str, widths: Sequence[int], channels: Iterable[int]) -> None:
         """Time the kernels of many branches together, which takes little longer than those of one."""
-        kernels: dict[KernelCost, Kernel] = {}
-        others = [count for count in channels if count != segment.in_width]
-        rewires = self._rewires(segment)
-        for width in widths:
-            full = [self._full(segment, processor, width, segment.in_width, segment.entries(width)[0])]
-            full += [self._full(segment, processor, width, count, "none") for count in others if not rewires]
-            kernels.update((kernel.cost, kernel) for each in full for kernel in each.kernels)
-        self.kernels_time(list(kernels.values()), processor)
-        if rewires:
-            self._rewire(segment, processor, [(width, count) for width in widths for count in others])
+        number, usual, kernels = self._remember(segment), segment.in_width, {}
+        every = ((width, count) for width in widths for count in dict.fromkeys((usual, *channels)))
+        new = [scale for scale in every if (number, processor, *scale) not in self._prepared]
+        self._prepared.update((number, processor, *scale) for scale in new)
+        rewired = [(width, count) for width, count in new if count != usual and self._rewires(segment)]
+        for width, count in new:
+            if count == usual or not rewired:
+                whole = self._full(segment, processor, width, count, segment.entries(width)[0] if count == usual else "none")
+                kernels.update({id(built): built.kernels for _, built in whole.blocks})
+        self.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
+        if rewired:
+            self._rewire(segment, processor, rewired)
 
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
         """Cost of a branch before its join.
@@ -374,7 +377,8 @@ class Costs:
             )
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
-        kept = [part for part in self._sums(whole, processor) if part.block not in self._dropped_blocks(segment, depth)]
+        dropped = self._dropped_blocks(segment, depth)
+        kept = [part for block, part in self._sums(whole, processor) if block not in dropped]
         return BranchCost(
             processor,
             depth,
@@ -388,18 +392,21 @@ class Costs:
             rewrites=(*segment.rewrites, *whole.rewrites),
         )
 
-    def _sums(self, whole: Whole, processor: str) -> list[_Sums]:
-        """What the kernels of each block of a branch take together, and those outside of blocks."""
+    def _sums(self, whole: Whole, processor: str) -> list[tuple[int, _Sums]]:
+        """What the kernels of each block of a branch take together, and those outside of blocks, by the block's number."""
         key = (id(whole), processor)
         if key not in self._summed:
-            item, found = self.item_bytes(processor), []
-            for block, built in whole.blocks:
-                time = self.kernels_time(built.kernels, processor)
-                macs = sum([kernel.macs for kernel in built.kernels])
-                peak = max([(kernel.cost.reads + kernel.cost.writes) * item for kernel in built.kernels], default=0)
-                found.append(_Sums(block, macs, built.params, time.ms, time.contended_ms, peak))
-            self._summed[key] = whole, found
+            self._summed[key] = whole, [(block, self._block(built, processor)) for block, built in whole.blocks]
         return self._summed[key][1]
+
+    def _block(self, built: Built, processor: str) -> _Sums:
+        key = (id(built), processor)
+        if key not in self._blocks:
+            time, item = self.kernels_time(built.kernels, processor), self.item_bytes(processor)
+            macs = sum([kernel.macs for kernel in built.kernels])
+            peak = max([(kernel.cost.reads + kernel.cost.writes) * item for kernel in built.kernels], default=0)
+            self._blocks[key] = built, _Sums(macs, built.params, time.ms, time.contended_ms, peak)
+        return self._blocks[key][1]
 
     def scaled(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int) -> tuple[int, float]:
         """Multiply-accumulates and ms alone of what `branch` tells more of, for whoever asks for thousands of branches."""

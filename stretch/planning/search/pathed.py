@@ -88,7 +88,7 @@ def part_ways(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Sequen
     """One sequence of processors, a segment divided among them in each of several ways."""
     costs = space.costs
     computed = np.array([[b.contended_ms for b in row] for row in rows], float).T
-    leaving = np.array([[costs.transfer(b.processor, costs.host, b.writes) for b in row] for row in rows], float).T
+    leaving = np.array([costs.transfers(b.processor, costs.host, np.array([row[i].writes for row in rows])) for i, b in enumerate(rows[0])])
     entering = np.array([[costs.transfer(holder, b.processor, b.reads) for b in rows[0]] for holder in space.holders], float)
     moved = entering[:, :, None] + leaving
     join = costs.join(segment, kind, segment.width, len(rows[0]))
