@@ -303,6 +303,10 @@ class Costs:
         assert isinstance(found, kind)
         return found
 
+    def forget(self) -> None:
+        """Let go of what others remember, which may hold these costs in turn: memory is free at once then, not when garbage is collected."""
+        self._remembered.clear()
+
     def built(self, kind: type[T]) -> T:
         """What others remember of what was built, of which nothing depends on a device beyond its backends: one object of each kind."""
         found = self._built.setdefault(kind, kind())
