@@ -1,8 +1,10 @@
 """Kernel times from a fit: non-negative terms, trees on what they leave, a floor that no processor goes below."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import exp, hypot, log
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from predictors.fits.fit import Fit, KernelGroup
 from predictors.fusion import KernelCost
 from predictors.models.base import KernelTime, Times
 from predictors.models.roofline import RooflinePredictor
-from predictors.models.terms import Grain, Part, terms
+from predictors.models.terms import Grain, Part, Term, terms
 from predictors.models.trees import TreeModel
 
 Floats = NDArray[np.float64]
@@ -36,6 +38,12 @@ def columns(costs: Sequence[KernelCost]) -> SimpleNamespace:
             for name, values in zip(KernelCost._fields, zip(*costs, strict=True), strict=True)
         }
     )
+
+
+@lru_cache(maxsize=64)
+def _table(costs: tuple[KernelCost, ...]) -> tuple[SimpleNamespace, dict[tuple[Term, Grain], Any]]:
+    """Their columns, and the units of each term that they have, which relatives ask for one after the other."""
+    return columns(costs), {}
 
 
 def group_name(cost: KernelCost, groups: Sequence[str] | dict[str, KernelGroup]) -> str | None:
@@ -108,10 +116,12 @@ class FittedModel:
 
     def _fitted(self, group: str, costs: list[KernelCost]) -> Times:
         """Times of kernels of one group, what an inference adds to each included."""
-        table = columns(costs)
+        table, units = _table(tuple(costs))
         parts: dict[Part, Floats] = {part: np.zeros(len(costs)) for part in _PARTS}
         for term, ms in self._terms[group]:
-            parts[term.part] += ms * term.units(table, self._grain)
+            if (term, self._grain) not in units:
+                units[term, self._grain] = term.units(table, self._grain)
+            parts[term.part] += ms * units[term, self._grain]
         correction = self.fit.correction
         factor = np.exp(self._trees[group](table)) if group in self._trees else np.ones(len(costs))
         total = sum(parts.values()) * factor
