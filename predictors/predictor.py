@@ -202,12 +202,13 @@ class LatencyPredictor:
         little longer than one with few.
         """
         known = self._known.setdefault((processor, precision), ({}, {}))
-        new = [kernel for kernel in kernels if kernel.cost not in known[kernel.elsewhere]]
+        found = [known[kernel.elsewhere].get(kernel.cost) for kernel in kernels]
+        new = [kernel for kernel, time in zip(kernels, found, strict=True) if time is None]
         if new:
             profile = self.device.processor(processor).profile
             for kernel, time in zip(new, self._times(new, processor, precision), strict=True):
                 known[kernel.elsewhere][kernel.cost] = KernelsTime(time.ms, contended_ms(time, profile))
-        return [known[kernel.elsewhere][kernel.cost] for kernel in kernels]
+        return [time or known[kernel.elsewhere][kernel.cost] for kernel, time in zip(kernels, found, strict=True)]
 
     def kernel_ms(self, kernel: Kernel, processor: str, precision: str | None = None) -> float:
         """Time of one kernel, ms."""

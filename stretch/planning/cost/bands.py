@@ -10,6 +10,7 @@ built alike.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
 
@@ -332,17 +333,20 @@ class BandCosts:
             for some, row, cut in ((plain, 0, False), (begun, 3, True))
             for step in np.unique(some[np.isnan(known[row, some])])
         ]
-        kernels = {each: self._launched(*each, processor) for each in new}
+        launched = [self._launched(*each, processor) for each in new]
         # at once, since a fit's trees are walked for many kernels in little more time than for one
-        self.costs.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
-        item = self.costs.item_bytes(processor)
-        for (step, cut), some in kernels.items():
-            time = self.costs.kernels_time(some, processor)
+        times, item = (
+            iter(self.costs.each_kernels_time([k for kernels in launched for k in kernels], processor)),
+            self.costs.item_bytes(processor),
+        )
+        for (step, cut), kernels in zip(new, launched, strict=True):
+            some = list(islice(times, len(kernels)))
+            contended = sum([time.contended_ms for time in some])
             if cut:
-                known[3, step] = time.contended_ms
+                known[3, step] = contended
             else:
-                peak = max(((k.cost.reads + k.cost.writes) * item for k in some), default=0)
-                known[:3, step] = time.ms, time.contended_ms, peak
+                peak = max([k.cost.reads + k.cost.writes for k in kernels], default=0) * item
+                known[:3, step] = sum([time.ms for time in some]), contended, peak
         return known
 
     def _cutting(self, processor: str) -> bool:

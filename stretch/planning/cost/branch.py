@@ -431,7 +431,7 @@ class Costs:
         known = self._join_convs.setdefault((pixels, processor), {})
         new = [end for end in dict.fromkeys(ends) if end not in known]
         kernels = [_join_conv(pixels, width, out) for width, out in new]
-        times = self.predictor.each_kernels_time(kernels, processor, self.precision.get(processor))
+        times = self.each_kernels_time(kernels, processor)
         for end, kernel, time in zip(new, kernels, times, strict=True):
             known[end] = kernel.macs, time.contended_ms, kernel.cost.weights
         return [known[end] for end in ends]
@@ -461,6 +461,10 @@ class Costs:
     def kernels_time(self, kernels: Sequence[Kernel], processor: str) -> KernelsTime:
         """Time of kernels one after the other, at the planned precision."""
         return self.predictor.kernels_time(kernels, processor, self.precision.get(processor))
+
+    def each_kernels_time(self, kernels: Sequence[Kernel], processor: str) -> list[KernelsTime]:
+        """Time of each of the kernels, at the planned precision."""
+        return self.predictor.each_kernels_time(kernels, processor, self.precision.get(processor))
 
     def item_bytes(self, processor: str) -> int:
         """Bytes of an element at the processor's precision."""
