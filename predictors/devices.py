@@ -6,6 +6,7 @@ A profile is data, so a new device is a new file in `predictors/profiles/`.
 
 import dataclasses
 import difflib
+import fnmatch
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -263,6 +264,7 @@ __all__ = [
     "find_device",
     "list_devices",
     "load_device",
+    "load_devices",
     "profile_path",
     "quantities",
 ]
@@ -440,6 +442,30 @@ def _by_core_set(known: Mapping[tuple[str, str, str], T]) -> dict[tuple[str, str
 def list_devices() -> list[str]:
     """Ids of the profiles that ship with nn-stretch, sorted."""
     return sorted(path.stem for path in PROFILE_FOLDER.glob("*.toml"))
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name is a wildcard pattern."""
+    return any(sign in name for sign in "*?[") and not Path(name).exists()
+
+
+def load_devices(names: str) -> "list[DeviceProfile]":
+    """The profiles of ids, names of devices, files and wildcard patterns, separated by commas, each once.
+
+    Raises:
+        UsageError: If one of them is empty.
+        UnknownNameError: If nothing is called so.
+    """
+    profiles: dict[str, DeviceProfile] = {}
+    for word in (each.strip() for each in names.split(",")):
+        if not word:
+            raise UsageError(f"the list of devices `{names}` has an empty name", "separate ids by single commas, as in pixel6,mi9")
+        known = fnmatch.filter(list_devices(), word) if is_pattern(word) else [word]
+        if not known:
+            raise UnknownNameError.among("device", word, list_devices())
+        for profile in map(load_device, known):
+            profiles.setdefault(profile.id, profile)
+    return list(profiles.values())
 
 
 def find_device(name: str) -> str:

@@ -189,8 +189,7 @@ class KernelCost(NamedTuple):
     variant: str = ""  # Implementation or operator within the kind, such as ``winograd`` or ``softmax``; empty where there is but one.
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """One launch of a backend."""
 
     name: str  # Name of its main operator.
@@ -254,7 +253,7 @@ class Fuser:
                 continue
             done.add(op.name)
             if self._lacks(seen.graph, op):
-                kernels.append(replace(_kernel(seen, [op], [op.name], self._choices), elsewhere=True))
+                kernels.append(_kernel(seen, [op], [op.name], self._choices)._replace(elsewhere=True))
                 continue
             if op.kind in self._free or is_view(op, self._viewed, self.rules.lanes):
                 continue

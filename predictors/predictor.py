@@ -1,12 +1,11 @@
 """Latency of a graph on a processor: kernels by the backend's fusion rules, then the sum of their times."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor, ProcessorProfile, load_device
+from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor, ProcessorProfile
 from predictors.errors import StretchError
 from predictors.faults import nearest
 from predictors.fits.prior import Prior
@@ -44,16 +43,16 @@ class LinkModel:
             target: Processor that needs it, with or without core set.
             precision: Precision of what crosses, that of the processor that is not the CPU.
         """
-        return sum(self.parts(source, target, elements, precision).values())
+        return float(sum(self.parts(source, target, elements, precision).values()))
 
-    def parts(self, source: str, target: str, elements: int, precision: str) -> dict[str, float]:
-        """The same by link, named after its processor that is not the CPU, ms."""
+    def parts(self, source: str, target: str, elements: Any, precision: str) -> dict[str, Any]:
+        """The same by link, named after its processor that is not the CPU, ms: a number, or for an array of tensors one."""
         return self.parts_of_bytes(source, target, elements * ITEM_BYTES[precision])
 
-    def parts_of_bytes(self, source: str, target: str, size: float) -> dict[str, float]:
+    def parts_of_bytes(self, source: str, target: str, size: Any) -> dict[str, Any]:
         """The same of so many bytes, ms; what leaves `source` is under its name, what is handed to `target` under that one's."""
         source, target = kind_of(source), kind_of(target)
-        ms_by_link: dict[str, float] = {}
+        ms_by_link: dict[str, Any] = {}
         if source == target:
             return ms_by_link
         if source != HOST:
@@ -83,8 +82,7 @@ def contended_ms(time: KernelTime, profile: ProcessorProfile) -> float:
     return time.launch_ms + max(0.0, time.ms - time.launch_ms) * (computing + (moving - computing) * share)
 
 
-@dataclass(frozen=True)
-class KernelEstimate:
+class KernelEstimate(NamedTuple):
     """One kernel of a prediction."""
 
     kernel: Kernel
@@ -204,12 +202,13 @@ class LatencyPredictor:
         little longer than one with few.
         """
         known = self._known.setdefault((processor, precision), ({}, {}))
-        new = [kernel for kernel in kernels if kernel.cost not in known[kernel.elsewhere]]
+        found = [known[kernel.elsewhere].get(kernel.cost) for kernel in kernels]
+        new = [kernel for kernel, time in zip(kernels, found, strict=True) if time is None]
         if new:
             profile = self.device.processor(processor).profile
             for kernel, time in zip(new, self._times(new, processor, precision), strict=True):
                 known[kernel.elsewhere][kernel.cost] = KernelsTime(time.ms, contended_ms(time, profile))
-        return [known[kernel.elsewhere][kernel.cost] for kernel in kernels]
+        return [time or known[kernel.elsewhere][kernel.cost] for kernel, time in zip(kernels, found, strict=True)]
 
     def kernel_ms(self, kernel: Kernel, processor: str, precision: str | None = None) -> float:
         """Time of one kernel, ms."""
@@ -226,7 +225,7 @@ class LatencyPredictor:
         for i, time in zip(away, theirs, strict=True):
             cost = kernels[i].cost
             moved = self.links.ms(processor, HOST, cost.reads, at) + self.links.ms(HOST, processor, cost.writes, at)
-            times[i] = replace(time, ms=time.ms + moved, launch_ms=time.launch_ms + moved)
+            times[i] = time._replace(ms=time.ms + moved, launch_ms=time.launch_ms + moved)
         return times
 
     def join_ms(self, kind: str, shape: tuple[int, ...], branches: int, host: str, precision: str | None = None) -> float:
@@ -270,7 +269,7 @@ class LatencyPredictor:
         """The model of an unmeasured processor."""
         from predictors.models.related import RelatedModel
 
-        return RelatedModel.of(prior, processor, _relative)
+        return RelatedModel.of(prior, processor)
 
 
 def check_unsupported(device: str, processor: str, names: Iterable[str]) -> None:
@@ -290,12 +289,6 @@ def origin_of(processor: Processor, precision: str) -> Origin:
     if (prior := processor.priors.get(precision)) is None:
         return "roofline"
     return "relatives" if prior.calibration is None else "networks"
-
-
-@cache
-def _relative(device: str) -> DeviceProfile:
-    """A profile that ships with the project; core sets, precisions and devices have relatives in common, and reading one takes a while."""
-    return load_device(device)
 
 
 def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | None:

@@ -7,7 +7,7 @@ from predictors.lazy import lazy_names
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile, list_devices, load_device
     from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
-    from stretch.api import Branched, branch
+    from stretch.api import Branched, advise, branch
     from stretch.models import model_names
     from stretch.planning.config import PlanConfig
 
@@ -20,6 +20,7 @@ __all__ = [
     "StretchError",
     "UnknownNameError",
     "UsageError",
+    "advise",
     "branch",
     "list_devices",
     "load_device",
@@ -35,7 +36,7 @@ if not TYPE_CHECKING:
         {
             "predictors.devices": ["DeviceProfile", "list_devices", "load_device"],
             "predictors.errors": ["InfeasibleError", "MissingBackendError", "StretchError", "UnknownNameError", "UsageError"],
-            "stretch.api": ["Branched", "branch"],
+            "stretch.api": ["Branched", "advise", "branch"],
             "stretch.models": ["model_names"],
             "stretch.planning.config": ["PlanConfig"],
         },

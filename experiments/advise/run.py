@@ -29,7 +29,7 @@ def answers() -> None:
     profiles = [load_device(name) for name in list_devices()]
     by_network: dict[str, list[DeviceAdvice]] = {}
     for model, name in MODELS.items():
-        by_network[name] = advise(model, graph_of(model), profiles, warnings=[]).answers
+        by_network[name] = advise(model, graph_of(model), profiles).answers
         sys.stderr.write(f"{name}\n")
     rows = [_row(name, answer) for name, result in by_network.items() for answer in result]
     paying = sorted((row for row in rows if row["recommended"] in ("exact", "stretched")), key=_low, reverse=True)

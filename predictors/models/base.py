@@ -1,7 +1,6 @@
 """What every kernel model answers: the time of a kernel, and what it is made of."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from predictors.fusion import KernelCost
@@ -29,8 +28,7 @@ ORIGINS: dict[Origin, str] = {
 }
 
 
-@dataclass(frozen=True)
-class KernelTime:
+class KernelTime(NamedTuple):
     """Time of a kernel and what it is made of, ms."""
 
     ms: float  # The whole.

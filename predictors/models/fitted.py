@@ -1,8 +1,10 @@
 """Kernel times from a fit: non-negative terms, trees on what they leave, a floor that no processor goes below."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import exp, hypot, log
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from predictors.fits.fit import Fit, KernelGroup
 from predictors.fusion import KernelCost
 from predictors.models.base import KernelTime, Times
 from predictors.models.roofline import RooflinePredictor
-from predictors.models.terms import Grain, Part, terms
+from predictors.models.terms import Grain, Part, Term, terms
 from predictors.models.trees import TreeModel
 
 Floats = NDArray[np.float64]
@@ -21,6 +23,9 @@ Floats = NDArray[np.float64]
 #: Nine in ten networks take between 1/this and this times as long on another device with the same chip: 1.645 root mean squares of
 #: the logarithms of 86 public ratios with ncnn (RK3588 boards and the Orange Pi 5 Plus, RK3399 boards and the Orange Pi 4 LTS).
 SIBLING_SPREAD = 1.36
+
+#: Kernels whose times are kept as rows.
+_MOST_ROWS = 1 << 15
 
 _PARTS: tuple[Part, ...] = ("launch", "compute", "memory")
 
@@ -33,6 +38,12 @@ def columns(costs: Sequence[KernelCost]) -> SimpleNamespace:
             for name, values in zip(KernelCost._fields, zip(*costs, strict=True), strict=True)
         }
     )
+
+
+@lru_cache(maxsize=64)
+def _table(costs: tuple[KernelCost, ...]) -> tuple[SimpleNamespace, dict[tuple[Term, Grain], Any]]:
+    """Their columns, and the units of each term that they have, which relatives ask for one after the other."""
+    return columns(costs), {}
 
 
 def group_name(cost: KernelCost, groups: Sequence[str] | dict[str, KernelGroup]) -> str | None:
@@ -57,6 +68,7 @@ class FittedModel:
         self._terms = {name: [(terms.get(term), ms) for term, ms in group.terms.items()] for name, group in fit.groups.items()}
         self._trees = {name: TreeModel(group.trees) for name, group in fit.groups.items() if group.trees is not None}
         self._times: dict[KernelCost, KernelTime] = {}
+        self._rows: dict[KernelCost, tuple[float, ...]] = {}
 
     @property
     def fixed_ms(self) -> float:
@@ -85,12 +97,15 @@ class FittedModel:
         return [self._times[cost] for cost in costs]
 
     def columns(self, costs: Sequence[KernelCost]) -> Times:
-        """Times of kernels as arrays; none of them is remembered."""
-        table = np.empty((len(Times._fields), len(costs)))
-        for name, at in self._grouped(costs).items():
-            some = [costs[i] for i in at]
-            table[:, at] = Times.of([self.roofline.time(cost) for cost in some]) if name is None else self._fitted(name, some)
-        return Times(*table)
+        """Times of kernels as arrays; equal kernels are computed once, also for different devices whose relative this is."""
+        known = self._rows if len(self._rows) < _MOST_ROWS else {}
+        new = list(dict.fromkeys(cost for cost in costs if cost not in known))
+        for name, at in self._grouped(new).items():
+            some = [new[i] for i in at]
+            table = Times.of([self.roofline.time(cost) for cost in some]) if name is None else self._fitted(name, some)
+            known.update(zip(some, zip(*(column.tolist() for column in table), strict=True), strict=True))
+        self._rows = known
+        return Times(*np.array([known[cost] for cost in costs]).reshape(-1, len(Times._fields)).T)
 
     def _grouped(self, costs: Sequence[KernelCost]) -> dict[str | None, list[int]]:
         """Numbers of the kernels by the group that times them."""
@@ -101,10 +116,12 @@ class FittedModel:
 
     def _fitted(self, group: str, costs: list[KernelCost]) -> Times:
         """Times of kernels of one group, what an inference adds to each included."""
-        table = columns(costs)
+        table, units = _table(tuple(costs))
         parts: dict[Part, Floats] = {part: np.zeros(len(costs)) for part in _PARTS}
         for term, ms in self._terms[group]:
-            parts[term.part] += ms * term.units(table, self._grain)
+            if (term, self._grain) not in units:
+                units[term, self._grain] = term.units(table, self._grain)
+            parts[term.part] += ms * units[term, self._grain]
         correction = self.fit.correction
         factor = np.exp(self._trees[group](table)) if group in self._trees else np.ones(len(costs))
         total = sum(parts.values()) * factor

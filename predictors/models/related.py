@@ -7,15 +7,16 @@ relatives' times of it. Where whole networks were measured on the processor, the
 give a factor for each family of kernels, and what each kernel takes besides.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
 
-from predictors.devices import DeviceProfile, Precision, Processor
+from predictors.devices import DeviceProfile, Precision, Processor, load_device
 from predictors.errors import StretchError
-from predictors.fits.prior import Prior
+from predictors.fits.prior import Prior, Relative
 from predictors.fusion import KernelCost
 from predictors.models.base import KernelTime, Times
 from predictors.models.fitted import FittedModel
@@ -68,19 +69,18 @@ class RelatedModel:
         self._times: dict[KernelCost, KernelTime] = {}
 
     @classmethod
-    def of(cls, prior: Prior, processor: Processor, load: Callable[[str], DeviceProfile]) -> "RelatedModel":
+    def of(cls, prior: Prior, processor: Processor) -> "RelatedModel":
         """The model of a processor from its prior."""
         relatives: list[tuple[FittedModel | RooflinePredictor, Ratios]] = []
         for reference in prior.relatives:
-            relative = load(reference.device).processor(f"{reference.processor}[{reference.core_set}]")
-            fit = relative.fits.get(reference.precision)
-            if fit is None:
+            relative, model = _relative(reference)
+            if model is None:
                 raise StretchError(
                     f"the times of {processor.name} come from {reference.processor}[{reference.core_set}] of {reference.device} in {reference.precision}, "
                     "which has no fit any more",
                     "make them anew with `stretch fit`",
                 )
-            relatives.append((FittedModel(fit, relative), Ratios.between(relative, processor, prior.precision)))
+            relatives.append((model, Ratios.between(relative, processor, prior.precision)))
         return cls(prior, relatives or [(RooflinePredictor(processor, prior.precision), Ratios(1.0, 1.0))])
 
     @property
@@ -110,6 +110,20 @@ class RelatedModel:
                 ).kernels("networks")
             self._times.update(zip(new, kernels, strict=True))
         return [self._times[cost] for cost in costs]
+
+
+@cache
+def _device(name: str) -> DeviceProfile:
+    """A profile that ships with the project, which takes a while to read."""
+    return load_device(name)
+
+
+@cache
+def _relative(reference: Relative) -> tuple[Processor, FittedModel | None]:
+    """A relative and its model, if it has one: core sets, precisions and devices have relatives in common."""
+    relative = _device(reference.device).processor(f"{reference.processor}[{reference.core_set}]")
+    fit = relative.fits.get(reference.precision)
+    return relative, None if fit is None else FittedModel(fit, relative)
 
 
 def _columns(model: FittedModel | RooflinePredictor, costs: Sequence[KernelCost]) -> Times:

@@ -225,15 +225,15 @@ def branch(
         StretchError: Or one of its kinds, in one sentence each: unknown names, networks that are not captured, no design, no folder.
     """
     seconds: dict[str, float] = {}
-    phase = partial(_phase, seconds, progress or silent)
+    phase = partial(phase_of, seconds, progress or silent)
     profile, draft, request = _read_request(device, design, config, options)
     least = request.min_agreement
     check_minutes(refine, images=images is not None, dry_run=dry_run)
     check_request(request, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
     check_run(run_images, mapped=bool(mapping), images=images is not None)
     _check_target(None if dry_run else out)
-    with _torch(phase):
-        network = _read(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
+    with torch_loaded(phase):
+        network = read_model(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
         read = _preprocessing(network, preprocessing)
         calibration_images = None if images is None or dry_run else _images(network, images, image_count, read, phase)
         source = None
@@ -303,7 +303,7 @@ def _check_target(out: str | Path | None) -> None:
 
 
 @contextmanager
-def _torch(phase: "Phase") -> Iterator[None]:
+def torch_loaded(phase: "Phase") -> Iterator[None]:
     """Load torch, and keep its random numbers and all others as the caller has them, and its objects from the garbage collector."""
     with phase("import torch"):
         _import_torch()
@@ -313,7 +313,7 @@ def _torch(phase: "Phase") -> Iterator[None]:
         yield
 
 
-def _read(model: "str | nn.Module", input_shape: "InputShapes | None", phase: "Phase", **options: Any) -> "Network":
+def read_model(model: "str | nn.Module", input_shape: "InputShapes | None", phase: "Phase", **options: Any) -> "Network":
     """The network of a name or a module; `options` are those of `read_network`."""
     from stretch.api.arguments import full_shape
     from stretch.stages.network import read_network
@@ -323,7 +323,8 @@ def _read(model: "str | nn.Module", input_shape: "InputShapes | None", phase: "P
 
 
 @contextmanager
-def _phase(seconds: dict[str, float], progress: Progress, name: str) -> Iterator[None]:
+def phase_of(seconds: dict[str, float], progress: Progress, name: str) -> Iterator[None]:
+    """Tell that a phase begins, and count its wall time."""
     progress(name)
     start = time.perf_counter()
     yield

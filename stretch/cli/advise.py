@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stretch.cli.inputs import InputSizes, read_devices, read_inputs, tell_size
+from predictors.devices import load_devices
+from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
 
@@ -41,25 +42,19 @@ def advise(
 ) -> None:
     """Say for each device whether to branch a model: the best single processor, exact and stretched branches, and what to do."""
     check_html(html)
-    shape, profiles = read_inputs(input_size), read_devices(device)
-    from stretch.stages.advise import advise as answer
-    from stretch.stages.advise import check_precision
+    shape, profiles = read_inputs(input_size), load_devices(device)
+    from msgspec.structs import replace
 
-    check_precision(profiles, precision)
-    from stretch.cli.train import import_torch
+    from stretch.api.advising import advise as answer
 
-    import_torch()
-    from stretch.api.arguments import garbage_collection_paused
-    from stretch.stages.network import read_network
-
-    with out.progress("advising", total=len(profiles) + 1) as progress, garbage_collection_paused():
-        graph = read_network(model, shape, weights="none", trust_code=trust_code).graph
-        progress()
-        advice = answer(model, graph, profiles, precision, warnings=out.warnings, progress=progress)
-    tell_size(out, shape, graph)
-    guessed = [each.device for each in advice.answers if not each.calibrated]
-    if guessed:
-        out.warn(f"not all times were fitted to measurements on {', '.join(sorted(guessed))}: treat them as estimates")
+    # torch is imported, the network loaded and captured
+    with out.progress("advising", total=len(profiles) + 3) as progress:
+        advice = answer(model, profiles, precision=precision, input_shape=shape, trust_code=trust_code, progress=progress)
+    if shape is None:
+        out.note(f"input {'×'.join(map(str, advice.input))}: the model's usual size, as --input names none")
+    for warning in advice.warnings:
+        out.warn(warning)
+    advice = replace(advice, warnings=out.warnings)
     if html is not None:
         from stretch.report.html.advice_page import advice_page
 

@@ -1,8 +1,6 @@
-"""What verbs read of the command line: the shapes of `--input`, and the profiles of `--device` where several may be named."""
+"""What verbs read of the command line: the shapes of `--input`."""
 
-import fnmatch
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +8,6 @@ import typer
 from predictors.errors import UsageError
 
 if TYPE_CHECKING:
-    from predictors.devices import DeviceProfile
     from predictors.graph import OpGraph
     from stretch.capture.inputs import InputShapes
     from stretch.cli.output import Output
@@ -45,28 +42,6 @@ def tell_size(out: "Output", shapes: "InputShapes | None", graph: "OpGraph") -> 
     if shapes is None:
         sizes = ", ".join("×".join(map(str, op.shape)) for op in graph.inputs)
         out.note(f"input {sizes}: the model's usual size, as --input names none")
-
-
-def is_pattern(name: str) -> bool:
-    """Whether a name is a wildcard pattern."""
-    return any(sign in name for sign in "*?[") and not Path(name).exists()
-
-
-def read_devices(text: str) -> "list[DeviceProfile]":
-    """The profiles that `--device` names, each once: ids, names of devices, files and wildcard patterns, separated by commas."""
-    from predictors.devices import list_devices, load_device
-    from predictors.errors import UnknownNameError
-
-    profiles: dict[str, DeviceProfile] = {}
-    for word in (each.strip() for each in text.split(",")):
-        if not word:
-            raise UsageError(f"--device {text} has an empty name", "separate ids by single commas, as in pixel6,mi9")
-        names = fnmatch.filter(list_devices(), word) if is_pattern(word) else [word]
-        if not names:
-            raise UnknownNameError.among("device", word, list_devices())
-        for profile in map(load_device, names):
-            profiles.setdefault(profile.id, profile)
-    return list(profiles.values())
 
 
 def _shape(text: str, *, named: bool) -> tuple[int, ...]:

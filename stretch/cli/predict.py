@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from predictors.devices import is_pattern, load_devices
 from predictors.errors import UsageError
 from predictors.models.base import ORIGINS, Origin
-from stretch.cli.inputs import InputSizes, is_pattern, read_devices, read_inputs, tell_size
+from stretch.cli.inputs import InputSizes, read_inputs, tell_size
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
 
@@ -58,7 +59,7 @@ def predict(
     # Names are checked before the slow import of torch, so that a misspelt one fails early.
     check_html(html)
     shape = read_inputs(input_size)
-    profiles = read_devices(device)
+    profiles = load_devices(device)
     if len(profiles) > 1 or is_pattern(model):
         if kernels or plot is not None or html is not None:
             raise UsageError("--kernels, --plot and --html are of one model on one device", "name both without wildcards")

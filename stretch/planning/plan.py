@@ -245,7 +245,7 @@ def designed(problem: "PlanningProblem", choice: Choice, *, trained: bool = True
     """The prediction and controls of a design that was searched for, without warnings.
 
     Args:
-        choice: Of `stretch.planning.choose.choose` for the same request.
+        choice: Of `choose` for the same request.
         trained: Whether the sequential network of the same cost, which would have to be trained, is among the controls.
     """
     result, design = choice.result, _design(problem, choice)

@@ -28,8 +28,8 @@ from predictors.measurements.tables import KernelLatency, Latency
 from predictors.models.terms import Grain
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates import Delegate
-from scheduler.delegates.base import UnableError
-from scheduler.measure.links import Handover, fit_link
+from scheduler.delegates.base import AsyncInvocation, UnableError
+from scheduler.measure.links import Handover, Reads, fit_link, time_reads
 from scheduler.measure.networks import runner, time_kernels, time_operators
 from scheduler.measure.steady import LEAST, MOST, UNSTEADY, Steady, preferred, time_steadily
 from scheduler.measure.together import time_together
@@ -236,6 +236,9 @@ class Collector:
 #: Channels, input rows and output rows of the networks for hand-overs: the same work on large and small tensors.
 _HANDOVERS = ((16, 16, 16), (16, 112, 112), (64, 112, 112), (64, 112, 1), (64, 56, 56), (128, 56, 1), (16, 32, 1))
 
+#: The one that is also timed behind a running kernel.
+_READ = (64, 56, 56)
+
 #: Runs per hand-over, of which the median is used.
 _HANDINGS = 25
 
@@ -251,6 +254,7 @@ def measure_crossing(host: Place, other: Place, end: float = inf) -> Crossing:
             _together(host, other, _computing(), Path(folder), end),
             _together(host, other, _moving(), Path(folder), end),
             other.runtime,
+            _reads(other, Path(folder), end),
         )
 
 
@@ -262,11 +266,7 @@ def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Hand
     runs = {}
     files = {}
     for channels, rows, out in _HANDOVERS:
-        drawing = Drawing(np.random.default_rng(0), "relu")
-        x = drawing.act(drawing.add("input", shape=(1, channels, rows, rows)))
-        if out == 1:
-            x = drawing.add("global_avg_pool", x, keepdims=True)
-        graph = OpGraph.build(f"handover-{channels}-{rows}-{out}", drawing.ops, x)
+        graph = _handed(channels, rows, out)
         file = write_network(graph, folder / f"{graph.name}.onnx")
         compiled = delegate.compile(file)
         runs[graph.name] = runner(compiled, place.caller if worker is None else ())
@@ -281,11 +281,42 @@ def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Hand
         worker.close()
     handovers = []
     for name, ms in spent.items():
-        graph = files[name][0]
-        sizes = [4 * int(np.prod(shape)) for shape in (graph.input.shape, graph.by_name[graph.output].shape)]
-        handovers.append(Handover(sizes[0], sizes[1], max(0.0, ms)))
+        handovers.append(Handover(*_sizes(files[name][0]), max(0.0, ms)))
     delegate.close()
     return handovers
+
+
+def _handed(channels: int, rows: int, out: int) -> OpGraph:
+    """A network that hardly computes."""
+    drawing = Drawing(np.random.default_rng(0), "relu")
+    x = drawing.act(drawing.add("input", shape=(1, channels, rows, rows)))
+    if out == 1:
+        x = drawing.add("global_avg_pool", x, keepdims=True)
+    return OpGraph.build(f"handover-{channels}-{rows}-{out}", drawing.ops, x)
+
+
+def _sizes(graph: OpGraph) -> tuple[int, int]:
+    """Bytes of a network's input and output."""
+    read, written = (4 * int(np.prod(shape)) for shape in (graph.input.shape, graph.by_name[graph.output].shape))
+    return read, written
+
+
+def _reads(place: Place, folder: Path, end: float) -> Reads | None:
+    """Exchanges with an idle queue and behind a kernel; None of a delegate that has no queue."""
+    delegate = place.create()
+    try:
+        invocations, graphs = [], (_handed(*_READ), _computing())
+        files = [write_network(graph, folder / f"read-{graph.name}.onnx") for graph in graphs]
+        for compiled in map(delegate.compile, files):
+            tensors = [[np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)]
+            invocation = compiled.bind(*tensors)
+            if not isinstance(invocation, AsyncInvocation):
+                return None
+            invocations.append(invocation)
+        with pinned(place.caller[:1]):
+            return time_reads(*invocations, _sizes(graphs[0]), _kernels_ms(delegate, place, graphs[0], files[0]), end=end)
+    finally:
+        delegate.close()
 
 
 def _kernels_ms(delegate: Delegate, place: Place, graph: OpGraph, file: Path) -> float:

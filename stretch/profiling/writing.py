@@ -11,7 +11,7 @@ from predictors.devices import KERNEL_KINDS
 from predictors.host import HOST
 from predictors.measurements.tables import KernelLatency
 from predictors.models.roofline import MULTIPLIES
-from scheduler.measure.links import LinkTimes
+from scheduler.measure.links import LinkTimes, Reads
 from stretch.profiling.places import Place
 
 #: Share of the peak that the fastest measured kernel is assumed to reach.
@@ -34,6 +34,7 @@ class Crossing:
     contention: tuple[float, float]  # Slowdown of compute-bound kernels: on the CPU, on the other.
     contention_memory: tuple[float, float]  # Slowdown of memory-bound kernels.
     runtime: str  # Runtime and interface.
+    reads: Reads | None = None  # Exchanges with an idle queue and behind a running kernel; None where the processor has no queue.
 
 
 def valid_id(name: str) -> bool:
@@ -55,6 +56,16 @@ def make_profile(
         "spread": "kernels that no fit has",
         "threads": "contained in the peak, which was measured with these cores",
     }
+    for family, crossing in crossings.items():
+        if (reads := crossing.reads) is not None:
+            idle, working = (float(np.median(ms)) for ms in (reads.idle_ms, reads.working_ms))
+            sources[f"{family}_reads"] = (
+                f"exchanges of {(reads.in_bytes + reads.out_bytes) / 1e6:.2g} MB by turns: {idle:.3g} ms with the idle queue, {working:.3g} ms "
+                f"behind a kernel of {reads.kernel_ms:.3g} ms, from its end on; medians, the ends hold nine in ten of both"
+            )
+            sources[f"{family}_feeder"] = (
+                f"processor time of the calling thread while a kernel of {reads.kernel_ms:.3g} ms runs, over wall time"
+            )
     return {
         "id": name,
         "name": machine,
@@ -63,7 +74,7 @@ def make_profile(
         "processors": {
             family: _processor(family, places, kernels, crossings) for family in dict.fromkeys(place.family for place in places)
         },
-        "links": {family: _link(place) for family, place in crossings.items()},
+        "links": {family: _link(family, crossing) for family, crossing in crossings.items()},
     }
 
 
@@ -92,6 +103,7 @@ def _processor(family: str, places: Sequence[Place], kernels: Sequence[KernelLat
         "contention": _is(computing, "measured"),
         "contention_memory": _is(moving, "measured"),
         "uncertainty": _is(0.5, "spread"),
+        **_feeder(family, crossings.get(family)),
         "efficiency": {kind: _efficiency(kind, rows[first.core_set], peaks[first.core_set]) for kind in KERNEL_KINDS},
         "core_sets": {place.core_set: _core_set(place, rows[place.core_set], peaks[place.core_set]) for place in family_places},
     }
@@ -149,13 +161,21 @@ def _rates(rows: Sequence[KernelLatency]) -> tuple[float, float]:
     return fastest, float(np.percentile(far, 99)) if far else fastest
 
 
-def _link(crossing: Crossing) -> dict[str, Any]:
-    half = crossing.link.fixed_ms / 2
+def _feeder(family: str, crossing: Crossing | None) -> dict[str, Any]:
+    """What the thread takes of the CPU that feeds a processor with a queue; one that takes less than a thousandth takes nothing."""
+    reads = crossing.reads if crossing else None
+    return {"feeder": _is(reads.feeding, f"{family}_feeder")} if reads and reads.feeding >= 1e-3 else {}
+
+
+def _link(family: str, crossing: Crossing) -> dict[str, Any]:
+    half, link = crossing.link.fixed_ms / 2, crossing.link
+    ends = crossing.reads.spread(link) if crossing.reads else None
     return {
         "runtime": crossing.runtime,
         "map_ms": _is(half, "measured"),
         "unmap_ms": _is(0, "measured"),
         "sync_ms": _is(half, "measured"),
-        "convert_gbs": _is(crossing.link.to_gbs, "measured"),
-        "convert_back_gbs": _is(crossing.link.back_gbs, "measured"),
+        "convert_gbs": _is(link.to_gbs, "measured"),
+        "convert_back_gbs": _is(link.back_gbs, "measured"),
+        **({"spread": {"value": [float(f"{end:.4g}") for end in ends], "source": f"{family}_reads"}} if ends else {}),
     }

@@ -11,7 +11,7 @@ from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
 from predictors.models.base import MEASURED
 from predictors.predictor import LatencyPredictor, origin_of
-from scheduler.progress import Progress
+from scheduler.progress import Progress, silent
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.ahead import least_divided_ms
 from stretch.planning.cost.branch import Costs
@@ -81,6 +81,11 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     answers: list[DeviceAdvice]  # The device that is fastest as advised first.
     warnings: list[str]  # What a person should know.
 
+    def __repr__(self) -> str:
+        """What to do on each device, in a line each."""
+        lines = [f"{answer.device}: {answer.advice}, {_ms(answer):.2f} ms" for answer in self.answers]
+        return "\n".join([f"{self.model}: {self.macs / 1e6:.1f} M multiply-accumulates, the fastest device as advised first", *lines])
+
 
 def advise(
     model: str,
@@ -88,8 +93,7 @@ def advise(
     devices: Sequence[DeviceProfile],
     precision: str | None = None,
     *,
-    warnings: list[str],
-    progress: Progress = lambda _: None,
+    progress: Progress = silent,
 ) -> Advice:
     """What to do with a network on each of some devices.
 
@@ -113,6 +117,7 @@ def advise(
             answer, asked = _on_device(model, graph, device, planned, asked)
             answers.append(answer)
         progress(device.id)
+    guessed = ", ".join(sorted(answer.device for answer in answers if not answer.calibrated))
     return Advice(
         model=graph.name,
         input=graph.inputs[0].shape,
@@ -121,7 +126,7 @@ def advise(
         source="predicted",
         precision=precision,
         answers=sorted(answers, key=lambda answer: (_ms(answer), answer.device)),
-        warnings=warnings,
+        warnings=[f"not all times were fitted to measurements on {guessed}: treat them as estimates"] if guessed else [],
     )
 
 
@@ -233,6 +238,7 @@ def _on_device(
         exact_at_most=at_most,
         command=_command(model, device, _open(exact, stretched) if recommended == NO_CLEAR_WINNER else recommended, request),
     )
+    costs.forget()
     return answer, like
 
 

@@ -15,7 +15,7 @@ from tests.contracts.repository import ROOT
 #: What users of the library import: these names, and no others.
 SURFACE = {
     stretch: {
-        *("branch", "Branched", "PlanConfig", "model_names"),
+        *("advise", "branch", "Branched", "PlanConfig", "model_names"),
         *("load_device", "list_devices", "DeviceProfile"),
         *("StretchError", "UsageError", "UnknownNameError", "InfeasibleError", "MissingBackendError"),
     },

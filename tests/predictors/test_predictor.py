@@ -77,7 +77,7 @@ def test_operator_that_a_processor_lacks_costs_what_the_cpu_takes_and_the_exchan
     for item in away[:3]:
         cost = item.kernel.cost
         moved = cpu.links.ms("gpu", "cpu", cost.reads, "fp16") + cpu.links.ms("cpu", "gpu", cost.writes, "fp16")
-        assert item.time.ms == pytest.approx(moved + cpu.kernel_ms(replace(item.kernel, elsewhere=False), "cpu"))
+        assert item.time.ms == pytest.approx(moved + cpu.kernel_ms(item.kernel._replace(elsewhere=False), "cpu"))
     assert estimate.ms > there.predict(graph, "gpu", "fp16").ms + len(away) * 0.1
     assert without.predict(graph, "cpu").ms == there.predict(graph, "cpu").ms
 

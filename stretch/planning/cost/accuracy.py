@@ -4,7 +4,7 @@ A source gives every way to run a segment a loss. Losses add up over the segment
 as latency does, so that the exact search can weigh the two; what they say of a whole design,
 in top-1 or in agreement with the original, is the source's to tell. There are two:
 `AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of a trained supernet, and
-`stretch.planning.cost.sensitivity.Sensitivity`, fitted to what the original itself loses on images.
+`Sensitivity`, fitted to what the original itself loses on images.
 """
 
 from collections.abc import Callable, Sequence

@@ -7,11 +7,15 @@ that equal it but for where they lie in the image, and for all parts that are
 built alike.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from predictors.errors import StretchError
 from predictors.fusion import Kernel
@@ -23,6 +27,8 @@ from stretch.planning.cost.handover import cuts_itself
 from stretch.planning.design.bands import band_graph, bands_of
 from stretch.planning.network.segments import Segment
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 #: A band's place is one of the classes of its first and its last row, and it has a height.
 _Place = tuple[int, int, int]
 #: What parts that are built alike have in common.
@@ -117,15 +123,10 @@ class _Part:
         return self._bands[key]
 
 
-class _Timed(NamedTuple):
-    macs: int
-    ms: float
-    contended_ms: float
-    peak_bytes: int
-
-
 #: A part, and what decides the costs of a band of it.
 _StepKey = tuple[int, _Place]
+#: First and last part of a run, and first row of its output and the one behind the last.
+_RunRows = tuple[int, int, int, int]
 
 
 class _Step(NamedTuple):
@@ -134,11 +135,10 @@ class _Step(NamedTuple):
     part: _Part
     start: int  # First row.
     stop: int  # The one behind the last row.
-    key: _StepKey  # What equal bands of equal parts have in common.
 
-
-#: First and last part of a run, and first row of its output and the one behind the last.
-_RunRows = tuple[int, int, int, int]
+    def graph(self, *, cut: bool) -> OpGraph | None:
+        """What is computed, with or without the cut that a run begins with; None if there is none such."""
+        return self.part.band(self.start, self.stop, cut=cut)
 
 
 class _Built:
@@ -146,17 +146,110 @@ class _Built:
 
     def __init__(self) -> None:
         self.parts: dict[Structure, _Part] = {}
-        self.kernels: dict[tuple[_StepKey, tuple[str, tuple[str, ...]], bool], list[Kernel]] = {}
-        #: By the parts of a network: the rows of each part of a run, and multiply-accumulates.
-        self.chains: dict[tuple[int, ...], dict[_RunRows, list[_Step]]] = {}
-        self.macs: dict[tuple[int, ...], dict[_RunRows, int | None]] = {}
+        self.kernels: dict[tuple[int, tuple[str, tuple[str, ...]], bool], list[Kernel]] = {}
+        self.steps: list[_Step] = []
+        self._numbers: dict[_StepKey, int] = {}
+        #: By the parts of a network.
+        self.runs: dict[tuple[int, ...], RunBands] = {}
+
+    def number(self, step: _Step) -> int:
+        """That of all steps which cost the same."""
+        number = self._numbers.setdefault((id(step.part), step.part.place(step.start, step.stop)), len(self.steps))
+        if number == len(self.steps):
+            self.steps.append(step)
+        return number
+
+
+class RunBands:
+    """Bands of runs of a network's parts, numbered as they are asked for, whatever the device: a number is a place in each array."""
+
+    def __init__(self, parts: Sequence[Segment], alike: Sequence[_Part], built: _Built) -> None:
+        self._parts, self._alike, self._built = parts, alike, built
+        self._numbers: dict[_RunRows, int | None] = {}
+        self._new: list[tuple[list[int], tuple[int, int, int, int]]] = []
+        self._steps: Ints = np.zeros((0, len(parts)), np.int64)
+        self._facts: Ints = np.zeros((0, 4), np.int64)
+        #: What others remember of them, such as where the runs may be divided.
+        self.known: dict[object, Any] = {}
+
+    def __len__(self) -> int:
+        """How many have a number."""
+        return len(self._facts) + len(self._new)
+
+    def number(self, first: int, last: int, start: int, stop: int) -> int | None:
+        """The number of the band of a run; None if an operator would read no row for it."""
+        rows = (first, last, start, stop)
+        if rows not in self._numbers:
+            self._numbers[rows] = self._add(*rows)
+        return self._numbers[rows]
+
+    def _add(self, first: int, last: int, start: int, stop: int) -> int | None:
+        graphs, steps, number = [], [], len(self)
+        written = (stop - start) * _line(self._alike[last].graph.by_name[self._alike[last].graph.output].shape)
+        for part in reversed(self._alike[first : last + 1]):
+            step = _Step(part, start, stop) if start < stop else None
+            graph = step.graph(cut=False) if step is not None else None
+            if step is None or graph is None:
+                return None
+            graphs.append(graph)
+            steps.append(self._built.number(step))
+            start, stop = part.reads(start, stop)
+        if start >= stop:
+            return None
+        read = (stop - start) * _line(self._alike[first].graph.input.shape)
+        self._new.append((steps, (sum(graph.macs for graph in graphs), read, written, steps[-1])))
+        return number
+
+    def _arrays(self) -> tuple[Ints, Ints]:
+        if self._new:
+            steps, facts = zip(*self._new, strict=True)
+            none = [-1] * len(self._parts)
+            self._steps = np.concatenate([self._steps, [[*some, *none[len(some) :]] for some in steps]])
+            self._facts = np.concatenate([self._facts, facts])
+            self._new = []
+        return self._steps, self._facts
+
+    @property
+    def steps(self) -> Ints:
+        """Numbers of the steps, the last part's first, filled up with -1 (bands × parts)."""
+        return self._arrays()[0]
+
+    @property
+    def macs(self) -> Ints:
+        """Multiply-accumulates."""
+        return self._arrays()[1][:, 0]
+
+    @property
+    def reads(self) -> Ints:
+        """Elements of the rows that a band reads."""
+        return self._arrays()[1][:, 1]
+
+    @property
+    def writes(self) -> Ints:
+        """Elements of the rows that it writes."""
+        return self._arrays()[1][:, 2]
+
+    @property
+    def begins(self) -> Ints:
+        """Number of the step that it begins with."""
+        return self._arrays()[1][:, 3]
+
+
+class BandTimes(NamedTuple):
+    """Times of bands, or of steps, on one processor."""
+
+    ms: Floats  # Alone.
+    contended_ms: Floats  # While other branches compute.
+    peak_bytes: Floats  # Most bytes that one of the kernels reads and writes.
+    cut_ms: Floats  # What a band takes longer where it has to cut what it reads; of a step, its time beside others with the cut.
 
 
 class _Known:
-    """What is known of their times at the costs of a device."""
+    """What is known of times at the costs of a device: by processor those of steps, and by network those of bands; NaN where unknown."""
 
     def __init__(self) -> None:
-        self.timed: dict[tuple[str, bool], dict[_StepKey, _Timed | None]] = {}
+        self.steps: dict[str, Floats] = {}
+        self.bands: dict[tuple[int, str], Floats] = {}
 
 
 class BandCosts:
@@ -171,11 +264,12 @@ class BandCosts:
         self.parts = tuple(parts)
         self._built, self._known = costs.built(_Built), costs.remembered(_Known)
         self._parts = [self._part(part.graph) for part in parts]
-        self._bands: dict[BandKey, BranchCost | None] = {}
         self._cutters: dict[str, bool] = {}
-        self._backends: dict[str, tuple[str, tuple[str, ...]]] = {}
         same = tuple(map(id, self._parts))
-        self._chains, self._macs = self._built.chains.setdefault(same, {}), self._built.macs.setdefault(same, {})
+        if same not in self._built.runs:
+            self._built.runs[same] = RunBands(self.parts, self._parts, self._built)
+        #: The bands by number.
+        self.bands = self._built.runs[same]
 
     def _part(self, graph: OpGraph) -> _Part:
         built = structure(graph)
@@ -187,67 +281,73 @@ class BandCosts:
         """Rows of what a part writes."""
         return self._parts[last].rows
 
-    def prepare(self, bands: Iterable[BandKey]) -> None:
-        """Time the kernels of many bands together, which takes little longer than those of one."""
-        new: dict[str, list[Kernel]] = {}
-        asked: dict[tuple[str, bool], set[_StepKey]] = {}
-        for key in dict.fromkeys(bands):
-            chain = self._chain(key)
-            wanted = [(chain, False), (chain[-1:], True)] if self._cutting(key.processor) else [(chain, False)]
-            for steps, cut in wanted:
-                timed, seen = self._timed(key.processor, cut), asked.setdefault((key.processor, cut), set())
-                for step in steps:
-                    if step.key not in timed and step.key not in seen:
-                        seen.add(step.key)
-                        new.setdefault(key.processor, []).extend(self._launched(step, key.processor, cut))
-        for processor, kernels in new.items():
-            self.costs.kernels_time(kernels, processor)
-
     def band(self, key: BandKey) -> BranchCost | None:
         """What a band costs; None if an operator would read no row for it."""
-        if key not in self._bands:
-            self._bands[key] = self._band(key)
-        return self._bands[key]
+        number = self.bands.number(key.first, key.last, key.start, key.stop)
+        return None if number is None else self.cost(key, number)
 
-    def _band(self, key: BandKey) -> BranchCost | None:
-        chain = self._chain(key)
-        if not chain:
-            return None
-        macs, ms, contended_ms, peak_bytes = 0, 0.0, 0.0, 0
-        timed, begins = self._timed(key.processor, False), chain[-1]
-        # a loop over plain numbers: bands are asked for by the hundred thousand
-        for step in chain:
-            known = timed[step.key] if step.key in timed else self._time(step, key.processor, cut=False)
-            if known is None:
-                return None
-            macs, ms, contended_ms = macs + known.macs, ms + known.ms, contended_ms + known.contended_ms
-            peak_bytes = max(peak_bytes, known.peak_bytes)
-        top, bottom = begins.part.reads(begins.start, begins.stop)
-        cutting = self._time(begins, key.processor, cut=True) if self._cutting(key.processor) else None
-        cut_ms = cutting.contended_ms - known.contended_ms if cutting and known else 0.0
+    def cost(self, key: BandKey, number: int, depth: int = 0) -> BranchCost:
+        """What a band costs as a branch of so many blocks, by its number."""
+        time = BandTimes(*self.times(key.processor, np.array([number]))[:, 0].tolist())
+        facts = (int(column[number]) for column in (self.bands.macs, self.bands.reads, self.bands.writes))
+        macs, reads, writes = facts
         return BranchCost(
             key.processor,
-            depth=0,
+            depth,
             width=self.parts[key.last].width,
             entry="none",
             macs=macs,
             params=0,
-            ms=ms,
-            contended_ms=contended_ms,
-            peak_bytes=peak_bytes,
+            ms=time.ms,
+            contended_ms=time.contended_ms,
+            peak_bytes=int(time.peak_bytes),
             rows=(key.start, key.stop),
-            reads=(bottom - top) * _line(begins.part.graph.input.shape),
-            writes=(key.stop - key.start) * _line(self.parts[key.last].graph.by_name[self.parts[key.last].end].shape),
-            cut_ms=cut_ms,
+            reads=reads,
+            writes=writes,
+            cut_ms=time.cut_ms,
         )
 
-    def macs(self, key: BandKey) -> int | None:
-        """Multiply-accumulates of a band alone; None if there is none such."""
-        place = (key.first, key.last, key.start, key.stop)
-        if place not in self._macs:
-            graphs = [step.part.band(step.start, step.stop, cut=False) for step in self._chain(key)]
-            self._macs[place] = sum(graph.macs for graph in graphs if graph is not None) if graphs and None not in graphs else None
-        return self._macs[place]
+    def times(self, processor: str, bands: Ints) -> Floats:
+        """Times of bands, by their numbers: the rows are the fields of `BandTimes`. Those that are new are timed together."""
+        where = id(self.bands), processor
+        known = self._known.bands[where] = _grown(self._known.bands.get(where), len(self.bands))
+        new = np.unique(bands[np.isnan(known[0, bands])])
+        if len(new):
+            chains, begins = self.bands.steps[new], self.bands.begins[new]
+            cuts = self._cutting(processor)
+            steps = np.append(self._step_times(processor, chains[chains >= 0], begins if cuts else begins[:0]), np.zeros((4, 1)), axis=1)
+            sums = np.zeros((2, len(new)))
+            for column in chains.T:
+                sums += steps[:2, column]
+            known[:2, new] = sums
+            known[2, new] = steps[2][chains].max(axis=1)
+            known[3, new] = steps[3, begins] - steps[1, begins] if cuts else 0.0
+        found: Floats = known[:, bands]
+        return found
+
+    def _step_times(self, processor: str, plain: Ints, begun: Ints) -> Floats:
+        """Times of all steps on a processor, those of some known: with the cut that a run begins with, and without."""
+        known = self._known.steps[processor] = _grown(self._known.steps.get(processor), len(self._built.steps))
+        new = [
+            (int(step), cut)
+            for some, row, cut in ((plain, 0, False), (begun, 3, True))
+            for step in np.unique(some[np.isnan(known[row, some])])
+        ]
+        launched = [self._launched(*each, processor) for each in new]
+        # at once, since a fit's trees are walked for many kernels in little more time than for one
+        times, item = (
+            iter(self.costs.each_kernels_time([k for kernels in launched for k in kernels], processor)),
+            self.costs.item_bytes(processor),
+        )
+        for (step, cut), kernels in zip(new, launched, strict=True):
+            some = list(islice(times, len(kernels)))
+            contended = sum([time.contended_ms for time in some])
+            if cut:
+                known[3, step] = contended
+            else:
+                peak = max([k.cost.reads + k.cost.writes for k in kernels], default=0) * item
+                known[:3, step] = sum([time.ms for time in some]), contended, peak
+        return known
 
     def _cutting(self, processor: str) -> bool:
         """Whether bands on a processor copy the rows they read where the tensor is there already; else nobody asks what that takes."""
@@ -255,52 +355,21 @@ class BandCosts:
             self._cutters[processor] = cuts_itself(processor, processor, self.costs.predictor)
         return self._cutters[processor]
 
-    def _chain(self, key: BandKey) -> list[_Step]:
-        """Each part with the rows of its output that are computed, the last part first; empty where a part would need none."""
-        place = (key.first, key.last, key.start, key.stop)
-        if place not in self._chains:
-            self._chains[place] = self._steps(*place)
-        return self._chains[place]
-
-    def _steps(self, first: int, last: int, start: int, stop: int) -> list[_Step]:
-        found = []
-        for number in range(last, first - 1, -1):
-            if start >= stop:
-                return []
-            part = self._parts[number]
-            found.append(_Step(part, start, stop, (id(part), part.place(start, stop))))
-            start, stop = part.reads(start, stop)
-        return found if start < stop else []
-
-    def _launched(self, step: _Step, processor: str, cut: bool) -> list[Kernel]:
-        """Kernels of a band of a part; none where there is no such band."""
-        if processor not in self._backends:
-            profile = self.costs.predictor.device.processor(processor).profile
-            self._backends[processor] = profile.backend, profile.unsupported
-        key, kernels = (step.key, self._backends[processor], cut), self._built.kernels
+    def _launched(self, step: int, cut: bool, processor: str) -> list[Kernel]:
+        """Kernels of a step; those of one backend are the same on all its processors."""
+        profile = self.costs.predictor.device.processor(processor).profile
+        key, kernels = (step, (profile.backend, profile.unsupported), cut), self._built.kernels
         if key not in kernels:
-            graph = step.part.band(step.start, step.stop, cut=cut)
-            kernels[key] = self.costs.predictor.kernels(graph, processor) if graph is not None else []
+            graph = self._built.steps[step].graph(cut=cut)
+            assert graph is not None  # else no band has a number
+            kernels[key] = self.costs.predictor.kernels(graph, processor)
         return kernels[key]
 
-    def _timed(self, processor: str, cut: bool) -> dict[_StepKey, _Timed | None]:
-        """What is known of bands on a processor, with or without the cut they begin with."""
-        return self._known.timed.setdefault((processor, cut), {})
 
-    def _time(self, step: _Step, processor: str, *, cut: bool) -> _Timed | None:
-        timed = self._timed(processor, cut)
-        if step.key not in timed:
-            timed[step.key] = self._measured(step, processor, cut)
-        return timed[step.key]
-
-    def _measured(self, step: _Step, processor: str, cut: bool) -> _Timed | None:
-        if step.part.band(step.start, step.stop, cut=cut) is None:
-            return None
-        kernels = self._launched(step, processor, cut)
-        item = self.costs.item_bytes(processor)
-        peak = max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0)
-        time = self.costs.kernels_time(kernels, processor)
-        return _Timed(sum(k.macs for k in kernels), time.ms, time.contended_ms, peak)
+def _grown(times: Floats | None, count: int) -> Floats:
+    """The same times, with room for more."""
+    known = np.zeros((4, 0)) if times is None else times
+    return known if known.shape[1] == count else np.append(known, np.full((4, count - known.shape[1]), np.nan), axis=1)
 
 
 def _line(shape: Shape) -> int:

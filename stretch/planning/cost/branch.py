@@ -9,7 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel, KernelCost
@@ -127,7 +130,7 @@ class Wholes:
         made, done = laid_out(graph, names)
         kernels = self._predictor.kernels(made, processor)
         owners = {op.name: owner_of(op) for op in made.ops if PART in op.tags}
-        return [replace(kernel, name=owners[kernel.name]) if kernel.name in owners else kernel for kernel in kernels], done
+        return [kernel._replace(name=owners[kernel.name]) if kernel.name in owners else kernel for kernel in kernels], done
 
     def _build(
         self, segment: Segment, piece: _Piece, scale: BranchScale, kept: Mapping[int, int], arriving: int | None, names: Sequence[str]
@@ -201,8 +204,7 @@ def _piece(segment: Segment, block: int, start: str, ops: tuple[Op, ...]) -> _Pi
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class BranchCost:
+class BranchCost(NamedTuple):
     """A branch without its part of the join."""
 
     processor: str  # Where it runs.
@@ -230,7 +232,6 @@ class BranchCost:
 class _Sums(NamedTuple):
     """What the kernels of one block of a branch take together, on one processor."""
 
-    block: int
     macs: int
     params: int
     ms: float
@@ -266,7 +267,9 @@ class Costs:
         self._whole: dict[tuple[int, int, int, int, str, tuple[str, ...], tuple[str, ...]], Whole] = {}
         self._wholes = Wholes(predictor)
         self._dropped: dict[tuple[int, int], frozenset[int]] = {}
-        self._summed: dict[tuple[int, str], tuple[Whole, list[_Sums]]] = {}
+        self._summed: dict[tuple[int, str], tuple[Whole, list[tuple[int, _Sums]]]] = {}
+        self._blocks: dict[tuple[int, str], tuple[Built, _Sums]] = {}
+        self._prepared: set[tuple[int, str, int, int]] = set()
         self._branches: dict[tuple[int, str, int, int, int], BranchCost] = {}
         self._changes: dict[tuple[int, str, int, int], _Change] = {}
         self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
@@ -298,6 +301,10 @@ class Costs:
         assert isinstance(found, kind)
         return found
 
+    def forget(self) -> None:
+        """Let go of what others remember, which may hold these costs in turn: memory is free at once then, not when garbage is collected."""
+        self._remembered.clear()
+
     def built(self, kind: type[T]) -> T:
         """What others remember of what was built, of which nothing depends on a device beyond its backends: one object of each kind."""
         found = self._built.setdefault(kind, kind())
@@ -327,16 +334,18 @@ class Costs:
 
     def prepare(self, segment: Segment, processor: str, widths: Sequence[int], channels: Iterable[int]) -> None:
         """Time the kernels of many branches together, which takes little longer than those of one."""
-        kernels: dict[KernelCost, Kernel] = {}
-        others = [count for count in channels if count != segment.in_width]
-        rewires = self._rewires(segment)
-        for width in widths:
-            full = [self._full(segment, processor, width, segment.in_width, segment.entries(width)[0])]
-            full += [self._full(segment, processor, width, count, "none") for count in others if not rewires]
-            kernels.update((kernel.cost, kernel) for each in full for kernel in each.kernels)
-        self.kernels_time(list(kernels.values()), processor)
-        if rewires:
-            self._rewire(segment, processor, [(width, count) for width in widths for count in others])
+        number, usual, kernels = self._remember(segment), segment.in_width, {}
+        every = ((width, count) for width in widths for count in dict.fromkeys((usual, *channels)))
+        new = [scale for scale in every if (number, processor, *scale) not in self._prepared]
+        self._prepared.update((number, processor, *scale) for scale in new)
+        rewired = [(width, count) for width, count in new if count != usual and self._rewires(segment)]
+        for width, count in new:
+            if count == usual or not rewired:
+                whole = self._full(segment, processor, width, count, segment.entries(width)[0] if count == usual else "none")
+                kernels.update({id(built): built.kernels for _, built in whole.blocks})
+        self.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
+        if rewired:
+            self._rewire(segment, processor, rewired)
 
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
         """Cost of a branch before its join.
@@ -361,8 +370,7 @@ class Costs:
     def _branch(self, segment: Segment, processor: str, depth: int, width: int, channels: int) -> BranchCost:
         if channels != segment.in_width and self._rewires(segment):
             base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, channels)
-            return replace(
-                base,
+            return base._replace(
                 macs=base.macs + change.macs,
                 params=base.params + change.params,
                 ms=base.ms + change.ms,
@@ -371,7 +379,8 @@ class Costs:
             )
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
-        kept = [part for part in self._sums(whole, processor) if part.block not in self._dropped_blocks(segment, depth)]
+        dropped = self._dropped_blocks(segment, depth)
+        kept = [part for block, part in self._sums(whole, processor) if block not in dropped]
         return BranchCost(
             processor,
             depth,
@@ -385,18 +394,21 @@ class Costs:
             rewrites=(*segment.rewrites, *whole.rewrites),
         )
 
-    def _sums(self, whole: Whole, processor: str) -> list[_Sums]:
-        """What the kernels of each block of a branch take together, and those outside of blocks."""
+    def _sums(self, whole: Whole, processor: str) -> list[tuple[int, _Sums]]:
+        """What the kernels of each block of a branch take together, and those outside of blocks, by the block's number."""
         key = (id(whole), processor)
         if key not in self._summed:
-            item, found = self.item_bytes(processor), []
-            for block, built in whole.blocks:
-                time = self.kernels_time(built.kernels, processor)
-                macs = sum([kernel.macs for kernel in built.kernels])
-                peak = max([(kernel.cost.reads + kernel.cost.writes) * item for kernel in built.kernels], default=0)
-                found.append(_Sums(block, macs, built.params, time.ms, time.contended_ms, peak))
-            self._summed[key] = whole, found
+            self._summed[key] = whole, [(block, self._block(built, processor)) for block, built in whole.blocks]
         return self._summed[key][1]
+
+    def _block(self, built: Built, processor: str) -> _Sums:
+        key = (id(built), processor)
+        if key not in self._blocks:
+            time, item = self.kernels_time(built.kernels, processor), self.item_bytes(processor)
+            macs = sum([kernel.macs for kernel in built.kernels])
+            peak = max([(kernel.cost.reads + kernel.cost.writes) * item for kernel in built.kernels], default=0)
+            self._blocks[key] = built, _Sums(macs, built.params, time.ms, time.contended_ms, peak)
+        return self._blocks[key][1]
 
     def scaled(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int) -> tuple[int, float]:
         """Multiply-accumulates and ms alone of what `branch` tells more of, for whoever asks for thousands of branches."""
@@ -417,7 +429,7 @@ class Costs:
         known = self._join_convs.setdefault((pixels, processor), {})
         new = [end for end in dict.fromkeys(ends) if end not in known]
         kernels = [_join_conv(pixels, width, out) for width, out in new]
-        times = self.predictor.each_kernels_time(kernels, processor, self.precision.get(processor))
+        times = self.each_kernels_time(kernels, processor)
         for end, kernel, time in zip(new, kernels, times, strict=True):
             known[end] = kernel.macs, time.contended_ms, kernel.cost.weights
         return [known[end] for end in ends]
@@ -433,8 +445,12 @@ class Costs:
         """Time to move a tensor between two processors, ms."""
         return sum(self.moves(source, target, elements).values())
 
-    def moves(self, source: str, target: str, elements: int) -> dict[str, float]:
-        """The same by link, named after its processor that is not the CPU."""
+    def transfers(self, source: str, target: str, elements: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The same of many tensors."""
+        return np.zeros(len(elements)) + sum(self.moves(source, target, elements).values())
+
+    def moves(self, source: str, target: str, elements: Any) -> dict[str, Any]:
+        """The same by link, named after its processor that is not the CPU: a number, or of many tensors an array."""
         device = self.predictor.device
         far = target if device.processor(target).family != "cpu" else source
         precision = device.processor(far).check_precision(self.precision.get(far))
@@ -443,6 +459,10 @@ class Costs:
     def kernels_time(self, kernels: Sequence[Kernel], processor: str) -> KernelsTime:
         """Time of kernels one after the other, at the planned precision."""
         return self.predictor.kernels_time(kernels, processor, self.precision.get(processor))
+
+    def each_kernels_time(self, kernels: Sequence[Kernel], processor: str) -> list[KernelsTime]:
+        """Time of each of the kernels, at the planned precision."""
+        return self.predictor.each_kernels_time(kernels, processor, self.precision.get(processor))
 
     def item_bytes(self, processor: str) -> int:
         """Bytes of an element at the processor's precision."""

@@ -1,6 +1,7 @@
 """Segments: the operators between two meeting points."""
 
 import itertools
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -221,8 +222,22 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
     return [cut_segment(graph, name, start, end) for name, start, end in zip(names, bounds, bounds[1:], strict=False)]
 
 
+#: Segments of the networks that were cut last: planning asks for the same ones again and again.
+_cut: deque[tuple[OpGraph, dict[tuple[str, str, str], Segment]]] = deque(maxlen=8)
+
+
 def cut_segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
-    """The segment between two cut points."""
+    """The segment between two cut points, the same one each time, so that what is known of it is found again."""
+    known = next((segments for of, segments in tuple(_cut) if of is graph), None)
+    if known is None:
+        known = {}
+        _cut.append((graph, known))
+    if (name, start, end) not in known:
+        known[name, start, end] = _segment(graph, name, start, end)
+    return known[name, start, end]
+
+
+def _segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
     cuts = cut_points(graph)
     for point in (start, end):
         if point not in cuts:

@@ -7,12 +7,13 @@ more than `MAX_HALO` twice is not offered, nor one that takes more than `WORTH`
 times what the fastest processor takes for it alone wherever it was divided.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, compress
 from math import prod
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from predictors.fusion import Kernel
 from predictors.graph import OpGraph
 from predictors.rows import height
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.bands import BandCosts, BandKey
+from stretch.planning.cost.bands import BandCosts, BandKey, BandTimes
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.handover import cuts_itself
 from stretch.planning.cost.makespan import BranchTime, portion_times, schedule
@@ -260,25 +261,72 @@ MAX_HALO = 0.5
 WORTH = 1.1
 
 Floats = NDArray[np.float64]
-#: What the bands of a run cost, by the place where it is divided.
-_Divided = dict[Split, tuple[BranchCost, ...]]
+Ints = NDArray[np.int64]
+#: First and last part.
+_Run = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class _Run:
-    """Parts that follow each other, on processors from the uppermost band to the lowest."""
+class _Places:
+    """Where a run may be divided into some number of bands."""
 
-    first: int
-    last: int
-    order: tuple[str, ...]
+    splits: tuple[Split, ...]  # Rows behind which the bands end.
+    bands: Ints  # Numbers of the bands (bands × places).
+
+
+@dataclass(frozen=True)
+class _Divided:
+    """Runs in bands on one sequence of processors, each at several places: in the arrays those of one run after those of the other."""
+
+    order: tuple[str, ...]  # Processors from the uppermost band to the lowest.
+    runs: tuple[_Run, ...]
+    places: tuple[_Places, ...]  # Of each run.
+
+    @cached_property
+    def bands(self) -> Ints:
+        """Numbers of the bands (bands × places)."""
+        return np.concatenate([each.bands for each in self.places], axis=1)
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Places of each run."""
+        return [len(each.splits) for each in self.places]
+
+    @cached_property
+    def begins(self) -> Ints:
+        """Of each run, the first of its places."""
+        return np.cumsum([0, *self.counts[:-1]])
+
+    def each(self, values: Floats) -> list[Floats]:
+        """The values of each run, of an array whose last axis are the places."""
+        return np.split(values, self.begins[1:], axis=-1)
+
+
+class _Bands(Sequence[BranchCost]):
+    """What one band of a run costs, by the place where the run is divided; most are never asked for."""
+
+    def __init__(self, bands: BandCosts, run: _Run, processor: str, rows: Sequence[tuple[int, int]], numbers: Ints, depth: int) -> None:
+        self._bands, self._run, self._processor = bands, run, processor
+        self._rows, self._numbers, self._depth = rows, numbers, depth
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> BranchCost: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[BranchCost]: ...
+    def __getitem__(self, at: int | slice) -> BranchCost | Sequence[BranchCost]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        return self._bands.cost(BandKey(*self._run, self._processor, *self._rows[at]), int(self._numbers[at]), self._depth)
 
 
 class _Divisions:
-    """Parts of networks and runs of them, the same ones each time, so that what is built of them is found again."""
+    """Parts of networks, the same ones each time, so that what is built of them is found again."""
 
     def __init__(self) -> None:
         self._parts: dict[tuple[int, frozenset[str], bool, bool], tuple[Segment, list[Segment]]] = {}
-        self._segments: dict[tuple[int, str, str, str], tuple[OpGraph, Segment]] = {}
 
     def parts(self, graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool, vectors: bool) -> list[Segment]:
         """Those of a stage, as `divide` makes them."""
@@ -286,13 +334,6 @@ class _Divisions:
         if key not in self._parts:
             self._parts[key] = stage, divide(graph, stage, clean, every=every, vectors=vectors)
         return self._parts[key][1]
-
-    def segment(self, graph: OpGraph, name: str, start: str, end: str) -> Segment:
-        """A run of them, as `cut_segment` makes it."""
-        key = (id(graph), name, start, end)
-        if key not in self._segments:
-            self._segments[key] = graph, cut_segment(graph, name, start, end)
-        return self._segments[key][1]
 
 
 class BandedSpace:
@@ -310,18 +351,26 @@ class BandedSpace:
         self.graph, self.space, self.merged, self.single = graph, space, merged, single
         costs = space.costs
         clean = clean_cuts(graph, [costs.predictor.kernels(graph, name) for name in space.processors])
-        self._divisions = costs.built(_Divisions)
+        divisions = costs.built(_Divisions)
         key = (frozenset(clean), single, vectors)
-        self.by_stage = [self._divisions.parts(graph, stage, *key) if divided else [stage] for stage in space.segments]
+        self.by_stage = [divisions.parts(graph, stage, *key) if divided else [stage] for stage in space.segments]
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.bands = BandCosts(costs, self.parts)
         self._wholes = [[space.whole(part, p, part.in_width) for p in space.processors] for part in self.parts]
-        self._transfers: dict[tuple[str, str, int], float] = {}
+        self._joins: dict[tuple[int, int], float] = {}
+        self._alone_ms: dict[int, Floats] = {}
 
-    @cached_property
-    def runs(self) -> list[tuple[int, int]]:
+    @property
+    def runs(self) -> list[_Run]:
         """First and last part of every run that may be split by rows."""
+        key = ("runs", self.single, self.merged or tuple(self.stage), tuple(part.tapped for part in self.parts))
+        if key not in self.bands.bands.known:
+            self.bands.bands.known[key] = self._runs()
+        found: list[_Run] = self.bands.bands.known[key]
+        return found
+
+    def _runs(self) -> list[_Run]:
         found = []
         for first in range(len(self.parts)):
             macs = 0
@@ -345,11 +394,10 @@ class BandedSpace:
         rows = height(shape)
         if len(shape) != 4 or rows < 2:
             return None
-        halves = [self.bands.macs(BandKey(first, last, self.space.costs.host, *band)) for band in ((0, rows // 2), (rows // 2, rows))]
-        known = [each for each in halves if each is not None]
-        if len(known) < len(halves):
+        halves = self._places((first, last), ((rows // 2,),)).bands
+        if not halves.size:
             return None
-        return sum(known) / macs - 1 if macs else 0.0
+        return int(self.bands.bands.macs[halves].sum()) / macs - 1 if macs else 0.0
 
     def mixed(self, kinds: Collection[str] = ("rows",)) -> DesignSpace:
         """The designs of the space and those whose segments are divided."""
@@ -392,127 +440,133 @@ class BandedSpace:
         found: list[tuple[int, Ways]] = []
         runs = self.runs
         for count in range(2, len(self.space.processors) + 1):
-            todo = [
-                _Run(first, last, order)
-                for first, last in runs
-                if count <= self.bands.rows(last)
-                for subset in combinations(self.space.processors, count)
-                for order in orders(subset)
-            ]
-            some = self._divided(todo)
-            found += [(run.first, self._ways(run, divided)) for run, divided in some.items()]
+            tall = {run: places for run in runs if count <= self.bands.rows(run[1]) if (places := self._coarse(run, count)).splits}
+            if not tall:
+                break
+            every = [order for subset in combinations(self.space.processors, count) for order in orders(subset)]
+            tried = [_Divided(order, tuple(tall), tuple(tall.values())) for order in every]
+            worth = [self._worth(each) for each in tried]
+            if not any(each.runs for each in worth):
+                worth = tried
+            ways = [dict(zip(each.runs, self._ways(self._refined(each)), strict=True)) for each in worth if each.runs]
+            found += [(run[0], some[run]) for run in tall for some in ways if run in some]
             # what does not pay in two bands does not in more, which compute more twice
-            runs = list(dict.fromkeys((run.first, run.last) for run in some))
+            runs = [run for run in tall if any(run in some for some in ways)]
         return found
 
-    def _divided(self, todo: Sequence[_Run]) -> dict[_Run, _Divided]:
-        """The runs that are worth it, with the places where they may be divided; all runs where none is."""
-        tried = self._costs({run: coarse(self.bands.rows(run.last), len(run.order)) for run in todo})
-        able = [run for run in todo if tried[run]]
-        worth = [run for run in able if self._pays(run, tried[run])] or able
-        more = self._costs({run: self._finer(run, tried[run]) for run in worth})
-        return {run: {**tried[run], **more[run]} for run in worth}
+    def _places(self, run: _Run, splits: Sequence[Split]) -> _Places:
+        """Some places where a run may be divided; those that leave an operator without rows are left out."""
+        rows, number = self.bands.rows(run[1]), self.bands.bands.number
+        numbers = [[number(*run, *band) for band in bands(rows, split)] for split in splits]
+        able = [(split, some) for split, some in zip(splits, numbers, strict=True) if None not in some]
+        return _Places(tuple(split for split, _ in able), np.array([some for _, some in able], np.int64).T)
 
-    def _costs(self, splits: Mapping[_Run, Sequence[Split]]) -> dict[_Run, _Divided]:
-        """What each run costs, divided at each of some places; places that leave an operator without rows are left out."""
-        keys = {
-            (run, split): [
-                BandKey(run.first, run.last, processor, *band)
-                for processor, band in zip(run.order, bands(self.bands.rows(run.last), split), strict=True)
+    def _coarse(self, run: _Run, count: int) -> _Places:
+        """Places to begin with."""
+        known, key = self.bands.bands.known, ("places", run, count)
+        if key not in known:
+            known[key] = self._places(run, coarse(self.bands.rows(run[1]), count))
+        found: _Places = known[key]
+        return found
+
+    def _worth(self, divided: _Divided) -> _Divided:
+        """The runs whose bands take about as long as the fastest processor alone, or less, from one of the holders."""
+        costs, last = self.space.costs, [run[1] for run in divided.runs]
+        join = np.array([self._join_ms(at, len(divided.order)) for at in last])
+        ends = [self.parts[at].graph.by_name[self.parts[at].end].shape for at in last]
+        read = np.array([prod(self.parts[first].graph.input.shape) for first, _ in divided.runs])
+        written = np.array([prod(shape) for shape in ends])
+        leaving = [costs.transfers(p, costs.host, written) for p in self.space.processors]
+        kept = np.zeros(len(last), bool)
+        for holder, total in zip(self.space.holders, np.add(*self._times(divided)), strict=True):
+            entering = [costs.transfers(holder, p, read) for p in self.space.processors]
+            alone = [
+                into + self._alone(i)[tuple(zip(*divided.runs, strict=True))] + out
+                for i, (into, out) in enumerate(zip(entering, leaving, strict=True))
             ]
-            for run, some in splits.items()
-            for split in some
-        }
-        self.bands.prepare(key for some in keys.values() for key in some)
-        found: dict[_Run, _Divided] = {run: {} for run in splits}
-        for (run, split), some in keys.items():
-            costs = [self.bands.band(key) for key in some]
-            known = tuple(cost for cost in costs if cost is not None)
-            if len(known) == len(costs):
-                found[run][split] = known
-        return found
+            kept |= np.minimum.reduceat(total.max(axis=0), divided.begins) + join <= WORTH * np.min(alone, axis=0)
+        return _Divided(divided.order, *(tuple(compress(some, kept)) for some in (divided.runs, divided.places)))
 
-    def _finer(self, run: _Run, tried: _Divided) -> list[Split]:
-        times = [computed + moved for computed, moved in self._times(run, list(tried.values()))]
-        return finer(self.bands.rows(run.last), len(run.order), list(tried), times)
-
-    def _times(self, run: _Run, divided: Sequence[tuple[BranchCost, ...]]) -> list[tuple[Floats, Floats]]:
-        """For each holder, computation and transfers of every band (bands × places), ms."""
-        costs, shape = self.space.costs, self.parts[run.first].graph.input.shape
-        # in reals, also where no kernel is launched for any band
-        leaving = np.array([[self._transfer(b.processor, costs.host, b.writes) for b in row] for row in divided], float).T
-        alone = np.array([[b.contended_ms for b in row] for row in divided], float).T
+    def _refined(self, tried: _Divided) -> _Divided:
+        """The same runs with more places, between those tried."""
         found = []
-        for holder in self.space.holders:
-            computed, moved = alone.copy(), leaving.copy()
-            for i, processor in enumerate(run.order):
-                if cuts_itself(holder, processor, costs.predictor):
-                    computed[i] += [row[i].cut_ms for row in divided]
-                    moved[i] += self._transfer(holder, processor, prod(shape))
-                else:
-                    moved[i] += [self._transfer(holder, processor, row[i].reads) for row in divided]
-            found.append((computed, moved))
-        return found
-
-    def _pays(self, run: _Run, tried: _Divided) -> bool:
-        """Whether bands take about as long as the fastest processor alone, or less, from one of the holders."""
-        costs, join = self.space.costs, self._join_ms(run)
-        shape, end = self.parts[run.first].graph.input.shape, self.parts[run.last]
-        written = prod(end.graph.by_name[end.end].shape)
-        for holder, (computed, moved) in zip(self.space.holders, self._times(run, list(tried.values())), strict=True):
-            alone = min(
-                self._transfer(holder, p, prod(shape)) + self.alone_ms(run.first, run.last, i) + self._transfer(p, costs.host, written)
-                for i, p in enumerate(self.space.processors)
+        for run, places, times in zip(tried.runs, tried.places, tried.each(np.add(*self._times(tried))), strict=True):
+            more = self._places(run, finer(self.bands.rows(run[1]), len(tried.order), places.splits, list(times)))
+            found.append(
+                _Places(places.splits + more.splits, np.concatenate([places.bands, more.bands], axis=1)) if more.splits else places
             )
-            if (computed + moved).max(axis=0).min() + join <= WORTH * alone:
-                return True
-        return False
+        return _Divided(tried.order, tried.runs, tuple(found))
 
-    def _transfer(self, source: str, target: str, elements: int) -> float:
-        key = (source, target, elements)
-        if key not in self._transfers:
-            self._transfers[key] = self.space.costs.transfer(source, target, elements)
-        return self._transfers[key]
+    def _times(self, divided: _Divided) -> tuple[Floats, Floats]:
+        """Computation and transfers of every band, for each holder (holders × bands × places), ms."""
+        costs, numbers = self.space.costs, self.bands.bands
+        computed = np.zeros((len(self.space.holders), *divided.bands.shape))
+        moved = np.zeros_like(computed)
+        whole = np.repeat([prod(self.parts[first].graph.input.shape) for first, _ in divided.runs], divided.counts)
+        for i, (processor, band) in enumerate(zip(divided.order, divided.bands, strict=True)):
+            times = BandTimes(*self.bands.times(processor, band))
+            leaving = costs.transfers(processor, costs.host, numbers.writes[band])
+            for at, holder in enumerate(self.space.holders):
+                cuts = cuts_itself(holder, processor, costs.predictor)
+                computed[at, i] = times.contended_ms + times.cut_ms if cuts else times.contended_ms
+                moved[at, i] = leaving + costs.transfers(holder, processor, whole if cuts else numbers.reads[band])
+        return computed, moved
 
     def alone_ms(self, first: int, last: int, processor: int) -> float:
         """A run on one processor, ms."""
-        return sum(float(self._wholes[part][processor].slowest_ms[0]) for part in range(first, last + 1))
+        return float(self._alone(processor)[first, last])
 
-    def _join_ms(self, run: _Run) -> float:
-        end = self.parts[run.last]
-        return self.space.costs.join(end, "rows", end.width, len(run.order))
+    def _alone(self, processor: int) -> Floats:
+        """Every run on one processor, ms (first part × last part)."""
+        if processor not in self._alone_ms:
+            ms = np.array([ways[processor].slowest_ms[0] for ways in self._wholes])
+            self._alone_ms[processor] = np.cumsum(np.triu(np.tile(ms, (len(ms), 1))), axis=1)
+        return self._alone_ms[processor]
+
+    def _join_ms(self, last: int, bands: int) -> float:
+        if (last, bands) not in self._joins:
+            end = self.parts[last]
+            self._joins[last, bands] = self.space.costs.join(end, "rows", end.width, bands)
+        return self._joins[last, bands]
 
     def _segment(self, first: int, last: int) -> Segment:
         """A run as a segment."""
         run = self.parts[first : last + 1]
-        return run[0] if len(run) == 1 else self._divisions.segment(self.graph, self.name(first, last), run[0].start, run[-1].end)
+        return run[0] if len(run) == 1 else cut_segment(self.graph, self.name(first, last), run[0].start, run[-1].end)
 
-    def _ways(self, run: _Run, divided: _Divided) -> Ways:
-        """A run in bands, divided at each place, as options of its first part."""
-        segment = self._segment(run.first, run.last)
-        rows = list(divided.values())
-        deep = {key: replace(band, depth=segment.depth) for key, band in {id(band): band for row in rows for band in row}.items()}
-        join = self._join_ms(run)
-        times = self._times(run, rows)
-        computed = np.stack([c for c, _ in times])
-        moved = np.stack([m for _, m in times])
-        params = sum(int(self._wholes[part][0].params[0]) for part in range(run.first, run.last + 1))
+    def _ways(self, divided: _Divided) -> list[Ways]:
+        """Each run in bands as options of its first part, one for each place."""
+        computed, moved = self._times(divided)
+        peaks = sum(self.bands.times(p, band)[2] for p, band in zip(divided.order, divided.bands, strict=True))
+        most = (computed + moved).max(axis=1), moved.max(axis=1), computed.max(axis=(0, 1)), computed.min(axis=(0, 1)), np.asarray(peaks)
+        columns = [divided.each(each) for each in (*most, computed)]
+        return [self._option(divided.order, *each) for each in zip(divided.runs, divided.places, *columns, strict=True)]
+
+    def _option(
+        self, order: tuple[str, ...], run: _Run, places: _Places,
+        total: Floats, moving: Floats, slowest: Floats, fastest: Floats, peaks: Floats, computed: Floats,
+    ) -> Ways:  # fmt: skip
+        """One run in bands: times of its places by holder without the join, and what its bands take."""
+        segment, count, join = self._segment(*run), len(places.splits), self._join_ms(run[1], len(order))
+        edges = [bands(self.bands.rows(run[1]), split) for split in places.splits]
         options = Ways(
             segment,
             "rows",
-            tuple(tuple(deep[id(row[i])] for row in rows) for i in range(len(run.order))),
-            macs=np.full(len(rows), segment.graph.macs),
-            params=np.full(len(rows), params),
-            ms=(computed + moved).max(axis=1) + join,
-            allowed=np.ones((len(self.space.holders), len(rows)), bool),
-            depth=np.full(len(rows), float(len(run.order))),
-            exchange_ms=moved.max(axis=1) + join,
-            slowest_ms=computed.max(axis=1).max(axis=0),
-            fastest_ms=computed.min(axis=1).min(axis=0),
-            peak_bytes=np.array([sum(b.peak_bytes for b in row) for row in rows]),
-            span=run.last - run.first + 1,
-            alone_ms=min(self.alone_ms(run.first, run.last, i) for i in range(len(self.space.processors))),
-            busy=lambda: {name: computed[:, i] for i, name in enumerate(run.order)},
+            tuple(
+                _Bands(self.bands, run, name, [each[i] for each in edges], places.bands[i], segment.depth) for i, name in enumerate(order)
+            ),
+            macs=np.full(count, segment.graph.macs),
+            params=np.full(count, sum(int(self._wholes[part][0].params[0]) for part in range(run[0], run[1] + 1))),
+            ms=total + join,
+            allowed=np.ones((len(self.space.holders), count), bool),
+            depth=np.full(count, float(len(order))),
+            exchange_ms=moving + join,
+            slowest_ms=slowest,
+            fastest_ms=fastest,
+            peak_bytes=peaks.astype(np.int64),
+            span=run[1] - run[0] + 1,
+            alone_ms=min(self.alone_ms(*run, i) for i in range(len(self.space.processors))),
+            busy=lambda: {name: computed[:, i] for i, name in enumerate(order)},
         )
         return replace(options, allowed=self.space.allowed(options))
 

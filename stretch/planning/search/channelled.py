@@ -98,6 +98,7 @@ class _Divided:
     """Some channels of a part, as graphs and as the kernels of a backend."""
 
     def __init__(self) -> None:
+        self.divisions: list[_Division] | None = None
         self.graphs: dict[tuple[JoinKind, Channels], OpGraph | None] = {}
         self.kernels: dict[tuple[JoinKind, Channels, str, tuple[str, ...]], list[Kernel]] = {}
 
@@ -107,7 +108,7 @@ class _Part:
 
     def __init__(self, space: DesignSpace, graph: OpGraph, part: Segment, alone_ms: Sequence[float], divided: _Divided) -> None:
         self.space, self.graph, self.part, self.alone_ms = space, graph, part, alone_ms
-        self._graphs, self._kernels = divided.graphs, divided.kernels
+        self._divided_once, self._graphs, self._kernels = divided, divided.graphs, divided.kernels
         self._costs: dict[tuple[JoinKind, Channels, str], BranchCost] = {}
 
     def ways(self) -> list[Ways]:
@@ -128,12 +129,17 @@ class _Part:
         return found
 
     def _divisions(self) -> list[_Division]:
+        """How the part may be divided on these processors."""
+        if self._divided_once.divisions is None:
+            self._divided_once.divisions = self._every_division()
+        joined = self.space.costs.host in self.space.processors
+        return [division for division in self._divided_once.divisions if division.tail is None or joined]
+
+    def _every_division(self) -> list[_Division]:
         """How the part may be divided; not where halves compute too much twice."""
         found = []
         for join in joins_that(lambda join: join.channels):
             segment, tail = _sections(self.graph, self.part, join)
-            if tail is not None and self.space.costs.host not in self.space.processors:
-                continue
             try:
                 tensor = divided_tensor(segment.graph, hidden=join_of(join).hidden)
             except StretchError:
@@ -163,9 +169,10 @@ class _Part:
         if units < len(order):
             return None
         tried = self._rows(division, order, coarse(units, len(order)), unit)
-        if not tried or not self._pays(list(tried.values()), division, order):
+        times = self._times(list(tried.values()), order) if tried else []
+        if not self._pays(times, division, order):
             return None
-        places = finer(units, len(order), list(tried), self._times(list(tried.values()), order))
+        places = finer(units, len(order), list(tried), times)
         rows = list({**tried, **self._rows(division, order, places, unit)}.values())
         ways = replace(part_ways(self.space, division.segment, division.join, rows), alone_ms=min(self.alone_ms))
         if division.tail is None:
@@ -226,24 +233,24 @@ class _Part:
             graph = self._graph(division, channels)
             assert graph is not None
             cost = part_cost(self.space, division.segment, processor, graph, self._launched(division, channels, processor))
-            self._costs[key] = replace(cost, channels=(channels.start, channels.stop))
+            self._costs[key] = cost._replace(channels=(channels.start, channels.stop))
         return self._costs[key]
 
     def _times(self, rows: Sequence[Sequence[BranchCost]], order: tuple[str, ...]) -> list[Floats]:
         """For each holder, the time of every branch with its transfers (branches × places), ms."""
         costs, arriving = self.space.costs, prod(self.part.graph.input.shape)
-        leaving = np.array([[costs.transfer(b.processor, costs.host, b.writes) for b in row] for row in rows]).T
+        leaving = np.array([costs.transfers(p, costs.host, np.array([row[i].writes for row in rows])) for i, p in enumerate(order)])
         alone = np.array([[b.contended_ms for b in row] for row in rows]).T
         entering = [np.array([[costs.transfer(holder, p, arriving)] for p in order]) for holder in self.space.holders]
         return [alone + leaving + each for each in entering]
 
-    def _pays(self, rows: Sequence[Sequence[BranchCost]], division: _Division, order: tuple[str, ...]) -> bool:
-        """Whether the branches take about as long as the fastest processor alone, or less, from one of the holders."""
+    def _pays(self, tried: Sequence[Floats], division: _Division, order: tuple[str, ...]) -> bool:
+        """Whether the branches take about as long as the fastest processor alone, or less, from one of the holders: by their times there."""
         costs, part = self.space.costs, self.part
         arriving, written = prod(part.graph.input.shape), prod(part.graph.by_name[part.end].shape)
         join = costs.join(division.segment, division.join, part.width, len(order))
         join += self._after(division).ms if division.tail is not None else 0.0
-        for holder, times in zip(self.space.holders, self._times(rows, order), strict=True):
+        for holder, times in zip(self.space.holders, tried, strict=False):
             alone = min(
                 costs.transfer(holder, p, arriving) + ms + costs.transfer(p, costs.host, written)
                 for p, ms in zip(self.space.processors, self.alone_ms, strict=True)

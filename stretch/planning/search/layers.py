@@ -148,7 +148,8 @@ class Completion:
 
 def _window_min(table: Floats, length: int) -> Floats:
     """Minimum of `length` entries from each entry on."""
-    padded = np.concatenate([table, np.full((table.shape[0], length), np.inf)], axis=1)
+    found, live = np.full(table.shape, np.inf), np.isfinite(table).any(axis=1)
+    padded = np.concatenate([table[live], np.full((live.sum(), length), np.inf)], axis=1)
     result, done = padded, 1
     while done * 2 <= length:
         result = np.minimum(result[:, : result.shape[1] - done], result[:, done:])
@@ -156,7 +157,8 @@ def _window_min(table: Floats, length: int) -> Floats:
     if done < length:
         shift = length - done
         result = np.minimum(result[:, : result.shape[1] - shift], result[:, shift:])
-    return result[:, : table.shape[1]]
+    found[live] = result[:, : table.shape[1]]
+    return found
 
 
 def _best_per_bucket(layer: Layer, width: int) -> Layer:

@@ -65,10 +65,15 @@ class Offer:
             result.append((widths, depths) if most is None else (_spread(widths, most.widths), _spread(depths, most.depths)))
         return tuple(result)
 
-    @cached_property
+    @property
     def full(self) -> "Offer":
         """The same with all scales."""
-        return self if self.thinning is None else replace(self, thinning=None)
+        # one that remembered itself would be kept until garbage is collected, and all that is known of its device with it
+        return self if self.thinning is None else self._full
+
+    @cached_property
+    def _full(self) -> "Offer":
+        return replace(self, thinning=None)
 
     def thinned(self, thinning: Thinning) -> "Offer":
         """The same with fewer scales, and the same one each time."""

@@ -5,7 +5,6 @@ subset of the processors in every order.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations, pairwise, permutations
 from math import prod
 
@@ -38,7 +37,7 @@ def path_ways(space: DesignSpace, segment: Segment) -> list[Ways]:
         # at once, since a fit's trees are walked for many kernels in little more time than for one
         costs.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
         for part, graph in graphs.items():
-            known[processor, part] = replace(part_cost(space, segment, processor, graph, kernels[part]), paths=part)
+            known[processor, part] = part_cost(space, segment, processor, graph, kernels[part])._replace(paths=part)
     found = []
     for count in range(2, min(len(space.processors), len(paths)) + 1):
         divisions = [parts for parts in _divisions(len(paths), count) if all(part in graphs for part in parts)]
@@ -89,7 +88,7 @@ def part_ways(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Sequen
     """One sequence of processors, a segment divided among them in each of several ways."""
     costs = space.costs
     computed = np.array([[b.contended_ms for b in row] for row in rows], float).T
-    leaving = np.array([[costs.transfer(b.processor, costs.host, b.writes) for b in row] for row in rows], float).T
+    leaving = np.array([costs.transfers(b.processor, costs.host, np.array([row[i].writes for row in rows])) for i, b in enumerate(rows[0])])
     entering = np.array([[costs.transfer(holder, b.processor, b.reads) for b in rows[0]] for holder in space.holders], float)
     moved = entering[:, :, None] + leaving
     join = costs.join(segment, kind, segment.width, len(rows[0]))

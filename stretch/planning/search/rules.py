@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,14 @@ class Rules:
         mapping = {constraint.option.name: getattr(request, constraint.option.name) for constraint in all_constraints()}
         return cls({name: value for name, value in mapping.items() if value is not None})
 
-    @property
+    @cached_property
     def active(self) -> list[tuple[Constraint, Any]]:
         """The constraints that are asked for, each with its value."""
         return [
             (constraint, self.values[constraint.option.name]) for constraint in all_constraints() if constraint.option.name in self.values
         ]
 
-    @property
+    @cached_property
     def floors(self) -> dict[str, Any]:
         """What decides which depths and widths there are."""
         return {item.option.name: value for item, value in self.active if item.offers}

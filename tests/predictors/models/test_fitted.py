@@ -1,7 +1,6 @@
 """Models that take their numbers from a fit."""
 
 import csv
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -107,7 +106,7 @@ def test_no_kernel_is_faster_than_its_products_at_the_peak(some):
 @given(st.lists(kernel_costs, min_size=1, max_size=20))
 def test_kernels_as_columns_take_the_same_times_those_of_the_roofline_among_them(some):
     model = FittedModel(fit({kind: KernelGroup({"macs": 1e-6, "io_bytes": 1e-6}) for kind in ("conv1x1", "conv")}), CPU)
-    assert [replace(time, origin="fit") for time in model.times(some)] == model.columns(some).kernels("fit")
+    assert [time._replace(origin="fit") for time in model.times(some)] == model.columns(some).kernels("fit")
 
 
 def test_trees_multiply_the_terms_by_the_exponential_of_their_leaves():

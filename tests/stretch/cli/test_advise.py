@@ -3,8 +3,12 @@
 import json
 import shlex
 
+import msgspec
 import pytest
 
+import stretch
+from predictors.devices import load_device
+from stretch.models.tiny import tiny_resnet
 from tests.stretch.cli.commands import call
 
 pytestmark = pytest.mark.torch
@@ -30,3 +34,13 @@ def test_terminal_has_a_row_and_a_reason_for_each_device(capsys):
 def test_misspelt_request_is_refused_before_the_model_is_read(capsys, flag, value, code):
     outcome = call(capsys, "advise", "no_such_model", flag, value)
     assert (outcome.code, value in outcome.message) == (code, True)
+
+
+def test_function_answers_what_the_command_prints(capsys):
+    words = ("advise", "tiny_resnet", "--device", "pixel*,a03s", "--precision", "fp16", "--json", "--quiet")
+    printed = json.loads(call(capsys, *words).out)
+    advice = stretch.advise("tiny_resnet", ["pixel*", load_device("a03s")], precision="fp16")
+    assert printed | json.loads(msgspec.json.encode(advice)) == printed
+    module = stretch.advise(tiny_resnet(), "pixel*,a03s", precision="fp16", input_shape=(3, 32, 32))
+    assert repr(module).splitlines()[1:] == repr(advice).splitlines()[1:]
+    assert [line.partition(":")[0] for line in repr(advice).splitlines()[1:]] == [answer["device"] for answer in printed["answers"]]

@@ -13,7 +13,8 @@ from predictors.measurements.tables import KernelLatency
 from predictors.predictor import LatencyPredictor
 from scheduler.boards.board import Board, Line, Where, boot
 from scheduler.boards.facts import read_facts
-from scheduler.measure.links import LinkTimes
+from scheduler.measure.links import LinkTimes, Reads
+from stretch.planning.cost import uncertain
 from stretch.profiling.places import Place, find_places
 from stretch.profiling.run import open_table, profile_machine
 from stretch.profiling.styles import STYLES, draw
@@ -83,7 +84,9 @@ def test_measurements_of_here_go_along_to_be_gone_on_with(board, tmp_path):
 
 
 PLACES = [Place("cpu", "1core", "cpu", (0,), 1.0), Place("cpu", "2cores", "cpu", (0, 1), 1.0), Place("gpu", "all", "opencl", (1,), 1.0)]
-CROSSING = Crossing(LinkTimes(0.05, 8.0, 4.0), (1.02, 1.05), (1.2, 1.3), "a runtime")
+# 1 MB in at 8 and 1 MB out at 4 GB/s: 0.125 and 0.25 ms, and 0.05 an exchange
+READS = Reads(1_000_000, 1_000_000, (0.9 * 0.425,) * 9, (3.5 * 0.425,) * 9, 20.0, 0.03)
+CROSSING = Crossing(LinkTimes(0.05, 8.0, 4.0), (1.02, 1.05), (1.2, 1.3), "a runtime", READS)
 RATE = 5e7
 
 
@@ -113,6 +116,9 @@ def test_a_profile_is_one_and_says_what_was_measured(tmp_path):
     assert gpu.contention_memory.value == 1.3
     assert link.map_ms.value + link.unmap_ms.value + link.sync_ms.value == pytest.approx(0.05)
     assert (link.convert_gbs.value, link.convert_back_gbs.value if link.convert_back_gbs else None, link.runtime) == (8, 4, "a runtime")
+    unknown = uncertain.link("gpu", device)
+    assert (unknown.low, unknown.high) == pytest.approx((0.9, 3.5))
+    assert (device.feeder("gpu"), device.feeder("cpu")) == (0.03, 0.0)
     peak = device.processor("cpu").cores.peak_gops["fp32"].value
     assert 0.9 * peak == pytest.approx(2 * RATE / 1e6, rel=0.01)
 

@@ -19,7 +19,7 @@ GRAPH = small_resnet(96)
 def test_answers_are_those_of_plans_made_by_themselves_the_fastest_first():
     # these share backends: what was built for the first is used for the others
     names = ("pixel4", "mi9")
-    answers = advise("small", GRAPH, [load_device(name) for name in names], warnings=[]).answers
+    answers = advise("small", GRAPH, [load_device(name) for name in names]).answers
     ms = [(getattr(answer, answer.recommended, None) or answer.best_single).ms for answer in answers]
     assert (ms, len(ms)) == (sorted(ms), len(names))
     compared = 0
@@ -42,7 +42,7 @@ def test_answers_are_those_of_plans_made_by_themselves_the_fastest_first():
 def test_exact_branches_are_not_planned_where_a_bound_excludes_their_gain():
     device = with_speed(replace(specified("mi9"), fits={}), "gpu", 0.001)
     device = replace(device, processors={name: device.processors[name] for name in ("cpu", "gpu")})
-    [answer] = advise("small", GRAPH, [device], warnings=[]).answers
+    [answer] = advise("small", GRAPH, [device]).answers
     assert answer.exact is None
     assert 0 < answer.exact_at_most < LEAST_GAIN
     result = plan(GRAPH, device, PlanConfig(lossless=True, precision=precisions_at(device, None)))
@@ -52,6 +52,6 @@ def test_exact_branches_are_not_planned_where_a_bound_excludes_their_gain():
 def test_precision_is_the_narrowest_that_is_as_wide_as_asked():
     assert precisions_at(load_device("mi9"), "fp16") == {"cpu": "fp32", "gpu": "fp16"}
     # its NPU has int8 alone
-    [answer] = advise("small", GRAPH, [load_device("rb3gen2")], "fp16", warnings=[]).answers
+    [answer] = advise("small", GRAPH, [load_device("rb3gen2")], "fp16").answers
     assert (answer.recommended, answer.best_single.precision) == ("single:cpu", "fp32")
     assert answer.reason == "cpu is the only processor with that precision or a wider one"
