@@ -191,7 +191,7 @@ def branch(
     """Stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
 
     Args:
-        model: A name of `stretch models`, ``package.module:factory``, the path of an ONNX file, or a module, in any mode, on any device and in any floating-point type.
+        model: A name of `stretch list models`, ``package.module:factory``, the path of an ONNX file, or a module, in any mode, on any device and in any floating-point type.
         device: Profile id, path of a profile, or a profile.
         out: Folder of the bundle; an earlier bundle there is replaced. None: no bundle.
         config: Constraints of the search; with a design, precisions and floors of the controls.

@@ -1,6 +1,6 @@
 """The command line: one file per verb, located by its name and imported on first use.
 
-A verb `foo` is a file `stretch/cli/foo.py` with a function `foo`::
+A verb `foo` is a file `stretch/cli/foo.py` with a function `foo` (both with a ``_`` at the end where Python has the name)::
 
     '''`stretch foo`: its purpose.'''
 
@@ -45,6 +45,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from predictors.errors import UsageError
 from stretch.cli.complete import add_completions
 from stretch.cli.failures import guard
 from stretch.cli.interrupt import GRACE_S
@@ -54,37 +55,32 @@ from stretch.cli.output import COMMAND_LINE
 PARTS = frozenset({"boards", "complete", "failures", "inputs", "interrupt", "options", "output", "pages", "pictures"})
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
-FIRST = (
-    "advise",
-    "branch",
-    "search",
-    "train",
-    "extract",
-    "export",
-    "run",
-    "bench",
-    "simulate",
-    "evaluate",
-    "refine",
-    "emit",
-    "runner",
-    "predict",
-    "explain",
-    "verify",
-    "sign",
-    "tune",
-    "devices",
-    "models",
-)
+FIRST = ("advise", "branch", "search", "train", "export", "run", "simulate", "evaluate", "predict", "explain", "verify", "profile")
+
+#: What to type instead of a verb of version 0.1.0.
+MOVED = {
+    "bench": "compare FILE... --measure",
+    "delegates": "list delegates",
+    "devices": "list devices",
+    "emit": "export MODEL --as code",
+    "env": "list env",
+    "extract": "export RUN",
+    "fit": "profile --fit MEASUREMENTS",
+    "models": "list models",
+    "refine": "train BUNDLE --images DIR",
+    "runner": "export BUNDLE --as cpp",
+    "sign": "verify BUNDLE --sign KEY",
+    "tune": "profile --tune BUNDLE",
+}
 
 
-def find_verbs() -> tuple[str, ...]:
-    """Every verb that has a file in this folder, in the order of `stretch --help`; imports none of them."""
-    verbs = {module.name for module in iter_modules(__path__)} - PARTS
-    return (*(name for name in FIRST if name in verbs), *sorted(verbs.difference(FIRST)))
+def find_verbs() -> dict[str, str]:
+    """The module of every verb that has a file in this folder, in the order of `stretch --help`; imports none of them."""
+    modules = {module.name.rstrip("_"): module.name for module in iter_modules(__path__) if module.name not in PARTS}
+    return {name: modules[name] for name in (*FIRST, *sorted(modules.keys() - set(FIRST))) if name in modules}
 
 
-#: Every verb, in the order of `stretch --help`.
+#: Module of every verb, in the order of `stretch --help`.
 VERBS = find_verbs()
 
 
@@ -97,9 +93,13 @@ class Verbs(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The click command of one verb, or None if there is no such verb."""
+        if cmd_name in MOVED:
+            raise UsageError(
+                f"`stretch {cmd_name}` is called `stretch {MOVED[cmd_name]}` now", f"`stretch {MOVED[cmd_name].split()[0]} --help`"
+            )
         if cmd_name not in VERBS:
             return None
-        function = getattr(importlib.import_module(f"stretch.cli.{cmd_name}"), cmd_name)
+        function = getattr(importlib.import_module(f"stretch.cli.{VERBS[cmd_name]}"), VERBS[cmd_name])
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(cmd_name, context_settings={"help_option_names": ["-h", "--help"]})(function)
         return add_completions(typer.main.get_command(single))
@@ -123,11 +123,9 @@ class Verbs(TyperGroup):
 
 def _grace_s(words: Sequence[str]) -> float:
     """Seconds that a verb gets after Ctrl-C: `GRACE_S` of its module, or the default."""
-    for name in VERBS:
-        if [name] == words:
-            # a module that cannot be imported is reported when the verb is called
-            with contextlib.suppress(Exception):
-                return float(getattr(importlib.import_module(f"stretch.cli.{name}"), "GRACE_S", GRACE_S))
+    # a module that cannot be imported is reported when the verb is called
+    with contextlib.suppress(Exception):
+        return float(getattr(importlib.import_module(f"stretch.cli.{VERBS[words[0]]}"), "GRACE_S", GRACE_S))
     return GRACE_S
 
 

@@ -15,7 +15,6 @@ from stretch.cli.pages import Html, check_html, write_html
 from stretch.cli.pictures import PictureRequest, picture_options
 from stretch.planning.config import PlanConfig
 from stretch.planning.sentences import as_flag
-from stretch.report.agreement import agreement_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,9 +41,10 @@ def branch(
     out: Output,
     *,
     model: Annotated[
-        str, typer.Argument(help="Name of `stretch models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file.")
+        str,
+        typer.Argument(help="Name of `stretch list models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file."),
     ],
-    device: Annotated[str, typer.Option(help="Id of a profile (see `stretch devices`), or the path of one.")],
+    device: Annotated[str, typer.Option(help="Id of a profile (see `stretch list devices`), or the path of one.")],
     folder: Annotated[Path | None, typer.Option("--out", help="Folder of the bundle. Default: runs/MODEL_DEVICE.")] = None,
     design: Annotated[Path | None, typer.Option(help="Build this design (TOML) instead of searching for one.")] = None,
     request: PlanConfig,
@@ -165,7 +165,7 @@ def _tell(out: Output, result: "Branched", html: Path | None) -> None:
     write_html(out, html, page)
 
     def human(console: "Console") -> None:
-        from stretch.report.table import headline, print_plan
+        from stretch.report.table import agreement_lines, headline, print_plan
 
         console.print(headline(answer), soft_wrap=True)
         weights = answer.weights

@@ -1,10 +1,14 @@
-"""`stretch compare`: compare bundles, plans, searches and runs."""
+"""`stretch compare`: compare bundles, plans, searches and runs by what they state, or files and bundles by timing them in turns."""
 
+import platform
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from predictors.errors import UsageError
+from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.options import planner_options
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
@@ -12,7 +16,28 @@ from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
+    from scheduler.measure.bench.subject import Asked
     from stretch.comparison.rows import ComparedRow
+
+Rounds = Annotated[int | None, typer.Option(help="With --measure: measured rounds per start. Default: 20.", min=1, max=100_000)]
+Starts = Annotated[
+    int | None,
+    typer.Option(
+        help="With --measure: number of starts, each of which loads all files again; with --width, the maximum. Default: 5.", min=1, max=8
+    ),
+]
+Warmup = Annotated[
+    int | None,
+    typer.Option(
+        help="With --measure: maximum number of warm-up rounds, which end when times are stable. Default: 50.", min=0, max=100_000
+    ),
+]
+Width = Annotated[
+    float | None,
+    typer.Option(
+        help="With --measure: after 3 starts, stop when the interval of every median is narrower than this share of it, such as 0.02."
+    ),
+]
 
 
 @verb
@@ -22,29 +47,78 @@ def compare(
     *,
     what: Annotated[
         list[str],
-        typer.Argument(help="Bundle folders, JSON output of `branch`, `search` or `run`, or models, which are planned for each device."),
+        typer.Argument(
+            help="Bundle folders, JSON output of `branch`, `search` or `run`, or models, which are planned for each device; "
+            "with --measure ONNX files, TFLite files and bundle folders."
+        ),
     ],
     device: Annotated[
         list[str] | None, typer.Option(help="Id or path of a device profile that models are planned for; repeatable.")
     ] = None,
     request: PlanConfig,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Time the files and bundles here in turns, with confidence intervals.")
+    ] = False,
+    runtimes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            help="With --measure: runtime for the files: onnxruntime, openvino, opencl or litert; repeatable. Default: all installed ones except opencl.",
+        ),
+    ] = None,
+    cores: Annotated[
+        int | None,
+        typer.Option(help="With --measure: cores for each contender, one thread per core. Default: all cores of this process.", min=1),
+    ] = None,
+    rounds: Rounds = None,
+    starts: Starts = None,
+    warmup: Warmup = None,
+    width: Width = None,
+    seed: Annotated[
+        int | None, typer.Option(help="With --measure: random seed of inputs and of the order within rounds.", min=0, max=1 << 32)
+    ] = None,
+    inputs: InputSizes = None,
     html: Html = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
 ) -> None:
-    """Compare bundles, plans, searches and runs in one table."""
+    """Compare bundles, plans, searches and runs in one table, or time ONNX files, TFLite files and bundles in turns."""
+    timing = {
+        "with": runtimes,
+        "cores": cores,
+        "rounds": rounds,
+        "starts": starts,
+        "warmup": warmup,
+        "width": width,
+        "seed": seed,
+        "input": inputs,
+    }
+    check_html(html)
+    if measure:
+        if device:
+            raise UsageError("--device plans models, --measure times files here", "give one of the two")
+        _measure(out, what, timing, html)
+        return
+    if stated := next((name for name, value in timing.items() if value is not None), None):
+        raise UsageError(f"--{stated} is about timing", "add --measure")
+    _compare(out, what, device or [], request, html, trust_code)
+
+
+def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: PlanConfig, html: Path | None, trust_code: bool) -> None:
+    """Compare by what bundles, results and plans state."""
     from predictors.devices import load_device
-    from predictors.errors import UsageError
     from stretch.comparison.rows import CompareAnswer, warnings_of
     from stretch.report.comparison import print_comparison
     from stretch.report.html.comparison_page import comparison_page
 
-    check_html(html)
     models = [name for name in what if not _is_result(name)]
-    if models and not device:
-        raise UsageError(f"{models[0]} is no bundle and no file of a result", "give --device D to have it planned as a model")
-    if device and not models:
+    if models and not devices:
+        raise UsageError(
+            f"{models[0]} is no bundle and no file of a result",
+            "give --device D to have it planned as a model, or --measure to have files timed",
+        )
+    if devices and not models:
         raise UsageError("--device is for models, and none is compared", "leave it out, or name a model")
-    profiles = [load_device(name) for name in device or []]
+    profiles = [load_device(name) for name in devices]
     rows: list[ComparedRow] = []
     with out.progress("comparing", total=len(what)) as step:
         for name in what:
@@ -91,3 +165,40 @@ def _model_rows(name: str, profiles: "list[DeviceProfile]", request: PlanConfig,
         except InfeasibleError as error:
             rows.append(refused_row(label, graph.name, profile.id, error_spelled(error, as_flag).message))
     return rows
+
+
+def _measure(out: Output, what: Sequence[str], timing: dict[str, Any], html: Path | None) -> None:
+    """Time files and bundles in turns."""
+    from scheduler.measure.bench.compare import Request
+    from scheduler.measure.bench.compare import compare as time_in_turns
+    from scheduler.measure.bench.rounds import Effort
+    from stretch.environment import OTHERS, processor_name, version
+    from stretch.report.bench import print_bench
+
+    effort = Effort(**{name: timing[name] for name in ("rounds", "starts", "warmup", "width") if timing[name] is not None})
+    versions = {"python": platform.python_version()} | {name: known for name in ("nn-stretch", *OTHERS) if (known := version(name))}
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    shapes = _named_shapes(timing["input"])
+    request = Request(what, timing["with"] or [], timing["cores"], shapes, effort, timing["seed"] or 0, processor_name(), system, versions)
+    with out.progress("timing", total=effort.rounds * effort.starts) as step:
+        answer = time_in_turns(request, out.warn, step)
+
+    def page(command: str) -> Any:
+        from stretch.report.html.bench_page import bench_page
+
+        return bench_page(answer, command)
+
+    write_html(out, html, page)
+    out.emit(answer, lambda console: print_bench(console, answer))
+
+
+def _named_shapes(texts: Sequence[str] | None) -> "Asked":
+    """Input shapes by name, as `scheduler.measure.bench` takes them."""
+    from scheduler.measure.bench.subject import UNNAMED
+
+    shapes = read_inputs(texts)
+    if shapes is None or isinstance(shapes, dict):
+        return shapes or {}
+    if isinstance(shapes, tuple):
+        return {UNNAMED: shapes}
+    raise UsageError("several sizes without names were given", "write NAME=1x3x224x224 each: files need not have the same order")

@@ -23,7 +23,7 @@ def explain(
         typer.Option(
             "--device",
             "-d",
-            help="Predict for this device (see `stretch devices`) instead of measuring here; with --runtime, a device of the runtime.",
+            help="Predict for this device (see `stretch list devices`) instead of measuring here; with --runtime, a device of the runtime.",
         ),
     ] = None,
     mapping: Annotated[

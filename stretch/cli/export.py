@@ -1,14 +1,17 @@
-"""`stretch export`: convert a bundle to other precisions, add a TFLite file, or compile code for a DSP."""
+"""`stretch export`: a bundle in other precisions, as TFLite, DSP code, torch or C++ code; or a design of a trained run."""
 
 import dataclasses
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from predictors.errors import UsageError
+from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.interrupt import WRITER_GRACE_S
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output, import_torch, only_flags, verb
 from stretch.cli.pictures import PictureRequest, picture_options
 
 if TYPE_CHECKING:
@@ -16,15 +19,33 @@ if TYPE_CHECKING:
 
     from scheduler.bundle.load import Bundle
     from scheduler.bundle.manifest import Manifest
+    from stretch.capture.inputs import InputShapes
     from stretch.export.answer import ChipsAnswer, ExportAnswer
 
 
 class Format(StrEnum):
-    """Files to write."""
+    """What to write."""
 
     onnx = "onnx"
     tflite = "tflite"
     qnn = "qnn"
+    code = "code"
+    cpp = "cpp"
+
+
+class RunnerAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Sources of a C++ program; the fields are the keys of `stretch export --as cpp --json`."""
+
+    model: str  # Name of the model.
+    device: str  # Profile that it was planned for.
+    out: str  # The folder.
+    files: list[str]  # Names of what is in it.
+    sha256: str  # Of the TFLite file, the only one that the built program takes.
+    warnings: list[str]  # What a person should know.
+
+
+#: Is in the folder of every run of `stretch train`.
+RUN_FILE = "run.json"
 
 
 #: Number of synthetic images for bundles with random weights.
@@ -39,22 +60,32 @@ GRACE_S = WRITER_GRACE_S
 def export(
     out: Output,
     *,
-    bundle: Annotated[
-        Path,
-        typer.Argument(help="Folder of an fp32 bundle; any bundle with --format tflite, one with int8 dsp subgraphs with --format qnn."),
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="BUNDLE_OR_RUN",
+            help="Folder of an fp32 bundle; any bundle with --as tflite, one with int8 dsp subgraphs with --as qnn, one with a TFLite file "
+            "with --as cpp. Or the folder of a run that `stretch train` wrote. With --as code also a model: a name of `stretch list models`, "
+            "package.module:factory, file.py:factory or a model file.",
+        ),
     ],
-    folder: Annotated[Path, typer.Option("--out", help="Folder of the new bundle.")],
-    file_format: Annotated[
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder of what is written; new for code and cpp. Default: RUN/extracted for a run.")
+    ] = None,
+    form: Annotated[
         Format,
         typer.Option(
+            "--as",
             "--format",
-            help="onnx: one ONNX file per subgraph; tflite: also one TFLite file of all subgraphs; qnn: also compiled code for the DSPs of --chips.",
+            help="onnx: one ONNX file per subgraph; tflite: also one TFLite file of all subgraphs; qnn: also compiled code for the DSPs of --chips; "
+            "code: readable torch code, a class a branch, which runs, trains and exports without nn-stretch; cpp: sources of a program that runs "
+            "the branches on LiteRT without Python.",
         ),
     ] = Format.onnx,
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Precision by processor, such as cpu=fp32,dsp=int8. Default: the planned precisions, or with --format tflite those of the bundle."
+            help="Precision by processor, such as cpu=fp32,dsp=int8. Default: the planned precisions, or with --as tflite those of the bundle."
         ),
     ] = None,
     images: Annotated[
@@ -72,35 +103,184 @@ def export(
     fp32_fallback: Annotated[
         bool, typer.Option("--fp32-fallback", help="Keep subgraphs below --min-cosine in fp32 instead of failing.")
     ] = False,
-    chips: Annotated[str, typer.Option(help="With --format qnn: chips to compile for, separated by commas.")] = "sm8350,sm8450,sm8550",
+    chips: Annotated[str, typer.Option(help="With --as qnn: chips to compile for, separated by commas.")] = "sm8350,sm8450,sm8550",
     aot: Annotated[
         str | None,
         typer.Option(
             metavar="CHIPS",
-            help="Experimental: with --format tflite, compile the int8 dsp signatures of a bundle's TFLite file for these chips.",
+            help="Experimental: with --as tflite, compile the int8 dsp signatures of a bundle's TFLite file for these chips.",
         ),
     ] = None,
+    design: Annotated[
+        Path | None,
+        typer.Option(help="Of a run: design (TOML) in the supernet's pool or within its range. Default: the first design of the run."),
+    ] = None,
+    bundle: Annotated[bool, typer.Option("--bundle/--no-bundle", help="Of a run: write a bundle beside the weights.")] = True,
+    controls: Annotated[
+        bool, typer.Option("--controls/--no-controls", help="Of a run: write the sequential controls into the bundle.")
+    ] = True,
+    rank: Annotated[
+        int,
+        typer.Option(help="Of a run of a supernet: also evaluate this many designs and write accuracy.json for `stretch branch`.", min=0),
+    ] = 0,
+    weights: Annotated[str, typer.Option(help="Of a model: default, none, or a .safetensors or .pth file.")] = "default",
+    input_size: InputSizes = None,
+    seed: Annotated[int, typer.Option(help="Of a model: seed of random weights.")] = 0,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Execute the Python code that a model's name or a run's recipe names.")
+    ] = False,
 ) -> None:
-    """Write a copy of a bundle with processors in int8 or fp16, a TFLite file or DSP code, and compare it with the original."""
+    """Write a bundle in other precisions, with a TFLite file or DSP code, as torch or C++ code; or a design of a trained run."""
+    if form is Format.code:
+        only_flags("--as code", "source folder form weights input_size seed trust_code")
+        _export_code(out, source, _named(folder), read_inputs(input_size), weights, seed, trust_code)
+    elif form is Format.cpp:
+        only_flags("--as cpp", "source folder form")
+        _export_cpp(out, Path(source), _named(folder))
+    elif (Path(source) / RUN_FILE).is_file():
+        only_flags("the folder of a run", "source folder design bundle controls rank trust_code")
+        _export_run(out, Path(source), folder, design, bundle, controls, rank, trust_code)
+    else:
+        _export_bundle(out, Path(source), _named(folder), form, precision, images, limit, pictures, min_cosine, fp32_fallback, chips, aot)
+
+
+def _named(folder: Path | None) -> Path:
+    """The folder of `--out`, which only a run can do without."""
+    if folder is None:
+        raise UsageError("nothing says where to write", "name a folder with --out")
+    return folder
+
+
+def _export_bundle(
+    out: Output,
+    bundle: Path,
+    folder: Path,
+    form: Format,
+    precision: str | None,
+    images: Path | None,
+    limit: int,
+    pictures: PictureRequest,
+    min_cosine: float,
+    fp32_fallback: bool,
+    chips: str,
+    aot: str | None,
+) -> None:
+    """Write a bundle as another one, and compare both."""
     from scheduler.bundle.load import load_bundle
     from stretch.export.staging import check_target
 
     loaded = _restated(load_bundle(bundle, check_hashes=True), pictures)
     manifest = loaded.manifest
     check_target(folder)
-    if aot is not None or file_format is Format.qnn:
-        _refuse_images(file_format, precision, images, pictures, aot=aot is not None)
-        if aot is not None:
-            _export_aot(out, loaded, folder, _names(aot))
-        else:
-            _export_qnn(out, loaded, folder, _names(chips))
+    if aot is not None:
+        only_flags("--aot", "source folder form aot", "give it with --as tflite alone, on a bundle that has a TFLite file")
+        if form is not Format.tflite:
+            raise UsageError("--aot compiles signatures of a TFLite file", "add --as tflite")
+        _export_aot(out, loaded, folder, _names(aot))
         return
-    wanted = _wanted(file_format, precision, manifest)
+    if form is Format.qnn:
+        only_flags("--as qnn", "source folder form chips", "make the subgraphs int8 first, with --precision dsp=int8 and --images")
+        _export_qnn(out, loaded, folder, _names(chips))
+        return
+    only_flags(f"--as {form}", "source folder form precision images limit mean std size crop min_cosine fp32_fallback")
+    wanted = _wanted(form, precision, manifest)
     samples, source = _samples(manifest, wanted, images, limit)
     with out.progress("exporting") as progress:
-        write = _writer(file_format)
+        write = _writer(form)
         written = write(loaded, folder, wanted, samples, source, progress=progress, min_cosine=min_cosine, repair=fp32_fallback)
-    _emit(out, folder, file_format, manifest, written)
+    _emit(out, folder, form, manifest, written)
+
+
+def _export_code(out: Output, source: str, folder: Path, shape: "InputShapes | None", weights: str, seed: int, trust_code: bool) -> None:
+    """Write a model or the network of a bundle as a Python package without nn-stretch."""
+    import_torch()
+    from msgspec.structs import replace
+
+    from stretch.emit.package import emit
+
+    with out.progress("writing"):
+        answer = emit(source, folder, shape, weights=weights, seed=seed, trust_code=trust_code)
+    for warning in answer.warnings:
+        out.warn(warning)
+    what = f"{answer.network} in {answer.segments} segments" if answer.branched else answer.network
+    lines = [
+        f"{what}: {len(answer.files)} files, outputs differ by {answer.max_error:.1e} of the largest",
+        f"from {answer.package.name} import load  # in {answer.package.absolute().parent}",
+    ]
+    out.emit(replace(answer, warnings=out.warnings), lambda console: console.print("\n".join(lines), soft_wrap=True))
+
+
+def _export_cpp(out: Output, bundle: Path, folder: Path) -> None:
+    """Write the sources of a C++ program that runs a bundle."""
+    from scheduler.bundle.load import load_bundle
+    from scheduler.runner.sources import write_runner
+
+    loaded = load_bundle(bundle, check_hashes=True)
+    files = write_runner(loaded, folder)
+    manifest = loaded.manifest
+    answer = RunnerAnswer(
+        model=manifest.model.name,
+        device=manifest.device,
+        out=str(folder),
+        files=files,
+        sha256=manifest.files[str(manifest.tflite)].sha256,
+        warnings=out.warnings,
+    )
+    lines = [
+        f"{answer.model} for {answer.device}: {len(files)} files in {folder}",
+        f"build them: cmake -S {folder} -B BUILD -DLITERT_LIBRARY=/path/to/libLiteRt.so && cmake --build BUILD",
+        f"run them:   BUILD/runner {folder}/model.tflite --out RESULTS",
+    ]
+    out.emit(answer, lambda console: console.print("\n".join(lines), soft_wrap=True))
+
+
+def _export_run(
+    out: Output, run: Path, folder: Path | None, design: Path | None, bundle: bool, controls: bool, rank: int, trust_code: bool
+) -> None:
+    """Take a design out of a trained run: its weights, its accuracy and a bundle."""
+    import_torch()
+    from stretch.planning.cost.accuracy_file import save_accuracy
+    from stretch.report.table import agreement_lines
+    from stretch.train.answer import ExtractAnswer, ExtractedAccuracy, ranking_answer
+    from stretch.train.extract import extract
+    from stretch.train.rank import check_rank
+    from stretch.train.rank import rank as rank_designs
+
+    if rank:
+        check_rank(run, rank)
+    target = folder or run / "extracted"
+    with out.progress("extracting") as progress:
+        progress("weights")
+        done = extract(run, target, design=design, bundle=bundle, controls=controls, trust_code=trust_code)
+        ranking = None
+        if rank:
+            predictor = rank_designs(run, rank, progress, trust_code=trust_code).predictor
+            save_accuracy(target / "accuracy.json", predictor)
+            ranking = ranking_answer(target / "accuracy.json", predictor)
+    answer = ExtractAnswer(
+        checkpoint=done.checkpoint,
+        accuracy=ExtractedAccuracy(supernet=done.inside, extracted=done.extracted) if done.labelled else None,
+        agreement=done.agreement,
+        bundle=done.bundle,
+        checks=done.manifest.checks if done.manifest else {},
+        ranking=ranking,
+        warnings=out.warnings,
+    )
+    lines = []
+    if answer.accuracy is not None:
+        lines.append(f"accuracy {answer.accuracy.extracted:.2%}, within the run {answer.accuracy.supernet:.2%}")
+    if answer.agreement is not None:
+        lines += agreement_lines(answer.agreement)
+    lines.append(f"weights: {answer.checkpoint}")
+    if ranking is not None:
+        lines += [
+            f"{ranking.designs} designs ranked: rank correlation {ranking.rank_correlation:.2f} (p {ranking.p_value:.2g}) on designs left out, "
+            f"error {ranking.rmse:.2%}",
+            f"plan with it: stretch branch MODEL --device DEVICE --set accuracy={ranking.file}",
+        ]
+    if answer.bundle:
+        lines.append(f"bundle written; run it with: stretch run {answer.bundle}")
+    out.emit(answer, lambda console: console.print("\n".join(lines), soft_wrap=True))
 
 
 def _restated(bundle: "Bundle", pictures: PictureRequest) -> "Bundle":
@@ -116,45 +296,28 @@ def _restated(bundle: "Bundle", pictures: PictureRequest) -> "Bundle":
     return dataclasses.replace(bundle, manifest=replace(bundle.manifest, model=replace(model, preprocessing=read)))
 
 
-def _wanted(file_format: Format, precision: str | None, manifest: "Manifest") -> dict[str, str]:
+def _wanted(form: Format, precision: str | None, manifest: "Manifest") -> dict[str, str]:
     """Precision by processor, as requested or as planned."""
     from stretch.export.precision import planned_precision
 
     if precision is not None:
         return _precision(precision)
-    return {} if file_format is Format.tflite else planned_precision(manifest)
+    return {} if form is Format.tflite else planned_precision(manifest)
 
 
-def _writer(file_format: Format) -> Any:
+def _writer(form: Format) -> Any:
     """The export function of a format."""
     from stretch.export.precision import export_precision
 
-    if file_format is not Format.tflite:
+    if form is not Format.tflite:
         return export_precision
     from stretch.export.tflite.bundle import export_tflite
 
     return lambda bundle, folder, wanted, *rest, **options: export_tflite(bundle, folder, *rest, precision=wanted, **options)
 
 
-def _refuse_images(file_format: Format, precision: str | None, images: Path | None, pictures: PictureRequest, *, aot: bool) -> None:
-    """Raise UsageError if compiling int8 subgraphs is combined with flags of quantisation."""
-    from predictors.errors import UsageError
-
-    stated = precision is not None or images is not None or pictures != PictureRequest()
-    if aot and (file_format is not Format.tflite or stated):
-        raise UsageError(
-            "--aot compiles signatures of a TFLite file that is there already",
-            "give it with --format tflite alone, on a bundle that has one",
-        )
-    if not aot and stated:
-        raise UsageError(
-            "--format qnn compiles subgraphs that are int8 already", "make them int8 first, with --precision dsp=int8 and --images"
-        )
-
-
 def _samples(manifest: "Manifest", wanted: dict[str, str], images: Path | None, limit: int) -> "tuple[list[Any], str]":
     """Images for calibration and comparison, and their source."""
-    from predictors.errors import UsageError
     from scheduler.bundle.preprocessing import IMAGENET
     from stretch.quantize.images import load_images, synthetic_images
 
@@ -166,7 +329,7 @@ def _samples(manifest: "Manifest", wanted: dict[str, str], images: Path | None, 
     raise UsageError("int8 needs calibration images", "give a folder of images that the model will meet with --images")
 
 
-def _emit(out: Output, folder: Path, file_format: Format, before: "Manifest", written: Any) -> None:
+def _emit(out: Output, folder: Path, form: Format, before: "Manifest", written: Any) -> None:
     """Report the new bundle, the subgraphs that stayed in fp32, and the predicted latency."""
     from stretch.export.answer import export_answer
 
@@ -175,8 +338,7 @@ def _emit(out: Output, folder: Path, file_format: Format, before: "Manifest", wr
         out.warn(f"subgraph `{name}` stays in fp32{where}: {why}")
     if before.predicted and not written.manifest.predicted:
         out.warn(f"the profile {before.device} cannot be read here, so the new bundle has no predicted times")
-    form: Literal["onnx", "tflite"] = "tflite" if file_format is Format.tflite else "onnx"
-    answer = export_answer(folder, form, written.manifest, written.losses, out.warnings)
+    answer = export_answer(folder, "tflite" if form is Format.tflite else "onnx", written.manifest, written.losses, out.warnings)
     out.emit(answer, lambda console: _print(console, answer))
 
 
@@ -208,8 +370,6 @@ def _names(text: str) -> list[str]:
 
 def _precision(text: str) -> dict[str, str]:
     """``cpu=fp32,dsp=int8`` as a dictionary."""
-    from predictors.errors import UsageError
-
     chosen: dict[str, str] = {}
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from predictors.errors import MissingBackendError, UsageError
+from predictors.install import install_line
 from stretch.planning.sentences import as_flag, spelled
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ PLAIN_WIDTH = 140
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, notes or warnings on stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+#: Parameters of every verb.
+_SHARED = {"as_json": Json, "quiet": Quiet, "debug": Debug}
 
 
 class Output:
@@ -123,16 +129,41 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(), _own_warnings(out):
             function(out, **values)
 
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-        for name, kind in (("as_json", Json), ("quiet", Quiet), ("debug", Debug))
-    ]
+    shared = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind) for name, kind in _SHARED.items()]
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in verb_parameters] + shared
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
     # otherwise inspect would report the signature with `out`
     del command.__wrapped__  # type: ignore[attr-defined]
     return command
+
+
+def only_flags(what: str, names: str, hint: str = "") -> None:
+    """Refuse flags on the command line that something does not have.
+
+    Args:
+        what: That takes only some of the verb's flags.
+        names: Of the parameters that it takes, separated by spaces; those of every verb are understood.
+    """
+    from typer._click.globals import get_current_context
+
+    context = get_current_context(silent=True)
+    taken = {*names.split(), *_SHARED}
+    for param in context.command.params if context else ():
+        source = context.get_parameter_source(param.name)
+        if param.name not in taken and source is not None and source.name == "COMMANDLINE":
+            flag = max(param.opts, key=len) if param.param_type_name == "option" else str(param.make_metavar(context))
+            raise UsageError(f"{flag} does not go with {what}", hint or f"leave out {flag}")
+
+
+def import_torch(extra: str = "torch") -> None:
+    """Import torch, and what reads and writes weights; `extra` brings them."""
+    try:
+        import safetensors
+        import torch  # noqa: F401 - only to have it loaded
+    except ModuleNotFoundError as error:
+        raise MissingBackendError(f"this needs {error.name}, which is not installed", install_line(extra)) from error
+    del safetensors
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ def predict(
     model: Annotated[
         str,
         typer.Argument(
-            help="A name of `stretch models`, a wildcard pattern such as 'resnet*', package.module:factory, file.py:factory or an .onnx, .pt2 or .tflite file."
+            help="A name of `stretch list models`, a wildcard pattern such as 'resnet*', package.module:factory, file.py:factory or an .onnx, .pt2 or .tflite file."
         ),
     ],
     device: Annotated[
@@ -35,7 +35,7 @@ def predict(
         typer.Option(
             "--device",
             "-d",
-            help="Profile id (see `stretch devices`), a wildcard pattern such as '*', TOML file, or several of these with commas.",
+            help="Profile id (see `stretch list devices`), a wildcard pattern such as '*', TOML file, or several of these with commas.",
         ),
     ],
     processor: Annotated[str | None, typer.Option("--processor", help="Processor, such as gpu or cpu[1large]. Default: all.")] = None,

@@ -40,7 +40,9 @@ BenchmarkModel = Annotated[
 ]
 PhoneRunner = Annotated[
     Path | None,
-    typer.Option("--runner", help="With --adb: Android build of the program that `stretch runner` writes, which runs all branches."),
+    typer.Option(
+        "--runner", help="With --adb: Android build of the program that `stretch export --as cpp` writes, which runs all branches."
+    ),
 ]
 Libraries = Annotated[
     Path | None, typer.Option("--libraries", help="With --adb: folder of LiteRT's libraries for Android, accelerators included.")
@@ -117,7 +119,7 @@ def _phone_print(console: "Console", answer: "PhoneAnswer") -> None:
     if answer.measurements is not None:
         console.print(f"added to {answer.measurements}; once there are enough networks, fit them:", soft_wrap=True)
         folder = answer.measurements if "/" in answer.measurements else f"./{answer.measurements}"
-        command = ["stretch", "fit", folder, "--device", answer.profile, "--measured-on", answer.phone, "--out", f"{answer.phone}.fit.json"]
+        command = ["stretch", "profile", "--fit", folder, "--device", answer.profile, "--measured-on", answer.phone, "--out", f"{answer.phone}.fit.json"]
         console.print(f"  {shlex.join(command)}", soft_wrap=True)
 
 

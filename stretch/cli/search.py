@@ -39,9 +39,10 @@ def search(
     out: Output,
     *,
     model: Annotated[
-        str, typer.Argument(help="Name of `stretch models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file.")
+        str,
+        typer.Argument(help="Name of `stretch list models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file."),
     ],
-    device: Annotated[str, typer.Option(help="Id of a profile (see `stretch devices`), or the path of one.")],
+    device: Annotated[str, typer.Option(help="Id of a profile (see `stretch list devices`), or the path of one.")],
     pareto: Annotated[
         str | None,
         typer.Option(

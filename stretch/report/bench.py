@@ -1,4 +1,4 @@
-"""Terminal output of `stretch bench`."""
+"""Terminal output of `stretch compare --measure`."""
 
 from typing import TYPE_CHECKING
 
@@ -8,8 +8,6 @@ from stretch.report.fit import Fitting, column, plain_table
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-    from scheduler.measure.bench.check import CheckedBench
 
 #: Headings of `cells`, and whether the column is numeric.
 HEADINGS = (
@@ -74,18 +72,6 @@ def print_bench(console: "Console", answer: BenchAnswer) -> None:
     for label, value in surroundings(answer):
         console.print(f"{label}: {value}")
     console.print(answer.verdict)
-
-
-def print_check(console: "Console", checked: "CheckedBench") -> None:
-    """Print the problems of a measurement, or that there are none."""
-    for problem in checked.problems:
-        console.print(f"problem: {problem}")
-    if checked.ok:
-        console.print(
-            f"{checked.file} says what its {checked.rounds} times of {checked.contenders} contenders say, and its files are those here"
-        )
-    else:
-        console.print(f"{checked.file} cannot be relied on")
 
 
 def _table(answer: BenchAnswer, without: frozenset[str] = frozenset()) -> "Table":

@@ -1,6 +1,6 @@
 """Tables that fit the width of the terminal without truncating names or numbers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
@@ -42,3 +42,18 @@ def column(table: Table, title: str, *, right: bool = False, fold: bool = False)
         fold: Whether cells that are too wide go on in the next line; those of other columns are not broken.
     """
     table.add_column(title, justify="right" if right else "left", no_wrap=not fold, overflow="fold")
+
+
+def table(*titles: str, rows: Iterable[Sequence[str]]) -> Table:
+    """A table without lines whose cells wrap.
+
+    Args:
+        titles: Of the columns; those of columns of numbers, which are aligned at their right, begin with ``>``.
+        rows: The cells of each row.
+    """
+    filled = plain_table()
+    for title in titles:
+        filled.add_column(title.removeprefix(">"), justify="right" if title.startswith(">") else "left", overflow="fold")
+    for row in rows:
+        filled.add_row(*row)
+    return filled

@@ -43,7 +43,7 @@ def read_network(
     """Load a model and capture it.
 
     Args:
-        model: A name of `stretch models`, Python code, a file; or what gives the loaded model.
+        model: A name of `stretch list models`, Python code, a file; or what gives the loaded model.
         shape: Of the input, batch first, or of several inputs, or what tells it of the loaded model; the model's usual one if None.
         weights: ``default``, ``none`` or a file.
         portable: Whether a model that is a file is called by its name without its folder, which may be another tomorrow.
@@ -91,7 +91,7 @@ def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "
     """Load a model and capture what a prediction needs: every network that torch can export has a graph.
 
     Args:
-        model: A name of `stretch models`, Python code, a file; an ONNX file of any exporter, or an ncnn network, ``NAME.param``.
+        model: A name of `stretch list models`, Python code, a file; an ONNX file of any exporter, or an ncnn network, ``NAME.param``.
         shape: Of the input, batch first, or of several inputs; the model's usual one if None.
         weights: A file that the network must take; no other weights are read, for no time depends on them.
     """

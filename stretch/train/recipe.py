@@ -109,7 +109,7 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A training run."""
 
-    #: A name of `stretch models`; or Python code, ``file.py:factory`` (relative to the recipe) or ``package.module:factory``, which runs
+    #: A name of `stretch list models`; or Python code, ``file.py:factory`` (relative to the recipe) or ``package.module:factory``, which runs
     #: only where the command line trusts it.
     model: str
     device: str  # Profile the design is planned for.
@@ -122,7 +122,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     #: training images; of a supernet, whose weights belong to many designs, the statistics alone), ``trained``: those of the file
     #: `trained`, or ``scratch``.
     start: Literal["inherit", "calibrate", "trained", "scratch"] = "inherit"
-    #: Weights of a network of the same design, such as the ``model.safetensors`` of `stretch extract`, relative to the recipe.
+    #: Weights of a network of the same design, such as the ``model.safetensors`` of `stretch export`, relative to the recipe.
     trained: str = ""
     plan: PlanConfig = PlanConfig()  # Constraints of the planner.
     data: DataConfig = DataConfig()  # Images.

@@ -176,7 +176,7 @@ def stretch(copy: Path, *words: object, ends: int = 0) -> str:
 def test_delegate_in_a_new_file_is_listed_and_runs_subgraphs(copy, tmp_path):
     bundle = bundles.two_branches(tmp_path / "bundle")
     (copy / "scheduler/delegates/twice.py").write_text(DELEGATE.format(inner="reference", name="ReferenceDelegate"))
-    items = {item["name"]: item for item in json.loads(stretch(copy, "delegates", "--json"))["items"]}
+    items = {item["name"]: item for item in json.loads(stretch(copy, "list", "delegates", "--json"))["items"]}
     assert items["twice"]["summary"] == "dropped into the folder"
     assert items["twice"]["module"] == "scheduler.delegates.twice"
     run = json.loads(stretch(copy, "run", bundle, "--map", "gpu=twice", "--repeat", "2", "--warmup", "0", "--json"))

@@ -238,7 +238,7 @@ def model_words(rng, path, folder):
         [
             ("predict", path, "--device", "pixel6"),
             ("predict", path, "--device", "pixel6", "--json"),
-            ("models", path, "--details"),
+            ("list", "models", path, "--details"),
             ("branch", path, "--device", "pixel6", *LOOSE, "--no-controls", "--out", folder / "bundle"),
         ]
     )

@@ -14,7 +14,7 @@ from stretch.planning.cost.sensitivity import Sensitivity
 #: Larger files are not ours.
 MAX_BYTES = 1 << 22
 
-_HINT = "give the accuracy.json that `stretch extract --rank` or the sensitivity.json that `stretch search --images` wrote"
+_HINT = "give the accuracy.json that `stretch export --rank` or the sensitivity.json that `stretch search --images` wrote"
 
 
 class _Kind(msgspec.Struct):
@@ -53,5 +53,5 @@ def load_accuracy(path: Path, model: str) -> AccuracyPredictor | Sensitivity:
     if found.model != model:
         raise StretchError(f"{path} is about `{found.model}`, not `{model}`", "make one for this network")
     if isinstance(found, AccuracyPredictor) and not np.isfinite([found.base, *(w for row in found.weights.values() for w in row)]).all():
-        raise StretchError(f"{path} has weights that are no numbers", "fit it anew with `stretch extract --rank`")
+        raise StretchError(f"{path} has weights that are no numbers", "fit it anew with `stretch export --rank`")
     return found

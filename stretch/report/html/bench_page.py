@@ -1,4 +1,4 @@
-"""The report of `stretch bench`: files timed in turns."""
+"""The report of `stretch compare --measure`: files timed in turns."""
 
 from scheduler.measure.bench.answer import BenchAnswer
 from stretch.report.bench import HEADINGS, cells, surroundings

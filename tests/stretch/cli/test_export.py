@@ -136,7 +136,7 @@ def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, train
 @pytest.mark.torch
 def test_people_are_told_how_to_import_what_was_emitted(capsys, tiny_bundle, tmp_path):
     pytest.importorskip("torch")
-    result = call(capsys, "emit", tiny_bundle, "--out", tmp_path / "net")
+    result = call(capsys, "export", tiny_bundle, "--as", "code", "--out", tmp_path / "net")
     assert result.code == 0, result.err
     assert "segments" in result.out
     assert result.out.rstrip().endswith(f"from net import load  # in {tmp_path}")
@@ -146,7 +146,7 @@ def test_people_are_told_how_to_import_what_was_emitted(capsys, tiny_bundle, tmp
 def test_sources_of_a_bundles_runner_are_written(stretch, tmp_path):
     pytest.importorskip("ai_edge_litert")
     exported(tmp_path, two_branches)
-    code, answer, _ = stretch("runner", tmp_path / "bundle", "--out", tmp_path / "runner", "--json")
+    code, answer, _ = stretch("export", tmp_path / "bundle", "--as", "cpp", "--out", tmp_path / "runner", "--json")
     assert code == 0
     assert sorted(path.name for path in (tmp_path / "runner").iterdir()) == answer["files"]
     assert answer["sha256"] in (tmp_path / "runner" / "plan.h").read_text()

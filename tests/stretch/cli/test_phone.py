@@ -48,7 +48,7 @@ def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, bundle, fold
     ran = call(capsys, "run", folder, "--adb", "--serial", "R5CT", "--benchmark-model", program, "--measurements", tmp_path / "mine")
     assert "not tried on a phone yet" in ran.err
     assert "s1.gpu" in ran.out
-    assert "stretch fit" in ran.out
+    assert "stretch profile --fit" in ran.out
 
 
 @pytest.mark.parametrize(

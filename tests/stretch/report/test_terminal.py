@@ -14,13 +14,13 @@ from scheduler.explain.answer import Fix, RuntimeExplanation, RuntimeOperator, U
 from stretch.comparison.rows import ComparedRow
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import front, front_answer
-from stretch.report.agreement import agreement_lines
 from stretch.report.comparison import HEADINGS, cells
 from stretch.report.fit import Fitting, column, plain_table
 from stretch.report.front import print_front
 from stretch.report.placement import operator_table, subgraph_table
 from stretch.report.roofline import kernel_points
 from stretch.report.runtime import runtime_lines
+from stretch.report.table import agreement_lines
 from stretch.stages.explain import PlacedOperator, PlacedSubgraph
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified

@@ -22,9 +22,9 @@ from msgspec.structs import replace as replace_struct  # noqa: E402
 from torch import nn  # noqa: E402
 
 from scheduler.bundle.agreement import Agreement  # noqa: E402
+from stretch.emit.package import emit  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.stages import refine as module  # noqa: E402
-from stretch.stages.emit import emit  # noqa: E402
 from stretch.stages.network import check_numbers, read_graph  # noqa: E402
 from stretch.stages.together import pair_of  # noqa: E402
 

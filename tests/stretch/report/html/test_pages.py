@@ -102,7 +102,7 @@ def test_timeline_is_the_plan():
 
 
 def test_every_contender_file_and_warning_is_on_the_page():
-    seen = checked(render(bench_page(bench_answer(), "stretch bench net.onnx")))
+    seen = checked(render(bench_page(bench_answer(), "stretch compare --measure net.onnx")))
     for word in ("net.onnx, onnxruntime", "net.onnx, openvino", "mind", "A chip", "0" * 16, "5 starts of 30"):
         assert word in seen.text
     assert "svg" in seen.tags
