@@ -276,7 +276,9 @@ class Delegate(ABC):
         Raises:
             StretchError: If this delegate has nothing to tune.
         """
-        raise StretchError(f"{type(self).__name__} has nothing to tune in subgraph `{name}`", "`stretch list delegates` lists what there is")
+        raise StretchError(
+            f"{type(self).__name__} has nothing to tune in subgraph `{name}`", "`stretch list delegates` lists what there is"
+        )
 
     def places(self, model: Path) -> list[NodePlace]:
         """As `places_from`, of the ONNX file `model`."""

@@ -43,7 +43,7 @@ from pkgutil import iter_modules
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from predictors.errors import UsageError
 from stretch.cli.complete import add_completions
@@ -52,7 +52,7 @@ from stretch.cli.interrupt import GRACE_S
 from stretch.cli.output import COMMAND_LINE
 
 #: Modules of this folder that are not verbs but shared by them.
-PARTS = frozenset({"boards", "complete", "failures", "inputs", "interrupt", "options", "output", "pages", "pictures"})
+PARTS = frozenset({"boards", "complete", "failures", "inputs", "interrupt", "options", "output", "pages"})
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
 FIRST = ("advise", "branch", "search", "train", "export", "run", "simulate", "evaluate", "predict", "explain", "verify", "profile")
@@ -84,6 +84,22 @@ def find_verbs() -> dict[str, str]:
 VERBS = find_verbs()
 
 
+class Verb(TyperCommand):
+    """A command whose help has a list of options under each heading (`rich_help_panel`), without loading rich."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and options."""
+        panels: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            usual = "Arguments" if param.param_type_name == "argument" else "Options"
+            if (record := param.get_help_record(ctx)) is not None:
+                panels.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append(record)
+        for heading, records in panels.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
 class Verbs(TyperGroup):
     """A command group that imports a verb's file when the verb is called."""
 
@@ -99,9 +115,8 @@ class Verbs(TyperGroup):
             )
         if cmd_name not in VERBS:
             return None
-        function = getattr(importlib.import_module(f"stretch.cli.{VERBS[cmd_name]}"), VERBS[cmd_name])
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name, context_settings={"help_option_names": ["-h", "--help"]})(function)
+        single.command(cmd_name, cls=Verb, context_settings={"help_option_names": ["-h", "--help"]})(_function(cmd_name))
         return add_completions(typer.main.get_command(single))
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any) -> Any:
@@ -136,9 +151,12 @@ RENAMED = {
     ("export", "--repair"): "--fp32-fallback",
 }
 
+#: Settings that were flags of another name.
+SETTINGS = {"budget": "budget_minutes", "map": "mapping"}
+
 
 def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
-    """A hint for a usage error: the closest verb, the new name of a renamed flag, or where the help is."""
+    """A hint for a usage error: the closest verb, how an option is given now, or where the help is."""
     verbs = [word for word in words if not word.startswith("-")]
     if verbs and verbs[0] not in VERBS:
         close = difflib.get_close_matches(verbs[0], VERBS, n=1, cutoff=0.5)
@@ -146,8 +164,18 @@ def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
     old = getattr(error, "option_name", None)
     if verbs and (verbs[0], old) in RENAMED:
         return f"`{old}` is called `{RENAMED[verbs[0], old]}` now"
+    if verbs and old:
+        name = old.removeprefix("--no-").lstrip("-").replace("-", "_")
+        name = f"preprocessing.{name}" if name in ("mean", "std", "size", "crop") else SETTINGS.get(name, name)
+        if name.partition(".")[0] in getattr(_function(verbs[0]), "settings", ()):
+            return f"give it as --set {name}={'false' if old.startswith('--no-') else 'VALUE'}"
     context = getattr(error, "ctx", None)
     return f"`{context.command_path if context else 'stretch'} --help` lists what it takes"
+
+
+def _function(name: str) -> Any:
+    """The function of a verb."""
+    return getattr(importlib.import_module(f"stretch.cli.{VERBS[name]}"), VERBS[name])
 
 
 def _show_version(value: bool) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from predictors.errors import UsageError
 from stretch.cli.inputs import InputSizes, read_inputs
-from stretch.cli.options import planner_options
+from stretch.cli.options import settings
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
 from stretch.planning.config import PlanConfig
@@ -41,7 +41,7 @@ Width = Annotated[
 
 
 @verb
-@planner_options
+@settings()
 def compare(
     out: Output,
     *,
@@ -55,7 +55,7 @@ def compare(
     device: Annotated[
         list[str] | None, typer.Option(help="Id or path of a device profile that models are planned for; repeatable.")
     ] = None,
-    request: PlanConfig,
+    config: PlanConfig,
     measure: Annotated[
         bool, typer.Option("--measure", help="Time the files and bundles here in turns, with confidence intervals.")
     ] = False,
@@ -100,7 +100,7 @@ def compare(
         return
     if stated := next((name for name, value in timing.items() if value is not None), None):
         raise UsageError(f"--{stated} is about timing", "add --measure")
-    _compare(out, what, device or [], request, html, trust_code)
+    _compare(out, what, device or [], config, html, trust_code)
 
 
 def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: PlanConfig, html: Path | None, trust_code: bool) -> None:
@@ -148,7 +148,7 @@ def _result_rows(name: str) -> "list[ComparedRow]":
 def _model_rows(name: str, profiles: "list[DeviceProfile]", request: PlanConfig, trust_code: bool) -> "list[ComparedRow]":
     """Plan a model for each device; a device without a feasible design gets a row with the reason."""
     from predictors.errors import InfeasibleError
-    from stretch.cli.train import import_torch
+    from stretch.cli.output import import_torch
 
     import_torch()
     from stretch.comparison.rows import plan_row, refused_row

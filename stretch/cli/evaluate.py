@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stretch.cli.options import Preprocessing as Requested
+from stretch.cli.options import settings
 from stretch.cli.output import Output, verb
-from stretch.cli.pictures import PictureRequest, picture_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @verb
-@picture_options
+@settings()
 def evaluate(
     out: Output,
     *,
@@ -39,11 +40,12 @@ def evaluate(
     processors: Annotated[
         str | None, typer.Option(help="Processors to use, such as cpu,gpu; subgraphs of the others move to them.")
     ] = None,
-    pictures: PictureRequest,
+    preprocessing: Requested = None,
 ) -> None:
     """Measure a bundle's accuracy on images, and its agreement with the original."""
     from predictors.errors import UsageError
     from scheduler.bundle.load import load_bundle
+    from scheduler.bundle.preprocessing import IMAGENET, requested_preprocessing
     from scheduler.placement.mapping import parse_mapping
     from scheduler.runtime.session import Session
     from stretch.evaluation.answer import evaluate_answer, images_answer
@@ -54,7 +56,7 @@ def evaluate(
     loaded = load_bundle(bundle, check_hashes=True)
     model = loaded.manifest.model
     outputs = _outputs(loaded)
-    preprocessing = pictures.over(model.preprocessing)
+    read = requested_preprocessing(model.preprocessing or IMAGENET, preprocessing, model.input_shape)
     image_set = find_images(images, outputs, classes, labelled=labels)
     files = image_set.spread(image_count)
     only = None if processors is None else [name.strip() for name in processors.split(",")]
@@ -63,7 +65,7 @@ def evaluate(
             raise UsageError("a delegate of --map computes no outputs, so there is nothing to evaluate", "map to one that computes")
         original = _original(loaded, session, out)
         with out.progress("evaluating", total=len(files)) as step:
-            images_read = _images(files, model.input_shape, preprocessing, step)
+            images_read = _images(files, model.input_shape, read, step)
             result = measure(session, original, images_read, outputs, loaded.manifest.calibrated_on)
         if original is not None and not result.diverse:
             out.warn(one_sided(result.classes))
@@ -72,7 +74,7 @@ def evaluate(
                 f"{result.calibrated_on} of the {result.images} images were used to calibrate this bundle, so these figures are too good: evaluate it on others"
             )
         taken = images_answer(images, image_set, len(files), result.images)
-        answer = evaluate_answer(session, taken, preprocessing, result, out.warnings)
+        answer = evaluate_answer(session, taken, read, result, out.warnings)
     out.emit(answer, lambda console: _print(console, answer))
 
 

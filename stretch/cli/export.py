@@ -11,10 +11,12 @@ import typer
 from predictors.errors import UsageError
 from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.interrupt import WRITER_GRACE_S
+from stretch.cli.options import Preprocessing, settings
 from stretch.cli.output import Output, import_torch, only_flags, verb
-from stretch.cli.pictures import PictureRequest, picture_options
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console
 
     from scheduler.bundle.load import Bundle
@@ -56,7 +58,7 @@ GRACE_S = WRITER_GRACE_S
 
 
 @verb
-@picture_options
+@settings()
 def export(
     out: Output,
     *,
@@ -93,7 +95,7 @@ def export(
         typer.Option(help="Folder of calibration images (pictures, .npy, .npz). Default for random weights and fp16: synthetic images."),
     ] = None,
     limit: Annotated[int, typer.Option("--image-count", help="Maximum number of images; the first 64 calibrate.", min=8, max=100_000)] = 64,
-    pictures: PictureRequest,
+    preprocessing: Preprocessing = None,
     min_cosine: Annotated[
         float,
         typer.Option(
@@ -141,7 +143,9 @@ def export(
         only_flags("the folder of a run", "source folder design bundle controls rank trust_code")
         _export_run(out, Path(source), folder, design, bundle, controls, rank, trust_code)
     else:
-        _export_bundle(out, Path(source), _named(folder), form, precision, images, limit, pictures, min_cosine, fp32_fallback, chips, aot)
+        _export_bundle(
+            out, Path(source), _named(folder), form, precision, images, limit, preprocessing, min_cosine, fp32_fallback, chips, aot
+        )
 
 
 def _named(folder: Path | None) -> Path:
@@ -159,7 +163,7 @@ def _export_bundle(
     precision: str | None,
     images: Path | None,
     limit: int,
-    pictures: PictureRequest,
+    preprocessing: "Mapping[str, Any] | None",
     min_cosine: float,
     fp32_fallback: bool,
     chips: str,
@@ -169,7 +173,7 @@ def _export_bundle(
     from scheduler.bundle.load import load_bundle
     from stretch.export.staging import check_target
 
-    loaded = _restated(load_bundle(bundle, check_hashes=True), pictures)
+    loaded = _restated(load_bundle(bundle, check_hashes=True), preprocessing)
     manifest = loaded.manifest
     check_target(folder)
     if aot is not None:
@@ -182,7 +186,7 @@ def _export_bundle(
         only_flags("--as qnn", "source folder form chips", "make the subgraphs int8 first, with --precision dsp=int8 and --images")
         _export_qnn(out, loaded, folder, _names(chips))
         return
-    only_flags(f"--as {form}", "source folder form precision images limit mean std size crop min_cosine fp32_fallback")
+    only_flags(f"--as {form}", "source folder form precision images limit change config_file min_cosine fp32_fallback")
     wanted = _wanted(form, precision, manifest)
     samples, source = _samples(manifest, wanted, images, limit)
     with out.progress("exporting") as progress:
@@ -283,14 +287,14 @@ def _export_run(
     out.emit(answer, lambda console: console.print("\n".join(lines), soft_wrap=True))
 
 
-def _restated(bundle: "Bundle", pictures: PictureRequest) -> "Bundle":
+def _restated(bundle: "Bundle", requested: "Mapping[str, Any] | None") -> "Bundle":
     """The bundle with the preprocessing of the flags, which applies to the images read here and is written into the new bundle."""
     from msgspec.structs import replace
 
     from scheduler.bundle.preprocessing import IMAGENET, requested_preprocessing
 
     model = bundle.manifest.model
-    if not (requested := pictures.values()):
+    if not requested:
         return bundle
     read = requested_preprocessing(model.preprocessing or IMAGENET, requested, model.input_shape)
     return dataclasses.replace(bundle, manifest=replace(bundle.manifest, model=replace(model, preprocessing=read)))

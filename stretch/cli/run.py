@@ -119,7 +119,18 @@ def _phone_print(console: "Console", answer: "PhoneAnswer") -> None:
     if answer.measurements is not None:
         console.print(f"added to {answer.measurements}; once there are enough networks, fit them:", soft_wrap=True)
         folder = answer.measurements if "/" in answer.measurements else f"./{answer.measurements}"
-        command = ["stretch", "profile", "--fit", folder, "--device", answer.profile, "--measured-on", answer.phone, "--out", f"{answer.phone}.fit.json"]
+        command = [
+            "stretch",
+            "profile",
+            "--fit",
+            folder,
+            "--device",
+            answer.profile,
+            "--measured-on",
+            answer.phone,
+            "--out",
+            f"{answer.phone}.fit.json",
+        ]
         console.print(f"  {shlex.join(command)}", soft_wrap=True)
 
 

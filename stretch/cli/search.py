@@ -3,19 +3,22 @@
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Meta
 
 from predictors.errors import StretchError, UsageError
 from stretch.cli.inputs import InputSizes, read_inputs, tell_size
-from stretch.cli.options import planner_options
+from stretch.cli.options import Preprocessing, Rare, settings
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
-from stretch.cli.pictures import PictureRequest, picture_options
 from stretch.planning.config import PlanConfig
+from stretch.planning.sentences import FLAGS, Mention, as_flag
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from predictors.devices import DeviceProfile
     from scheduler.progress import Progress
     from stretch.capture.inputs import InputShapes
@@ -33,8 +36,7 @@ TOP, PAIR_TOP = 10, 3
 
 
 @verb
-@picture_options
-@planner_options
+@settings(FLAGS - {"min_agreement"})
 def search(
     out: Output,
     *,
@@ -64,10 +66,6 @@ def search(
             help="A second network that runs concurrently: search pairs of designs, from candidates for every set of processors.",
         ),
     ] = None,
-    pair_goal: Annotated[
-        str | None,
-        typer.Option(help="Objective of a pair of networks: makespan (the default), latency (mean of both) or throughput."),
-    ] = None,
     top: Annotated[
         int | None,
         typer.Option(help="Maximum number of designs. Default: 10, or for a pair 3 per set of processors.", min=1, max=100),
@@ -76,18 +74,21 @@ def search(
     images: Annotated[
         Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) for measuring the loss of single segments.")
     ] = None,
-    image_count: Annotated[int, typer.Option(help="Maximum number of calibration images.", min=16)] = 96,
-    budget: Annotated[
-        float, typer.Option(help="Minutes for measurements; a measurement in progress is completed.", min=0.05, max=1e4)
-    ] = 5.0,
-    pictures: PictureRequest,
     input_size: InputSizes = None,
     weights: Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")] = "default",
-    seed: Annotated[int, typer.Option(help="Seed of random weights.")] = 0,
     folder: Annotated[Path | None, typer.Option("--out", help="New folder for the design files and the measurements.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Plot the front into this .svg or .png file.")] = None,
     html: Html = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
+    pair_goal: Annotated[
+        str | None, Rare("Objective of a pair of networks: makespan (the default), latency (mean of both) or throughput.")
+    ] = None,
+    image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 96,
+    budget_minutes: Annotated[
+        float, Meta(ge=0.05, le=1e4), Rare("Minutes for measurements; a measurement in progress is completed.")
+    ] = 5.0,
+    preprocessing: Preprocessing = None,
+    seed: Annotated[int, Rare("Seed of random weights.")] = 0,
 ) -> None:
     """Search a Pareto front of designs, or the best design and alternatives, without building them."""
     from msgspec.structs import replace
@@ -111,14 +112,14 @@ def search(
         )
         return
     if pair_goal is not None:
-        raise UsageError("--pair-goal says what two networks are best in", "name the second one with --with")
+        raise UsageError("pair_goal says what two networks are best in", "name the second one with --with")
     weighed = _weighed(pareto)
     differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
     _check(request, weighed, images, folder, plot)
     _check_mode(request, weighed, within, images, plot)
     profile, shape = load_device(device), read_inputs(input_size)
     request.checked(profile)
-    from stretch.cli.train import import_torch
+    from stretch.cli.output import import_torch
 
     import_torch()
     from stretch.planning.pareto import front, front_answer, several
@@ -130,7 +131,7 @@ def search(
     with out.progress("searching") as progress:
         progress("capturing")
         network = read_network(model, shape, weights="none" if images is None else weights, seed=seed, trust_code=trust_code)
-        source = _source(network, profile, request, images, (image_count, budget * 60), pictures, progress, seconds)
+        source = _source(network, profile, request, images, (image_count, budget_minutes * 60), preprocessing, progress, seconds)
         tell_size(out, shape, network.graph)
         usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
         began = time.perf_counter()
@@ -142,7 +143,7 @@ def search(
         seconds["search"] = round(time.perf_counter() - began, 3)
         answer = front_answer(found_front, seconds)
     if source is None:
-        out.warn("how often these designs agree with the original is not known: give --images DIR, or --accuracy FILE")
+        out.warn("how often these designs agree with the original is not known: give --images DIR, or --set accuracy=FILE")
     for warning in network.loaded.warnings if images is not None else ():
         out.warn(warning)
     if folder is not None:
@@ -176,7 +177,7 @@ def _pair(
         raise UsageError(f"`{goal}` is no objective of a pair", f"one of {', '.join(GOALS)}")
     profile = load_device(device)
     request.checked(profile)
-    from stretch.cli.train import import_torch
+    from stretch.cli.output import import_torch
 
     import_torch()
     from stretch.report.together import print_together
@@ -199,7 +200,7 @@ def _check_pair(
         ("--images", images),
         ("--plot", plot),
         ("--html", html),
-        ("--accuracy", request.accuracy or None),
+        ("accuracy", request.accuracy or None),
     ):
         if flag_value is not None:
             raise UsageError(f"{name} is about the designs of one network", "leave it out, or leave out --with")
@@ -230,17 +231,17 @@ def _check(request: PlanConfig, weighed: tuple[str, ...], images: Path | None, f
     from stretch.cli.predict import check_picture
 
     if images is not None and request.accuracy:
-        raise UsageError("--images and --accuracy both predict the accuracy of designs", "give one of the two")
+        raise UsageError("--images and accuracy both predict the accuracy of designs", "give one of the two")
     if images is not None and weighed and "agreement" not in weighed:
         raise UsageError(f"images say nothing of {','.join(weighed)}", "leave out --images, or ask for --pareto latency,agreement")
     for name in ("agreement", "accuracy"):
         if name in weighed and images is None and not request.accuracy:
-            what = "--images DIR or --accuracy FILE" if name == "agreement" else "--accuracy FILE"
+            what = "--images DIR or --set accuracy=FILE" if name == "agreement" else "--set accuracy=FILE"
             raise UsageError(f"nothing predicts the {name} of designs", f"give {what}, or ask for --pareto latency,macs")
     for name in ("min_accuracy", "min_agreement", "latency_budget"):
         if getattr(request, name) is not None:
             raise UsageError(
-                f"what is searched for is not bounded by --{name.replace('_', '-')}", "take the design that keeps it from the front"
+                f"what is searched for is not bounded by {as_flag(Mention(name))}", "take the design that keeps it from the front"
             )
     if images is not None and not images.is_dir():
         raise StretchError(f"there is no folder {images} with images", "give a folder of pictures or .npy arrays with --images")
@@ -256,7 +257,7 @@ def _source(
     request: PlanConfig,
     images: Path | None,
     limits: tuple[int, float],
-    pictures: PictureRequest,
+    requested: "Mapping[str, Any] | None",
     progress: "Progress",
     seconds: dict[str, float],
 ) -> "AccuracySource | None":
@@ -277,7 +278,7 @@ def _source(
             "leave out --images",
         )
     count, budget_s = limits
-    preprocessing = requested_preprocessing(network.loaded.preprocessing, pictures.values() or None, network.graph.input.shape)
+    preprocessing = requested_preprocessing(network.loaded.preprocessing, requested, network.graph.input.shape)
     progress("reading images")
     divided = divide_images(images, network.captured, count, preprocessing)
     for warning in divided.warnings:

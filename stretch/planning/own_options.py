@@ -131,7 +131,7 @@ OWN = (
         file=True,
     ),
     Option(
-        "min_accuracy", Ratio | None, None, "Predicted top-1, at least; needs --accuracy.", "Predicted top-1, at least; needs `accuracy`."
+        "min_accuracy", Ratio | None, None, "Predicted top-1, at least; needs accuracy.", "Predicted top-1, at least; needs `accuracy`."
     ),
     Option(
         "min_agreement",

@@ -1,7 +1,6 @@
 """Recipes: what a training run is, as a TOML file that states only what differs from the defaults."""
 
 import difflib
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -11,9 +10,10 @@ import tomli_w
 from predictors.devices import Precision
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.faults import find_fault
-from predictors.files import parse_toml, read_toml
+from predictors.files import read_toml
 from stretch.models.load import is_file
 from stretch.planning.config import PlanConfig
+from stretch.planning.options import put_setting, read_setting
 from stretch.train.config import SandwichConfig, TrainConfig
 
 #: Keys of a recipe whose values are files or folders.
@@ -168,7 +168,8 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
         raise UsageError(f"{path} is a design, not a recipe", f"branch a model with it: stretch branch MODEL --device D --design {path}")
     root_paths(raw, path.parent)
     for change in changes:
-        _change(raw, change)
+        key, value = read_setting(change)
+        put_setting(raw, key, rooted(key, value, Path.cwd()))
     version = raw.get("version", RECIPE_VERSION)
     if isinstance(version, int) and version > RECIPE_VERSION:
         raise StretchError(f"{path} has recipe version {version}, this nn-stretch reads up to {RECIPE_VERSION}", "upgrade nn-stretch")
@@ -190,25 +191,6 @@ def recipe_to_toml(recipe: Recipe) -> str:
 def _stated(table: dict[str, Any]) -> dict[str, Any]:
     """A table without what is None, for which TOML has no word: left out, it is the default."""
     return {key: _stated(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None}
-
-
-def _change(raw: dict[str, Any], change: str) -> None:
-    key, equals, text = change.partition("=")
-    if not equals or not key.strip():
-        raise UsageError(f"--set {change} is not understood", "write it as --set train.epochs=5")
-    try:
-        value = parse_toml(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    except ValueError as error:
-        raise UsageError(f"--set {change[:80]}: {error}") from error
-    at = raw
-    *parents, last = key.strip().split(".")
-    for name in parents:
-        at = at.setdefault(name, {})
-        if not isinstance(at, dict):
-            raise UsageError(f"--set {change}: `{name}` is no table")
-    at[last] = rooted(key.strip(), value, Path.cwd())
 
 
 #: Tables that a recipe may do without.

@@ -195,7 +195,7 @@ def test_verb_in_a_new_file_is_in_the_help_and_runs(copy):
 @pytest.mark.torch
 def test_constraint_in_a_new_file_is_a_flag_is_obeyed_and_is_blamed(copy):
     words = ("branch", "tiny_resnet", "--device", kept("pixel6"), "--weights", "none", "--dry-run", "--json")
-    words += ("--alpha", "1000", "--beta", "1000", "--macs", "0.7:1.4")
+    words += ("--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.4")
     (copy / "stretch/planning/constraints/deadline.py").write_text(CONSTRAINT)
     assert "--branch-deadline <float>" in stretch(copy, "branch", "--help")
 
@@ -221,8 +221,8 @@ def test_strategy_in_a_new_file_is_named_in_the_help_and_searches(copy):
         stretch(copy, "branch", "--help").split()
     )
     words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--dry-run", "--json", "--alpha", "1000")
-    words += ("--beta", "1000", "--macs", "0.7:1.4")
-    large = json.loads(stretch(copy, *words, "--strategy", "largest"))
+    words += ("--beta", "1000", "--set", "macs=0.7:1.4")
+    large = json.loads(stretch(copy, *words, "--set", "strategy=largest"))
     assert 1.05 <= large["macs_ratio"] <= 1.4
     assert json.loads(stretch(copy, *words))["predicted"]["makespan_ms"] <= large["predicted"]["makespan_ms"]
 
@@ -285,7 +285,7 @@ def test_join_in_three_new_files_is_a_word_of_the_planner(copy):
         (copy / name).write_text(text)
     assert "How branches meet: auto, concat, max, project or sum." in " ".join(stretch(copy, "branch", "--help").split())
     words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--dry-run", "--json", "--alpha", "1000")
-    words += ("--beta", "1000", "--macs", "0.7:1.6", "--join", "max")
+    words += ("--beta", "1000", "--set", "macs=0.7:1.6", "--set", "join=max")
     planned = json.loads(stretch(copy, *words))
     assert {segment["join"] for segment in planned["segments"] if len(segment["branches"]) > 1} == {"max"}
 

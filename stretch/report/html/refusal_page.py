@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from predictors.errors import InfeasibleError
 from predictors.models.base import ORIGINS
+from stretch.planning.sentences import Mention, as_flag
 from stretch.report.html.charts import Interval, intervals
 from stretch.report.html.page import Fact, Grid, Page, Section
 from stretch.stages.predict import PredictedLatency
@@ -18,7 +19,7 @@ def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping
     sections = []
     if error.rules:
         rows = [
-            (f"--{rule.rule.replace('_', '-')}", _shown(rule.value), "none found" if rule.nearest is None else _shown(rule.nearest))
+            (as_flag(Mention(rule.rule)), _shown(rule.value), "none found" if rule.nearest is None else _shown(rule.nearest))
             for rule in error.rules
         ]
         sections.append(

@@ -117,7 +117,9 @@ def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, train
     stated = {"mean": [0.5, 0.5, 0.5], "std": [0.01, 0.01, 0.01]}
     data["model"]["preprocessing"] = stated if sentence == "by the bundle" else None
     path.write_text(json.dumps(data))
-    flags = () if sentence == "by the bundle" else ("--mean", "0.5,0.5,0.5", "--std", "0.01,0.01,0.01")
+    flags = (
+        () if sentence == "by the bundle" else ("--set", "preprocessing.mean=[0.5,0.5,0.5]", "--set", "preprocessing.std=[0.01,0.01,0.01]")
+    )
     (tmp_path / "pictures").mkdir()
     for i in range(8):
         image.new("RGB", (8, 8), (255,) * 3 if i % 2 else (0,) * 3).save(tmp_path / "pictures" / f"{i}.png")

@@ -8,9 +8,9 @@ import pytest
 from scheduler.bundle.load import load_bundle
 
 DESIGNS = {
-    "concat": ("tiny_resnet", "--alpha", 5, "--beta", 5, "--join", "concat"),
-    "project": ("tiny_resnet", "--alpha", 5, "--beta", 5, "--join", "project"),
-    "sum": ("tiny_mobilenet", "--alpha", 5, "--beta", 5, "--join", "sum"),
+    "concat": ("tiny_resnet", "--alpha", 5, "--beta", 5, "--set", "join=concat"),
+    "project": ("tiny_resnet", "--alpha", 5, "--beta", 5, "--set", "join=project"),
+    "sum": ("tiny_mobilenet", "--alpha", 5, "--beta", 5, "--set", "join=sum"),
     "exact": ("tiny_resnet", "--lossless", "--input", "3x64x64"),
     "rows": ("tiny_vgg", "--lossless", "--kinds", "rows", "--input", "3x64x64"),
     "dsp": ("tiny_resnet", "--alpha", 5, "--beta", 5, "--processors", "cpu,dsp"),
@@ -24,7 +24,7 @@ DESIGNS = {
 def test_undisturbed_inference_takes_the_makespan_of_the_plan(stretch, tmp_path, words):
     device = "mi9" if "dsp" in str(words) else "pixel6"
     code, planned, err = stretch(
-        "branch", *words, "--device", device, "--weights", "none", "--no-controls", "--anyway", "--out", tmp_path / "b", "--json"
+        "branch", *words, "--device", device, "--weights", "none", "--set", "controls=false", "--anyway", "--out", tmp_path / "b", "--json"
     )
     assert code == 0, err
     assert any(len(segment["branches"]) > 1 for segment in planned["segments"])
