@@ -116,7 +116,7 @@ class Verbs(TyperGroup):
         if cmd_name not in VERBS:
             return None
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name, cls=Verb, context_settings={"help_option_names": ["-h", "--help"]})(_function(cmd_name))
+        single.command(cmd_name, cls=Verb, context_settings={"help_option_names": ["-h", "--help"]})(verb_function(cmd_name))
         return add_completions(typer.main.get_command(single))
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any) -> Any:
@@ -167,13 +167,13 @@ def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
     if verbs and old:
         name = old.removeprefix("--no-").lstrip("-").replace("-", "_")
         name = f"preprocessing.{name}" if name in ("mean", "std", "size", "crop") else SETTINGS.get(name, name)
-        if name.partition(".")[0] in getattr(_function(verbs[0]), "settings", ()):
+        if name.partition(".")[0] in getattr(verb_function(verbs[0]), "settings", ()):
             return f"give it as --set {name}={'false' if old.startswith('--no-') else 'VALUE'}"
     context = getattr(error, "ctx", None)
     return f"`{context.command_path if context else 'stretch'} --help` lists what it takes"
 
 
-def _function(name: str) -> Any:
+def verb_function(name: str) -> Any:
     """The function of a verb."""
     return getattr(importlib.import_module(f"stretch.cli.{VERBS[name]}"), VERBS[name])
 

@@ -6,6 +6,7 @@ the planner that most people need are flags as well.
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -14,6 +15,7 @@ import typer
 
 from predictors.errors import UnknownNameError, UsageError
 from predictors.files import read_toml
+from stretch.cli.output import make_console
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
 from stretch.planning.options import Option, put_setting, read_setting
 from stretch.planning.sentences import FLAGS
@@ -63,11 +65,6 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
 
         @functools.wraps(function)
         def command(out: Any, change: list[str] | None = None, config_file: Path | None = None, **values: Any) -> None:
-            if change == ["help"]:
-                out.emit(
-                    {"settings": {name: option.help for name, option in known.items()}}, lambda console: _list(console, known.values())
-                )
-                return
             words = {option.name: values.pop(option.name) for option in asked}
             stated = read_settings(known, config_file, change or (), [parameter.name for parameter in kept])
             stated |= {name: known[name].read(word) for name, word in words.items() if word is not None}
@@ -141,13 +138,6 @@ def _completing(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
-def _list(console: Any, options: Collection[Option]) -> None:
-    from stretch.report.fit import table
-
-    rows = ((option.name, "" if option.shown is None else str(option.shown), option.help) for option in options)
-    console.print(table("setting", "default", "what it is", rows=rows))
-
-
 def _more(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parameter]:
     """`--set` and `--config`."""
 
@@ -156,21 +146,26 @@ def _more(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parame
         names = [f"{name}=" for name in known if "=" not in incomplete]
         return [word for word in names or words if word.startswith(incomplete)]
 
-    flags = {
-        "change": (list[str], "--set", "KEY=VALUE", "Give an option by its name; repeatable. `--set help` lists them all."),
-        "config_file": (Path, "--config", "FILE", "TOML file with such options; flags and --set count more."),
-    }
+    def show(changes: list[str] | None) -> list[str] | None:
+        if changes == ["help"]:
+            from stretch.report.fit import table
+
+            rows = ((name, "" if option.shown is None else str(option.shown), option.help) for name, option in known.items())
+            make_console(sys.stdout).print(table("setting", "default", "what it is", rows=rows))
+            raise typer.Exit
+        return changes
+
+    change = typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Give an option by its name; repeatable. `--set help` lists them all.",
+        rich_help_panel=panel,
+        autocompletion=complete,
+        callback=show,
+        is_eager=True,
+    )
+    file = typer.Option("--config", metavar="FILE", help="TOML file with such options; flags and --set count more.", rich_help_panel=panel)
     return [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                kind | None,
-                typer.Option(
-                    flag, metavar=metavar, help=words, rich_help_panel=panel, autocompletion=complete if name == "change" else None
-                ),
-            ],
-        )
-        for name, (kind, flag, metavar, words) in flags.items()
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in (("change", Annotated[list[str] | None, change]), ("config_file", Annotated[Path | None, file]))
     ]
