@@ -18,7 +18,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.sentences import as_flag
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from matplotlib.figure import Figure
 
     from predictors.errors import InfeasibleError
     from stretch.api import Branched
@@ -155,50 +155,26 @@ def _tell(out: Output, result: "Branched", html: Path | None) -> None:
             out.warn(warning)
     answer = replace(answer, warnings=out.warnings)
 
-    def page(command: str) -> "Page":
-        from stretch.report.html.plan_page import plan_page
-        from stretch.report.roofline import roofline_figure
+    def roofline() -> "tuple[str, Figure]":
+        from stretch.report.prediction import roofline_figure
 
         plan, single = result.plan, answer.predicted
         estimate = plan.predictor.predict(plan.graph, single.best_single_processor, single.best_single_precision)
-        roofline = roofline_figure(plan.graph.name, estimate, plan.device, single.best_single_processor)
-        return plan_page(answer, origins=plan.origins, roofline=roofline, command=command)
+        return roofline_figure(plan.graph.name, estimate, plan.device, single.best_single_processor)
 
-    write_html(out, html, page)
+    def page(command: str) -> "Page":
+        from stretch.report.plan import plan_page
 
-    def human(console: "Console") -> None:
-        from stretch.report.table import agreement_lines, headline, print_plan
+        return plan_page(answer, origins=result.plan.origins, roofline=roofline if html and command else None, command=command)
 
-        console.print(headline(answer), soft_wrap=True)
-        weights = answer.weights
-        console.print(f"weights: {weights.source}" + (f" ({weights.detail})" if weights.detail else ""))
-        print_plan(console, answer)
-        for error in answer.calibration:
-            console.print(
-                f"calibrated {error.segment}: squared error {error.after:.3f} of the original's square, {error.before:.3f} before"
-            )
-        if answer.refinement is not None:
-            refinement = answer.refinement
-            console.print(
-                f"refined in {refinement.steps} steps: squared error of the outputs {refinement.after:.3f} of the original's square, "
-                f"{refinement.before:.3f} before, on {refinement.images} images that no step looked at"
-            )
-        if answer.agreement is not None:
-            for line in agreement_lines(answer.agreement):
-                console.print(line)
-        if answer.bundle is not None:
-            console.print(f"largest difference of any exported file from torch: {answer.checks['max_error']:.1e} of its largest output")
-            # not wrapped, so that the command can be copied
-            console.print(f"bundle written; run it with: stretch run {answer.bundle}", soft_wrap=True)
-
-    out.emit(answer, human)
+    out.show(answer, page, html)
 
 
 def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool, command: str) -> "Page":
     """The report of a model without a feasible design: the reasons, and the latency of the original."""
     from predictors.devices import load_device
     from stretch.planning.sentences import error_spelled
-    from stretch.report.html.refusal_page import refusal_page
+    from stretch.report.prediction import refusal_page
     from stretch.stages.network import read_graph
     from stretch.stages.predict import predict_latency
 

@@ -11,7 +11,7 @@ from predictors.errors import UsageError
 from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.options import settings
 from stretch.cli.output import Output, verb
-from stretch.cli.pages import Html, check_html, write_html
+from stretch.cli.pages import Html, check_html
 from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: 
     """Compare by what bundles, results and plans state."""
     from predictors.devices import load_device
     from stretch.comparison.rows import CompareAnswer, warnings_of
-    from stretch.report.comparison import print_comparison
-    from stretch.report.html.comparison_page import comparison_page
+    from stretch.report.comparison import comparison_page
 
     models = [name for name in what if not _is_result(name)]
     if models and not devices:
@@ -127,8 +126,7 @@ def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: 
     for warning in warnings_of(rows):
         out.warn(warning)
     answer = CompareAnswer(rows=rows, warnings=out.warnings)
-    write_html(out, html, lambda command: comparison_page(answer, command))
-    out.emit(answer, lambda console: print_comparison(console, answer))
+    out.show(answer, lambda command: comparison_page(answer, command), html)
 
 
 def _is_result(name: str) -> bool:
@@ -173,7 +171,7 @@ def _measure(out: Output, what: Sequence[str], timing: dict[str, Any], html: Pat
     from scheduler.measure.bench.compare import compare as time_in_turns
     from scheduler.measure.bench.rounds import Effort
     from stretch.environment import OTHERS, processor_name, version
-    from stretch.report.bench import print_bench
+    from stretch.report.comparison import bench_page
 
     effort = Effort(**{name: timing[name] for name in ("rounds", "starts", "warmup", "width") if timing[name] is not None})
     versions = {"python": platform.python_version()} | {name: known for name in ("nn-stretch", *OTHERS) if (known := version(name))}
@@ -183,13 +181,7 @@ def _measure(out: Output, what: Sequence[str], timing: dict[str, Any], html: Pat
     with out.progress("timing", total=effort.rounds * effort.starts) as step:
         answer = time_in_turns(request, out.warn, step)
 
-    def page(command: str) -> Any:
-        from stretch.report.html.bench_page import bench_page
-
-        return bench_page(answer, command)
-
-    write_html(out, html, page)
-    out.emit(answer, lambda console: print_bench(console, answer))
+    out.show(answer, lambda command: bench_page(answer, command), html)
 
 
 def _named_shapes(texts: Sequence[str] | None) -> "Asked":

@@ -1,17 +1,11 @@
 """`stretch explain`: placement, reason and cost of each operator of a bundle, or of a file on a runtime."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from stretch.cli.output import Output, verb
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from scheduler.explain.answer import RuntimeExplanation
-    from stretch.stages.explain import Explanation
 
 
 @verb
@@ -49,6 +43,7 @@ def explain(
         raise UsageError("--fix changes a file for a runtime, but no runtime is named", "add --runtime onnxruntime, or another")
     from predictors.devices import load_device
     from scheduler.bundle.load import load_bundle
+    from stretch.report.explanation import explanation_page
     from stretch.stages.explain import explain_here, explain_on
 
     if device is not None and mapping:
@@ -62,7 +57,7 @@ def explain(
             explanation = explain_here(loaded, mapping or [], progress, out.warnings)
         else:
             explanation = explain_on(loaded, load_device(device), progress, out.warnings, out.warn)
-    out.emit(explanation, lambda console: _print(console, explanation, loaded.manifest.device))
+    out.show(explanation, lambda _: explanation_page(explanation, loaded.manifest.device))
 
 
 def _explain_file(out: Output, file: Path, runtime: str, device: str | None, fix: Path | None) -> None:
@@ -70,6 +65,7 @@ def _explain_file(out: Output, file: Path, runtime: str, device: str | None, fix
     import msgspec
 
     from scheduler.explain import explain_file, fix_file
+    from stretch.report.explanation import runtime_page
 
     with out.progress(f"asking {runtime}") as progress:
         explanation = explain_file(file, runtime, device)
@@ -78,25 +74,4 @@ def _explain_file(out: Output, file: Path, runtime: str, device: str | None, fix
     for warning in explanation.warnings:
         out.warn(warning)
     explanation = msgspec.structs.replace(explanation, warnings=out.warnings)
-    out.emit(explanation, lambda console: _print_file(console, explanation))
-
-
-def _print_file(console: "Console", explanation: "RuntimeExplanation") -> None:
-    from stretch.report.runtime import runtime_lines, runtime_table
-
-    for line in runtime_lines(explanation):
-        console.print(line)
-    console.print()
-    console.print(runtime_table(explanation))
-
-
-def _print(console: "Console", explanation: "Explanation", planned_for: str) -> None:
-    from stretch.report.placement import operator_table, subgraph_table
-
-    for name, p in explanation.processors.items():
-        cores = f" on core {'+'.join(map(str, p.cores))}, {p.dispatch}" if p.cores else ""
-        console.print(f"{name}: {p.delegate}{cores}; {p.reason}")
-    console.print()
-    console.print(operator_table(explanation.ops, explanation.device))
-    console.print()
-    console.print(subgraph_table(explanation.subgraphs, explanation.device, planned_for))
+    out.show(explanation, lambda _: runtime_page(explanation))

@@ -244,7 +244,7 @@ def _export_run(
     """Take a design out of a trained run: its weights, its accuracy and a bundle."""
     import_torch()
     from stretch.planning.cost.accuracy_file import save_accuracy
-    from stretch.report.table import agreement_lines
+    from stretch.report.plan import agreement_lines
     from stretch.train.answer import ExtractAnswer, ExtractedAccuracy, ranking_answer
     from stretch.train.extract import extract
     from stretch.train.rank import check_rank

@@ -6,9 +6,11 @@ import functools
 import inspect
 import json
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +22,8 @@ from stretch.planning.sentences import as_flag, spelled
 if TYPE_CHECKING:
     from msgspec import Struct
     from rich.console import Console
+
+    from stretch.report.html.page import Page
 
 #: Version of the JSON output; adding keys keeps it, renaming keys increments it.
 SCHEMA = 1
@@ -65,6 +69,29 @@ class Output:
         console = make_console(self._stdout)
         human(console)
         self._stdout.flush()
+
+    def show(self, data: "Mapping[str, Any] | Struct", page: "Callable[[str], Page]", html: Path | None = None) -> None:
+        """Print the verb's result as a report, once, and write it as an HTML page if one is asked for.
+
+        Args:
+            data: As of `emit`.
+            page: Makes the report of a command line.
+            html: File of the HTML page.
+        """
+        if html is not None:
+            from stretch.report.html.page import write_page
+
+            words = COMMAND_LINE.get()
+            with self.progress("writing the report"):
+                write_page(page(shlex.join(["stretch", *words]) if words else ""), html)
+            self.note(f"report: {html}")
+
+        def human(console: "Console") -> None:
+            from stretch.report.fit import print_page
+
+            print_page(console, page(""))
+
+        self.emit(data, human)
 
     def note(self, message: str) -> None:
         """Print a note on stderr."""

@@ -9,16 +9,14 @@ import typer
 from predictors.errors import UsageError
 from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, not_there, where
 from stretch.cli.output import Output, verb
-from stretch.cli.pages import Html, check_html, write_html
+from stretch.cli.pages import Html, check_html
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
     from rich.console import Console
-    from rich.table import Table
 
-    from scheduler.answer import CheckAnswer, RunAnswer
     from scheduler.boards.board import Where
     from scheduler.bundle.load import Bundle
     from scheduler.checks.judge import Judgement
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import Trace
     from stretch.phone.answer import PhoneAnswer
-    from stretch.report.html.page import Page
 
 Adb = Annotated[bool, typer.Option("--adb", help="Run on a phone through the `adb` program; not tested on a real phone yet.")]
 Serial = Annotated[str | None, typer.Option("--serial", help="With --adb: serial number of the device, as `adb devices` prints it.")]
@@ -208,7 +205,7 @@ def run(
     from scheduler.measure.trace_files import write_csv, write_perfetto
     from scheduler.placement.mapping import parse_mapping
     from scheduler.runtime.session import Session
-    from scheduler.runtime.trace import typical
+    from stretch.report.execution import run_page
 
     board = where(on, there, wheels, extras, ssh_config)
     here = {"--map": mapping, "--processors": processors, "--priority": priority, "--dsp-code": dsp_code}
@@ -241,8 +238,8 @@ def run(
         write_perfetto(trace, tracks, depths)
     if table is not None:
         write_csv(table, tracks)
-    write_html(out, html, lambda command: _page(answer, result, tracks, command))
-    out.emit(answer, lambda console: _print(console, answer, typical(result.traces)))
+    predicted = tracks.get(f"predicted on {answer.device}")
+    out.show(answer, lambda command: run_page(answer, result.traces, predicted[0] if command and predicted else None, command), html)
 
 
 def _run_there(
@@ -254,6 +251,7 @@ def _run_there(
     from predictors.files import write_whole
     from scheduler.answer import read_run_answer
     from scheduler.boards.board import open_board
+    from stretch.report.execution import run_page
 
     if input_file is not None:
         read_input(input_file)
@@ -266,15 +264,7 @@ def _run_there(
         for flag, path in wanted.items():
             write_whole(path, board.fetch(f"{folder}/{flag}", MOST_BYTES), "trace")
         answer = replace(answer, bundle=bundle.path, trace=files["trace"], csv=files["csv"], on=board.answer)
-    out.emit(answer, lambda console: _print(console, answer, None))
-
-
-def _page(answer: "RunAnswer", result: "Benchmark", tracks: "dict[str, Sequence[Trace]]", command: str) -> "Page":
-    """The report, with the predicted timeline if there is one."""
-    from stretch.report.html.run_page import run_page
-
-    predicted = tracks.get(f"predicted on {answer.device}")
-    return run_page(answer, result.traces, predicted[0] if predicted else None, command)
+    out.show(answer, lambda command: run_page(answer, (), None, command))
 
 
 def _measure(
@@ -374,89 +364,3 @@ def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, 
 
 def _where(place: "Placement") -> str:
     return f"{place.delegate} on core {'+'.join(map(str, place.cores))}" if place.cores else place.delegate
-
-
-def _print(console: "Console", answer: "RunAnswer", shown: "Trace | None") -> None:
-    """Print the answer and, unlike the JSON, the timeline of the median inference."""
-    from scheduler.runtime.trace import timeline
-
-    weights = answer.weights
-    detail = f" ({weights.detail})" if weights.detail else ""
-    console.print(f"{answer.model} planned for {answer.device}, weights: {weights.source}{detail}")
-    if answer.on is not None:
-        console.print(f"on {answer.on.host}: {answer.on.arch}, Python {answer.on.python}")
-    console.print(_contestants(answer))
-    console.print()
-    if shown is not None:
-        console.print("the inference in the middle of all by its time:")
-        for line in timeline(shown):
-            console.print(line)
-        console.print()
-    ratio = "" if answer.macs_ratio is None else f"{answer.macs_ratio:.3f} of the original's MACs, "
-    efficiency = "efficiency not given (processors share a core)" if answer.efficiency is None else f"efficiency {answer.efficiency:.3f}"
-    cores = ", ".join(map(str, answer.cores))
-    console.print(f"{ratio}{efficiency}, {answer.runs} rounds in {answer.seconds:.1f} s on cores {cores}")
-    console.print(_results(answer.check, answer.max_error))
-    console.print(answer.verdict)
-    if answer.energy_mj is not None:
-        console.print(f"energy: {answer.energy_mj:.3g} mJ an inference ({answer.energy_counter}, with all else that it covers)")
-    if answer.throughput is not None:
-        console.print()
-        rates = answer.throughput.contestants
-        for rate in rates:
-            console.print(f"{rate.name}: {rate.per_second:.1f} inferences/s, {rate.per_second / rates[0].per_second:.2f}×")
-    if answer.trace is not None:
-        console.print(f"timeline: {answer.trace} (open it in ui.perfetto.dev)")
-    console.print()
-    for sentence in _in_short(answer):
-        console.print(sentence, soft_wrap=True)
-
-
-def _in_short(answer: "RunAnswer") -> "Iterator[str]":
-    """Summary of the plan, the measurement and the next steps, one sentence each."""
-    planned, here = answer.planned, "here" if answer.on is None else f"on {answer.on.host}"
-    if planned.makespan_ms is not None and planned.best_single_ms is not None:
-        yield (
-            f"Planned for {answer.device}: {planned.makespan_ms:.2f} ms are predicted there, {planned.best_single_ms:.2f} ms for the original on "
-            f"{planned.best_single_processor} alone; recommended: {planned.recommended}."
-        )
-    else:
-        yield f"Planned for {answer.device}: the bundle states no predicted time."
-    missing = [name for name, place in answer.processors.items() if place.stand_in]
-    beside = "" if answer.best_sequential is None else f", the best sequential run {answer.best_sequential.median_ms:.2f} ms"
-    stand_in = f"; {' and '.join(missing)} had a stand-in, so this says nothing of the speed on {answer.device}" if missing else ""
-    yield f"Measured {here}: the bundle takes {answer.median_ms:.2f} ms{beside}{stand_in}."
-    if missing:
-        yield (
-            f"For times on a phone, connect it and run `stretch run {answer.bundle} --adb` with `--benchmark-model FILE`; for a Linux board, "
-            f"`stretch run {answer.bundle} --on user@host`."
-        )
-    elif answer.winner == "sequential":
-        yield f"To run the network fastest {here}, take the sequential network, not this bundle."
-    else:
-        yield f"`stretch run {answer.bundle} --trace FILE` writes a timeline of this run."
-
-
-def _contestants(answer: "RunAnswer") -> "Table":
-    """One row per contestant."""
-    from rich.table import Table
-
-    from scheduler.answer import TimingAnswer
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("measured here" if answer.on is None else "measured there")
-    for title in ("median ms", "p90 ms", "of branched"):
-        table.add_column(title, justify="right")
-    branched = TimingAnswer(name="branched", median_ms=answer.median_ms, p90_ms=answer.p90_ms)
-    for timing in (branched, answer.same_net_whole_graph, answer.sequential, answer.sequential_same_macs, *answer.others):
-        if timing is not None:
-            table.add_row(timing.name, f"{timing.median_ms:.2f}", f"{timing.p90_ms:.2f}", f"{timing.median_ms / answer.median_ms:.2f}×")
-    return table
-
-
-def _results(check: "CheckAnswer | None", error: float | None) -> str:
-    """The result check as text."""
-    if check is None or error is None:
-        return "results not checked: a delegate computes nothing"
-    stored = ", which gives what it gave when the bundle was written" if check.stored else ""
-    return f"results checked: {check.tensors} tensors against {check.against}{stored}; the output differs by {error:.1e}"

@@ -12,7 +12,7 @@ from predictors.errors import StretchError, UsageError
 from stretch.cli.inputs import InputSizes, read_inputs, tell_size
 from stretch.cli.options import Preprocessing, Rare, settings
 from stretch.cli.output import Output, verb
-from stretch.cli.pages import Html, check_html, write_html
+from stretch.cli.pages import Html, check_html
 from stretch.planning.config import PlanConfig
 from stretch.planning.sentences import FLAGS, Mention, as_flag
 
@@ -123,8 +123,8 @@ def search(
 
     import_torch()
     from stretch.planning.pareto import front, front_answer, several
-    from stretch.report.front import draw_front, print_front
-    from stretch.report.html.front_page import front_page
+    from stretch.report.front import front_figure, front_page
+    from stretch.report.prediction import write_figure
     from stretch.stages.network import read_network
 
     seconds: dict[str, float] = {}
@@ -149,10 +149,9 @@ def search(
     if folder is not None:
         answer = _save(answer, folder, source if images is not None else None)
     if plot is not None:
-        draw_front(answer, plot)
+        write_figure(front_figure(answer), plot)
     answer = replace(answer, warnings=out.warnings)
-    write_html(out, html, lambda command: front_page(answer, command))
-    out.emit(answer, lambda console: print_front(console, answer))
+    out.show(answer, lambda command: front_page(answer, command), html)
 
 
 def _pair(
@@ -180,7 +179,7 @@ def _pair(
     from stretch.cli.output import import_torch
 
     import_torch()
-    from stretch.report.together import print_together
+    from stretch.report.front import together_page
     from stretch.stages.together import pair_of
 
     with out.progress("searching") as progress:
@@ -188,7 +187,7 @@ def _pair(
     if folder is not None:
         answer = _save_pair(answer, folder)
     answer = replace(answer, warnings=out.warnings)
-    out.emit(answer, lambda console: print_together(console, answer))
+    out.show(answer, lambda command: together_page(answer, command))
 
 
 def _check_pair(

@@ -158,7 +158,7 @@ def _refine(
 
 
 def _refined_lines(answer: "RefineAnswer") -> "Iterator[str]":
-    from stretch.report.table import agreement_lines
+    from stretch.report.plan import agreement_lines
 
     refinement = answer.refinement
     yield (
