@@ -1,6 +1,7 @@
-"""The main job in one call: load, capture, plan, transform, export."""
+"""What the command line does, in Python: a function for each of its verbs, of the same name."""
 
 from stretch.api.branched import Branched
 from stretch.api.main_job import branch
+from stretch.api.verbs import advise, explain, plan, predict, search, search_pair, simulate, train
 
-__all__ = ["Branched", "branch"]
+__all__ = ["Branched", "advise", "branch", "explain", "plan", "predict", "search", "search_pair", "simulate", "train"]

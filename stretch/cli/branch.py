@@ -146,14 +146,8 @@ def branch(
 
 def _tell(out: Output, result: "Branched", html: Path | None) -> None:
     """Warn, write the report, and print the plan and what was written."""
-    from msgspec.structs import replace
-
-    answer = result.answer(as_flag)
     # one list for the terminal and the JSON, including warnings of packages
-    for warning in answer.warnings:
-        if warning not in out.warnings:
-            out.warn(warning)
-    answer = replace(answer, warnings=out.warnings)
+    answer = out.told(result.answer(as_flag))
 
     def roofline() -> "tuple[str, Figure]":
         from stretch.report.prediction import roofline_figure

@@ -57,6 +57,15 @@ class Output:
         self.warnings: list[str] = []
         self._stdout = sys.stdout
 
+    def told(self, answer: Any) -> Any:
+        """The answer with all warnings so far, those of its own among them, which are printed."""
+        from msgspec.structs import replace
+
+        for warning in answer.warnings:
+            if warning not in self.warnings:
+                self.warn(warning)
+        return replace(answer, warnings=self.warnings)
+
     def emit(self, data: "Mapping[str, Any] | Struct", human: "Callable[[Console], None]") -> None:
         """Print the verb's result, once.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from predictors.errors import UsageError
 from stretch.cli.output import COMMAND_LINE, Output
 
 if TYPE_CHECKING:
@@ -41,3 +42,13 @@ def command_line() -> str:
     """The command line of this program, quoted for a shell; empty if a verb is called in another way."""
     words = COMMAND_LINE.get()
     return shlex.join(["stretch", *words]) if words else ""
+
+
+def check_picture(path: Path, processors: list[str]) -> None:
+    """Check before the computation that the plot can be written."""
+    if len(processors) > 1:
+        raise UsageError("--plot draws one processor", f"choose one with --processor: {', '.join(processors)}")
+    if path.suffix not in (".svg", ".png"):
+        raise UsageError(f"--plot {path} is neither an .svg nor a .png file", "give the file one of these endings")
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder of --plot {path} does not exist", "make it first")

@@ -10,7 +10,7 @@ from predictors.errors import UsageError
 from predictors.models.base import ORIGINS, Origin
 from stretch.cli.inputs import InputSizes, is_pattern, read_devices, read_inputs, tell_size
 from stretch.cli.output import Output, verb
-from stretch.cli.pages import Html, check_html
+from stretch.cli.pages import Html, check_html, check_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,36 +56,31 @@ def predict(
 ) -> None:
     """Predict the latency of a model, or of many, per processor and per kernel."""
     # Names are checked before the slow import of torch, so that a misspelt one fails early.
+    from stretch.api.verbs import places
+    from stretch.api.verbs import predict as prediction_of
+
     check_html(html)
     shape = read_inputs(input_size)
     profiles = read_devices(device)
     if len(profiles) > 1 or is_pattern(model):
         if kernels or plot is not None or html is not None:
             raise UsageError("--kernels, --plot and --html are of one model on one device", "name both without wildcards")
-        _predict_many(
-            out, model, [(profile, _places(profile, processor, precision, every=False)) for profile in profiles], precision, shape
-        )
+        _predict_many(out, model, [(profile, places(profile, processor, precision, every=False)) for profile in profiles], precision, shape)
         return
     [profile] = profiles
-    names = _places(profile, processor, precision, every=True)
-    if not names:
-        raise UsageError(f"no processor of {profile.id} runs `{precision}`", "choose fp32, fp16 or int8")
+    names = places(profile, processor, precision)
     if plot is not None:
         check_picture(plot, names)
 
     from predictors.predictor import LatencyPredictor
     from stretch.stages.network import read_graph
-    from stretch.stages.predict import predict_latency
 
     with out.progress("capturing"):
         network = read_graph(model, shape, weights=weights, trust_code=trust_code)
     graph = network.graph
     tell_size(out, shape, graph)
-    if network.refusal is not None:
-        opaque = sum(op.kind == "opaque" for op in graph.ops)
-        out.warn(f"{network.refusal}: it is predicted from torch.export, {opaque} of its {len(graph.ops)} operators by their sizes alone")
-    prediction = predict_latency(model, graph, profile, names, precision, kernels=kernels or html is not None, warnings=out.warnings)
-    _warn(out, prediction)
+    options = {"processor": processor, "precision": precision, "kernels": kernels or html is not None}
+    prediction = out.told(prediction_of(network, profile, **options))
     from stretch.report.prediction import prediction_page, roofline_figure, write_figure
 
     def roofline(name: str, at: str | None) -> "tuple[str, Figure]":
@@ -107,15 +102,6 @@ def without_kernels(prediction: "Prediction") -> "Prediction":
     from msgspec.structs import replace
 
     return replace(prediction, processors={name: replace(row, kernels=[]) for name, row in prediction.processors.items()})
-
-
-def _places(profile: "DeviceProfile", processor: str | None, precision: str | None, *, every: bool) -> list[str]:
-    """Selected processors that support the precision, with all core sets or only the default ones."""
-    if processor is not None:
-        profile.processor(processor).check_precision(precision)
-        return [processor]
-    names = profile.variants if every else profile.processors
-    return [name for name in names if precision is None or precision in profile.processor(name).precisions]
 
 
 def _predict_many(
@@ -155,25 +141,3 @@ def _predict_many(
             out.warn(f"not fitted to measurements of the processor, but derived from {ORIGINS[origin]}: {', '.join(guessed)}")
     table = PredictionTable(items=rows, failed=failed, warnings=out.warnings)
     out.show(table, lambda command: predictions_page(table, command))
-
-
-def check_picture(path: Path, processors: list[str]) -> None:
-    """Check before the computation that the plot can be written."""
-    if len(processors) > 1:
-        raise UsageError("--plot draws one processor", f"choose one with --processor: {', '.join(processors)}")
-    if path.suffix not in (".svg", ".png"):
-        raise UsageError(f"--plot {path} is neither an .svg nor a .png file", "give the file one of these endings")
-    if not path.parent.is_dir():
-        raise UsageError(f"the folder of --plot {path} does not exist", "make it first")
-
-
-def _warn(out: Output, prediction: "Prediction") -> None:
-    """Warn about times without measurements."""
-    from predictors.predictor import not_measured
-
-    guessed = not_measured(prediction.device, ((name, row.origin) for name, row in prediction.processors.items()))
-    if guessed:
-        out.warn(guessed)
-    for name, row in prediction.processors.items():
-        if row.calibrated and row.by_roofline:
-            out.warn(f"{row.by_roofline} of {row.kernel_count} kernels on {name} resemble no measured kernel and are timed by the roofline")

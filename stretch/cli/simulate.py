@@ -8,9 +8,6 @@ import typer
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html
 
-#: Maximum number of traced inferences, which keeps the file small.
-TRACED = 64
-
 
 @verb
 def simulate(
@@ -81,60 +78,31 @@ def simulate(
     html: Html = None,
 ) -> None:
     """Simulate a bundle on its device, or a table of steps, with background load, jitter, other bundles and timed requests."""
-    from predictors.devices import load_device
-    from predictors.errors import UsageError
-    from predictors.thermal import read_thermal
-    from scheduler.bundle.load import load_bundle
-    from scheduler.measure.trace_files import write_perfetto
-    from scheduler.simulate.answer import Request, simulate_steps, tracks
-    from scheduler.simulate.answer import simulate as simulate_bundle
-    from scheduler.simulate.arrivals import parse_arrivals
     from scheduler.simulate.clock import PROGRESS_EVERY
-    from scheduler.simulate.heat import thermal_of
-    from scheduler.simulate.load import parse_frequencies, parse_loads
-    from scheduler.simulate.prepare import ConcurrentWorkload, parse_other, parse_workload
-    from scheduler.simulate.scene import Scene
-    from scheduler.simulate.steps import read_steps
+    from stretch.api.verbs import simulate as answer_of
     from stretch.report.execution import simulation_page
 
     check_html(html)
-    scene = Scene(
-        runs=inferences,
-        in_flight=in_flight,
-        arrivals=None if arrivals is None else parse_arrivals(arrivals),
-        loads=parse_loads(busy or []),
-        frequencies=parse_frequencies(frequency or []),
-        jitter=jitter,
-        seed=seed,
-        traced=TRACED if trace is not None else 1,
-    )
-    table = read_steps(bundle) if bundle.suffix == ".csv" and not bundle.is_dir() else None
-    loaded = None if table is not None else load_bundle(bundle, check_hashes=True)
-    named = device or (loaded.manifest.device if loaded is not None else None)
-    profile = None if named is None else load_device(named)
-    if loaded is None and (alternatives or beside):
-        raise UsageError(f"{bundle} is a table of steps, which runs alone", "--or and --beside are for bundles")
-    if profile is None and heat is not None:
-        raise UsageError(f"{bundle} states no power of processors, which heat comes from", "name a device with --device")
-    parsed = [parse_workload(text) for text in beside or []]
-    request = Request(
-        arrivals=arrivals,
-        deadline_ms=deadline,
-        trace=trace,
-        shared=shared,
-        admit=admit,
-        prefer=prefer,
-        alternatives=tuple(parse_other(text, loaded) for text in alternatives or []) if loaded is not None else (),
-        thermal=None if heat is None else thermal_of(profile) if heat == "profile" and profile is not None else read_thermal(Path(heat)),
-        workloads=tuple(
-            ConcurrentWorkload(load_bundle(path, check_hashes=True), when, written, within) for path, when, written, within in parsed
-        ),
-    )
     with out.progress("simulating", total=inferences // PROGRESS_EVERY) as step:
-        if table is not None:
-            answer, simulated = simulate_steps(table, profile, scene, request, out.warnings, out.warn, step)
-        elif loaded is not None and profile is not None:
-            answer, simulated = simulate_bundle(loaded, profile, scene, request, out.warnings, out.warn, step)
-    if trace is not None:
-        write_perfetto(trace, tracks(answer, simulated))
+        answer, simulated = answer_of(
+            bundle,
+            device,
+            inferences=inferences,
+            in_flight=in_flight,
+            arrivals=arrivals,
+            busy=busy or [],
+            frequency=frequency or [],
+            heat=heat,
+            jitter=jitter,
+            seed=seed,
+            deadline=deadline,
+            alternatives=alternatives or [],
+            prefer=prefer,
+            beside=beside or [],
+            shared=shared,
+            admit=admit,
+            trace=trace,
+            progress=step,
+        )
+    answer = out.told(answer)
     out.show(answer, lambda command: simulation_page(answer, simulated.latencies_ms, simulated.traces[0], command), html)

@@ -86,31 +86,22 @@ def train(
         _refine(out, Path(recipe), images, folder, minutes, steps, image_count, run_images, mapping or [], checkpoint)
         return
     only_flags("a recipe", "recipe folder change resume dry_run trust_code gpus", "what a recipe trains on stands in it, under [data]")
+    from stretch.api.verbs import train as train_recipe
     from stretch.train.recipe import find_recipe, load_recipe
 
-    path = find_recipe(recipe)
-    loaded = load_recipe(path, tuple(change or ()))
-    target = folder or Path("runs") / path.stem
+    epochs = load_recipe(find_recipe(recipe), tuple(change or ())).train.epochs
     if gpus > 1 and "RANK" not in os.environ:
         raise typer.Exit(_torchrun(gpus, out))
     import_torch("train")
-    from stretch.train.answer import TrainAnswer
-    from stretch.train.distributed import join_world
-    from stretch.train.session import train_recipe
-
-    with join_world(loaded.data.device) as world:
-        if not world.first:
-            out.quiet = True
-
-        with out.progress("training") as step:
-            listener = _listener(out, step, loaded.train.epochs)
-            flags = {"resume": resume, "dry_run": dry_run, "trust_code": trust_code}
-            done = train_recipe(loaded, path.parent, target, world=world, listener=listener, **flags)
-        if not world.first:
-            return
-    for warning in done.warnings:
-        out.warn(warning)
-    answer = TrainAnswer(run=done.run, checkpoint=done.checkpoint, metrics=done.metrics, warnings=out.warnings)
+    # of a run of many processes the first one speaks
+    out.quiet = out.quiet or os.environ.get("RANK", "0") != "0"
+    with out.progress("training") as step:
+        listener = _listener(out, step, epochs)
+        flags = {"changes": change or (), "resume": resume, "dry_run": dry_run, "trust_code": trust_code}
+        done = train_recipe(recipe, folder, **flags, listener=listener)
+    if done is None:
+        return
+    answer = out.told(done)
     out.emit(answer, lambda console: console.print("\n".join(_lines(answer, trust_code)), soft_wrap=True))
 
 
@@ -127,8 +118,6 @@ def _refine(
     checkpoint: Path | None,
 ) -> None:
     """Distil a bundle's network from its original, and measure their agreement."""
-    from msgspec.structs import replace
-
     from scheduler.placement.mapping import parse_mapping
     from stretch.api.refining import checkpoint_folder, refine_bundle
 
@@ -151,27 +140,21 @@ def _refine(
         if kept.is_dir() and any(kept.iterdir()):
             out.note(f"the checkpoint is in {kept}: the same command continues from there")
         raise
-    for warning in answer.warnings:
-        out.warn(warning)
-    answer = replace(answer, warnings=out.warnings)
+    answer = out.told(answer)
     out.emit(answer, lambda console: console.print("\n".join(_refined_lines(answer)), soft_wrap=True))
 
 
 def _refined_lines(answer: "RefineAnswer") -> "Iterator[str]":
-    from stretch.report.plan import agreement_lines
+    from stretch.report.plan import agreement_lines, bundle_lines, refined_words
 
     refinement = answer.refinement
-    yield (
-        f"{refinement.steps} steps in {refinement.seconds:.0f} s: squared error of the outputs {refinement.after:.3f} of the original's square, "
-        f"{refinement.before:.3f} before, on {refinement.images} images that no step looked at"
-    )
+    yield f"{refinement.steps} steps in {refinement.seconds:.0f} s: {refined_words(refinement)}"
     if (change := answer.agreement) is not None:
         share = "" if change.before is None else f"the original's class in {change.before:.1%}, "
         yield f"before, on {change.images} images held back: {share}error {change.error_before:.3f} of the original's"
     if answer.measured is not None:
         yield from agreement_lines(answer.measured)
-    yield f"largest difference of any exported file from torch: {answer.checks['max_error']:.1e} of its largest output"
-    yield f"bundle written; run it with: stretch run {answer.bundle}"
+    yield from bundle_lines(answer.bundle, answer.checks)
 
 
 def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listener":

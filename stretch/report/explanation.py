@@ -5,12 +5,8 @@ from stretch.report.html.page import Grid, Page, Section
 from stretch.stages.explain import Explanation
 
 
-def explanation_page(explanation: Explanation, planned_for: str) -> Page:
-    """The report of a bundle.
-
-    Args:
-        planned_for: Device that the bundle was planned for.
-    """
+def explanation_page(explanation: Explanation) -> Page:
+    """The report of a bundle."""
     lead = []
     for name, place in explanation.processors.items():
         cores = f" on core {'+'.join(map(str, place.cores))}, {place.dispatch}" if place.cores else ""
@@ -18,7 +14,7 @@ def explanation_page(explanation: Explanation, planned_for: str) -> Page:
     ops = [(op.name, op.op, op.subgraph, op.delegate or "", _ms(op.ms, 3), op.reason) for op in explanation.ops]
     titles = ("operator", "kind", "subgraph", "delegate", f"ms on {explanation.device}", "why")
     subgraphs = [(sub.name, sub.processor, f"{sub.macs:,}", _ms(sub.planned_ms, 2), _ms(sub.ms, 2)) for sub in explanation.subgraphs]
-    sums = ("subgraph", "processor", "MACs", f"planned ms on {planned_for}", f"ms on {explanation.device}")
+    sums = ("subgraph", "processor", "MACs", "planned ms", f"ms on {explanation.device}")
     return Page(
         title=f"{explanation.bundle} on {explanation.device}",
         lead=lead,

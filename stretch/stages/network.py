@@ -83,6 +83,7 @@ def check_numbers(module: nn.Module, name: str) -> None:
 class Readout:
     """What a prediction needs of a network."""
 
+    name: str  # By which it was read.
     graph: OpGraph  # Its operators; some may be opaque.
     refusal: str | None = None  # Why tracing refused it, so that it is predicted from `torch.export`; None where it did not.
 
@@ -98,20 +99,20 @@ def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "
     if model.endswith(".param"):
         from predictors.formats import read_ncnn
 
-        return Readout(read_ncnn(model, shape))
+        return Readout(model, read_ncnn(model, shape))
     if model.endswith(".onnx"):
         from predictors.formats.onnx import read_onnx
 
-        return Readout(read_onnx(model, shape))
+        return Readout(model, read_onnx(model, shape))
     loaded = load_model(model, weights="none" if weights == "default" else weights, trust_code=trust_code, input_shape=shape)
     requested = _asked(model, shape)
     input_shape = loaded.input_shape if requested is None else requested
     try:
-        return Readout(capture_traced(loaded.module, input_shape, loaded.name).graph)
+        return Readout(model, capture_traced(loaded.module, input_shape, loaded.name).graph)
     except UsageError:
         raise
     except StretchError as error:
         # torch's exporter is slow to import
         from stretch.capture.exported import capture_exported
 
-        return Readout(capture_exported(loaded.module, input_shape, loaded.name), error.message)
+        return Readout(model, capture_exported(loaded.module, input_shape, loaded.name), error.message)

@@ -16,6 +16,7 @@ from tests.contracts.repository import ROOT
 SURFACE = {
     stretch: {
         *("branch", "Branched", "PlanConfig", "model_names"),
+        *("advise", "evaluate", "explain", "plan", "predict", "search", "simulate"),
         *("load_device", "list_devices", "DeviceProfile"),
         *("StretchError", "UsageError", "UnknownNameError", "InfeasibleError", "MissingBackendError"),
     },

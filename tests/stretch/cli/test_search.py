@@ -80,7 +80,7 @@ def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity
         (("--pareto", "agreement"), 2, "--pareto agreement does not name two or three different things to weigh"),
         (("--pareto", "latency,agreement"), 2, "nothing predicts the agreement of designs"),
         (("--images", "no/such"), 1, "there is no folder no/such with images"),
-        (("--images", ".", "--set", "accuracy=a.json"), 2, "--images and accuracy both predict the accuracy of designs"),
+        (("--images", ".", "--set", "accuracy=a.json"), 2, "--images and --set accuracy both predict the accuracy of designs"),
         (("--images", ".", "--pareto", "latency,macs"), 2, "images say nothing of latency,macs"),
         (("--set", "latency_budget=5"), 2, "what is searched for is not bounded by --set latency_budget"),
         (("--images", ".", "--lossless"), 2, "images say nothing of designs that all compute what the original computes"),
@@ -119,7 +119,7 @@ def test_pair_of_networks_is_no_worse_than_whole_networks_on_processors_of_their
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (("--pareto", "latency,macs"), 2, "--pareto is about the designs of one network"),
+        (("--pareto", "latency,macs"), 2, "--pareto does not go with a pair of networks"),
         (("--set", "pair_goal=speed"), 2, "`speed` is no objective of a pair"),
         (("--set", "latency_budget=5"), 2, "is not bounded by --set latency_budget"),
     ],
