@@ -1,11 +1,9 @@
 """`stretch export`: a bundle in other precisions, as TFLite, DSP code, torch or C++ code; or a design of a trained run."""
 
-import dataclasses
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from predictors.errors import UsageError
@@ -15,14 +13,13 @@ from stretch.cli.options import Preprocessing, settings
 from stretch.cli.output import Output, import_torch, only_flags, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
-    from rich.console import Console
-
-    from scheduler.bundle.load import Bundle
-    from scheduler.bundle.manifest import Manifest
-    from stretch.capture.inputs import InputShapes
+    from stretch.api.exporting import RunnerAnswer
+    from stretch.emit.package import EmitAnswer
     from stretch.export.answer import ChipsAnswer, ExportAnswer
+    from stretch.report.html.page import Page
+    from stretch.train.answer import ExtractAnswer
 
 
 class Format(StrEnum):
@@ -35,23 +32,8 @@ class Format(StrEnum):
     cpp = "cpp"
 
 
-class RunnerAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Sources of a C++ program; the fields are the keys of `stretch export --as cpp --json`."""
-
-    model: str  # Name of the model.
-    device: str  # Profile that it was planned for.
-    out: str  # The folder.
-    files: list[str]  # Names of what is in it.
-    sha256: str  # Of the TFLite file, the only one that the built program takes.
-    warnings: list[str]  # What a person should know.
-
-
 #: Is in the folder of every run of `stretch train`.
 RUN_FILE = "run.json"
-
-
-#: Number of synthetic images for bundles with random weights.
-SYNTHETIC = 16
 
 #: Seconds after Ctrl-C for removing unfinished files.
 GRACE_S = WRITER_GRACE_S
@@ -133,243 +115,55 @@ def export(
     ] = False,
 ) -> None:
     """Write a bundle in other precisions, with a TFLite file or DSP code, as torch or C++ code; or a design of a trained run."""
-    if form is Format.code:
-        only_flags("--as code", "source folder form weights input_size seed trust_code")
-        _export_code(out, source, _named(folder), read_inputs(input_size), weights, seed, trust_code)
-    elif form is Format.cpp:
-        only_flags("--as cpp", "source folder form")
-        _export_cpp(out, Path(source), _named(folder))
-    elif (Path(source) / RUN_FILE).is_file():
-        only_flags("the folder of a run", "source folder design bundle controls rank trust_code")
-        _export_run(out, Path(source), folder, design, bundle, controls, rank, trust_code)
-    else:
-        _export_bundle(
-            out, Path(source), _named(folder), form, precision, images, limit, preprocessing, min_cosine, fp32_fallback, chips, aot
-        )
+    run = (Path(source) / RUN_FILE).is_file()
+    takes, hint = _TAKES["run" if run and form is Format.onnx else "aot" if aot is not None else form.value]
+    only_flags("the folder of a run" if run else f"--as {form.value}" if aot is None else "--aot", f"source folder form {takes}", hint)
+    if aot is not None and form is not Format.tflite:
+        raise UsageError("--aot compiles signatures of a TFLite file", "add --as tflite")
+    if run or form is Format.code:
+        import_torch()
+    from stretch.api.exporting import export as write
 
-
-def _named(folder: Path | None) -> Path:
-    """The folder of `--out`, which only a run can do without."""
-    if folder is None:
-        raise UsageError("nothing says where to write", "name a folder with --out")
-    return folder
-
-
-def _export_bundle(
-    out: Output,
-    bundle: Path,
-    folder: Path,
-    form: Format,
-    precision: str | None,
-    images: Path | None,
-    limit: int,
-    preprocessing: "Mapping[str, Any] | None",
-    min_cosine: float,
-    fp32_fallback: bool,
-    chips: str,
-    aot: str | None,
-) -> None:
-    """Write a bundle as another one, and compare both."""
-    from scheduler.bundle.load import load_bundle
-    from stretch.export.staging import check_target
-
-    loaded = _restated(load_bundle(bundle, check_hashes=True), preprocessing)
-    manifest = loaded.manifest
-    check_target(folder)
-    if aot is not None:
-        only_flags("--aot", "source folder form aot", "give it with --as tflite alone, on a bundle that has a TFLite file")
-        if form is not Format.tflite:
-            raise UsageError("--aot compiles signatures of a TFLite file", "add --as tflite")
-        _export_aot(out, loaded, folder, _names(aot))
-        return
-    if form is Format.qnn:
-        only_flags("--as qnn", "source folder form chips", "make the subgraphs int8 first, with --precision dsp=int8 and --images")
-        _export_qnn(out, loaded, folder, _names(chips))
-        return
-    only_flags(f"--as {form}", "source folder form precision images limit change config_file min_cosine fp32_fallback")
-    wanted = _wanted(form, precision, manifest)
-    samples, source = _samples(manifest, wanted, images, limit)
     with out.progress("exporting") as progress:
-        write = _writer(form)
-        written = write(loaded, folder, wanted, samples, source, progress=progress, min_cosine=min_cosine, repair=fp32_fallback)
-    _emit(out, folder, form, manifest, written)
+        answer = write(
+            source,
+            folder,
+            form.value,
+            precision=None if precision is None else _precision(precision),
+            images=images,
+            image_count=limit,
+            preprocessing=preprocessing,
+            min_cosine=min_cosine,
+            fp32_fallback=fp32_fallback,
+            chips=_names(chips),
+            aot=_names(aot or ""),
+            design=design,
+            bundle=bundle,
+            controls=controls,
+            rank=rank,
+            weights=weights,
+            input_shape=read_inputs(input_size),
+            seed=seed,
+            trust_code=trust_code,
+            progress=progress,
+        )
+    answer = out.told(answer)
+    out.show(answer, lambda _: _PAGES[type(answer).__name__](answer))
 
 
-def _export_code(out: Output, source: str, folder: Path, shape: "InputShapes | None", weights: str, seed: int, trust_code: bool) -> None:
-    """Write a model or the network of a bundle as a Python package without nn-stretch."""
-    import_torch()
-    from msgspec.structs import replace
-
-    from stretch.emit.package import emit
-
-    with out.progress("writing"):
-        answer = emit(source, folder, shape, weights=weights, seed=seed, trust_code=trust_code)
-    for warning in answer.warnings:
-        out.warn(warning)
-    what = f"{answer.network} in {answer.segments} segments" if answer.branched else answer.network
-    lines = [
-        f"{what}: {len(answer.files)} files, outputs differ by {answer.max_error:.1e} of the largest",
-        f"from {answer.package.name} import load  # in {answer.package.absolute().parent}",
-    ]
-    out.emit(replace(answer, warnings=out.warnings), lambda console: console.print("\n".join(lines), soft_wrap=True))
-
-
-def _export_cpp(out: Output, bundle: Path, folder: Path) -> None:
-    """Write the sources of a C++ program that runs a bundle."""
-    from scheduler.bundle.load import load_bundle
-    from scheduler.runner.sources import write_runner
-
-    loaded = load_bundle(bundle, check_hashes=True)
-    files = write_runner(loaded, folder)
-    manifest = loaded.manifest
-    answer = RunnerAnswer(
-        model=manifest.model.name,
-        device=manifest.device,
-        out=str(folder),
-        files=files,
-        sha256=manifest.files[str(manifest.tflite)].sha256,
-        warnings=out.warnings,
-    )
-    lines = [
-        f"{answer.model} for {answer.device}: {len(files)} files in {folder}",
-        f"build them: cmake -S {folder} -B BUILD -DLITERT_LIBRARY=/path/to/libLiteRt.so && cmake --build BUILD",
-        f"run them:   BUILD/runner {folder}/model.tflite --out RESULTS",
-    ]
-    out.emit(answer, lambda console: console.print("\n".join(lines), soft_wrap=True))
-
-
-def _export_run(
-    out: Output, run: Path, folder: Path | None, design: Path | None, bundle: bool, controls: bool, rank: int, trust_code: bool
-) -> None:
-    """Take a design out of a trained run: its weights, its accuracy and a bundle."""
-    import_torch()
-    from stretch.planning.cost.accuracy_file import save_accuracy
-    from stretch.report.plan import agreement_lines
-    from stretch.train.answer import ExtractAnswer, ExtractedAccuracy, ranking_answer
-    from stretch.train.extract import extract
-    from stretch.train.rank import check_rank
-    from stretch.train.rank import rank as rank_designs
-
-    if rank:
-        check_rank(run, rank)
-    target = folder or run / "extracted"
-    with out.progress("extracting") as progress:
-        progress("weights")
-        done = extract(run, target, design=design, bundle=bundle, controls=controls, trust_code=trust_code)
-        ranking = None
-        if rank:
-            predictor = rank_designs(run, rank, progress, trust_code=trust_code).predictor
-            save_accuracy(target / "accuracy.json", predictor)
-            ranking = ranking_answer(target / "accuracy.json", predictor)
-    answer = ExtractAnswer(
-        checkpoint=done.checkpoint,
-        accuracy=ExtractedAccuracy(supernet=done.inside, extracted=done.extracted) if done.labelled else None,
-        agreement=done.agreement,
-        bundle=done.bundle,
-        checks=done.manifest.checks if done.manifest else {},
-        ranking=ranking,
-        warnings=out.warnings,
-    )
-    lines = []
-    if answer.accuracy is not None:
-        lines.append(f"accuracy {answer.accuracy.extracted:.2%}, within the run {answer.accuracy.supernet:.2%}")
-    if answer.agreement is not None:
-        lines += agreement_lines(answer.agreement)
-    lines.append(f"weights: {answer.checkpoint}")
-    if ranking is not None:
-        lines += [
-            f"{ranking.designs} designs ranked: rank correlation {ranking.rank_correlation:.2f} (p {ranking.p_value:.2g}) on designs left out, "
-            f"error {ranking.rmse:.2%}",
-            f"plan with it: stretch branch MODEL --device DEVICE --set accuracy={ranking.file}",
-        ]
-    if answer.bundle:
-        lines.append(f"bundle written; run it with: stretch run {answer.bundle}")
-    out.emit(answer, lambda console: console.print("\n".join(lines), soft_wrap=True))
-
-
-def _restated(bundle: "Bundle", requested: "Mapping[str, Any] | None") -> "Bundle":
-    """The bundle with the preprocessing of the flags, which applies to the images read here and is written into the new bundle."""
-    from msgspec.structs import replace
-
-    from scheduler.bundle.preprocessing import IMAGENET, requested_preprocessing
-
-    model = bundle.manifest.model
-    if not requested:
-        return bundle
-    read = requested_preprocessing(model.preprocessing or IMAGENET, requested, model.input_shape)
-    return dataclasses.replace(bundle, manifest=replace(bundle.manifest, model=replace(model, preprocessing=read)))
-
-
-def _wanted(form: Format, precision: str | None, manifest: "Manifest") -> dict[str, str]:
-    """Precision by processor, as requested or as planned."""
-    from stretch.export.precision import planned_precision
-
-    if precision is not None:
-        return _precision(precision)
-    return {} if form is Format.tflite else planned_precision(manifest)
-
-
-def _writer(form: Format) -> Any:
-    """The export function of a format."""
-    from stretch.export.precision import export_precision
-
-    if form is not Format.tflite:
-        return export_precision
-    from stretch.export.tflite.bundle import export_tflite
-
-    return lambda bundle, folder, wanted, *rest, **options: export_tflite(bundle, folder, *rest, precision=wanted, **options)
-
-
-def _samples(manifest: "Manifest", wanted: dict[str, str], images: Path | None, limit: int) -> "tuple[list[Any], str]":
-    """Images for calibration and comparison, and their source."""
-    from scheduler.bundle.preprocessing import IMAGENET
-    from stretch.quantize.images import load_images, synthetic_images
-
-    if images is not None:
-        read = manifest.model.preprocessing or IMAGENET
-        return list(load_images(images, manifest.model.input_shape, limit, read)), "folder"
-    if manifest.weights.source == "random" or "int8" not in wanted.values():
-        return list(synthetic_images(manifest.model.input_shape, min(limit, SYNTHETIC))), "synthetic"
-    raise UsageError("int8 needs calibration images", "give a folder of images that the model will meet with --images")
-
-
-def _emit(out: Output, folder: Path, form: Format, before: "Manifest", written: Any) -> None:
-    """Report the new bundle, the subgraphs that stayed in fp32, and the predicted latency."""
-    from stretch.export.answer import export_answer
-
-    for name, why in written.kept.items():
-        where = f", on processor {written.moved[name]}" if name in written.moved else ""
-        out.warn(f"subgraph `{name}` stays in fp32{where}: {why}")
-    if before.predicted and not written.manifest.predicted:
-        out.warn(f"the profile {before.device} cannot be read here, so the new bundle has no predicted times")
-    answer = export_answer(folder, "tflite" if form is Format.tflite else "onnx", written.manifest, written.losses, out.warnings)
-    out.emit(answer, lambda console: _print(console, answer))
-
-
-def _export_qnn(out: Output, bundle: "Bundle", folder: Path, chips: list[str]) -> None:
-    """Compile DSP code for chips and compare each file with its int8 subgraph."""
-    from stretch.export.answer import contexts_answer
-    from stretch.export.qnn import export_contexts
-
-    with out.progress("compiling") as progress:
-        contexts = export_contexts(bundle, folder, chips, progress)
-    answer = contexts_answer(folder, contexts.manifest, contexts.losses, out.warnings)
-    out.emit(answer, lambda console: _print_chips(console, answer))
-
-
-def _export_aot(out: Output, bundle: "Bundle", folder: Path, chips: list[str]) -> None:
-    """Compile the int8 DSP signatures of the TFLite file for chips and compare each with its int8 subgraph."""
-    from stretch.export.answer import aot_answer
-    from stretch.export.tflite.aot import export_aot
-
-    with out.progress("compiling") as progress:
-        compiled = export_aot(bundle, folder, chips, progress)
-    answer = aot_answer(folder, compiled.manifest, compiled.compiled, out.warnings)
-    out.emit(answer, lambda console: _print_chips(console, answer))
+#: Parameters that each form takes, and what to do with others.
+_TAKES = {
+    "code": ("weights input_size seed trust_code", ""),
+    "cpp": ("", ""),
+    "run": ("design bundle controls rank trust_code", ""),
+    "qnn": ("chips", "make the subgraphs int8 first, with --precision dsp=int8 and --images"),
+    "aot": ("aot", "give it with --as tflite alone, on a bundle that has a TFLite file"),
+    **dict.fromkeys(("onnx", "tflite"), ("precision images limit change config_file min_cosine fp32_fallback", "")),
+}
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _precision(text: str) -> dict[str, str]:
@@ -383,60 +177,90 @@ def _precision(text: str) -> dict[str, str]:
     return chosen
 
 
-def _print(console: "Console", answer: "ExportAnswer") -> None:
-    from rich.table import Table
-
+def _bundle_page(answer: "ExportAnswer") -> "Page":
     tflite = answer.format == "tflite"
-
-    table = Table(box=None, pad_edge=False)
-    for title in ("subgraph", "processor", "precision"):
-        table.add_column(title)
-    for title in ("cosine with ONNX" if tflite else "cosine with fp32", "SNR dB"):
-        table.add_column(title, justify="right")
-    for sub in answer.subgraphs:
-        numbers = ["", ""] if sub.cosine is None or sub.snr_db is None else [f"{sub.cosine:.5f}", f"{sub.snr_db:.1f}"]
-        table.add_row(sub.name, sub.processor, sub.precision, *numbers)
-    console.print(table)
-    output, images = answer.checks["output"], answer.checks["images"]
+    rows = [
+        (
+            sub.name,
+            sub.processor,
+            sub.precision,
+            "" if sub.cosine is None else f"{sub.cosine:.5f}",
+            "" if sub.snr_db is None else f"{sub.snr_db:.1f}",
+        )
+        for sub in answer.subgraphs
+    ]
+    output, images, predicted = answer.checks["output"], answer.checks["images"], answer.predicted
     same = "" if output.get("top1_agreement") is None else f", the same best class for {output['top1_agreement']:.1%}"
     exact = f"; with fp32 {output['fp32']['cosine']:.5f}, {output['fp32']['snr_db']:.1f} dB," if tflite else ""
-    console.print(
+    notes = [
         f"output: cosine {output['cosine']:.5f}, {output['snr_db']:.1f} dB{exact}{same} of {images['count']} images ({images['source']})"
-    )
-    if answer.predicted:
-        console.print(_prediction(answer))
-    console.print(f"bundle: {answer.bundle}")
+    ]
+    if predicted:
+        speedup, single = predicted["speedup"], predicted["best_single_processor"]
+        faster = f", {speedup:.2f}× the best single processor ({single})" if speedup is not None else ""
+        notes.append(f"predicted on {answer.device}: {predicted['makespan_ms']:.2f} ms{faster}; recommended: {answer.recommended}")
+    titles = ("subgraph", "processor", "precision", "cosine with ONNX" if tflite else "cosine with fp32", "SNR dB")
+    return _page(titles, rows, [*notes, f"bundle: {answer.bundle}"])
 
 
-def _prediction(answer: "ExportAnswer") -> str:
-    """Predicted latency of the new bundle on its device."""
-    predicted = answer.predicted
-    speedup = predicted["speedup"]
-    single = f", {speedup:.2f}× the best single processor ({predicted['best_single_processor']})" if speedup is not None else ""
-    return f"predicted on {answer.device}: {predicted['makespan_ms']:.2f} ms{single}; recommended: {answer.recommended}"
-
-
-def _print_chips(console: "Console", answer: "ChipsAnswer") -> None:
-    from rich.table import Table
-
-    from stretch.export.answer import ChipSignature
-
+def _chips_page(answer: "ChipsAnswer") -> "Page":
     signatures = answer.format == "tflite"
-
-    table = Table(box=None, pad_edge=False)
-    for title in ("chip", "signature" if signatures else "subgraph"):
-        table.add_column(title)
-    for title in ("operators",) * signatures + ("cosine with int8", "SNR dB"):
-        table.add_column(title, justify="right")
-    for sub in answer.subgraphs:
-        operators = (str(sub.operators),) if isinstance(sub, ChipSignature) else ()
-        table.add_row(sub.chip, sub.name, *operators, f"{sub.cosine:.5f}", f"{sub.snr_db:.1f}")
-    console.print(table)
-    console.print(
-        f"bundle: {answer.bundle}; "
-        + (
-            "every operator of these signatures was taken; compared on the simulator of this machine"
-            if signatures
-            else f"run its code with: stretch run {answer.bundle} --dsp-code CHIP --trust-code"
-        )
+    rows = [(sub.chip, sub.name, str(getattr(sub, "operators", "")), f"{sub.cosine:.5f}", f"{sub.snr_db:.1f}") for sub in answer.subgraphs]
+    what = (
+        "every operator of these signatures was taken; compared on the simulator of this machine"
+        if signatures
+        else f"run its code with: stretch run {answer.bundle} --dsp-code CHIP --trust-code"
     )
+    titles = ("chip", "signature" if signatures else "subgraph", "operators", "cosine with int8", "SNR dB")
+    return _page(titles, rows, [f"bundle: {answer.bundle}; {what}"])
+
+
+def _code_page(answer: "EmitAnswer") -> "Page":
+    what = f"{answer.network} in {answer.segments} segments" if answer.branched else answer.network
+    lines = [f"{what}: {len(answer.files)} files, outputs differ by {answer.max_error:.1e} of the largest"]
+    return _page((), (), [*lines, f"from {answer.package.name} import load  # in {answer.package.absolute().parent}"])
+
+
+def _cpp_page(answer: "RunnerAnswer") -> "Page":
+    folder = answer.out
+    lines = [
+        f"{answer.model} for {answer.device}: {len(answer.files)} files in {folder}",
+        f"build them: cmake -S {folder} -B BUILD -DLITERT_LIBRARY=/path/to/libLiteRt.so && cmake --build BUILD",
+        f"run them:   BUILD/runner {folder}/model.tflite --out RESULTS",
+    ]
+    return _page((), (), lines)
+
+
+def _run_page(answer: "ExtractAnswer") -> "Page":
+    from stretch.report.plan import agreement_lines
+
+    lines = []
+    if answer.accuracy is not None:
+        lines.append(f"accuracy {answer.accuracy.extracted:.2%}, within the run {answer.accuracy.supernet:.2%}")
+    if answer.agreement is not None:
+        lines += agreement_lines(answer.agreement)
+    lines.append(f"weights: {answer.checkpoint}")
+    if (ranking := answer.ranking) is not None:
+        lines += [
+            f"{ranking.designs} designs ranked: rank correlation {ranking.rank_correlation:.2f} (p {ranking.p_value:.2g}) on designs left out, "
+            f"error {ranking.rmse:.2%}",
+            f"plan with it: stretch branch MODEL --device DEVICE --set accuracy={ranking.file}",
+        ]
+    return _page((), (), [*lines, *([f"bundle written; run it with: stretch run {answer.bundle}"] if answer.bundle else [])])
+
+
+def _page(titles: "Sequence[str]", rows: "Sequence[Sequence[str]]", notes: "Sequence[str]") -> "Page":
+    from stretch.report.html.page import Grid, Page, Section
+
+    grid = Grid("What was written", titles, rows, right=range(3, len(titles)))
+    return Page(title="Exported", lead=[], sections=[Section("written", "Written", (), [grid])] if rows else [], notes=notes)
+
+
+#: Report of each answer, by its class.
+_PAGES = {
+    "ExportAnswer": _bundle_page,
+    "ChipsAnswer": _chips_page,
+    "EmitAnswer": _code_page,
+    "RunnerAnswer": _cpp_page,
+    "ExtractAnswer": _run_page,
+}
