@@ -17,7 +17,7 @@ from stretch.planning.config import PlanConfig
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
     from scheduler.measure.bench.subject import Asked
-    from stretch.comparison.rows import ComparedRow
+    from stretch.comparison import ComparedRow
 
 Rounds = Annotated[int | None, typer.Option(help="With --measure: measured rounds per start. Default: 20.", min=1, max=100_000)]
 Starts = Annotated[
@@ -106,7 +106,7 @@ def compare(
 def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: PlanConfig, html: Path | None, trust_code: bool) -> None:
     """Compare by what bundles, results and plans state."""
     from predictors.devices import load_device
-    from stretch.comparison.rows import CompareAnswer, warnings_of
+    from stretch.comparison import CompareAnswer, warnings_of
     from stretch.report.comparison import comparison_page
 
     models = [name for name in what if not _is_result(name)]
@@ -136,8 +136,7 @@ def _is_result(name: str) -> bool:
 
 def _result_rows(name: str) -> "list[ComparedRow]":
     from scheduler.bundle.load import load_bundle
-    from stretch.comparison.files import rows_of_file
-    from stretch.comparison.rows import bundle_row
+    from stretch.comparison import bundle_row, rows_of_file
 
     path = Path(name)
     return [bundle_row(name.rstrip("/"), load_bundle(path))] if path.is_dir() else list(rows_of_file(path))
@@ -149,7 +148,7 @@ def _model_rows(name: str, profiles: "list[DeviceProfile]", request: PlanConfig,
     from stretch.cli.output import import_torch
 
     import_torch()
-    from stretch.comparison.rows import plan_row, refused_row
+    from stretch.comparison import plan_row, refused_row
     from stretch.planning.plan import plan
     from stretch.planning.sentences import as_flag, error_spelled
     from stretch.stages.network import read_graph

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from scheduler.measure.bench.answer import BenchAnswer, BenchContender
-from stretch.comparison.rows import CompareAnswer, ComparedRow
+from stretch.comparison import CompareAnswer, ComparedRow
 from stretch.planning.sentences import chance
 from stretch.report.html.charts import Interval, intervals
 from stretch.report.html.page import Fact, Grid, Page, Section

@@ -11,7 +11,7 @@ from rich.console import Console
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreement
 from scheduler.explain.answer import Fix, RuntimeExplanation, RuntimeOperator, UnsupportedReason
-from stretch.comparison.rows import ComparedRow
+from stretch.comparison import ComparedRow
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import front, front_answer
 from stretch.report.comparison import HEADINGS, cells

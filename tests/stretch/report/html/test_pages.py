@@ -21,7 +21,7 @@ from scheduler.simulate.figures import DecisionAnswer, PlanAnswer
 from scheduler.simulate.load import Load
 from scheduler.simulate.predicted import predicted_trace
 from scheduler.simulate.scene import Scene
-from stretch.comparison.rows import CompareAnswer, ComparedRow
+from stretch.comparison import CompareAnswer, ComparedRow
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan
