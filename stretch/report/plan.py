@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from stretch.api.branched import BranchedAnswer
     from stretch.transform.refine import Refined
 
+#: Figures that a page shows first.
+_FIRST = ("makespan", "best single processor", "sequential, same MACs", "MACs", "computes", "faster than all of these")
+
 #: Display names of controls.
 CONTROLS = {
     "sequential_same_macs": "plain sequential network of the same MACs",
@@ -49,11 +52,12 @@ def plan_page(
         words, figure = roofline()
         drawn = Chart("roofline", "The original's kernels on the best single processor", words, lambda: figure)
         sections.append(Section("kernels", "Kernels under the roofline", (), [drawn], printed=False))
-    everything = Grid("What is predicted, and of what it is compared with", ("figure", "value"), figures(plan), folded=True)
+    numbers = figures(plan)
+    everything = Grid("What is predicted, and of what it is compared with", ("figure", "value"), numbers, folded=True)
     return Page(
         title=f"{plan.model} on {plan.device}",
         lead=[headline(plan), *([f"weights: {source}"] if source else []), _lead(plan)],
-        facts=_facts(plan),
+        facts=[Fact(label, value) for label, value in numbers if label in _FIRST],
         facts_printed=False,
         sections=[*sections, Section("figures", "All figures", (), [everything])],
         warnings=plan.warnings,
@@ -116,47 +120,6 @@ def headline(plan: "PlanAnswer | BranchedAnswer") -> str:
     if getattr(plan, "withheld", False):
         return f"{said}; nothing was written, --anyway writes the branches all the same"
     return f"{said}; the branches were written" if getattr(plan, "written", None) else said
-
-
-def _facts(plan: PlanAnswer) -> list[Fact]:
-    predicted = plan.predicted
-    facts = [
-        Fact(
-            "an inference",
-            f"{predicted.makespan_ms:.2f} ms",
-            f"{predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} ms with a probability of 0.9",
-        ),
-        Fact(
-            "against the best single processor",
-            f"{predicted.speedup:.2f}×",
-            f"{predicted.best_single_processor} alone: {predicted.best_single_ms:.2f} ms",
-        ),
-    ]
-    if predicted.sequential_same_macs_ms is not None:
-        ratio = predicted.sequential_same_macs_ms / predicted.makespan_ms
-        note = f"{predicted.sequential_same_macs_ms:.2f} ms on {predicted.sequential_same_macs_processor}, to be trained as well"
-        facts.append(Fact("against a plain network of the same MACs", f"{ratio:.2f}×", note))
-    else:
-        facts.append(Fact("against a plain network of the same MACs", "none", "no such network keeps the limits"))
-    facts.append(
-        Fact(
-            "multiply-accumulates",
-            f"{plan.macs_ratio:.3f}",
-            f"of the original's {plan.macs / plan.macs_ratio / 1e6:,.0f} M" if plan.macs_ratio else "",
-        )
-    )
-    probability = predicted.probability_faster.get("all")
-    facts.append(
-        Fact(
-            "faster than all controls",
-            "not known" if probability is None else f"probability {chance(probability)}",
-            "drawn over the intervals of the profile's numbers",
-        )
-    )
-    facts.append(accuracy_fact(plan))
-    if predicted.measure_next is not None:
-        facts.append(Fact("measure next", predicted.measure_next, "the number that decides most"))
-    return facts
 
 
 def _network(plan: PlanAnswer) -> Section:
@@ -285,13 +248,14 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         ("meeting points", str(plan.n_meet)),
         (
             "makespan",
-            f"{makespan:.2f} ms ({predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} with a probability of 0.9), "
+            f"{makespan:.2f} ms ({predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} ms with a probability of 0.9), "
             f"{predicted.speedup:.2f}× the best single processor ({predicted.source})",
         ),
         ("best single processor", control(predicted.best_single_ms, single)),
         (
             "sequential, same MACs",
             control(predicted.sequential_same_macs_ms, predicted.sequential_same_macs_processor)
+            + (f", {predicted.sequential_same_macs_ms / makespan:.2f}× as long" if predicted.sequential_same_macs_ms else "")
             + (", to be trained" if plan.exact else ""),
         ),
         ("branched net as one graph", control(predicted.whole_graph_ms, predicted.whole_graph_processor)),
@@ -505,21 +469,6 @@ def accuracy_section(plan: PlanAnswer) -> Section:
     else:
         words = list(agreement_lines(agreement))
     return Section("accuracy", "Accuracy", words, printed=agreement is not None)
-
-
-def accuracy_fact(plan: PlanAnswer) -> Fact:
-    """The same in a few words."""
-    if plan.exact:
-        return Fact("accuracy", "the original's", f"the same numbers are computed, divided over processors: {exact_words(plan.rounding)}")
-    agreement = agreement_of(plan)
-    if agreement is None:
-        if plan.accuracy is not None and (value := plan.accuracy.agreement or plan.accuracy.top1) is not None:
-            return Fact("accuracy, predicted", f"{value:.1%}", "not measured")
-        return Fact("accuracy", "not known", "another network than the original: it was not compared, and needs training or images")
-    if agreement.value is None:
-        return Fact("error of the outputs", f"{agreement.error:.3f}", f"of the original's, on {agreement.images} images held back")
-    note = f"of {agreement.images} images held back, {agreement.low:.1%} to {agreement.high:.1%}" if agreement.low is not None else ""
-    return Fact("same class as the original", f"{agreement.value:.1%}", note)
 
 
 def agreement_of(plan: PlanAnswer) -> "Agreement | None":

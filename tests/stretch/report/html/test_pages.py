@@ -58,8 +58,7 @@ def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
     assert f"{predicted.speedup:.2f}×" in text
     assert f"{predicted.sequential_same_macs_ms / predicted.makespan_ms:.2f}×" in text
     assert f"{predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} ms" in text
-    assert f"probability {chance(predicted.probability_faster['all'])}" in text
-    assert f"measure next {predicted.measure_next}" in text
+    assert f"probability of {chance(predicted.probability_faster['all'])}; measure next: {predicted.measure_next}" in text
     assert f"{result.macs_ratio:.3f}" in text
     assert text.count("recommended: the branches") == 1
 
@@ -82,7 +81,7 @@ def test_measured_agreement_is_told_whole_and_by_segment():
         agreement: Agreement
 
     text = text_of(result, Measured(**fields, agreement=found))
-    assert "same class as the original 90.0% of 200 images held back, 85.0% to 94.0%" in text
+    assert "200 images held back: the original's class in 90.0% (85.0% to 94.0%)" in text
     assert "s3 alone changed: the original's class in 95.0%" in text
 
 
