@@ -181,15 +181,25 @@ def only_flags(what: str, names: str, hint: str = "") -> None:
         what: That takes only some of the verb's flags.
         names: Of the parameters that it takes, separated by spaces; those of every verb are understood.
     """
+    no_flags(what, " ".join(_flags_given().keys() - {*names.split(), *_SHARED}), hint)
+
+
+def no_flags(what: str, names: str, hint: str = "") -> None:
+    """Refuse some flags on the command line; arguments as of `only_flags`."""
+    given = _flags_given()
+    for name in names.split():
+        if name in given:
+            raise UsageError(f"{given[name]} does not go with {what}", hint or f"leave out {given[name]}")
+
+
+def _flags_given() -> dict[str, str]:
+    """Flags on the command line by parameter."""
     from typer._click.globals import get_current_context
 
     context = get_current_context(silent=True)
-    taken = {*names.split(), *_SHARED}
-    for param in context.command.params if context else ():
-        source = context.get_parameter_source(param.name)
-        if param.name not in taken and source is not None and source.name == "COMMANDLINE":
-            flag = max(param.opts, key=len) if param.param_type_name == "option" else str(param.make_metavar(context))
-            raise UsageError(f"{flag} does not go with {what}", hint or f"leave out {flag}")
+    params = context.command.params if context else ()
+    sources = {param: context.get_parameter_source(param.name) for param in params}
+    return {param.name: max(param.opts, key=len) for param, source in sources.items() if source and source.name == "COMMANDLINE"}
 
 
 def import_torch(extra: str = "torch") -> None:

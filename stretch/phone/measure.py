@@ -728,6 +728,8 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
                 (*options, *_pinned(bundle, mask, threads)),
                 request.trace,
             )
+    on_cpu = beside.on_cpu if beside is not None else []
+    said = f"operators of {', '.join(on_cpu)} stayed on the CPU, so the times are not those of the accelerators"
     return PhoneAnswer(
         serial=phone.serial,
         phone=name,
@@ -738,7 +740,7 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
         measurements=str(request.measurements) if any(row.ms is not None for row in rows) else None,
         signatures=rows,
         runner=beside,
-        warnings=[],
+        warnings=[said] if on_cpu else [],
     )
 
 

@@ -1,10 +1,12 @@
 """The reports of `stretch run`, a bundle measured beside its controls, and of `stretch simulate`, a bundle simulated on its device."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from scheduler.answer import RunAnswer, TimingAnswer
 from scheduler.runtime.trace import Trace, typical
 from scheduler.simulate.figures import SimulateAnswer
+from stretch.phone.answer import PhoneAnswer
 from stretch.report.html.charts import Bar, Chart, Interval, histogram, intervals, over_time, timeline
 from stretch.report.html.page import Fact, Grid, Page, Section
 
@@ -277,4 +279,28 @@ def _heat(answer: SimulateAnswer) -> str:
     return (
         f"From {heat.start_c:.1f} to {heat.end_c:.1f} °C, at most {heat.hottest_c:.1f} ({heat.source}); throttled {heat.throttled:.0%} of the time, "
         f"to {heat.slowest:g} of the speed. Median of the first tenth of the inferences {heat.first_tenth_ms:.2f} ms, of the last {heat.last_tenth_ms:.2f} ms."
+    )
+
+
+def phone_page(answer: PhoneAnswer) -> Page:
+    """The report of a bundle on a phone."""
+    titles = ("signature", "processor", "precision", "ms", "kernels", "why not")
+    rows = [
+        (row.signature, row.processor, row.precision, "" if row.ms is None else f"{row.ms:.3f}", str(row.kernels), row.reason or "")
+        for row in answer.signatures
+    ]
+    notes = []
+    if (runner := answer.runner) is not None:
+        notes.append(f"all branches: {runner.median_ms:.3f} ms, the median of {runner.runs}; the output differs by {runner.max_error:.1e}")
+    if answer.measurements is not None:
+        folder = shlex.quote(answer.measurements if "/" in answer.measurements else f"./{answer.measurements}")
+        command = f"stretch profile --fit {folder} --device {shlex.quote(answer.profile)} --measured-on {answer.phone} --out {answer.phone}.fit.json"
+        notes += [f"added to {answer.measurements}; once there are enough networks, fit them:", f"  {command}"]
+    return Page(
+        title=f"{answer.model} on {answer.phone}",
+        lead=[f"{answer.model}, planned for {answer.device}, on {answer.phone} ({answer.serial}, {answer.system})"],
+        sections=[Section("signatures", "Signatures", (), [Grid("Each on each processor", titles, rows, (3, 4))])] if rows else [],
+        warnings=answer.warnings,
+        source=answer.source,
+        notes=notes,
     )

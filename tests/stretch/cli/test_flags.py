@@ -40,7 +40,7 @@ def test_flag_of_a_board_without_a_board_is_refused(capsys, bundle_dir, verb, fl
     words = {"run": (bundle_dir,), "profile": ("--name", "here")}[verb]
     result = call(capsys, verb, *words, flag)
     assert (result.code, result.hint) == (2, "name it with --on user@host")
-    assert result.message == f"{flag.partition('=')[0]} speaks of a board, and none is named"
+    assert result.message == f"{flag.partition('=')[0]} does not go with a run without a board"
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, bundle, fold
     ("words", "sentence"),
     [
         (("--adb", "--map", "gpu=cpu1"), "--map does not go with --adb"),
-        (("--serial", "R5CT"), "--serial goes with --adb"),
+        (("--serial", "R5CT"), "--serial does not go with a run without --adb"),
         (("--adb",), "--adb needs something to run on the phone"),
         (("--adb", "--benchmark-model", "{program}", "--serial=-x"), "`-x` is no serial of a device"),
     ],
