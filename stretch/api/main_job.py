@@ -306,7 +306,7 @@ def _check_target(out: str | Path | None) -> None:
 def _torch(phase: "Phase") -> Iterator[None]:
     """Load torch, and keep its random numbers and all others as the caller has them, and its objects from the garbage collector."""
     with phase("import torch"):
-        _import_torch()
+        import_torch()
     from stretch.api.arguments import garbage_collection_frozen, random_state_kept
 
     with random_state_kept(), garbage_collection_frozen():
@@ -330,7 +330,7 @@ def _phase(seconds: dict[str, float], progress: Progress, name: str) -> Iterator
     seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-def _import_torch() -> None:
+def import_torch() -> None:
     """Import torch; the slowest phase of a small model, so it is timed by itself."""
     try:
         import torch  # noqa: F401 - only to have it loaded

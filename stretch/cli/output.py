@@ -6,7 +6,6 @@ import functools
 import inspect
 import json
 import os
-import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -87,13 +86,9 @@ class Output:
             page: Makes the report of a command line.
             html: File of the HTML page.
         """
-        if html is not None:
-            from stretch.report.html.page import write_page
+        from stretch.cli.pages import write_html
 
-            words = COMMAND_LINE.get()
-            with self.progress("writing the report"):
-                write_page(page(shlex.join(["stretch", *words]) if words else ""), html)
-            self.note(f"report: {html}")
+        write_html(self, html, page)
 
         def human(console: "Console") -> None:
             from stretch.report.fit import print_page

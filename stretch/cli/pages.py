@@ -28,20 +28,15 @@ def check_html(path: Path | None) -> None:
 
 
 def write_html(out: Output, path: Path | None, make: "Callable[[str], Page]") -> None:
-    """Write the report, if requested, and print its path."""
+    """Write the report of this command line, if requested, and print its path."""
     if path is None:
         return
     from stretch.report.html.page import write_page
 
-    with out.progress("writing the report"):
-        write_page(make(command_line()), path)
-    out.note(f"report: {path}")
-
-
-def command_line() -> str:
-    """The command line of this program, quoted for a shell; empty if a verb is called in another way."""
     words = COMMAND_LINE.get()
-    return shlex.join(["stretch", *words]) if words else ""
+    with out.progress("writing the report"):
+        write_page(make(shlex.join(["stretch", *words]) if words else ""), path)
+    out.note(f"report: {path}")
 
 
 def check_picture(path: Path, processors: list[str]) -> None:

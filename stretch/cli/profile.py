@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.devices import DeviceProfile
-    from predictors.fits import Prior
     from predictors.graph import OpGraph
     from scheduler.answer import TuneAnswer
     from scheduler.boards.board import Where
@@ -243,21 +242,11 @@ def _ingest(out: Output, measured_file: Path, model: str | None, where: tuple[st
         rows = ingest(measured_file, model, Where(*where), folder, lambda name: read_graph(name).graph)
     target = folder / f"{where[0]}.measurements"
     known = {row.network: {"processor": f"{row.processor}[{row.core_set}]", "precision": row.precision, "ms": row.ms} for row in rows}
-    data = {
-        "profile": where[0],
-        "file": None,
-        "measurements": target,
-        "processors": {},
-        "held_out": {},
-        "networks": known,
-        "warnings": out.warnings,
-    }
-    out.emit(
-        data,
-        lambda console: console.print(
-            f"{len(rows)} network{'s' if len(rows) > 1 else ''} added to {target}; `stretch profile --fit` fits a profile to a dozen and more"
-        ),
+    data = {"profile": where[0], "file": None, "measurements": target, "processors": {}, "held_out": {}, "networks": known}
+    said = (
+        f"{len(rows)} network{'s' if len(rows) > 1 else ''} added to {target}; `stretch profile --fit` fits a profile to a dozen and more"
     )
+    out.emit(data | {"warnings": out.warnings}, lambda console: console.print(said))
 
 
 def _split(entries: list[str]) -> list[str]:
@@ -268,40 +257,24 @@ def _split(entries: list[str]) -> list[str]:
 
 
 def _data(name: str, done: "Profiled", out: Output) -> dict[str, Any]:
-    processors = {}
-    for judged in done.judged:
-        held = judged.fit.held_out
-        processors[f"{judged.fit.processor}[{judged.fit.core_set}]"] = {
-            "runtime": judged.fit.runtime,
-            "networks": held.networks,
-            "kernels": sum(group.kernels for group in judged.fit.groups.values()),
-            "within_10": held.within_10,
-            "within_20": held.within_20,
-            "mape": held.mape,
-            "coverage": held.coverage,
+    keys = ("networks", "within_10", "within_20", "mape", "coverage")
+    processors: dict[str, Any] = {
+        f"{fit.processor}[{fit.core_set}]": {
+            "runtime": fit.runtime,
+            "kernels": sum(group.kernels for group in fit.groups.values()),
+            **{key: getattr(fit.held_out, key) for key in keys},
         }
+        for fit in (judged.fit for judged in done.judged)
+    }
     total = sum(row["networks"] for row in processors.values())
     mean = {key: sum(row[key] * row["networks"] for row in processors.values()) / total for key in ("within_10", "within_20", "mape")}
     links = {
-        family: {
-            "fixed_ms": crossing.link.fixed_ms,
-            "to_gbs": crossing.link.to_gbs,
-            "back_gbs": crossing.link.back_gbs,
-            "contention": crossing.contention,
-            "contention_memory": crossing.contention_memory,
-        }
+        family: {key: getattr(crossing.link, key) for key in ("fixed_ms", "to_gbs", "back_gbs")}
+        | {"contention": crossing.contention, "contention_memory": crossing.contention_memory}
         for family, crossing in done.crossings.items()
     }
-    return {
-        "profile": name,
-        "file": done.profile,
-        "measurements": done.measurements,
-        "processors": processors,
-        "held_out": mean,
-        "links": links,
-        "warnings": out.warnings,
-        "on": None,
-    }
+    paths = {"file": done.profile, "measurements": done.measurements}
+    return {"profile": name, **paths, "processors": processors, "held_out": mean, "links": links, "warnings": out.warnings, "on": None}
 
 
 def _show(console: "Console", data: dict[str, Any]) -> None:
@@ -381,19 +354,7 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
         fits = [fit.fit for table in tables for fit in fit_device(table, profile, measured_on, step, out.warn)]
     command = f"stretch profile --fit {shlex.quote(measurements)} --device {shlex.quote(profile.id)}"
     write_fits(target, profile.id, command + (f" --measured-on {shlex.quote(measured_on)}" if measured_on else ""), fits)
-    return {
-        f"{fit.processor}[{fit.core_set}] {fit.precision}": FitRow(
-            networks=fit.held_out.networks,
-            groups=fit.held_out.families,
-            within_10=fit.held_out.within_10,
-            within_20=fit.held_out.within_20,
-            mape=fit.held_out.mape,
-            coverage=fit.held_out.coverage,
-            low=fit.interval.low,
-            high=fit.interval.high,
-        )
-        for fit in fits
-    }
+    return {_named(fit): _fit_row(fit, fit.held_out, fit.held_out.families, within_10=fit.held_out.within_10) for fit in fits}
 
 
 def _from_networks(
@@ -410,7 +371,9 @@ def _from_networks(
 
     with out.progress("reading networks") as step:
         news = calibrate_profile(Path(table), device, target, read, statistic=statistic, size=size, rewrites=tuple(rewrites), step=step)
-    return {name: _row_of_prior(new.prior, new.next_network) for name, new in news.items()}
+    return {
+        name: _fit_row(new.prior, new.prior.left_out, new.prior.left_out.chips, measure_next=new.next_network) for name, new in news.items()
+    }
 
 
 def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict[str, FitRow]:
@@ -426,22 +389,18 @@ def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict
     with out.progress("comparing") as step:
         priors = fit_priors(profile, profiles, tables, step)
     write_priors(target, profile.id, f"stretch profile --fit {RELATIVES} --device {profile.id}", priors)
-    return {f"{prior.processor}[{prior.core_set}] {prior.precision}": _row_of_prior(prior) for prior in priors}
+    return {_named(prior): _fit_row(prior, prior.left_out, prior.left_out.chips) for prior in priors}
 
 
-def _row_of_prior(prior: "Prior", measure_next: str | None = None) -> FitRow:
-    """How well a prior predicts what was left out of it."""
-    return FitRow(
-        networks=prior.left_out.networks,
-        groups=prior.left_out.chips,
-        within_10=None,
-        within_20=prior.left_out.within_20,
-        mape=prior.left_out.mape,
-        coverage=prior.left_out.coverage,
-        low=prior.interval.low,
-        high=prior.interval.high,
-        measure_next=measure_next,
-    )
+def _named(fit: Any) -> str:
+    """What a fit or a prior is of."""
+    return f"{fit.processor}[{fit.core_set}] {fit.precision}"
+
+
+def _fit_row(fit: Any, judged: Any, groups: int, **more: Any) -> FitRow:
+    """How well a fit or a prior predicts what was left out of it."""
+    shares = {key: getattr(judged, key) for key in ("networks", "within_20", "mape", "coverage")}
+    return FitRow(groups=groups, low=fit.interval.low, high=fit.interval.high, **{"within_10": None} | shares | more)
 
 
 def _show_fits(console: "Console", answer: FitAnswer) -> None:
