@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from stretch.cli import VERBS, app
+from stretch.cli import VERBS, app, verb_function
 
 PAGE = Path(__file__).resolve().parent / "reference" / "cli.md"
 
@@ -33,7 +33,30 @@ An error is one sentence, then a blank line, then a `hint:`. With `--json` it is
 def reference() -> str:
     """The whole page."""
     parts = [HEAD, "## stretch\n\n```text\n" + _help() + "```\n"]
-    parts += [f"## stretch {name}\n\n```text\n{_help(name)}```\n" for name in VERBS]
+    shown: set[str] = set()
+    for name in VERBS:
+        parts.append(f"## stretch {name}\n\n```text\n{_help(name)}```\n")
+        known = getattr(verb_function(name), "settings", {})
+        rows = [
+            f"| `{key}` | {'' if option.shown is None else option.shown} | {option.help} |"
+            for key, option in known.items()
+            if (key, option.help) not in shown
+        ]
+        if rows:
+            parts.append(
+                "\n".join(
+                    [
+                        "Settings, for `--set KEY=VALUE` and the file of `--config`:\n",
+                        "| setting | default | what it is |",
+                        "|---|---|---|",
+                        *rows,
+                        "",
+                    ]
+                )
+            )
+        elif known:
+            parts.append("Settings: those of the verbs above.\n")
+        shown |= {(key, option.help) for key, option in known.items()}
     return "\n".join(parts)
 
 

@@ -494,7 +494,7 @@ def find_device(name: str) -> str:
     else:
         near = difflib.get_close_matches(name, ids, n=1, cutoff=0.5)
         other = f"; the most similar name, `{near[0]}`, is another device" if near else ""
-        hint = f"`stretch devices` lists those that there are{other}; `stretch profile` measures one of yours"
+        hint = f"`stretch list devices` lists those that there are{other}; `stretch profile` measures one of yours"
     raise UnknownNameError(f"unknown device `{name}`", hint)
 
 
@@ -534,7 +534,7 @@ def load_device(device: str | Path) -> DeviceProfile:
     """
     path = profile_path(device)
     raw = read_toml(
-        path, "device profile", "give a profile id (see `stretch devices`) or a TOML file such as predictors/profiles/host.toml"
+        path, "device profile", "give a profile id (see `stretch list devices`) or a TOML file such as predictors/profiles/host.toml"
     )
     try:
         parsed = msgspec.convert(raw, ProfileFile)

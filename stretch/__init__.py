@@ -7,7 +7,8 @@ from predictors.lazy import lazy_names
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile, list_devices, load_device
     from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
-    from stretch.api import Branched, advise, branch
+    from stretch.api import Branched, advise, branch, explain, plan, predict, search, simulate
+    from stretch.evaluation.answer import evaluate
     from stretch.models import model_names
     from stretch.planning.config import PlanConfig
 
@@ -22,9 +23,15 @@ __all__ = [
     "UsageError",
     "advise",
     "branch",
+    "evaluate",
+    "explain",
     "list_devices",
     "load_device",
     "model_names",
+    "plan",
+    "predict",
+    "search",
+    "simulate",
 ]
 
 __version__ = "0.1.0"
@@ -36,7 +43,8 @@ if not TYPE_CHECKING:
         {
             "predictors.devices": ["DeviceProfile", "list_devices", "load_device"],
             "predictors.errors": ["InfeasibleError", "MissingBackendError", "StretchError", "UnknownNameError", "UsageError"],
-            "stretch.api": ["Branched", "advise", "branch"],
+            "stretch.api": ["Branched", "advise", "branch", "explain", "plan", "predict", "search", "simulate"],
+            "stretch.evaluation.answer": ["evaluate"],
             "stretch.models": ["model_names"],
             "stretch.planning.config": ["PlanConfig"],
         },

@@ -177,8 +177,8 @@ def try_install(python: str, file: Path, bundle: Path, place: Path, hosts: Mappi
     return steps(
         {
             "install": install,
-            "env": lambda: f"{len(answer('env', '--json')['items'])} facts",
-            "devices": lambda: f"{len(answer('devices', '--json')['items'])}",
+            "env": lambda: f"{len(answer('list', 'env', '--json')['items'])} facts",
+            "devices": lambda: f"{len(answer('list', 'devices', '--json')['items'])}",
             "verify": lambda: "ok" if answer("verify", bundle, "--json")["ok"] else "failed",
             "run": lambda: f"error {answer(*plain)['max_error']:.0e}",
             **{f"run on {host}": functools.partial(board, words) for host, words in hosts.items()},

@@ -1,4 +1,4 @@
-"""Whether `stretch bench` repeats: the same files timed again and again in new processes: ``python -m experiments.bench.run``."""
+"""Whether `stretch compare --measure` repeats: the same files timed again and again in new processes: ``python -m experiments.bench.run``."""
 
 import argparse
 import os
@@ -31,7 +31,7 @@ def main() -> int:
     load = os.getloadavg()[0]
     what = [str(bundle / "model.onnx"), str(bundle)]
     effort = ["--rounds", str(options.rounds), "--starts", str(options.starts)]
-    measured = [stretch("bench", *what, *effort, "--seed", str(seed)) for seed in range(1 + options.repetitions)]
+    measured = [stretch("compare", "--measure", *what, *effort, "--seed", str(seed)) for seed in range(1 + options.repetitions)]
     current = f" --bundle {options.bundle.name}" if options.bundle else ""
     write_record(
         options.out,
@@ -55,7 +55,7 @@ def rows(measured: Sequence[Mapping[str, Any]]) -> list[Row]:
     """How often each contender's median lies where another measurement expects it.
 
     Args:
-        measured: What `stretch bench` printed, the first one first; contenders are those of the first.
+        measured: What `stretch compare --measure` printed, the first one first; contenders are those of the first.
     """
     result: list[Row] = []
     for contender in measured[0]["contenders"]:

@@ -66,7 +66,7 @@ def make_networks(work: Path) -> dict[str, Network]:
     for processors in PLANS:
         folder = work / f"{MODEL}_{processors.replace(',', '_')}"
         if not folder.exists():
-            words = ["--device", DEVICE, "--processors", processors, "--weights", "none", "--no-controls", "--out", str(folder)]
+            words = ["--device", DEVICE, "--processors", processors, "--weights", "none", "--set", "controls=false", "--out", str(folder)]
             stretch("branch", MODEL, *words)
         bundle = load_bundle(folder)
         network = prepare(bundle, device, False, lambda text: None)

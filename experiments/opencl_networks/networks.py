@@ -29,7 +29,7 @@ def note_on_fit(networks: Sequence[str]) -> str:
 
 
 def save_network(name: str, folder: Path) -> Path:
-    """Write a network of `stretch models` as `stretch branch` would write it whole."""
+    """Write a network of `stretch list models` as `stretch branch` would write it whole."""
     from stretch.capture import capture
     from stretch.export.onnx import save_onnx, to_numpy, to_onnx
     from stretch.models.load import load_model

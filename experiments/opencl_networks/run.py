@@ -125,7 +125,7 @@ def main(words: list[str] | None = None) -> int:
     """Measure and write ``results/host.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_networks.run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), help="names of `stretch models`")
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), help="names of `stretch list models`")
     parser.add_argument("--core", type=int, default=available_cores()[-1])
     parser.add_argument("--out", type=Path, default=HERE / "results" / "host.json")
     options = parser.parse_args(words)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments.records import Record, Row, Source
-from stretch.report.html.charts import ACCENT, INK, OTHER, chart
+from stretch.report.html.charts import ACCENT, INK, OTHER, Chart
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -236,6 +236,6 @@ def as_svg(name: str, title: str, words: str, figure: "Figure") -> str:
     """
     width, height = figure.get_size_inches()
     size = f'width="{width * 100:.0f}" height="{height * 100:.0f}"'
-    drawn = chart(name, title, words, figure).svg
-    current = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return drawn.replace("<svg ", f"<svg {current} {size} ", 1) + "\n"
+    drawn = Chart(name, title, words, lambda: figure).svg
+    own = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return drawn.replace("<svg ", f"<svg {own} {size} ", 1) + "\n"

@@ -81,7 +81,7 @@ class Job:
 
 
 #: How the row of a refined network says what its share means.
-#: That of all settings which takes steps as `stretch refine` does now is told by its length.
+#: That of all settings which takes steps as `stretch train` does now is told by its length.
 REFINED = {0.0: "together", 0.3: "at length", 0.5: "by segments, then together", 1.0: "by segments"}
 
 #: The design and the photographs that single steps are switched on and off for.
@@ -108,7 +108,7 @@ JOBS = (
     *(Job(network, design, MOST) for design in (*DESIGNS, SEQUENTIAL) for network in NETWORKS),
 )
 
-#: Refined as `stretch refine` does it, with most of a GPU.
+#: Refined as `stretch train` does it, with most of a GPU.
 AT_LENGTH = tuple(Job(network, design, MOST, refine=0.3) for design in (STEPS_ON, SEQUENTIAL) for network in NETWORKS)
 
 

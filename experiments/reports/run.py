@@ -18,7 +18,7 @@ PICTURES = ROOT / "docs" / "images"
 REPORTS = {
     "report-resnet50": ("resnet50", "--device", "pixel6"),
     "report-efficientnet-lite4": ("timm:tf_efficientnet_lite4", "--device", "mi9"),
-    "report-refused": ("mnasnet0_5", "--device", "mi9", "--kinds", "stretch", "--min-depth", "0.9", "--min-width", "0.9"),
+    "report-refused": ("mnasnet0_5", "--device", "mi9", "--kinds", "stretch", "--set", "min_depth=0.9", "--set", "min_width=0.9"),
 }
 
 #: Widths of a phone and of a desk, pixels.

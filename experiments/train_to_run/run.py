@@ -71,7 +71,7 @@ def path(data: Path, out: Path, epochs: int, parent: Path, count: int) -> None:
     for number in (0, 1):
         design = sorted((run / "designs").glob("*.toml"))[number]
         start = time.perf_counter()
-        taken = stretch("extract", run, "--design", design, "--out", out / f"taken{number}", "--no-controls")
+        taken = stretch("export", run, "--design", design, "--out", out / f"taken{number}", "--no-controls")
         seconds = time.perf_counter() - start
         ran = stretch("run", taken["bundle"], "--repeat", "5")
         rows.append(

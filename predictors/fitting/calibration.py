@@ -62,7 +62,7 @@ _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 class NetworkTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A row of a table of networks: one network on one processor."""
 
-    model: _Text  # What `stretch predict` takes: a name of `stretch models`, or a file.
+    model: _Text  # What `stretch predict` takes: a name of `stretch list models`, or a file.
     processor: _Text  # Such as ``gpu`` or ``cpu[1large3med]``.
     ms: Annotated[float, msgspec.Meta(gt=0, le=1e7)]  # Its time.
     precision: str = ""  # Such as ``int8``; the processor's default if empty.

@@ -46,12 +46,12 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         elif size[0] < wide or size[1] < high:
             raise StretchError(
                 f"a picture of {width}×{height} resized to a shorter side of {self.size} is smaller than what the model reads, {wide}×{high}",
-                "resize to more with --size",
+                "resize to more with --set preprocessing.size",
             )
         if size[0] * size[1] > MAX_PIXELS:
             raise StretchError(
                 f"a picture of {width}×{height} would be resized to {size[0]}×{size[1]}, which is too large",
-                "keep more of it with --crop, resize to less with --size, or leave this picture out",
+                "keep more of it with --set preprocessing.crop, resize to less with preprocessing.size, or leave this picture out",
             )
         return size
 

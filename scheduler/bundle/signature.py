@@ -78,7 +78,7 @@ def check_signature(folder: Path, description: bytes, keys: Sequence[bytes]) -> 
     hint = "its origin is unknown: get it again from a trusted source"
     file = folder / SIGNATURE
     if not file.exists():
-        raise StretchError(f"{folder} is not signed: it has no {SIGNATURE}", "its maker signs it with `stretch sign`")
+        raise StretchError(f"{folder} is not signed: it has no {SIGNATURE}", "its maker signs it with `stretch verify --sign`")
     try:
         stored = msgspec.json.decode(read_bytes(file, "bundle's signature", MAX_BYTES, hint), type=Signature)
         signature = base64.b64decode(stored.signature, validate=True)

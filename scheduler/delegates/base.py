@@ -121,7 +121,7 @@ class Compiled(ABC):
 
 
 class TunedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel of a subgraph before and after it was tuned; the fields are the keys of `stretch tune --json`."""
+    """A kernel of a subgraph before and after it was tuned; the fields are the keys of `stretch profile --tune --json`."""
 
     name: str  # What it computes: an operator of the graph.
     subgraph: str  # What it is part of.
@@ -170,7 +170,7 @@ class Delegate(ABC):
     package through the entry point group ``nn_stretch.delegates``.
     """
 
-    #: What it is, in a few words, for `stretch delegates`.
+    #: What it is, in a few words, for `stretch list delegates`.
     summary: ClassVar[str] = ""
     #: What it compiles: each subgraph's ONNX file, or its signature in the bundle's TFLite file.
     form: ClassVar[Literal["onnx", "tflite"]] = "onnx"
@@ -268,7 +268,7 @@ class Delegate(ABC):
         return self.places(bundle.file(bundle.subgraph(name).file))
 
     def tuning_from(self, bundle: "Bundle", name: str, mode: str) -> Tuning:
-        """Prepare a bundle's subgraph to have its kernels tuned; asked by `stretch tune`.
+        """Prepare a bundle's subgraph to have its kernels tuned; asked by `stretch profile --tune`.
 
         Args:
             mode: A key of `tunes`.
@@ -276,7 +276,9 @@ class Delegate(ABC):
         Raises:
             StretchError: If this delegate has nothing to tune.
         """
-        raise StretchError(f"{type(self).__name__} has nothing to tune in subgraph `{name}`", "`stretch delegates` lists what there is")
+        raise StretchError(
+            f"{type(self).__name__} has nothing to tune in subgraph `{name}`", "`stretch list delegates` lists what there is"
+        )
 
     def places(self, model: Path) -> list[NodePlace]:
         """As `places_from`, of the ONNX file `model`."""

@@ -16,7 +16,7 @@ def drivers(kind: str) -> list[tuple[str, type[Delegate]]]:
 
 @cache
 def _load_plugins_once() -> None:
-    """Those that cannot be loaded are passed over; `stretch delegates` tells of them."""
+    """Those that cannot be loaded are passed over; `stretch list delegates` tells of them."""
     load_plugins()
 
 

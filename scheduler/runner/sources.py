@@ -103,7 +103,7 @@ def plan_header(content: bytes, path: Path) -> str:
     steps = [plan.step(name) for name in sorted(plan.order, key=plan.order.__getitem__)]
     meetings = _meetings(plan)
     lines = [
-        "// Written by `stretch runner` for one TFLite file; it fits no other.",
+        "// Written by `stretch export --as cpp` for one TFLite file; it fits no other.",
         "#ifndef NN_STRETCH_RUNNER_PLAN_H_",
         "#define NN_STRETCH_RUNNER_PLAN_H_",
         "",

@@ -191,7 +191,7 @@ def branch(
     """Stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
 
     Args:
-        model: A name of `stretch models`, ``package.module:factory``, the path of an ONNX file, or a module, in any mode, on any device and in any floating-point type.
+        model: A name of `stretch list models`, ``package.module:factory``, the path of an ONNX file, or a module, in any mode, on any device and in any floating-point type.
         device: Profile id, path of a profile, or a profile.
         out: Folder of the bundle; an earlier bundle there is replaced. None: no bundle.
         config: Constraints of the search; with a design, precisions and floors of the controls.
@@ -306,7 +306,7 @@ def _check_target(out: str | Path | None) -> None:
 def torch_loaded(phase: "Phase") -> Iterator[None]:
     """Load torch, and keep its random numbers and all others as the caller has them, and its objects from the garbage collector."""
     with phase("import torch"):
-        _import_torch()
+        import_torch()
     from stretch.api.arguments import garbage_collection_frozen, random_state_kept
 
     with random_state_kept(), garbage_collection_frozen():
@@ -331,7 +331,7 @@ def phase_of(seconds: dict[str, float], progress: Progress, name: str) -> Iterat
     seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-def _import_torch() -> None:
+def import_torch() -> None:
     """Import torch; the slowest phase of a small model, so it is timed by itself."""
     try:
         import torch  # noqa: F401 - only to have it loaded

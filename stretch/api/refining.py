@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from predictors.errors import MissingBackendError, UsageError
-from predictors.install import install_line
+from predictors.errors import UsageError
 from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
 from stretch.api.branched import NOT_RUN
-from stretch.api.main_job import MAX_MINUTES
+from stretch.api.main_job import MAX_MINUTES, import_torch
 from stretch.planning.sentences import Mention, Sentence
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def refine_bundle(
     Raises:
         StretchError: Or one of its kinds: no bundle, too few images, a checkpoint of another refinement, no folder to write to.
     """
-    _import_torch()
+    import_torch()
     from scheduler.bundle.load import load_bundle
     from scheduler.placement.mapping import place_processors
     from stretch.api.arguments import random_state_kept
@@ -132,13 +131,6 @@ def refine_bundle(
         checks=manifest.checks,
         warnings=[*divided.warnings, *outcome.warnings, *said],
     )
-
-
-def _import_torch() -> None:
-    try:
-        import torch  # noqa: F401 - only to have it loaded
-    except ModuleNotFoundError as error:
-        raise MissingBackendError("refining a bundle needs torch, which is not installed", install_line("torch")) from error
 
 
 def _check_bounds(minutes: float | None, steps: int | None, run_images: int) -> None:

@@ -462,7 +462,7 @@ class Lowering:
             where = f"`{node.target}`" if node.op == "call_module" else f"`{node.name}`"
             raise StretchError(
                 f"cannot capture node {where}: {reason}",
-                "`stretch models` lists networks that are supported; give the supported part as `module:factory`",
+                "`stretch list models` lists networks that are supported; give the supported part as `module:factory`",
             ) from error
 
     def _lower_module(self, node: fx.Node) -> View:

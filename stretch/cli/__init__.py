@@ -1,6 +1,6 @@
 """The command line: one file per verb, located by its name and imported on first use.
 
-A verb `foo` is a file `stretch/cli/foo.py` with a function `foo`::
+A verb `foo` is a file `stretch/cli/foo.py` with a function `foo` (both with a ``_`` at the end where Python has the name)::
 
     '''`stretch foo`: its purpose.'''
 
@@ -43,49 +43,61 @@ from pkgutil import iter_modules
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from predictors.errors import UsageError
 from stretch.cli.complete import add_completions
 from stretch.cli.failures import guard
 from stretch.cli.interrupt import GRACE_S
 from stretch.cli.output import COMMAND_LINE
 
 #: Modules of this folder that are not verbs but shared by them.
-PARTS = frozenset({"boards", "complete", "failures", "inputs", "interrupt", "options", "output", "pages", "pictures"})
+PARTS = frozenset({"boards", "complete", "failures", "inputs", "interrupt", "options", "output", "pages"})
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
-FIRST = (
-    "advise",
-    "branch",
-    "search",
-    "train",
-    "extract",
-    "export",
-    "run",
-    "bench",
-    "simulate",
-    "evaluate",
-    "refine",
-    "emit",
-    "runner",
-    "predict",
-    "explain",
-    "verify",
-    "sign",
-    "tune",
-    "devices",
-    "models",
-)
+FIRST = ("advise", "branch", "search", "train", "export", "run", "simulate", "evaluate", "predict", "explain", "verify", "profile")
+
+#: What to type instead of a verb of version 0.1.0.
+MOVED = {
+    "bench": "compare FILE... --measure",
+    "delegates": "list delegates",
+    "devices": "list devices",
+    "emit": "export MODEL --as code",
+    "env": "list env",
+    "extract": "export RUN",
+    "fit": "profile --fit MEASUREMENTS",
+    "models": "list models",
+    "refine": "train BUNDLE --images DIR",
+    "runner": "export BUNDLE --as cpp",
+    "sign": "verify BUNDLE --sign KEY",
+    "tune": "profile --tune BUNDLE",
+}
 
 
-def find_verbs() -> tuple[str, ...]:
-    """Every verb that has a file in this folder, in the order of `stretch --help`; imports none of them."""
-    verbs = {module.name for module in iter_modules(__path__)} - PARTS
-    return (*(name for name in FIRST if name in verbs), *sorted(verbs.difference(FIRST)))
+def find_verbs() -> dict[str, str]:
+    """The module of every verb that has a file in this folder, in the order of `stretch --help`; imports none of them."""
+    modules = {module.name.rstrip("_"): module.name for module in iter_modules(__path__) if module.name not in PARTS}
+    return {name: modules[name] for name in (*FIRST, *sorted(modules.keys() - set(FIRST))) if name in modules}
 
 
-#: Every verb, in the order of `stretch --help`.
+#: Module of every verb, in the order of `stretch --help`.
 VERBS = find_verbs()
+
+
+class Verb(TyperCommand):
+    """A command whose help has a list of options under each heading (`rich_help_panel`), without loading rich."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and options."""
+        panels: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            usual = "Arguments" if param.param_type_name == "argument" else "Options"
+            if (record := param.get_help_record(ctx)) is not None:
+                panels.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append(record)
+        for heading, records in panels.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
 
 class Verbs(TyperGroup):
@@ -97,11 +109,14 @@ class Verbs(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The click command of one verb, or None if there is no such verb."""
+        if cmd_name in MOVED:
+            raise UsageError(
+                f"`stretch {cmd_name}` is called `stretch {MOVED[cmd_name]}` now", f"`stretch {MOVED[cmd_name].split()[0]} --help`"
+            )
         if cmd_name not in VERBS:
             return None
-        function = getattr(importlib.import_module(f"stretch.cli.{cmd_name}"), cmd_name)
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name, context_settings={"help_option_names": ["-h", "--help"]})(function)
+        single.command(cmd_name, cls=Verb, context_settings={"help_option_names": ["-h", "--help"]})(verb_function(cmd_name))
         return add_completions(typer.main.get_command(single))
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any) -> Any:
@@ -123,11 +138,9 @@ class Verbs(TyperGroup):
 
 def _grace_s(words: Sequence[str]) -> float:
     """Seconds that a verb gets after Ctrl-C: `GRACE_S` of its module, or the default."""
-    for name in VERBS:
-        if [name] == words:
-            # a module that cannot be imported is reported when the verb is called
-            with contextlib.suppress(Exception):
-                return float(getattr(importlib.import_module(f"stretch.cli.{name}"), "GRACE_S", GRACE_S))
+    # a module that cannot be imported is reported when the verb is called
+    with contextlib.suppress(Exception):
+        return float(getattr(importlib.import_module(f"stretch.cli.{VERBS[words[0]]}"), "GRACE_S", GRACE_S))
     return GRACE_S
 
 
@@ -138,9 +151,12 @@ RENAMED = {
     ("export", "--repair"): "--fp32-fallback",
 }
 
+#: Settings that were flags of another name.
+SETTINGS = {"budget": "budget_minutes", "map": "mapping"}
+
 
 def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
-    """A hint for a usage error: the closest verb, the new name of a renamed flag, or where the help is."""
+    """A hint for a usage error: the closest verb, how an option is given now, or where the help is."""
     verbs = [word for word in words if not word.startswith("-")]
     if verbs and verbs[0] not in VERBS:
         close = difflib.get_close_matches(verbs[0], VERBS, n=1, cutoff=0.5)
@@ -148,8 +164,18 @@ def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
     old = getattr(error, "option_name", None)
     if verbs and (verbs[0], old) in RENAMED:
         return f"`{old}` is called `{RENAMED[verbs[0], old]}` now"
+    if verbs and old:
+        name = old.removeprefix("--no-").lstrip("-").replace("-", "_")
+        name = f"preprocessing.{name}" if name in ("mean", "std", "size", "crop") else SETTINGS.get(name, name)
+        if name.partition(".")[0] in getattr(verb_function(verbs[0]), "settings", ()):
+            return f"give it as --set {name}={'false' if old.startswith('--no-') else 'VALUE'}"
     context = getattr(error, "ctx", None)
     return f"`{context.command_path if context else 'stretch'} --help` lists what it takes"
+
+
+def verb_function(name: str) -> Any:
+    """The function of a verb."""
+    return getattr(importlib.import_module(f"stretch.cli.{VERBS[name]}"), VERBS[name])
 
 
 def _show_version(value: bool) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from predictors.errors import UsageError
+from stretch.cli.output import no_flags
 
 if TYPE_CHECKING:
     from scheduler.boards.board import Where
@@ -45,22 +46,12 @@ def where(
     from scheduler.boards.host import check_host
 
     if on is None:
-        values = {"--there": there, "--wheels": wheels, "--extras": extras, "--ssh-config": config}
-        for flag, value in values.items():
-            if value is not None:
-                raise UsageError(f"{flag} speaks of a board, and none is named", "name it with --on user@host")
+        no_flags("a run without a board", "there wheels extras ssh_config", "name it with --on user@host")
         return None
     names = [] if extras is None else [name.strip() for name in extras.split(",")]
     if there is not None and (not there.strip() or not there.isprintable()):
         raise UsageError("--there is no name of a folder", "name one on the board, as --there nn-stretch")
     return Where(host=check_host(on), folder=there or "", wheels=wheels, extras=tuple(dict.fromkeys([*more, *names])), config=config)
-
-
-def not_there(flags: dict[str, Any]) -> None:
-    """Refuse flags that do not apply to a board."""
-    for flag, (value, why) in flags.items():
-        if value:
-            raise UsageError(f"{flag} does not go with --on: {why}", "leave one of the two out")
 
 
 def flags(quiet: bool, **values: Any) -> list[str]:

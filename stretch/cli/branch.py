@@ -3,22 +3,22 @@
 import re
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Meta
 
 from stretch.cli.inputs import InputSizes, read_inputs, tell_size
 from stretch.cli.interrupt import WRITER_GRACE_S
-from stretch.cli.options import planner_options
+from stretch.cli.options import PANEL, Preprocessing, Rare, settings
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
-from stretch.cli.pictures import PictureRequest, picture_options
 from stretch.planning.config import PlanConfig
 from stretch.planning.sentences import as_flag
-from stretch.report.agreement import agreement_lines
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from matplotlib.figure import Figure
 
     from predictors.errors import InfeasibleError
     from stretch.api import Branched
@@ -31,62 +31,49 @@ PHASES = 16
 #: Additional steps of a refinement.
 REFINING = 23
 
+#: Heading of the options of calibration in the help.
+CALIBRATION = "Options of calibration"
+
 #: Seconds after Ctrl-C for removing unfinished files.
 GRACE_S = WRITER_GRACE_S
 
 
 @verb
-@picture_options
-@planner_options
+@settings()
 def branch(
     out: Output,
     *,
     model: Annotated[
-        str, typer.Argument(help="Name of `stretch models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file.")
+        str,
+        typer.Argument(help="Name of `stretch list models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file."),
     ],
-    device: Annotated[str, typer.Option(help="Id of a profile (see `stretch devices`), or the path of one.")],
+    device: Annotated[str, typer.Option(help="Id of a profile (see `stretch list devices`), or the path of one.")],
     folder: Annotated[Path | None, typer.Option("--out", help="Folder of the bundle. Default: runs/MODEL_DEVICE.")] = None,
-    design: Annotated[Path | None, typer.Option(help="Build this design (TOML) instead of searching for one.")] = None,
-    request: PlanConfig,
     input_size: InputSizes = None,
     weights: Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")] = "default",
-    seed: Annotated[int, typer.Option(help="Seed of random weights.")] = 0,
-    images: Annotated[
-        Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) to calibrate the new network with.")
+    config: PlanConfig,
+    design: Annotated[
+        Path | None, typer.Option(help="Build this design (TOML) instead of searching for one.", rich_help_panel=PANEL)
     ] = None,
-    image_count: Annotated[int, typer.Option(help="Maximum number of calibration images.", min=16)] = 256,
+    images: Annotated[
+        Path | None,
+        typer.Option(help="Folder of unlabelled images (pictures or .npy) to calibrate the new network with.", rich_help_panel=CALIBRATION),
+    ] = None,
     refine: Annotated[
         float | None,
-        typer.Option(help="Minutes of refinement after calibration: gradient descent without labels, on a GPU if there is one."),
-    ] = None,
-    run_images: Annotated[
-        int,
         typer.Option(
-            help="Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none.", min=0
-        ),
-    ] = 64,
-    mapping: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            help="Delegate that stands in for a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU.",
+            help="Minutes of refinement after calibration: gradient descent without labels, on a GPU if there is one.",
+            rich_help_panel=CALIBRATION,
         ),
     ] = None,
     repair: Annotated[
         bool,
         typer.Option(
-            "--repair", help="Until --min-agreement holds, divide segments exactly and leave the stages with the largest loss unchanged."
+            "--repair",
+            help="Until --min-agreement holds, divide segments exactly and leave the stages with the largest loss unchanged.",
+            rich_help_panel=CALIBRATION,
         ),
     ] = False,
-    budget: Annotated[
-        float,
-        typer.Option(help="Minutes for measuring the loss of single segments, which --min-agreement plans with.", min=0.05, max=1e4),
-    ] = 5.0,
-    pictures: PictureRequest,
-    controls: Annotated[
-        bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle, which it is compared with.")
-    ] = True,
-    export: Annotated[bool, typer.Option("--export/--no-export", help="Write the bundle.")] = True,
     anyway: Annotated[
         bool,
         typer.Option(
@@ -98,23 +85,38 @@ def branch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: build no model and write nothing.")] = False,
     html: Html = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
+    seed: Annotated[int, Rare("Seed of random weights.")] = 0,
+    image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 256,
+    run_images: Annotated[
+        int,
+        Meta(ge=0),
+        Rare("Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none."),
+    ] = 64,
+    mapping: Annotated[
+        dict[str, str],
+        Rare("Delegate that stands in for a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl; the CPU by default."),
+    ] = MappingProxyType({}),
+    budget_minutes: Annotated[
+        float, Meta(ge=0.05, le=1e4), Rare("Minutes for measuring the loss of single segments, which --min-agreement plans with.")
+    ] = 5.0,
+    preprocessing: Preprocessing = None,
+    controls: Annotated[bool, Rare("Whether the bundle has the sequential controls, which it is compared with.")] = True,
+    export: Annotated[bool, Rare("Whether the bundle is written.")] = True,
 ) -> None:
     """Stretch a model into branches for a device's processors and write a bundle for `stretch run`."""
     from predictors.errors import InfeasibleError
-    from scheduler.placement.mapping import parse_mapping
     from stretch.api import branch as make
 
     check_html(html)
     target = (folder or Path("runs") / _folder_name(model, device)) if export and not dry_run else None
     shape = read_inputs(input_size)
-    preprocessing = pictures.values() or None
     try:
         with out.progress("branching", total=PHASES if refine is None else PHASES + REFINING) as progress:
             result = make(
                 model,
                 device,
                 out=target,
-                config=request,
+                config=config,
                 design=design,
                 input_shape=shape,
                 weights=weights,
@@ -123,9 +125,9 @@ def branch(
                 image_count=image_count,
                 refine=refine,
                 run_images=run_images,
-                mapping=parse_mapping(mapping or []),
+                mapping=mapping,
                 repair=repair,
-                budget_minutes=budget,
+                budget_minutes=budget_minutes,
                 preprocessing=preprocessing,
                 controls=controls,
                 dry_run=dry_run,
@@ -144,59 +146,29 @@ def branch(
 
 def _tell(out: Output, result: "Branched", html: Path | None) -> None:
     """Warn, write the report, and print the plan and what was written."""
-    from msgspec.structs import replace
-
-    answer = result.answer(as_flag)
     # one list for the terminal and the JSON, including warnings of packages
-    for warning in answer.warnings:
-        if warning not in out.warnings:
-            out.warn(warning)
-    answer = replace(answer, warnings=out.warnings)
+    answer = out.told(result.answer(as_flag))
 
-    def page(command: str) -> "Page":
-        from stretch.report.html.plan_page import plan_page
-        from stretch.report.roofline import roofline_figure
+    def roofline() -> "tuple[str, Figure]":
+        from stretch.report.prediction import roofline_figure
 
         plan, single = result.plan, answer.predicted
         estimate = plan.predictor.predict(plan.graph, single.best_single_processor, single.best_single_precision)
-        roofline = roofline_figure(plan.graph.name, estimate, plan.device, single.best_single_processor)
-        return plan_page(answer, origins=plan.origins, roofline=roofline, command=command)
+        return roofline_figure(plan.graph.name, estimate, plan.device, single.best_single_processor)
 
-    write_html(out, html, page)
+    def page(command: str) -> "Page":
+        from stretch.report.plan import plan_page
 
-    def human(console: "Console") -> None:
-        from stretch.report.table import headline, print_plan
+        return plan_page(answer, origins=result.plan.origins, roofline=roofline if html and command else None, command=command)
 
-        console.print(headline(answer), soft_wrap=True)
-        weights = answer.weights
-        console.print(f"weights: {weights.source}" + (f" ({weights.detail})" if weights.detail else ""))
-        print_plan(console, answer)
-        for error in answer.calibration:
-            console.print(
-                f"calibrated {error.segment}: squared error {error.after:.3f} of the original's square, {error.before:.3f} before"
-            )
-        if answer.refinement is not None:
-            refinement = answer.refinement
-            console.print(
-                f"refined in {refinement.steps} steps: squared error of the outputs {refinement.after:.3f} of the original's square, "
-                f"{refinement.before:.3f} before, on {refinement.images} images that no step looked at"
-            )
-        if answer.agreement is not None:
-            for line in agreement_lines(answer.agreement):
-                console.print(line)
-        if answer.bundle is not None:
-            console.print(f"largest difference of any exported file from torch: {answer.checks['max_error']:.1e} of its largest output")
-            # not wrapped, so that the command can be copied
-            console.print(f"bundle written; run it with: stretch run {answer.bundle}", soft_wrap=True)
-
-    out.emit(answer, human)
+    out.show(answer, page, html)
 
 
 def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool, command: str) -> "Page":
     """The report of a model without a feasible design: the reasons, and the latency of the original."""
     from predictors.devices import load_device
     from stretch.planning.sentences import error_spelled
-    from stretch.report.html.refusal_page import refusal_page
+    from stretch.report.prediction import refusal_page
     from stretch.stages.network import read_graph
     from stretch.stages.predict import predict_latency
 

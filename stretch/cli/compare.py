@@ -1,50 +1,123 @@
-"""`stretch compare`: compare bundles, plans, searches and runs."""
+"""`stretch compare`: compare bundles, plans, searches and runs by what they state, or files and bundles by timing them in turns."""
 
+import platform
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stretch.cli.options import planner_options
+from predictors.errors import UsageError
+from stretch.cli.inputs import InputSizes, read_inputs
+from stretch.cli.options import settings
 from stretch.cli.output import Output, verb
-from stretch.cli.pages import Html, check_html, write_html
+from stretch.cli.pages import Html, check_html
 from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
-    from stretch.comparison.rows import ComparedRow
+    from scheduler.measure.bench.subject import Asked
+    from stretch.comparison import ComparedRow
+
+Rounds = Annotated[int | None, typer.Option(help="With --measure: measured rounds per start. Default: 20.", min=1, max=100_000)]
+Starts = Annotated[
+    int | None,
+    typer.Option(
+        help="With --measure: number of starts, each of which loads all files again; with --width, the maximum. Default: 5.", min=1, max=8
+    ),
+]
+Warmup = Annotated[
+    int | None,
+    typer.Option(
+        help="With --measure: maximum number of warm-up rounds, which end when times are stable. Default: 50.", min=0, max=100_000
+    ),
+]
+Width = Annotated[
+    float | None,
+    typer.Option(
+        help="With --measure: after 3 starts, stop when the interval of every median is narrower than this share of it, such as 0.02."
+    ),
+]
 
 
 @verb
-@planner_options
+@settings()
 def compare(
     out: Output,
     *,
     what: Annotated[
         list[str],
-        typer.Argument(help="Bundle folders, JSON output of `branch`, `search` or `run`, or models, which are planned for each device."),
+        typer.Argument(
+            help="Bundle folders, JSON output of `branch`, `search` or `run`, or models, which are planned for each device; "
+            "with --measure ONNX files, TFLite files and bundle folders."
+        ),
     ],
     device: Annotated[
         list[str] | None, typer.Option(help="Id or path of a device profile that models are planned for; repeatable.")
     ] = None,
-    request: PlanConfig,
+    config: PlanConfig,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Time the files and bundles here in turns, with confidence intervals.")
+    ] = False,
+    runtimes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            help="With --measure: runtime for the files: onnxruntime, openvino, opencl or litert; repeatable. Default: all installed ones except opencl.",
+        ),
+    ] = None,
+    cores: Annotated[
+        int | None,
+        typer.Option(help="With --measure: cores for each contender, one thread per core. Default: all cores of this process.", min=1),
+    ] = None,
+    rounds: Rounds = None,
+    starts: Starts = None,
+    warmup: Warmup = None,
+    width: Width = None,
+    seed: Annotated[
+        int | None, typer.Option(help="With --measure: random seed of inputs and of the order within rounds.", min=0, max=1 << 32)
+    ] = None,
+    inputs: InputSizes = None,
     html: Html = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
 ) -> None:
-    """Compare bundles, plans, searches and runs in one table."""
-    from predictors.devices import load_device
-    from predictors.errors import UsageError
-    from stretch.comparison.rows import CompareAnswer, warnings_of
-    from stretch.report.comparison import print_comparison
-    from stretch.report.html.comparison_page import comparison_page
-
+    """Compare bundles, plans, searches and runs in one table, or time ONNX files, TFLite files and bundles in turns."""
+    timing = {
+        "with": runtimes,
+        "cores": cores,
+        "rounds": rounds,
+        "starts": starts,
+        "warmup": warmup,
+        "width": width,
+        "seed": seed,
+        "input": inputs,
+    }
     check_html(html)
+    if measure:
+        if device:
+            raise UsageError("--device plans models, --measure times files here", "give one of the two")
+        _measure(out, what, timing, html)
+        return
+    if stated := next((name for name, value in timing.items() if value is not None), None):
+        raise UsageError(f"--{stated} is about timing", "add --measure")
+    _compare(out, what, device or [], config, html, trust_code)
+
+
+def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: PlanConfig, html: Path | None, trust_code: bool) -> None:
+    """Compare by what bundles, results and plans state."""
+    from predictors.devices import load_device
+    from stretch.comparison import CompareAnswer, warnings_of
+    from stretch.report.comparison import comparison_page
+
     models = [name for name in what if not _is_result(name)]
-    if models and not device:
-        raise UsageError(f"{models[0]} is no bundle and no file of a result", "give --device D to have it planned as a model")
-    if device and not models:
+    if models and not devices:
+        raise UsageError(
+            f"{models[0]} is no bundle and no file of a result",
+            "give --device D to have it planned as a model, or --measure to have files timed",
+        )
+    if devices and not models:
         raise UsageError("--device is for models, and none is compared", "leave it out, or name a model")
-    profiles = [load_device(name) for name in device or []]
+    profiles = [load_device(name) for name in devices]
     rows: list[ComparedRow] = []
     with out.progress("comparing", total=len(what)) as step:
         for name in what:
@@ -53,8 +126,7 @@ def compare(
     for warning in warnings_of(rows):
         out.warn(warning)
     answer = CompareAnswer(rows=rows, warnings=out.warnings)
-    write_html(out, html, lambda command: comparison_page(answer, command))
-    out.emit(answer, lambda console: print_comparison(console, answer))
+    out.show(answer, lambda command: comparison_page(answer, command), html)
 
 
 def _is_result(name: str) -> bool:
@@ -64,8 +136,7 @@ def _is_result(name: str) -> bool:
 
 def _result_rows(name: str) -> "list[ComparedRow]":
     from scheduler.bundle.load import load_bundle
-    from stretch.comparison.files import rows_of_file
-    from stretch.comparison.rows import bundle_row
+    from stretch.comparison import bundle_row, rows_of_file
 
     path = Path(name)
     return [bundle_row(name.rstrip("/"), load_bundle(path))] if path.is_dir() else list(rows_of_file(path))
@@ -74,10 +145,10 @@ def _result_rows(name: str) -> "list[ComparedRow]":
 def _model_rows(name: str, profiles: "list[DeviceProfile]", request: PlanConfig, trust_code: bool) -> "list[ComparedRow]":
     """Plan a model for each device; a device without a feasible design gets a row with the reason."""
     from predictors.errors import InfeasibleError
-    from stretch.cli.train import import_torch
+    from stretch.cli.output import import_torch
 
     import_torch()
-    from stretch.comparison.rows import plan_row, refused_row
+    from stretch.comparison import plan_row, refused_row
     from stretch.planning.plan import plan
     from stretch.planning.sentences import as_flag, error_spelled
     from stretch.stages.network import read_graph
@@ -91,3 +162,34 @@ def _model_rows(name: str, profiles: "list[DeviceProfile]", request: PlanConfig,
         except InfeasibleError as error:
             rows.append(refused_row(label, graph.name, profile.id, error_spelled(error, as_flag).message))
     return rows
+
+
+def _measure(out: Output, what: Sequence[str], timing: dict[str, Any], html: Path | None) -> None:
+    """Time files and bundles in turns."""
+    from scheduler.measure.bench.compare import Request
+    from scheduler.measure.bench.compare import compare as time_in_turns
+    from scheduler.measure.bench.rounds import Effort
+    from stretch.environment import OTHERS, processor_name, version
+    from stretch.report.comparison import bench_page
+
+    effort = Effort(**{name: timing[name] for name in ("rounds", "starts", "warmup", "width") if timing[name] is not None})
+    versions = {"python": platform.python_version()} | {name: known for name in ("nn-stretch", *OTHERS) if (known := version(name))}
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    shapes = _named_shapes(timing["input"])
+    request = Request(what, timing["with"] or [], timing["cores"], shapes, effort, timing["seed"] or 0, processor_name(), system, versions)
+    with out.progress("timing", total=effort.rounds * effort.starts) as step:
+        answer = time_in_turns(request, out.warn, step)
+
+    out.show(answer, lambda command: bench_page(answer, command), html)
+
+
+def _named_shapes(texts: Sequence[str] | None) -> "Asked":
+    """Input shapes by name, as `scheduler.measure.bench` takes them."""
+    from scheduler.measure.bench.subject import UNNAMED
+
+    shapes = read_inputs(texts)
+    if shapes is None or isinstance(shapes, dict):
+        return shapes or {}
+    if isinstance(shapes, tuple):
+        return {UNNAMED: shapes}
+    raise UsageError("several sizes without names were given", "write NAME=1x3x224x224 each: files need not have the same order")

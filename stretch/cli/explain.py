@@ -1,17 +1,11 @@
 """`stretch explain`: placement, reason and cost of each operator of a bundle, or of a file on a runtime."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from stretch.cli.output import Output, verb
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from scheduler.explain.answer import RuntimeExplanation
-    from stretch.stages.explain import Explanation
 
 
 @verb
@@ -23,7 +17,7 @@ def explain(
         typer.Option(
             "--device",
             "-d",
-            help="Predict for this device (see `stretch devices`) instead of measuring here; with --runtime, a device of the runtime.",
+            help="Predict for this device (see `stretch list devices`) instead of measuring here; with --runtime, a device of the runtime.",
         ),
     ] = None,
     mapping: Annotated[
@@ -38,65 +32,10 @@ def explain(
     ] = None,
 ) -> None:
     """Show where each operator runs, why, and its cost."""
-    from predictors.errors import UsageError
+    from stretch.api.verbs import explain as answer
+    from stretch.report.explanation import explanation_page, runtime_page
 
-    if foreign_runtime is not None:
-        if mapping:
-            raise UsageError("--map places the processors of a bundle, --runtime explains a file", "give one of the two")
-        _explain_file(out, bundle, foreign_runtime, device, fix)
-        return
-    if fix is not None:
-        raise UsageError("--fix changes a file for a runtime, but no runtime is named", "add --runtime onnxruntime, or another")
-    from predictors.devices import load_device
-    from scheduler.bundle.load import load_bundle
-    from stretch.stages.explain import explain_here, explain_on
-
-    if device is not None and mapping:
-        raise UsageError("--map places processors on this machine, --device predicts for another", "give one of the two")
-    if bundle.suffix.lower() in (".onnx", ".tflite") and bundle.is_file():
-        raise UsageError(f"{bundle} is a file, not the folder of a bundle", "add --runtime onnxruntime, qnn, openvino, litert or opencl")
-    loaded = load_bundle(bundle, check_hashes=True)
-
-    with out.progress("explaining", total=len(loaded.manifest.subgraphs)) as progress:
-        if device is None:
-            explanation = explain_here(loaded, mapping or [], progress, out.warnings)
-        else:
-            explanation = explain_on(loaded, load_device(device), progress, out.warnings, out.warn)
-    out.emit(explanation, lambda console: _print(console, explanation, loaded.manifest.device))
-
-
-def _explain_file(out: Output, file: Path, runtime: str, device: str | None, fix: Path | None) -> None:
-    """Explain a file on a runtime, and try changes that may improve its placement."""
-    import msgspec
-
-    from scheduler.explain import explain_file, fix_file
-
-    with out.progress(f"asking {runtime}") as progress:
-        explanation = explain_file(file, runtime, device)
-        progress("about changes")
-        explanation = fix_file(explanation, runtime, device, fix)
-    for warning in explanation.warnings:
-        out.warn(warning)
-    explanation = msgspec.structs.replace(explanation, warnings=out.warnings)
-    out.emit(explanation, lambda console: _print_file(console, explanation))
-
-
-def _print_file(console: "Console", explanation: "RuntimeExplanation") -> None:
-    from stretch.report.runtime import runtime_lines, runtime_table
-
-    for line in runtime_lines(explanation):
-        console.print(line)
-    console.print()
-    console.print(runtime_table(explanation))
-
-
-def _print(console: "Console", explanation: "Explanation", planned_for: str) -> None:
-    from stretch.report.placement import operator_table, subgraph_table
-
-    for name, p in explanation.processors.items():
-        cores = f" on core {'+'.join(map(str, p.cores))}, {p.dispatch}" if p.cores else ""
-        console.print(f"{name}: {p.delegate}{cores}; {p.reason}")
-    console.print()
-    console.print(operator_table(explanation.ops, explanation.device))
-    console.print()
-    console.print(subgraph_table(explanation.subgraphs, explanation.device, planned_for))
+    with out.progress("explaining") as progress:
+        explanation = answer(bundle, device, runtime=foreign_runtime, mapping=mapping or [], fix=fix, progress=progress)
+    explanation = out.told(explanation)
+    out.show(explanation, lambda _: explanation_page(explanation) if foreign_runtime is None else runtime_page(explanation))

@@ -1,64 +1,171 @@
-"""Flags that several verbs share, parsed into one request; the planner's flags are generated from its options."""
+"""Options of a verb that have no flag of their own: given by name, with `--set` or in the TOML file of `--config`.
+
+They are the options of the planner, which `stretch.PlanConfig` has too, and arguments of Python's functions. Those of
+the planner that most people need are flags as well.
+"""
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+import sys
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
+from predictors.errors import UnknownNameError, UsageError
+from predictors.files import read_toml
+from stretch.cli.output import make_console
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
-from stretch.planning.options import Option
+from stretch.planning.options import Option, put_setting, read_setting
+from stretch.planning.sentences import FLAGS
+
+#: Heading of the planner's options in the help.
+PANEL = "Options of the design"
+
+#: Overrides of what a model says of its pictures; a dictionary for `requested_preprocessing`.
+PREPROCESSING = (
+    "What pictures go through in place of what the model states, such as preprocessing.crop=0.9 or preprocessing.mean=[0.5,0.5,0.5]."
+)
 
 
-def planner_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace a verb's parameter of type `PlanConfig` by a flag for every option of the planner.
+class Rare(str):
+    """Help of a parameter that has no flag, in its annotation: ``Annotated[int, Rare("…")]``."""
+
+
+Preprocessing = Annotated[dict[str, Any] | None, Rare(PREPROCESSING)]
+
+
+def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add `--set` and `--config` to a verb, from which it gets its parameters of type `PlanConfig` or with a `Rare`.
 
     Use it below `verb`::
 
         @verb
-        @planner_options
-        def branch(out: Output, model: ..., request: PlanConfig, seed: ...) -> None: ...
+        @settings()
+        def branch(out: Output, model: ..., config: PlanConfig, seed: Annotated[int, Rare("Seed.")] = 0) -> None: ...
+
+    Args:
+        flags: Options of the planner that get a flag, too.
     """
 
-    def read(values: dict[str, Any]) -> PlanConfig:
-        return PlanConfig().having({option.name: option.read(values[option.name]) for option in PLAN_OPTIONS})
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(function, eval_str=True)
+        taken, kept, asked = {}, [], []
+        for parameter in signature.parameters.values():
+            if parameter.annotation is PlanConfig:
+                taken[parameter.name] = PLAN_OPTIONS
+                asked = [option for option in PLAN_OPTIONS if option.name in flags]
+                kept += [_flag(option) for option in asked]
+            elif (option := _rare(parameter)) is not None:
+                taken[parameter.name] = (option,)
+            else:
+                kept.append(parameter if parameter.name == "out" else parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        known = {option.name: option for options in taken.values() for option in options}
 
-    return with_flags(function, PlanConfig, [_parameter(option) for option in PLAN_OPTIONS], read)
+        @functools.wraps(function)
+        def command(out: Any, change: list[str] | None = None, config_file: Path | None = None, **values: Any) -> None:
+            words = {option.name: values.pop(option.name) for option in asked}
+            stated = read_settings(known, config_file, change or (), [parameter.name for parameter in kept])
+            stated |= {name: known[name].read(word) for name, word in words.items() if word is not None}
+            for name, options in taken.items():
+                if options is PLAN_OPTIONS:
+                    values[name] = PlanConfig().having({option.name: stated[option.name] for option in options if option.name in stated})
+                elif name in stated:
+                    values[name] = stated[name]
+            function(out, **values)
+
+        command.__signature__ = signature.replace(parameters=[*kept, *_more(known, PANEL if asked else None)])  # type: ignore[attr-defined]
+        command.settings = known  # type: ignore[attr-defined]
+        # otherwise inspect would report the signature of the wrapped function
+        del command.__wrapped__  # type: ignore[attr-defined]
+        return command
+
+    return decorate
 
 
-def with_flags(
-    function: Callable[..., None], kind: type, flags: Sequence[inspect.Parameter], read: Callable[[dict[str, Any]], Any]
-) -> Callable[..., None]:
-    """Replace the one parameter of a type by several flags."""
-    signature = inspect.signature(function, eval_str=True)
-    (request,) = (parameter.name for parameter in signature.parameters.values() if parameter.annotation is kind)
+def read_settings(
+    known: Mapping[str, Option], file: Path | None, changes: Collection[str] = (), flags: Collection[str] = ()
+) -> dict[str, Any]:
+    """Values of a TOML file, with changes, by option.
 
-    @functools.wraps(function)
-    def command(out: Any, **values: Any) -> None:
-        options_read = read({flag.name: values.pop(flag.name) for flag in flags})
-        function(out, **values, **{request: options_read})
+    Args:
+        known: Options by name.
+        changes: ``key=value`` each, which count more than the file.
+        flags: Names that are given as flags alone.
 
-    parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        kept = flags if parameter.name == request else [parameter]
-        parameters += [one if one.name == "out" else one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in kept]
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    # otherwise inspect would report the signature of the wrapped function
-    del command.__wrapped__  # type: ignore[attr-defined]
-    return command
+    Raises:
+        UnknownNameError: If there is no such option.
+        UsageError: If a value is of another kind or out of range.
+    """
+    raw = {} if file is None else read_toml(file, "configuration")
+    for name, option in known.items():
+        # files are relative to the one that names them
+        if option.file and isinstance(raw.get(name), str) and file is not None:
+            raw[name] = str(file.parent / raw[name])
+    for change in changes:
+        put_setting(raw, *read_setting(change))
+    for name in raw:
+        if name in flags and name not in known:
+            raise UsageError(f"`{name}` is no setting", f"it has a flag, --{name.replace('_', '-')}")
+        if name not in known:
+            raise UnknownNameError.among("setting", name, known)
+    stated = {name: known[name].read(value) for name, value in raw.items()}
+    if {"size", "crop"} <= (stated.get("preprocessing") or {}).keys():
+        raise UsageError("preprocessing.size and preprocessing.crop both say how much of a picture is kept", "give one of the two")
+    return stated
+
+
+def _rare(parameter: inspect.Parameter) -> Option | None:
+    """The option of a parameter with a `Rare`."""
+    if get_origin(parameter.annotation) is not Annotated:
+        return None
+    kind, *more = get_args(parameter.annotation)
+    words = next((each for each in more if isinstance(each, Rare)), None)
+    bounds = tuple(each for each in more if each is not words)
+    return None if words is None else Option(parameter.name, Annotated[kind, *bounds] if bounds else kind, parameter.default, str(words))
+
+
+def _flag(option: Option) -> inspect.Parameter:
+    """The flag of an option, whose default shows in the help alone: what is not given may stand in the file."""
+    shown = str(option.shown) if option.shown and option.word is not bool else False
+    complete = _completing(option.choices) if option.choices else None
+    flag = typer.Option(help=option.help, min=option.least, show_default=shown, autocompletion=complete, rich_help_panel=PANEL)
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[option.word | None, flag])
 
 
 def _completing(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
+    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
+
+
+def _more(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parameter]:
+    """`--set` and `--config`."""
+
     def complete(incomplete: str) -> list[str]:
-        return [choice for choice in choices if choice.startswith(incomplete)]
+        words = [f"{name}={choice}" for name, option in known.items() for choice in option.choices or ("",)]
+        names = [f"{name}=" for name in known if "=" not in incomplete]
+        return [word for word in names or words if word.startswith(incomplete)]
 
-    return complete
+    def show(changes: list[str] | None) -> list[str] | None:
+        if changes == ["help"]:
+            from stretch.report.fit import table
 
+            rows = ((name, "" if option.shown is None else str(option.shown), option.help) for name, option in known.items())
+            make_console(sys.stdout).print(table("setting", "default", "what it is", rows=rows))
+            raise typer.Exit
+        return changes
 
-def _parameter(option: Option) -> inspect.Parameter:
-    """The signature parameter of a flag."""
-    shown = option.shown
-    kind = option.word if shown is not None else option.word | None
-    flag = typer.Option(help=option.help, min=option.least, autocompletion=_completing(option.choices) if option.choices else None)
-    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=Annotated[kind, flag])
+    change = typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Give an option by its name; repeatable. `--set help` lists them all.",
+        rich_help_panel=panel,
+        autocompletion=complete,
+        callback=show,
+        is_eager=True,
+    )
+    file = typer.Option("--config", metavar="FILE", help="TOML file with such options; flags and --set count more.", rich_help_panel=panel)
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in (("change", Annotated[list[str] | None, change]), ("config_file", Annotated[Path | None, file]))
+    ]

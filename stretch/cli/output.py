@@ -9,15 +9,20 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from predictors.errors import MissingBackendError, UsageError
+from predictors.install import install_line
 from stretch.planning.sentences import as_flag, spelled
 
 if TYPE_CHECKING:
     from msgspec import Struct
     from rich.console import Console
+
+    from stretch.report.html.page import Page
 
 #: Version of the JSON output; adding keys keeps it, renaming keys increments it.
 SCHEMA = 1
@@ -36,6 +41,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, notes o
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
+#: Parameters of every verb.
+_SHARED = {"as_json": Json, "quiet": Quiet, "debug": Debug}
+
+
 class Output:
     """Output streams of a verb."""
 
@@ -46,6 +55,15 @@ class Output:
         #: All warnings so far, for the ``warnings`` key of the result.
         self.warnings: list[str] = []
         self._stdout = sys.stdout
+
+    def told(self, answer: Any) -> Any:
+        """The answer with all warnings so far, those of its own among them, which are printed."""
+        from msgspec.structs import replace
+
+        for warning in answer.warnings:
+            if warning not in self.warnings:
+                self.warn(warning)
+        return replace(answer, warnings=self.warnings)
 
     def emit(self, data: "Mapping[str, Any] | Struct", human: "Callable[[Console], None]") -> None:
         """Print the verb's result, once.
@@ -59,6 +77,25 @@ class Output:
         console = make_console(self._stdout)
         human(console)
         self._stdout.flush()
+
+    def show(self, data: "Mapping[str, Any] | Struct", page: "Callable[[str], Page]", html: Path | None = None) -> None:
+        """Print the verb's result as a report, once, and write it as an HTML page if one is asked for.
+
+        Args:
+            data: As of `emit`.
+            page: Makes the report of a command line.
+            html: File of the HTML page.
+        """
+        from stretch.cli.pages import write_html
+
+        write_html(self, html, page)
+
+        def human(console: "Console") -> None:
+            from stretch.report.fit import print_page
+
+            print_page(console, page(""))
+
+        self.emit(data, human)
 
     def note(self, message: str) -> None:
         """Print a note on stderr."""
@@ -123,16 +160,51 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(), _own_warnings(out):
             function(out, **values)
 
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-        for name, kind in (("as_json", Json), ("quiet", Quiet), ("debug", Debug))
-    ]
+    shared = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind) for name, kind in _SHARED.items()]
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in verb_parameters] + shared
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
     # otherwise inspect would report the signature with `out`
     del command.__wrapped__  # type: ignore[attr-defined]
     return command
+
+
+def only_flags(what: str, names: str, hint: str = "") -> None:
+    """Refuse flags on the command line that something does not have.
+
+    Args:
+        what: That takes only some of the verb's flags.
+        names: Of the parameters that it takes, separated by spaces; those of every verb are understood.
+    """
+    no_flags(what, " ".join(_flags_given().keys() - {*names.split(), *_SHARED}), hint)
+
+
+def no_flags(what: str, names: str, hint: str = "") -> None:
+    """Refuse some flags on the command line; arguments as of `only_flags`."""
+    given = _flags_given()
+    for name in names.split():
+        if name in given:
+            raise UsageError(f"{given[name]} does not go with {what}", hint or f"leave out {given[name]}")
+
+
+def _flags_given() -> dict[str, str]:
+    """Flags on the command line by parameter."""
+    from typer._click.globals import get_current_context
+
+    context = get_current_context(silent=True)
+    params = context.command.params if context else ()
+    sources = {param: context.get_parameter_source(param.name) for param in params}
+    return {param.name: max(param.opts, key=len) for param, source in sources.items() if source and source.name == "COMMANDLINE"}
+
+
+def import_torch(extra: str = "torch") -> None:
+    """Import torch, and what reads and writes weights; `extra` brings them."""
+    try:
+        import safetensors
+        import torch  # noqa: F401 - only to have it loaded
+    except ModuleNotFoundError as error:
+        raise MissingBackendError(f"this needs {error.name}, which is not installed", install_line(extra)) from error
+    del safetensors
 
 
 @contextlib.contextmanager

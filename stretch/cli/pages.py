@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from predictors.errors import UsageError
 from stretch.cli.output import COMMAND_LINE, Output
 
 if TYPE_CHECKING:
@@ -27,17 +28,22 @@ def check_html(path: Path | None) -> None:
 
 
 def write_html(out: Output, path: Path | None, make: "Callable[[str], Page]") -> None:
-    """Write the report, if requested, and print its path."""
+    """Write the report of this command line, if requested, and print its path."""
     if path is None:
         return
     from stretch.report.html.page import write_page
 
+    words = COMMAND_LINE.get()
     with out.progress("writing the report"):
-        write_page(make(command_line()), path)
+        write_page(make(shlex.join(["stretch", *words]) if words else ""), path)
     out.note(f"report: {path}")
 
 
-def command_line() -> str:
-    """The command line of this program, quoted for a shell; empty if a verb is called in another way."""
-    words = COMMAND_LINE.get()
-    return shlex.join(["stretch", *words]) if words else ""
+def check_picture(path: Path, processors: list[str]) -> None:
+    """Check before the computation that the plot can be written."""
+    if len(processors) > 1:
+        raise UsageError("--plot draws one processor", f"choose one with --processor: {', '.join(processors)}")
+    if path.suffix not in (".svg", ".png"):
+        raise UsageError(f"--plot {path} is neither an .svg nor a .png file", "give the file one of these endings")
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder of --plot {path} does not exist", "make it first")

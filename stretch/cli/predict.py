@@ -1,5 +1,6 @@
 """`stretch predict`: predict the latency of a model on each processor of a device, without the device."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,16 +11,15 @@ from predictors.errors import UsageError
 from predictors.models.base import ORIGINS, Origin
 from stretch.cli.inputs import InputSizes, read_inputs, tell_size
 from stretch.cli.output import Output, verb
-from stretch.cli.pages import Html, check_html, write_html
+from stretch.cli.pages import Html, check_html, check_picture
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from matplotlib.figure import Figure
 
     from predictors.devices import DeviceProfile
-    from predictors.graph import OpGraph
     from stretch.capture.inputs import InputShapes
     from stretch.report.html.page import Page
-    from stretch.stages.predict import Prediction, PredictionTable
+    from stretch.stages.predict import Prediction
 
 
 @verb
@@ -28,7 +28,7 @@ def predict(
     model: Annotated[
         str,
         typer.Argument(
-            help="A name of `stretch models`, a wildcard pattern such as 'resnet*', package.module:factory, file.py:factory or an .onnx, .pt2 or .tflite file."
+            help="A name of `stretch list models`, a wildcard pattern such as 'resnet*', package.module:factory, file.py:factory or an .onnx, .pt2 or .tflite file."
         ),
     ],
     device: Annotated[
@@ -36,7 +36,7 @@ def predict(
         typer.Option(
             "--device",
             "-d",
-            help="Profile id (see `stretch devices`), a wildcard pattern such as '*', TOML file, or several of these with commas.",
+            help="Profile id (see `stretch list devices`), a wildcard pattern such as '*', TOML file, or several of these with commas.",
         ),
     ],
     processor: Annotated[str | None, typer.Option("--processor", help="Processor, such as gpu or cpu[1large]. Default: all.")] = None,
@@ -57,52 +57,45 @@ def predict(
 ) -> None:
     """Predict the latency of a model, or of many, per processor and per kernel."""
     # Names are checked before the slow import of torch, so that a misspelt one fails early.
+    from stretch.api.verbs import places
+    from stretch.api.verbs import predict as prediction_of
+
     check_html(html)
     shape = read_inputs(input_size)
     profiles = load_devices(device)
     if len(profiles) > 1 or is_pattern(model):
         if kernels or plot is not None or html is not None:
             raise UsageError("--kernels, --plot and --html are of one model on one device", "name both without wildcards")
-        _predict_many(
-            out, model, [(profile, _places(profile, processor, precision, every=False)) for profile in profiles], precision, shape
-        )
+        _predict_many(out, model, [(profile, places(profile, processor, precision, every=False)) for profile in profiles], precision, shape)
         return
     [profile] = profiles
-    names = _places(profile, processor, precision, every=True)
-    if not names:
-        raise UsageError(f"no processor of {profile.id} runs `{precision}`", "choose fp32, fp16 or int8")
+    names = places(profile, processor, precision)
     if plot is not None:
         check_picture(plot, names)
 
+    from predictors.predictor import LatencyPredictor
     from stretch.stages.network import read_graph
-    from stretch.stages.predict import predict_latency
 
     with out.progress("capturing"):
         network = read_graph(model, shape, weights=weights, trust_code=trust_code)
     graph = network.graph
     tell_size(out, shape, graph)
-    if network.refusal is not None:
-        opaque = sum(op.kind == "opaque" for op in graph.ops)
-        out.warn(f"{network.refusal}: it is predicted from torch.export, {opaque} of its {len(graph.ops)} operators by their sizes alone")
-    prediction = predict_latency(model, graph, profile, names, precision, kernels=kernels or html is not None, warnings=out.warnings)
-    _warn(out, prediction)
+    options = {"processor": processor, "precision": precision, "kernels": kernels or html is not None}
+    prediction = out.told(prediction_of(network, profile, **options))
+    from stretch.report.prediction import prediction_page, roofline_figure, write_figure
+
+    def roofline(name: str, at: str | None) -> "tuple[str, Figure]":
+        return roofline_figure(graph.name, LatencyPredictor(profile).predict(graph, name, at), profile, name)
+
     if plot is not None:
-        from stretch.report.roofline import draw_roofline
+        write_figure(roofline(names[0], precision)[1], plot)
+    best, row = min(prediction.processors.items(), key=lambda item: item[1].latency_ms)
 
-        draw_roofline(graph, profile, names[0], precision, plot)
-    write_html(out, html, lambda command: _page(prediction, graph, profile, command))
-    out.emit(prediction if kernels else without_kernels(prediction), lambda console: _show(console, prediction, kernels))
+    def page(command: str) -> "Page":
+        drawn = partial(roofline, best, row.precision) if command else None
+        return prediction_page(prediction if kernels or command else without_kernels(prediction), drawn, command)
 
-
-def _page(prediction: "Prediction", graph: "OpGraph", profile: "DeviceProfile", command: str) -> "Page":
-    """The report, with the roofline of the fastest processor."""
-    from predictors.predictor import LatencyPredictor
-    from stretch.report.html.prediction_page import prediction_page
-    from stretch.report.roofline import roofline_figure
-
-    name, row = min(prediction.processors.items(), key=lambda item: item[1].latency_ms)
-    estimate = LatencyPredictor(profile).predict(graph, name, row.precision)
-    return prediction_page(prediction, roofline_figure(prediction.model, estimate, profile, name), command)
+    out.show(prediction if kernels else without_kernels(prediction), page, html)
 
 
 def without_kernels(prediction: "Prediction") -> "Prediction":
@@ -110,15 +103,6 @@ def without_kernels(prediction: "Prediction") -> "Prediction":
     from msgspec.structs import replace
 
     return replace(prediction, processors={name: replace(row, kernels=[]) for name, row in prediction.processors.items()})
-
-
-def _places(profile: "DeviceProfile", processor: str | None, precision: str | None, *, every: bool) -> list[str]:
-    """Selected processors that support the precision, with all core sets or only the default ones."""
-    if processor is not None:
-        profile.processor(processor).check_precision(precision)
-        return [processor]
-    names = profile.variants if every else profile.processors
-    return [name for name in names if precision is None or precision in profile.processor(name).precisions]
 
 
 def _predict_many(
@@ -132,6 +116,7 @@ def _predict_many(
     from predictors.errors import StretchError, UnknownNameError
     from predictors.predictor import LatencyPredictor
     from stretch.models import model_names
+    from stretch.report.prediction import predictions_page
     from stretch.stages.network import read_graph
     from stretch.stages.predict import PredictedRow, PredictionTable, Unpredicted, predicted_rows
 
@@ -156,65 +141,4 @@ def _predict_many(
         if guessed:
             out.warn(f"not fitted to measurements of the processor, but derived from {ORIGINS[origin]}: {', '.join(guessed)}")
     table = PredictionTable(items=rows, failed=failed, warnings=out.warnings)
-    out.emit(table, lambda console: _show_many(console, table))
-
-
-def check_picture(path: Path, processors: list[str]) -> None:
-    """Check before the computation that the plot can be written."""
-    if len(processors) > 1:
-        raise UsageError("--plot draws one processor", f"choose one with --processor: {', '.join(processors)}")
-    if path.suffix not in (".svg", ".png"):
-        raise UsageError(f"--plot {path} is neither an .svg nor a .png file", "give the file one of these endings")
-    if not path.parent.is_dir():
-        raise UsageError(f"the folder of --plot {path} does not exist", "make it first")
-
-
-def _warn(out: Output, prediction: "Prediction") -> None:
-    """Warn about times without measurements."""
-    from predictors.predictor import not_measured
-
-    guessed = not_measured(prediction.device, ((name, row.origin) for name, row in prediction.processors.items()))
-    if guessed:
-        out.warn(guessed)
-    for name, row in prediction.processors.items():
-        if row.calibrated and row.by_roofline:
-            out.warn(f"{row.by_roofline} of {row.kernel_count} kernels on {name} resemble no measured kernel and are timed by the roofline")
-
-
-def _show(console: "Console", prediction: "Prediction", kernels: bool) -> None:
-    from rich.table import Table
-
-    console.print(
-        f"{prediction.model} on {prediction.device}: {prediction.macs / 1e6:.1f} M multiply-accumulates, {prediction.params / 1e6:.2f} M parameters"
-    )
-    console.print()
-    table = Table(box=None, pad_edge=False)
-    for title in ("processor", "precision", "predicted ms", "low", "high"):
-        table.add_column(title, justify="left" if title in ("processor", "precision") else "right")
-    for name, row in prediction.processors.items():
-        table.add_row(name, row.precision, f"{row.latency_ms:.2f}", f"{row.low_ms:.2f}", f"{row.high_ms:.2f}")
-    console.print(table)
-    if not kernels:
-        return
-    for name, row in prediction.processors.items():
-        console.print()
-        table = Table(box=None, pad_edge=False, title=f"kernels on {name}", title_justify="left")
-        for title in ("kernel", "kind", "operators", "MMACs", "ms", "limited by"):
-            table.add_column(title, justify="right" if title in ("operators", "MMACs", "ms") else "left")
-        for kernel in row.kernels:
-            table.add_row(kernel.name, kernel.kind, str(len(kernel.ops)), f"{kernel.macs / 1e6:.2f}", f"{kernel.ms:.3f}", kernel.bound)
-        console.print(table)
-
-
-def _show_many(console: "Console", table: "PredictionTable") -> None:
-    from rich.table import Table
-
-    printed = Table(box=None, pad_edge=False)
-    for title in ("model", "device", "processor", "precision", "MMACs", "predicted ms", "low", "high", "from"):
-        printed.add_column(title, justify="right" if title in ("MMACs", "predicted ms", "low", "high") else "left")
-    for row in table.items:
-        times = (f"{ms:.2f}" for ms in (row.latency_ms, row.low_ms, row.high_ms))
-        printed.add_row(row.model, row.device, row.processor, row.precision, f"{row.macs / 1e6:.1f}", *times, ORIGINS[row.origin])
-    console.print(printed)
-    for failure in table.failed:
-        console.print(f"{failure.model}: {failure.reason}", markup=False)
+    out.show(table, lambda command: predictions_page(table, command))

@@ -1,28 +1,67 @@
-"""`stretch profile`: measure this machine and write its device profile."""
+"""`stretch profile`: measure a machine and write its device profile, fit a profile to measurements, or tune a bundle's kernels."""
 
+import shlex
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
 
-from predictors.errors import UsageError
-from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, not_there, where
+from predictors.errors import StretchError, UsageError
+from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, where
 from stretch.cli.interrupt import WRITER_GRACE_S
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output, only_flags, verb
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from predictors.devices import DeviceProfile
+    from predictors.graph import OpGraph
+    from scheduler.answer import TuneAnswer
     from scheduler.boards.board import Where
+    from scheduler.bundle.load import Bundle
+    from scheduler.delegates import Delegate
+    from scheduler.delegates.base import Tuning
+    from scheduler.placement.place import Placement
     from stretch.profiling.run import Profiled
 
 GRACE_S = WRITER_GRACE_S
+
+#: Argument for deriving priors from the fits of other profiles.
+RELATIVES = "relatives"
+
+
+class FitRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Cross-validation of the fit of one processor, core set and precision."""
+
+    networks: int  # Number of networks, each of which was held out once.
+    groups: int  # Number of groups held out together: families of networks, or chips for `RELATIVES`.
+    within_10: float | None  # Share of networks within ±10 % of the measured time; None if unknown.
+    within_20: float  # Share within ±20 %.
+    mape: float  # Mean error relative to the measured time.
+    coverage: float  # Share of networks inside the predicted interval.
+    low: float  # Lower end of the 90 % interval ÷ prediction.
+    high: float  # Upper end ÷ prediction.
+    measure_next: str | None = None  # Network whose time would narrow the interval most; a calibration by networks has it.
+
+
+class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Fits that were written; the fields are the keys of `stretch profile --fit --json`."""
+
+    profile: str  # Id of the profile.
+    file: str  # The written file.
+    measured_on: str | None  # Measured device; None for `RELATIVES` and for a table of networks.
+    held_out: dict[str, FitRow]  # Each fit by processor, core set and precision.
+    warnings: list[str]  # What a person should know.
 
 
 @verb
 def profile(
     out: Output,
-    name: Annotated[str, typer.Option("--name", help="Id of the profile and base name of its files.")],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Id of the profile and base name of its files; not with --fit and --tune.")
+    ] = None,
     processors: Annotated[
         list[str] | None,
         typer.Option(
@@ -31,9 +70,23 @@ def profile(
         ),
     ] = None,
     budget: Annotated[
-        float, typer.Option("--budget", help="Minutes for measurements; fitting takes about one more.", min=0.05, max=10_000)
-    ] = 10.0,
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the profile, its fits and its measurements.")] = Path(),
+        float | None,
+        typer.Option(
+            "--budget",
+            help="Minutes for measurements, by default 10; fitting takes about one more. With --tune by default 2, compilation included; "
+            "no further kernel is started then, and an interruption (Ctrl-C) also keeps the results.",
+            min=0.01,
+            max=1e4,
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Folder for the profile, its fits and its measurements; by default here. With --fit the file of the fits, by default beside the "
+            "profile; with NETWORKS.csv the new profile, such as `mine`.",
+        ),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the measurements of an earlier run.")] = False,
     most: Annotated[int | None, typer.Option("--networks", help="Maximum number of networks per processor.", min=1)] = None,
     measured_file: Annotated[
@@ -49,39 +102,107 @@ def profile(
         str | None, typer.Option("--precision", help="With --from: fp32, fp16 or int8. Default: that stated in the file.")
     ] = None,
     runtime: Annotated[str, typer.Option("--runtime", help="With --from: runtime and version.")] = "",
+    measurements: Annotated[
+        str | None,
+        typer.Option(
+            "--fit",
+            metavar="MEASUREMENTS",
+            help="Instead of measuring, fit the profile of --device: to a NETWORKS.csv with times of a few whole networks, to measurements that "
+            "ship with nn-stretch (names, with commas), to a folder of them, or to `relatives` for processors without measurements.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", "-d", help="With --fit: profile id (see `stretch list devices`) or TOML file that the fits are for."),
+    ] = None,
+    measured_on: Annotated[
+        str | None,
+        typer.Option("--measured-on", help="With --fit: device in the tables, if it is another one with the same chip as the profile's."),
+    ] = None,
+    statistic: Annotated[
+        Literal["least", "median", "mean"], typer.Option(help="With --fit: what of several runs the times of NETWORKS.csv are.")
+    ] = "median",
+    size: Annotated[
+        str, typer.Option("--input", help="With --fit: input shape of the networks of NETWORKS.csv that state none, such as 3x224x224.")
+    ] = "",
+    rewrite: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --fit: what networks of NETWORKS.csv had in place of some operators on every processor, such as grouped_conv=parts."
+        ),
+    ] = None,
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="With --fit: execute the Python files that NETWORKS.csv names.")] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            "--tune",
+            metavar="BUNDLE",
+            help="Instead of measuring networks, tune the kernels of a bundle's subgraphs, on delegates that support it, and keep the results for "
+            "this device and driver.",
+        ),
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            help="With --tune: search space, one of the delegate's modes. opencl: schedule (the default), tiles of the convolutions; "
+            "fast, one work-group per kernel from a formula; exhaustive, every work-group."
+        ),
+    ] = None,
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map", help="With --tune: place where a processor's subgraphs run here, such as gpu=opencl1; repeat or separate by commas."
+        ),
+    ] = None,
     on: On = None,
     there: There = None,
     wheels: Wheels = None,
     extras: Extras = None,
     ssh_config: SshConfig = None,
 ) -> None:
-    """Measure the processors of this machine or a board, fit kernel models, and write a profile for `predict` and `branch`.
+    """Measure processors, here or on a board, and write a device profile; or fit one to measurements, or tune a bundle's kernels.
 
     Random networks in the styles of real ones run on each processor until the time is used up. Networks on which the
     current fits disagree run first. An interruption keeps all measurements; --resume continues from there.
     """
-    board = where(on, there, wheels, extras, ssh_config, more=("fit",))
+    if measurements is not None:
+        only_flags("--fit", "measurements device measured_on folder statistic size rewrite trust_code")
+        if device is None:
+            raise UsageError("a fit is of a device", "name its profile with --device")
+        _fit(out, measurements, device, measured_on, folder, statistic, size, rewrite or [], trust_code)
+        return
+    if bundle is not None:
+        only_flags("--tune", "bundle mode mapping budget")
+        _tune(out, bundle, mode, budget or 2.0, mapping or [])
+        return
+    if name is None:
+        raise UsageError(
+            "a profile needs an id", "give it with --name, or fit an existing profile with --fit, or tune a bundle with --tune"
+        )
+    target = folder or Path()
     if measured_file is not None:
-        if board is not None:
-            not_there({"--from": (True, "it brings in what was measured already")})
+        only_flags("--from", "name folder measured_file model processor precision runtime")
         if processor is None:
             raise UsageError("--from needs to know what ran the networks", "name it as in a profile, as --processor cpu[1large]")
-        _ingest(out, measured_file, model, (name, processor, precision, runtime), folder)
+        _ingest(out, measured_file, model, (name, processor, precision, runtime), target)
         return
-    if (model, processor, precision, runtime) != (None, None, None, ""):
-        raise UsageError("--model, --processor, --precision and --runtime go with --from", "what to measure here is said by --processors")
-
+    only_flags(
+        "a measurement",
+        "name processors budget folder resume most on there wheels extras ssh_config",
+        "--model, --processor, --precision and --runtime go with --from, others with --fit or --tune",
+    )
+    board = where(on, there, wheels, extras, ssh_config, more=("fit",))
     if board is not None:
-        measured = flags(out.quiet, processors=_split(processors or []), budget=budget, networks=most)
-        _profile_there(out, board, (name, folder, resume), measured)
+        measured = flags(out.quiet, processors=_split(processors or []), budget=budget or 10.0, networks=most)
+        _profile_there(out, board, (name, target, resume), measured)
         return
     from stretch.profiling.places import find_places
     from stretch.profiling.run import open_table, profile_machine
 
     places = find_places(_split(processors or []))
-    table = open_table(name, folder, places, resume)
+    table = open_table(name, target, places, resume)
     with out.progress("measuring") as bar:
-        done = profile_machine(name, places, table, budget * 60, bar, most)
+        done = profile_machine(name, places, table, (budget or 10.0) * 60, bar, most)
     for collected in done.collected:
         if collected.unsteady:
             out.warn(f"the times of {collected.unsteady} networks on {collected.place.name} were unstable and are left out")
@@ -121,21 +242,11 @@ def _ingest(out: Output, measured_file: Path, model: str | None, where: tuple[st
         rows = ingest(measured_file, model, Where(*where), folder, lambda name: read_graph(name).graph)
     target = folder / f"{where[0]}.measurements"
     known = {row.network: {"processor": f"{row.processor}[{row.core_set}]", "precision": row.precision, "ms": row.ms} for row in rows}
-    data = {
-        "profile": where[0],
-        "file": None,
-        "measurements": target,
-        "processors": {},
-        "held_out": {},
-        "networks": known,
-        "warnings": out.warnings,
-    }
-    out.emit(
-        data,
-        lambda console: console.print(
-            f"{len(rows)} network{'s' if len(rows) > 1 else ''} added to {target}; `stretch fit` fits a profile to a dozen and more"
-        ),
+    data = {"profile": where[0], "file": None, "measurements": target, "processors": {}, "held_out": {}, "networks": known}
+    said = (
+        f"{len(rows)} network{'s' if len(rows) > 1 else ''} added to {target}; `stretch profile --fit` fits a profile to a dozen and more"
     )
+    out.emit(data | {"warnings": out.warnings}, lambda console: console.print(said))
 
 
 def _split(entries: list[str]) -> list[str]:
@@ -146,52 +257,42 @@ def _split(entries: list[str]) -> list[str]:
 
 
 def _data(name: str, done: "Profiled", out: Output) -> dict[str, Any]:
-    processors = {}
-    for judged in done.judged:
-        held = judged.fit.held_out
-        processors[f"{judged.fit.processor}[{judged.fit.core_set}]"] = {
-            "runtime": judged.fit.runtime,
-            "networks": held.networks,
-            "kernels": sum(group.kernels for group in judged.fit.groups.values()),
-            "within_10": held.within_10,
-            "within_20": held.within_20,
-            "mape": held.mape,
-            "coverage": held.coverage,
+    keys = ("networks", "within_10", "within_20", "mape", "coverage")
+    processors: dict[str, Any] = {
+        f"{fit.processor}[{fit.core_set}]": {
+            "runtime": fit.runtime,
+            "kernels": sum(group.kernels for group in fit.groups.values()),
+            **{key: getattr(fit.held_out, key) for key in keys},
         }
+        for fit in (judged.fit for judged in done.judged)
+    }
     total = sum(row["networks"] for row in processors.values())
     mean = {key: sum(row[key] * row["networks"] for row in processors.values()) / total for key in ("within_10", "within_20", "mape")}
     links = {
-        family: {
-            "fixed_ms": crossing.link.fixed_ms,
-            "to_gbs": crossing.link.to_gbs,
-            "back_gbs": crossing.link.back_gbs,
-            "contention": crossing.contention,
-            "contention_memory": crossing.contention_memory,
-        }
+        family: {key: getattr(crossing.link, key) for key in ("fixed_ms", "to_gbs", "back_gbs")}
+        | {"contention": crossing.contention, "contention_memory": crossing.contention_memory}
         for family, crossing in done.crossings.items()
     }
-    return {
-        "profile": name,
-        "file": done.profile,
-        "measurements": done.measurements,
-        "processors": processors,
-        "held_out": mean,
-        "links": links,
-        "warnings": out.warnings,
-        "on": None,
-    }
+    paths = {"file": done.profile, "measurements": done.measurements}
+    return {"profile": name, **paths, "processors": processors, "held_out": mean, "links": links, "warnings": out.warnings, "on": None}
 
 
 def _show(console: "Console", data: dict[str, Any]) -> None:
-    from rich.table import Table
+    from stretch.report.fit import table
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("on networks left out", "networks", "kernels", "within ±10 %", "±20 %", "mean error", "in the 90 % interval"):
-        table.add_column(title, justify="left" if title == "on networks left out" else "right")
-    for name, row in data["processors"].items():
-        shares = [f"{row[key]:.0%}" for key in ("within_10", "within_20")]
-        table.add_row(name, str(row["networks"]), str(row["kernels"]), *shares, f"{row['mape']:.1%}", f"{row['coverage']:.0%}")
-    console.print(table)
+    titles = ("on networks left out", ">networks", ">kernels", ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval")
+    rows = (
+        (
+            name,
+            str(row["networks"]),
+            str(row["kernels"]),
+            *(f"{row[key]:.0%}" for key in ("within_10", "within_20")),
+            f"{row['mape']:.1%}",
+            f"{row['coverage']:.0%}",
+        )
+        for name, row in data["processors"].items()
+    )
+    console.print(table(*titles, rows=rows))
     for family, row in data["links"].items():
         console.print(
             f"{family}: an exchange {row['fixed_ms']:.3f} ms, {row['to_gbs']:.3g} GB/s there, {row['back_gbs']:.3g} GB/s back; side by side "
@@ -199,3 +300,211 @@ def _show(console: "Console", data: dict[str, Any]) -> None:
             f"×{row['contention_memory'][0]:.2f} and ×{row['contention_memory'][1]:.2f}"
         )
     console.print(f"written: {data['file']}; try `stretch predict resnet18 --device {data['file']}`")
+
+
+def _fit(
+    out: Output,
+    measurements: str,
+    device: str,
+    measured_on: str | None,
+    file: Path | None,
+    statistic: str,
+    size: str,
+    rewrites: list[str],
+    trust_code: bool,
+) -> None:
+    """Fit kernel models and cross-validate them, or calibrate a profile by times of a few whole networks."""
+    from predictors.devices import PROFILE_FOLDER, list_devices, load_device
+    from predictors.fits import fit_path, prior_path
+
+    if measurements.endswith(".csv"):
+        if file is None or measured_on:
+            raise UsageError(
+                "a calibration by networks writes a profile of its own", "name it with `--out mine`; --measured-on is for tables"
+            )
+        target = file.with_name(f"{file.name.removesuffix('.toml')}.toml")
+        rows = _from_networks(out, measurements, device, target, statistic, size, rewrites, trust_code)
+        answer = FitAnswer(profile=target.stem, file=str(target), measured_on=None, held_out=rows, warnings=out.warnings)
+        out.emit(answer, lambda console: _show_fits(console, answer))
+        return
+    profile = load_device(device)
+    related = measurements == RELATIVES
+    if related and measured_on:
+        raise UsageError("--measured-on names a device in tables of measurements, `relatives` are fits", "leave it out")
+    beside = prior_path if related else fit_path
+    target = file or beside(PROFILE_FOLDER / f"{device}.toml" if device in list_devices() else Path(device))
+    if not target.parent.is_dir():
+        raise StretchError(f"there is no folder {target.parent} to write {target.name} into", "make it, or choose another with --out")
+    rows = _from_relatives(out, profile, target) if related else _from_tables(out, measurements, profile, measured_on, target)
+    on = None if related else measured_on or profile.id
+    answer = FitAnswer(profile=profile.id, file=str(target), measured_on=on, held_out=rows, warnings=out.warnings)
+    out.emit(answer, lambda console: _show_fits(console, answer))
+
+
+def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measured_on: str | None, target: Path) -> dict[str, FitRow]:
+    """Fit and write kernel models; returns their cross-validation."""
+    from predictors.fits import write_fits
+    from predictors.fitting.fit import fit_device
+    from predictors.measurements.networks import load_measurements
+
+    names = [measurements] if Path(measurements).is_dir() else measurements.split(",")
+    with out.progress("reading"):
+        tables = [load_measurements(name) for name in names]
+    with out.progress("fitting") as step:
+        fits = [fit.fit for table in tables for fit in fit_device(table, profile, measured_on, step, out.warn)]
+    command = f"stretch profile --fit {shlex.quote(measurements)} --device {shlex.quote(profile.id)}"
+    write_fits(target, profile.id, command + (f" --measured-on {shlex.quote(measured_on)}" if measured_on else ""), fits)
+    return {_named(fit): _fit_row(fit, fit.held_out, fit.held_out.families, within_10=fit.held_out.within_10) for fit in fits}
+
+
+def _from_networks(
+    out: Output, table: str, device: str, target: Path, statistic: str, size: str, rewrites: list[str], trust_code: bool
+) -> dict[str, FitRow]:
+    """Calibrate a profile by times of whole networks, and write it; returns how well each network is predicted by the others."""
+    from stretch.cli.inputs import read_inputs
+    from stretch.stages.calibrate import calibrate_profile
+    from stretch.stages.network import read_graph
+
+    def read(model: str, text: str) -> "OpGraph":
+        side = f"3x{text}x{text}" if text.isdigit() else text
+        return read_graph(model, read_inputs([side] if side else None), trust_code=trust_code).graph
+
+    with out.progress("reading networks") as step:
+        news = calibrate_profile(Path(table), device, target, read, statistic=statistic, size=size, rewrites=tuple(rewrites), step=step)
+    return {
+        name: _fit_row(new.prior, new.prior.left_out, new.prior.left_out.chips, measure_next=new.next_network) for name, new in news.items()
+    }
+
+
+def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict[str, FitRow]:
+    """Derive and write priors from the shipped profiles; returns their cross-validation."""
+    from predictors.devices import list_devices, load_device
+    from predictors.fits import write_priors
+    from predictors.fitting.relatives import fit_priors
+    from predictors.measurements.networks import list_measurements, load_measurements
+
+    with out.progress("reading"):
+        tables = [load_measurements(name) for name in list_measurements()]
+        profiles = [fitted for fitted in map(load_device, list_devices()) if fitted.fits]
+    with out.progress("comparing") as step:
+        priors = fit_priors(profile, profiles, tables, step)
+    write_priors(target, profile.id, f"stretch profile --fit {RELATIVES} --device {profile.id}", priors)
+    return {_named(prior): _fit_row(prior, prior.left_out, prior.left_out.chips) for prior in priors}
+
+
+def _named(fit: Any) -> str:
+    """What a fit or a prior is of."""
+    return f"{fit.processor}[{fit.core_set}] {fit.precision}"
+
+
+def _fit_row(fit: Any, judged: Any, groups: int, **more: Any) -> FitRow:
+    """How well a fit or a prior predicts what was left out of it."""
+    shares = {key: getattr(judged, key) for key in ("networks", "within_20", "mape", "coverage")}
+    return FitRow(groups=groups, low=fit.interval.low, high=fit.interval.high, **{"within_10": None} | shares | more)
+
+
+def _show_fits(console: "Console", answer: FitAnswer) -> None:
+    from stretch.report.fit import table
+
+    calibrated = any(row.measure_next for row in answer.held_out.values())
+    what = "networks" if calibrated else "chips" if answer.measured_on is None else "families"
+    numbers = (f">{what}", ">networks", ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval", ">interval")
+    rows = (
+        (
+            name,
+            str(row.groups),
+            str(row.networks),
+            "" if row.within_10 is None else f"{row.within_10:.0%}",
+            f"{row.within_20:.0%}",
+            f"{row.mape:.1%}",
+            f"{row.coverage:.0%}",
+            f"{row.low:.2f} to {row.high:.2f}",
+        )
+        for name, row in answer.held_out.items()
+    )
+    console.print(table(f"on {what} left out", *numbers, rows=rows))
+    for name, row in answer.held_out.items():
+        if row.measure_next:
+            console.print(f"{name}: the interval would narrow most with the time of {row.measure_next}", soft_wrap=True)
+    console.print(f"written: {answer.file}", soft_wrap=True)
+
+
+def _tune(out: Output, bundle: Path, mode: str | None, budget: float, mapping: list[str]) -> None:
+    """Tune the kernels of a bundle."""
+    from scheduler.answer import tune_answer
+    from scheduler.bundle.load import load_bundle
+
+    loaded = load_bundle(bundle, check_hashes=True)
+    end = time.monotonic() + 60 * budget
+    with out.progress("compiling"):
+        tunings, modes = _tunings(loaded, mapping, mode)
+    choices: dict[tuple[str, str], Any] = {}
+    with out.progress("tuning", total=sum(tuning.steps for tuning in tunings)) as bar:
+
+        def progress(kernel: str) -> None:
+            bar(f"{kernel}, {max(0.0, end - time.monotonic()):.0f} s left")
+
+        for tuning in tunings:
+            choices |= tuning.tune(max(0.0, end - time.monotonic()), progress)
+    if time.monotonic() > end:
+        out.warn(f"the budget of {budget:g} minutes was used up before all kernels were measured; run it again to continue")
+    kernels = [row for tuning in tunings for row in tuning.rows(choices)]
+    answer = tune_answer(bundle, tunings[0].device, modes, kernels, out.warnings)
+    out.emit(answer, lambda console: _show_tuned(console, answer))
+
+
+def _tunings(bundle: "Bundle", mapping: list[str], mode: str | None) -> "tuple[list[Tuning], list[str]]":
+    """Tunings of the subgraphs whose delegate supports tuning, and their modes."""
+    from scheduler.delegates import delegates, get_delegate
+    from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors
+
+    entries = bundle.manifest.subgraphs
+    used = list(dict.fromkeys(entry.processor for entry in entries))
+    placements = place_processors(used, parse_mapping(mapping), precisions=bundle_precisions(bundle.manifest))
+    chosen = [entry for entry in entries if get_delegate(placements[entry.processor].delegate).tunes]
+    if not chosen:
+        where = ", ".join(f"{name} on {place.delegate}" for name, place in placements.items())
+        able = [name for name in delegates if delegates.get(name).tunes]
+        raise UsageError(
+            f"no subgraph of {bundle.path} runs here on a delegate that can be tuned ({where})",
+            f"map a processor to one, as --map gpu={able[0]}",
+        )
+    modes = [_mode(placements[entry.processor].delegate, mode) for entry in chosen]
+    created = [_created(placements[entry.processor]) for entry in chosen]
+    return [delegate.tuning_from(bundle, entry.name, known) for delegate, entry, known in zip(created, chosen, modes, strict=True)], modes
+
+
+def _mode(delegate: str, wanted: str | None) -> str:
+    """The requested mode, or the delegate's default."""
+    from scheduler.delegates import get_delegate
+
+    known = get_delegate(delegate).tunes
+    if wanted is not None and wanted not in known:
+        modes_text = "; ".join(f"{name}: {what}" for name, what in known.items())
+        raise UsageError(f"`--mode {wanted}` is no mode of the {delegate} delegate", modes_text)
+    return next(iter(known)) if wanted is None else wanted
+
+
+def _created(place: "Placement") -> "Delegate":
+    from scheduler.delegates import get_delegate
+
+    return get_delegate(place.delegate).create(place.cores)
+
+
+def _show_tuned(console: "Console", answer: "TuneAnswer") -> None:
+    from stretch.report.fit import table
+
+    console.print(f"{answer.device}, mode {answer.mode}")
+    rows = (
+        (
+            row.kernel,
+            row.shape,
+            " ".join(f"{key}={value}" for key, value in (row.choice or {}).items()),
+            *("" if ms is None else f"{ms:.3f}" for ms in (row.before_ms, row.after_ms)),
+        )
+        for row in sorted(answer.kernels, key=lambda row: -(row.after_ms or 0.0))[:30]
+    )
+    console.print(table("kernel", "shape", "choice", ">before ms", ">after ms", rows=rows))
+    if len(answer.kernels) > 30:
+        console.print(f"… and {len(answer.kernels) - 30} more; --json has them all")
+    console.print(f"all kernels: {answer.before_ms:.2f} ms before, {answer.after_ms:.2f} ms after")

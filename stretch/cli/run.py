@@ -1,24 +1,20 @@
 """`stretch run`: run a bundle on this machine and compare it with sequential models on the same cores."""
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from predictors.errors import UsageError
-from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, not_there, where
-from stretch.cli.output import Output, verb
-from stretch.cli.pages import Html, check_html, write_html
+from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, where
+from stretch.cli.output import Output, no_flags, verb
+from stretch.cli.pages import Html, check_html
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
-    from rich.console import Console
-    from rich.table import Table
 
-    from scheduler.answer import CheckAnswer, RunAnswer
     from scheduler.boards.board import Where
     from scheduler.bundle.load import Bundle
     from scheduler.checks.judge import Judgement
@@ -30,8 +26,6 @@ if TYPE_CHECKING:
     from scheduler.placement.priority import Priority
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import Trace
-    from stretch.phone.answer import PhoneAnswer
-    from stretch.report.html.page import Page
 
 Adb = Annotated[bool, typer.Option("--adb", help="Run on a phone through the `adb` program; not tested on a real phone yet.")]
 Serial = Annotated[str | None, typer.Option("--serial", help="With --adb: serial number of the device, as `adb devices` prints it.")]
@@ -40,14 +34,14 @@ BenchmarkModel = Annotated[
 ]
 PhoneRunner = Annotated[
     Path | None,
-    typer.Option("--runner", help="With --adb: Android build of the program that `stretch runner` writes, which runs all branches."),
+    typer.Option(
+        "--runner", help="With --adb: Android build of the program that `stretch export --as cpp` writes, which runs all branches."
+    ),
 ]
 Libraries = Annotated[
     Path | None, typer.Option("--libraries", help="With --adb: folder of LiteRT's libraries for Android, accelerators included.")
 ]
-Measurements = Annotated[
-    Path | None, typer.Option("--measurements", help="With --adb: folder of measurements to append to. Default: phone.measurements.")
-]
+Measurements = Annotated[Path, typer.Option("--measurements", help="With --adb: folder of measurements to append to.")]
 Profile = Annotated[
     str | None,
     typer.Option("--profile", help="With --adb: profile (id or file) that the times are recorded for. Default: the bundle's device."),
@@ -55,71 +49,9 @@ Profile = Annotated[
 CoreSet = Annotated[str | None, typer.Option("--core-set", help="With --adb: core set of the phone's CPU, as its profile names it.")]
 Cores = Annotated[str | None, typer.Option("--cores", help="With --adb: numbers of these cores, such as 4-6. Default: any.")]
 
-#: Default number of runs of each signature.
-RUNS = 50
-
-#: Default folder of measurements.
-FOLDER = Path("phone.measurements")
-
-
-def check_phone(adb: bool, only_here: dict[str, Any], only_there: dict[str, Any]) -> None:
-    """Refuse incompatible options."""
-    for flag, value in (only_here if adb else only_there).items():
-        if value:
-            raise UsageError(f"{flag} {'does not go with' if adb else 'goes with'} --adb", "leave one of the two out" if adb else None)
-
-
-def run_on_phone(out: Output, loaded: "Bundle", x: "np.ndarray[Any, Any]", effort: dict[str, Any], flags: dict[str, Any]) -> None:
-    """Measure a bundle on a phone and print the results."""
-    from msgspec.structs import replace
-
-    from stretch.phone.answer import UNTESTED
-    from stretch.phone.measure import PhoneRequest, measure
-
-    request = PhoneRequest(
-        serial=flags["--serial"],
-        benchmark=flags["--benchmark-model"],
-        runner=flags["--runner"],
-        libraries=flags["--libraries"],
-        measurements=flags["--measurements"] or FOLDER,
-        profile=flags["--profile"],
-        core_set=flags["--core-set"],
-        cores=flags["--cores"],
-        runs=effort["repeat"] or RUNS,
-        warmup=effort["warmup"],
-        limit=effort["limit"],
-        trace=effort["trace"],
-    )
-    out.warn(UNTESTED)
-    with out.progress("on the phone") as step:
-        answer = measure(loaded, request, x, step)
-    if answer.runner is not None and answer.runner.on_cpu:
-        out.warn(f"operators of {', '.join(answer.runner.on_cpu)} stayed on the CPU, so the times are not those of the accelerators")
-    answer = replace(answer, warnings=out.warnings)
-    out.emit(answer, lambda console: _phone_print(console, answer))
-
-
-def _phone_print(console: "Console", answer: "PhoneAnswer") -> None:
-    from rich.table import Table
-
-    console.print(f"{answer.model}, planned for {answer.device}, on {answer.phone} ({answer.serial}, {answer.system})")
-    if answer.signatures:
-        table = Table(box=None, pad_edge=False)
-        for title in ("signature", "processor", "precision", "ms", "kernels", ""):
-            table.add_column(title, justify="right" if title in ("ms", "kernels") else "left")
-        for row in answer.signatures:
-            ms = "" if row.ms is None else f"{row.ms:.3f}"
-            table.add_row(row.signature, row.processor, row.precision, ms, str(row.kernels), row.reason or "")
-        console.print(table)
-    if answer.runner is not None:
-        runner = answer.runner
-        console.print(f"all branches: {runner.median_ms:.3f} ms, the median of {runner.runs}; the output differs by {runner.max_error:.1e}")
-    if answer.measurements is not None:
-        console.print(f"added to {answer.measurements}; once there are enough networks, fit them:", soft_wrap=True)
-        folder = answer.measurements if "/" in answer.measurements else f"./{answer.measurements}"
-        command = ["stretch", "fit", folder, "--device", answer.profile, "--measured-on", answer.phone, "--out", f"{answer.phone}.fit.json"]
-        console.print(f"  {shlex.join(command)}", soft_wrap=True)
-
+#: Parameters of a run on a phone alone, and of one here or on a board alone.
+PHONE = "serial benchmark_model phone_runner libraries measurements phone_profile core_set cores"
+COMPUTER = "mapping processors priority dsp_code in_flight table html on there wheels extras ssh_config"
 
 #: Traced inferences; more would only make the file slow to open.
 TRACED = 10
@@ -183,7 +115,7 @@ def run(
     benchmark_model: BenchmarkModel = None,
     phone_runner: PhoneRunner = None,
     libraries: Libraries = None,
-    measurements: Measurements = None,
+    measurements: Measurements = Path("phone.measurements"),
     phone_profile: Profile = None,
     core_set: CoreSet = None,
     cores: Cores = None,
@@ -195,25 +127,45 @@ def run(
     from scheduler.measure.trace_files import write_csv, write_perfetto
     from scheduler.placement.mapping import parse_mapping
     from scheduler.runtime.session import Session
-    from scheduler.runtime.trace import typical
+    from stretch.report.execution import phone_page, run_page
 
+    if adb:
+        no_flags("--adb", COMPUTER)
+    else:
+        no_flags("a run without --adb", PHONE, "add --adb")
+    if on is not None:
+        no_flags("--on", "html", "the page is made from a run of this machine")
     board = where(on, there, wheels, extras, ssh_config)
-    here = {"--map": mapping, "--processors": processors, "--priority": priority, "--dsp-code": dsp_code}
-    phone = {"--serial": serial, "--benchmark-model": benchmark_model, "--runner": phone_runner, "--libraries": libraries}
-    phone |= {"--measurements": measurements, "--profile": phone_profile, "--core-set": core_set, "--cores": cores}
-    check_phone(adb, here | {"--in-flight": in_flight, "--csv": table, "--html": html}, phone)
     check_html(html)
     loaded = load_bundle(bundle, check_hashes=True, trust=trust or ())
     if board is not None:
-        why = "a phone is reached by adb, a board by ssh"
-        not_there({"--html": (html, "the page is made from a run of this machine"), "--adb": (adb, why)})
         chosen = {"map": mapping, "processors": processors, "priority": _priority(priority), "dsp_code": dsp_code, "trust_code": trust_code}
         measured = {"in_flight": in_flight, "time_limit": time_limit, "repeat": repeat, "warmup": warmup}
         _run_there(out, board, loaded, input_file, flags(out.quiet, **chosen, **measured), {"trace": trace, "csv": table})
         return
     x = random_input(loaded) if input_file is None else read_input(input_file)
     if adb:
-        run_on_phone(out, loaded, x, {"repeat": repeat, "warmup": warmup, "limit": time_limit, "trace": trace}, phone)
+        from stretch.phone.answer import UNTESTED
+        from stretch.phone.measure import PhoneRequest, measure
+
+        out.warn(UNTESTED)
+        request = PhoneRequest(
+            serial=serial,
+            benchmark=benchmark_model,
+            runner=phone_runner,
+            libraries=libraries,
+            measurements=measurements,
+            profile=phone_profile,
+            core_set=core_set,
+            cores=cores,
+            runs=repeat or 50,
+            warmup=warmup,
+            limit=time_limit,
+            trace=trace,
+        )
+        with out.progress("on the phone") as step:
+            answer = out.told(measure(loaded, request, x, step))
+        out.show(answer, lambda _: phone_page(answer))
         return
     only = None if processors is None else [name.strip() for name in processors.split(",")]
     options: dict[str, Any] = {"processors": only, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}
@@ -228,8 +180,8 @@ def run(
         write_perfetto(trace, tracks, depths)
     if table is not None:
         write_csv(table, tracks)
-    write_html(out, html, lambda command: _page(answer, result, tracks, command))
-    out.emit(answer, lambda console: _print(console, answer, typical(result.traces)))
+    predicted = tracks.get(f"predicted on {answer.device}")
+    out.show(answer, lambda command: run_page(answer, result.traces, predicted[0] if command and predicted else None, command), html)
 
 
 def _run_there(
@@ -241,6 +193,7 @@ def _run_there(
     from predictors.files import write_whole
     from scheduler.answer import read_run_answer
     from scheduler.boards.board import open_board
+    from stretch.report.execution import run_page
 
     if input_file is not None:
         read_input(input_file)
@@ -253,15 +206,7 @@ def _run_there(
         for flag, path in wanted.items():
             write_whole(path, board.fetch(f"{folder}/{flag}", MOST_BYTES), "trace")
         answer = replace(answer, bundle=bundle.path, trace=files["trace"], csv=files["csv"], on=board.answer)
-    out.emit(answer, lambda console: _print(console, answer, None))
-
-
-def _page(answer: "RunAnswer", result: "Benchmark", tracks: "dict[str, Sequence[Trace]]", command: str) -> "Page":
-    """The report, with the predicted timeline if there is one."""
-    from stretch.report.html.run_page import run_page
-
-    predicted = tracks.get(f"predicted on {answer.device}")
-    return run_page(answer, result.traces, predicted[0] if predicted else None, command)
+    out.show(answer, lambda command: run_page(answer, (), None, command))
 
 
 def _measure(
@@ -318,7 +263,6 @@ def read_input(path: Path) -> "np.ndarray[Any, Any]":
 
 
 def _priority(text: str | None) -> "Priority | None":
-    from predictors.errors import UsageError
 
     if text is None or text == "latency" or text == "energy":
         return text
@@ -327,7 +271,6 @@ def _priority(text: str | None) -> "Priority | None":
 
 def _dsp(chip: str | None, trusted: bool) -> "dict[str, Delegate]":
     """The dsp delegate, if it runs compiled code of the bundle."""
-    from predictors.errors import UsageError
     from scheduler.delegates import DspDelegate
 
     if chip is None:
@@ -361,89 +304,3 @@ def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, 
 
 def _where(place: "Placement") -> str:
     return f"{place.delegate} on core {'+'.join(map(str, place.cores))}" if place.cores else place.delegate
-
-
-def _print(console: "Console", answer: "RunAnswer", shown: "Trace | None") -> None:
-    """Print the answer and, unlike the JSON, the timeline of the median inference."""
-    from scheduler.runtime.trace import timeline
-
-    weights = answer.weights
-    detail = f" ({weights.detail})" if weights.detail else ""
-    console.print(f"{answer.model} planned for {answer.device}, weights: {weights.source}{detail}")
-    if answer.on is not None:
-        console.print(f"on {answer.on.host}: {answer.on.arch}, Python {answer.on.python}")
-    console.print(_contestants(answer))
-    console.print()
-    if shown is not None:
-        console.print("the inference in the middle of all by its time:")
-        for line in timeline(shown):
-            console.print(line)
-        console.print()
-    ratio = "" if answer.macs_ratio is None else f"{answer.macs_ratio:.3f} of the original's MACs, "
-    efficiency = "efficiency not given (processors share a core)" if answer.efficiency is None else f"efficiency {answer.efficiency:.3f}"
-    cores = ", ".join(map(str, answer.cores))
-    console.print(f"{ratio}{efficiency}, {answer.runs} rounds in {answer.seconds:.1f} s on cores {cores}")
-    console.print(_results(answer.check, answer.max_error))
-    console.print(answer.verdict)
-    if answer.energy_mj is not None:
-        console.print(f"energy: {answer.energy_mj:.3g} mJ an inference ({answer.energy_counter}, with all else that it covers)")
-    if answer.throughput is not None:
-        console.print()
-        rates = answer.throughput.contestants
-        for rate in rates:
-            console.print(f"{rate.name}: {rate.per_second:.1f} inferences/s, {rate.per_second / rates[0].per_second:.2f}×")
-    if answer.trace is not None:
-        console.print(f"timeline: {answer.trace} (open it in ui.perfetto.dev)")
-    console.print()
-    for sentence in _in_short(answer):
-        console.print(sentence, soft_wrap=True)
-
-
-def _in_short(answer: "RunAnswer") -> "Iterator[str]":
-    """Summary of the plan, the measurement and the next steps, one sentence each."""
-    planned, here = answer.planned, "here" if answer.on is None else f"on {answer.on.host}"
-    if planned.makespan_ms is not None and planned.best_single_ms is not None:
-        yield (
-            f"Planned for {answer.device}: {planned.makespan_ms:.2f} ms are predicted there, {planned.best_single_ms:.2f} ms for the original on "
-            f"{planned.best_single_processor} alone; recommended: {planned.recommended}."
-        )
-    else:
-        yield f"Planned for {answer.device}: the bundle states no predicted time."
-    missing = [name for name, place in answer.processors.items() if place.stand_in]
-    beside = "" if answer.best_sequential is None else f", the best sequential run {answer.best_sequential.median_ms:.2f} ms"
-    stand_in = f"; {' and '.join(missing)} had a stand-in, so this says nothing of the speed on {answer.device}" if missing else ""
-    yield f"Measured {here}: the bundle takes {answer.median_ms:.2f} ms{beside}{stand_in}."
-    if missing:
-        yield (
-            f"For times on a phone, connect it and run `stretch run {answer.bundle} --adb` with `--benchmark-model FILE`; for a Linux board, "
-            f"`stretch run {answer.bundle} --on user@host`."
-        )
-    elif answer.winner == "sequential":
-        yield f"To run the network fastest {here}, take the sequential network, not this bundle."
-    else:
-        yield f"`stretch run {answer.bundle} --trace FILE` writes a timeline of this run."
-
-
-def _contestants(answer: "RunAnswer") -> "Table":
-    """One row per contestant."""
-    from rich.table import Table
-
-    from scheduler.answer import TimingAnswer
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("measured here" if answer.on is None else "measured there")
-    for title in ("median ms", "p90 ms", "of branched"):
-        table.add_column(title, justify="right")
-    branched = TimingAnswer(name="branched", median_ms=answer.median_ms, p90_ms=answer.p90_ms)
-    for timing in (branched, answer.same_net_whole_graph, answer.sequential, answer.sequential_same_macs, *answer.others):
-        if timing is not None:
-            table.add_row(timing.name, f"{timing.median_ms:.2f}", f"{timing.p90_ms:.2f}", f"{timing.median_ms / answer.median_ms:.2f}×")
-    return table
-
-
-def _results(check: "CheckAnswer | None", error: float | None) -> str:
-    """The result check as text."""
-    if check is None or error is None:
-        return "results not checked: a delegate computes nothing"
-    stored = ", which gives what it gave when the bundle was written" if check.stored else ""
-    return f"results checked: {check.tensors} tensors against {check.against}{stored}; the output differs by {error:.1e}"

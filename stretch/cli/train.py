@@ -1,4 +1,4 @@
-"""`stretch train`: train a recipe on a CPU or on GPUs."""
+"""`stretch train`: train a recipe on a CPU or on GPUs, or refine a bundle."""
 
 import logging
 import os
@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from predictors.errors import StretchError
-from predictors.install import install_line
+from predictors.errors import StretchError, UsageError
 from stretch.cli.failures import INTERRUPTED, SPEAKER_VARIABLE
 from stretch.cli.interrupt import WRITER_GRACE_S
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output, import_torch, only_flags, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from rich.console import Console
-
+    from stretch.api.refining import RefineAnswer
     from stretch.train.answer import TrainAnswer
     from stretch.train.listen import Listener
     from stretch.train.loop import Epoch, Run
+
+#: Steps of the progress bar of a refinement: read, images, two comparisons, twenty evaluations and the files of a typical bundle.
+REFINING = 36
 
 #: Seconds after Ctrl-C for removing unfinished files.
 GRACE_S = WRITER_GRACE_S
@@ -31,8 +32,18 @@ GRACE_S = WRITER_GRACE_S
 @verb
 def train(
     out: Output,
-    recipe: Annotated[str, typer.Argument(help="Recipe: a TOML file, or the name of an installed one.")],
-    folder: Annotated[Path | None, typer.Option("--out", help="Folder of the run. Default: runs/RECIPE.")] = None,
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE_OR_BUNDLE",
+            help="Recipe: a TOML file, or the name of an installed one. Or the folder of an fp32 bundle with its controls, whose network is "
+            "refined: distilled from its original on unlabelled images.",
+        ),
+    ],
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of the run, by default runs/RECIPE; or of the new bundle, by default the bundle itself."),
+    ] = None,
     change: Annotated[list[str] | None, typer.Option("--set", help="Override a value of the recipe, such as train.epochs=5.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest complete checkpoint of the run.")] = False,
     dry_run: Annotated[
@@ -42,34 +53,108 @@ def train(
     gpus: Annotated[
         int, typer.Option(help="Number of processes, with one GPU each; more than one are started by torchrun.", min=1, max=64)
     ] = 1,
+    images: Annotated[
+        Path | None,
+        typer.Option(help="Of a bundle: folder of unlabelled images (pictures or .npy), preferably those that it was calibrated with."),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Of a bundle: minutes of refinement, on a GPU if there is one. Default: 5 without --steps.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Of a bundle: maximum number of steps, with a batch of 64 views each.", min=1)] = None,
+    image_count: Annotated[int, typer.Option(help="Of a bundle: maximum number of training images; others are held back.", min=16)] = 256,
+    run_images: Annotated[
+        int,
+        typer.Option(
+            help="Of a bundle: maximum number of held-back images that its files are run on, in their planned precisions; 0 for none.",
+            min=0,
+        ),
+    ] = 64,
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option("--map", help="Of a bundle: delegate that stands in for a processor in that run, such as dsp=dsp. Default: the CPU."),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Of a bundle: folder of the checkpoint to resume from after an interruption. Default: beside the bundle."),
+    ] = None,
 ) -> None:
-    """Train a branched network, or a supernet of many designs, from a recipe."""
+    """Train a branched network, or a supernet of many designs, from a recipe; or refine the network of a bundle without labels."""
+    if Path(recipe).is_dir():
+        only_flags("a bundle", "recipe folder images minutes steps image_count run_images mapping checkpoint")
+        if images is None:
+            raise UsageError("a bundle is refined on images, and none are named", "give a folder of unlabelled images with --images")
+        _refine(out, Path(recipe), images, folder, minutes, steps, image_count, run_images, mapping or [], checkpoint)
+        return
+    only_flags("a recipe", "recipe folder change resume dry_run trust_code gpus", "what a recipe trains on stands in it, under [data]")
+    from stretch.api.verbs import train as train_recipe
     from stretch.train.recipe import find_recipe, load_recipe
 
-    path = find_recipe(recipe)
-    loaded = load_recipe(path, tuple(change or ()))
-    target = folder or Path("runs") / path.stem
+    epochs = load_recipe(find_recipe(recipe), tuple(change or ())).train.epochs
     if gpus > 1 and "RANK" not in os.environ:
         raise typer.Exit(_torchrun(gpus, out))
-    import_torch()
-    from stretch.train.answer import TrainAnswer
-    from stretch.train.distributed import join_world
-    from stretch.train.session import train_recipe
+    import_torch("train")
+    # of a run of many processes the first one speaks
+    out.quiet = out.quiet or os.environ.get("RANK", "0") != "0"
+    with out.progress("training") as step:
+        listener = _listener(out, step, epochs)
+        flags = {"changes": change or (), "resume": resume, "dry_run": dry_run, "trust_code": trust_code}
+        done = train_recipe(recipe, folder, **flags, listener=listener)
+    if done is None:
+        return
+    answer = out.told(done)
+    out.emit(answer, lambda console: console.print("\n".join(_lines(answer, trust_code)), soft_wrap=True))
 
-    with join_world(loaded.data.device) as world:
-        if not world.first:
-            out.quiet = True
 
-        with out.progress("training") as step:
-            listener = _listener(out, step, loaded.train.epochs)
-            flags = {"resume": resume, "dry_run": dry_run, "trust_code": trust_code}
-            done = train_recipe(loaded, path.parent, target, world=world, listener=listener, **flags)
-        if not world.first:
-            return
-    for warning in done.warnings:
-        out.warn(warning)
-    answer = TrainAnswer(run=done.run, checkpoint=done.checkpoint, metrics=done.metrics, warnings=out.warnings)
-    out.emit(answer, lambda console: _print(console, answer, trust_code))
+def _refine(
+    out: Output,
+    bundle: Path,
+    images: Path,
+    folder: Path | None,
+    minutes: float | None,
+    steps: int | None,
+    image_count: int,
+    run_images: int,
+    mapping: list[str],
+    checkpoint: Path | None,
+) -> None:
+    """Distil a bundle's network from its original, and measure their agreement."""
+    from scheduler.placement.mapping import parse_mapping
+    from stretch.api.refining import checkpoint_folder, refine_bundle
+
+    kept = checkpoint_folder(folder or bundle, checkpoint)
+    try:
+        with out.progress("refining", total=REFINING) as progress:
+            answer = refine_bundle(
+                bundle,
+                images,
+                out=folder,
+                minutes=5.0 if minutes is None and steps is None else minutes,
+                steps=steps,
+                image_count=image_count,
+                run_images=run_images,
+                mapping=parse_mapping(mapping),
+                checkpoint=kept,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        if kept.is_dir() and any(kept.iterdir()):
+            out.note(f"the checkpoint is in {kept}: the same command continues from there")
+        raise
+    answer = out.told(answer)
+    out.emit(answer, lambda console: console.print("\n".join(_refined_lines(answer)), soft_wrap=True))
+
+
+def _refined_lines(answer: "RefineAnswer") -> "Iterator[str]":
+    from stretch.report.plan import agreement_lines, bundle_lines, refined_words
+
+    refinement = answer.refinement
+    yield f"{refinement.steps} steps in {refinement.seconds:.0f} s: {refined_words(refinement)}"
+    if (change := answer.agreement) is not None:
+        share = "" if change.before is None else f"the original's class in {change.before:.1%}, "
+        yield f"before, on {change.images} images held back: {share}error {change.error_before:.3f} of the original's"
+    if answer.measured is not None:
+        yield from agreement_lines(answer.measured)
+    yield from bundle_lines(answer.bundle, answer.checks)
 
 
 def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listener":
@@ -91,21 +176,9 @@ def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listene
     return Teller()
 
 
-def import_torch() -> None:
-    """Import the trainer."""
-    from predictors.errors import MissingBackendError
-
-    try:
-        import safetensors
-        import torch  # noqa: F401 - only to have it loaded
-    except ModuleNotFoundError as error:
-        raise MissingBackendError(f"training needs {error.name}, which is not installed", install_line("train")) from error
-    del safetensors
-
-
 def _torchrun(gpus: int, out: Output) -> int:
     """Restart this command under torchrun, one process per GPU; a failing process prints its own error."""
-    import_torch()
+    import_torch("train")
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
@@ -135,22 +208,20 @@ def _torchrun(gpus: int, out: Output) -> int:
     return 0
 
 
-def _print(console: "Console", answer: "TrainAnswer", trusted: bool) -> None:
+def _lines(answer: "TrainAnswer", trusted: bool) -> "Iterator[str]":
     metrics = answer.metrics
-    ratios = ", ".join(f"{ratio:.3f}" for ratio in metrics["macs_ratio"])
-    console.print(f"MACs over the original's: {ratios}")
+    yield f"MACs over the original's: {', '.join(f'{ratio:.3f}' for ratio in metrics['macs_ratio'])}"
     if answer.run is None:
-        console.print(f"dry run: one step in {metrics['seconds']:.1f} s, loss {metrics['loss']:.4f}, {metrics['memory_mib']:.0f} MiB")
+        yield f"dry run: one step in {metrics['seconds']:.1f} s, loss {metrics['loss']:.4f}, {metrics['memory_mib']:.0f} MiB"
         return
     what, key = (
         ("accuracy", "accuracy") if metrics["agreement"] is None else ("agreement with the original on images held back", "agreement")
     )
-    console.print(f"{what} {metrics[key]:.2%}, best {metrics[f'best_{key}']:.2%}, loss {metrics['loss']:.4f}")
-    console.print(
+    yield f"{what} {metrics[key]:.2%}, best {metrics[f'best_{key}']:.2%}, loss {metrics['loss']:.4f}"
+    yield (
         f"{metrics['epochs']} epoch{'s' * (metrics['epochs'] != 1)} in {metrics['seconds']:.1f} s on {metrics['device']}: "
         f"{metrics['images_per_second']:.0f} images/s, {metrics['memory_mib']:.0f} MiB"
     )
     if metrics.get("unreadable_images"):
-        console.print(f"{metrics['unreadable_images']} images could not be read")
-    # not wrapped, so that the command can be copied
-    console.print(f"take it out with: stretch extract {answer.run}{' --trust-code' * trusted}", soft_wrap=True)
+        yield f"{metrics['unreadable_images']} images could not be read"
+    yield f"take it out with: stretch export {answer.run}{' --trust-code' * trusted}"

@@ -1,17 +1,25 @@
-"""Result of an evaluation as plain data, for the JSON and the terminal's table; the fields are the JSON's keys."""
+"""`stretch.evaluate`, and its result as plain data; the fields are the JSON's keys."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from numpy.typing import NDArray
 
+from predictors.errors import StretchError, UsageError
+from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.bundle.manifest import WeightsInfo
-from scheduler.bundle.preprocessing import Preprocessing
-from scheduler.placement.place import Placement
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing, requested_preprocessing
+from scheduler.measure.benchmark import used_cores
+from scheduler.progress import Progress, silent
+from scheduler.runtime.sequential import Sequential
 from scheduler.runtime.session import Session
-from stretch.evaluation.labels import ImageSet
-from stretch.evaluation.measure import Accuracy, Evaluation
-from stretch.evaluation.shares import Share
+from stretch.evaluation.labels import ImageFile, find_images
+from stretch.evaluation.measure import Accuracy
+from stretch.evaluation.measure import evaluate as measure
+from stretch.evaluation.shares import Share, one_sided
+from stretch.quantize.images import read_images
 
 
 class ImagesAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,35 +64,97 @@ class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # What a person should know.
 
 
-def images_answer(path: Path, image_set: ImageSet, files: int, count: int) -> ImagesAnswer:
-    """What was evaluated on."""
-    return ImagesAnswer(path=path, files=files, count=count, labels=image_set.labels, classes=len(image_set.classes))
-
-
-def evaluate_answer(
-    session: Session, images: ImagesAnswer, preprocessing: Preprocessing, result: Evaluation, warnings: list[str]
+def evaluate(
+    bundle: str | Path,
+    images: str | Path,
+    *,
+    classes: Path | None = None,
+    labels: bool = True,
+    image_count: int | None = None,
+    mapping: Mapping[str, str] | None = None,
+    processors: Sequence[str] | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
+    progress: Progress = silent,
 ) -> EvaluateAnswer:
-    """Summary of the evaluation."""
-    manifest = session.bundle.manifest
-    return EvaluateAnswer(
-        bundle=session.bundle.path,
-        model=manifest.model.name,
-        weights=manifest.weights,
-        precisions=sorted({entry.precision for entry in manifest.subgraphs}),
-        images=images,
-        preprocessing=preprocessing.to_json(),
-        top1=result.branched.top1,
-        top5=result.branched.top5,
-        original=result.original,
-        original_classes=len(result.classes) or None,
-        calibrated_on=result.calibrated_on,
-        agreement=result.agreement,
-        top5_overlap=result.top5_overlap,
-        error=result.error,
-        processors={name: _where(place) for name, place in session.placements.items()},
-        warnings=warnings,
-    )
+    """Measure a bundle's accuracy on images, and its agreement with the original.
+
+    Args:
+        images: Folder of class folders, a .csv or .tsv table of file and label, or a folder of unlabelled images.
+        classes: File with the class names in output order, one a line.
+        labels: Whether folder names are class labels.
+        image_count: Images at most, spread evenly over all.
+        mapping: Where processors run here.
+        processors: Those to use; subgraphs of the others move to them. None: all.
+        preprocessing: What differs from what the bundle states, such as ``{"crop": 0.9}``.
+        progress: Called for each file.
+
+    Raises:
+        StretchError: Or one of its kinds: no bundle, no images, a network that does not classify.
+    """
+    loaded = load_bundle(bundle, check_hashes=True)
+    manifest = loaded.manifest
+    outputs = _outputs(loaded)
+    read = requested_preprocessing(manifest.model.preprocessing or IMAGENET, preprocessing, manifest.model.input_shape)
+    image_set = find_images(Path(images), outputs, classes, labelled=labels)
+    files = image_set.spread(image_count)
+    warnings = []
+    with Session(loaded, mapping or {}, processors=processors) as session:
+        if not session.computes:
+            raise UsageError("a delegate computes no outputs, so there is nothing to evaluate", "map processors to delegates that compute")
+        if (control := manifest.controls.get("original")) is None:
+            warnings.append("the bundle was written without controls, so it cannot be compared with the original")
+        original = None if control is None else Sequential(loaded.file(control), used_cores(session)).run
+        result = measure(session, original, _images(files, manifest.model.input_shape, read, progress), outputs, manifest.calibrated_on)
+        if original is not None and not result.diverse:
+            warnings.append(one_sided(result.classes))
+        if result.calibrated_on:
+            warnings.append(
+                f"{result.calibrated_on} of the {result.images} images were used to calibrate this bundle, so these figures are too good: "
+                "evaluate it on others"
+            )
+        return EvaluateAnswer(
+            bundle=loaded.path,
+            model=manifest.model.name,
+            weights=manifest.weights,
+            precisions=sorted({entry.precision for entry in manifest.subgraphs}),
+            images=ImagesAnswer(
+                path=Path(images), files=len(files), count=result.images, labels=image_set.labels, classes=len(image_set.classes)
+            ),
+            preprocessing=read.to_json(),
+            top1=result.branched.top1,
+            top5=result.branched.top5,
+            original=result.original,
+            original_classes=len(result.classes) or None,
+            calibrated_on=result.calibrated_on,
+            agreement=result.agreement,
+            top5_overlap=result.top5_overlap,
+            error=result.error,
+            processors={
+                name: WhereAnswer(cores=place.cores, delegate=place.delegate, stand_in=place.stand_in, reason=place.reason)
+                for name, place in session.placements.items()
+            },
+            warnings=warnings,
+        )
 
 
-def _where(place: Placement) -> WhereAnswer:
-    return WhereAnswer(cores=place.cores, delegate=place.delegate, stand_in=place.stand_in, reason=place.reason)
+def _outputs(bundle: Bundle) -> int:
+    """Number of classes of the network."""
+    # networks with several inputs or outputs are refused here
+    _ = bundle.manifest.input, bundle.manifest.output
+    shape = bundle.manifest.model.output_shape
+    if len(shape) != 2 or shape[0] != 1 or bundle.manifest.model.input_shape[0] != 1:
+        raise StretchError(
+            f"{bundle.path} gives an output of shape {list(shape)}, which is no list of class scores",
+            "only networks that classify one image at a time can be evaluated",
+        )
+    return shape[1]
+
+
+def _images(
+    files: Sequence[ImageFile], shape: tuple[int, ...], preprocessing: Preprocessing, progress: Progress
+) -> Iterator[tuple[str, NDArray[Any], int | None]]:
+    """The images of the files, read lazily."""
+    for file in files:
+        for image in read_images(file.path, shape, preprocessing):
+            yield str(file.path), image, file.label
+        progress("")

@@ -283,7 +283,7 @@ def read_ranges(model: onnx.ModelProto, file: Path) -> Scales:
     try:
         ranges = msgspec.json.decode(text, type=dict[str, tuple[_Scale, _Zero]])
     except msgspec.MsgspecError as error:
-        raise StretchError(f"{file} states no scales in `{RANGES}`: {error}", "write the bundle again with `stretch extract`") from error
+        raise StretchError(f"{file} states no scales in `{RANGES}`: {error}", "write the bundle again with `stretch export`") from error
     return {name: (np.float32(scale), np.uint8(zero)) for name, (scale, zero) in ranges.items()}
 
 

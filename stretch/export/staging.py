@@ -110,7 +110,7 @@ def staged(out: Path) -> Iterator[Path]:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
         hint = (
-            "free some space or choose another disk with --out; --no-controls halves the bundle"
+            "free some space or choose another disk with --out; a bundle without controls takes half the space"
             if full
             else "choose a writable folder with --out"
         )

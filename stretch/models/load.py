@@ -216,7 +216,7 @@ def _execute(path: Path) -> Any:
 def _import(where: str, name: str) -> Any:
     """An installed module; the current folder is not searched."""
     if not all(part.isidentifier() for part in where.split(".")):
-        raise UnknownNameError(f"unknown model `{name}`", "`stretch models` lists the names; a factory is package.module:factory")
+        raise UnknownNameError(f"unknown model `{name}`", "`stretch list models` lists the names; a factory is package.module:factory")
     path = list(sys.path)
     sys.path[:] = [entry for entry in path if entry]
     try:

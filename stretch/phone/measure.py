@@ -274,9 +274,9 @@ def _times(bundle: Bundle, path: Path) -> _Times:
     try:
         times = msgspec.json.decode(read_bytes(path, "times of the runner", _MAX_TIMES), type=_Times)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StretchError(f"the runner's times cannot be read: {error}", "build it anew with `stretch runner`") from error
+        raise StretchError(f"the runner's times cannot be read: {error}", "build it anew with `stretch export --as cpp`") from error
     if times.sha256 != bundle.manifest.files[str(bundle.manifest.tflite)].sha256:
-        raise StretchError("the runner's times are of another file than this bundle's", "build it anew with `stretch runner`")
+        raise StretchError("the runner's times are of another file than this bundle's", "build it anew with `stretch export --as cpp`")
     if not 0 < times.median_ms < 1e9 or times.runs < 1:
         raise StretchError(f"the runner tells {times.median_ms:g} ms of {times.runs} inferences, which no measurement gives")
     return times
@@ -728,6 +728,8 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
                 (*options, *_pinned(bundle, mask, threads)),
                 request.trace,
             )
+    on_cpu = beside.on_cpu if beside is not None else []
+    said = f"operators of {', '.join(on_cpu)} stayed on the CPU, so the times are not those of the accelerators"
     return PhoneAnswer(
         serial=phone.serial,
         phone=name,
@@ -738,7 +740,7 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
         measurements=str(request.measurements) if any(row.ms is not None for row in rows) else None,
         signatures=rows,
         runner=beside,
-        warnings=[],
+        warnings=[said] if on_cpu else [],
     )
 
 

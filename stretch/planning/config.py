@@ -195,7 +195,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         self._check_cuts()
         about = self._about_accuracy
         if about in ("min_accuracy", "objective") and not self.accuracy:
-            hint = Sentence("give {}, made by `stretch extract --rank`", Mention("accuracy", "FILE"))
+            hint = Sentence("give {}, made by `stretch export --rank`", Mention("accuracy", "FILE"))
             raise UsageError("planning for accuracy needs a predictor", hint)
         if self.params is not None and about is not None:
             hint = Sentence("leave out {} or {}", Mention("params"), Mention(about))

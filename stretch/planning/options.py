@@ -1,5 +1,6 @@
 """What an option of the planner is: told once, for the command line, recipes, Python and the docs."""
 
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -8,7 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 
 from predictors.errors import UsageError
-from stretch.planning.sentences import Mention, Sentence, as_flag, as_word
+from predictors.files import parse_toml
+from stretch.planning.sentences import Mention, Sentence, as_word
 
 #: A ratio of a part to the whole.
 Ratio = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
@@ -23,8 +25,8 @@ class Option:
     """One thing that may be asked of the planner.
 
     Its name is the argument of `stretch.PlanConfig` and the key of a recipe's
-    ``[plan]``, and with dashes the flag of `stretch branch`. How the flag is
-    written follows from the kind: a number, a word, names (``cpu,gpu``), a range
+    ``[plan]``, and the flag of `stretch branch` or what follows its ``--set``. How its value is
+    written there follows from the kind: a number, a word, names (``cpu,gpu``), a range
     (``0.97:1.03``) or pairs (``cpu=int8,gpu=fp16``).
     """
 
@@ -35,11 +37,6 @@ class Option:
     doc: str = ""  # The same for Python and recipes, where that is to be told otherwise.
     example: str = ""  # A flag's value, said where one is not understood.
     file: bool = False  # Whether it names a file.
-
-    @property
-    def flag(self) -> str:
-        """Its flag."""
-        return as_flag(Mention(self.name))
 
     @property
     def told(self) -> str:
@@ -81,17 +78,16 @@ class Option:
         return meta.ge if meta.ge is not None else None if meta.gt is None else meta.gt + 1
 
     def read(self, word: Any) -> Any:
-        """The value that a flag's word stands for.
+        """The value that a flag's word, or a value of TOML, stands for.
 
         Args:
-            word: As the command line's parser gives it; None where the flag was not given.
+            word: As the command line's or TOML's parser gives it.
         """
-        if word is None:
-            return self.default
         try:
-            value = self._parsed(word)
+            value = self._parsed(word) if isinstance(word, str | Path) else word
         except ValueError as error:
-            raise UsageError(f"{self.flag} {word} is not understood", f"write it as {self.flag} {self.example}") from error
+            hint = Sentence("write it as {}", Mention(self.name, self.example)) if self.example else None
+            raise UsageError(Sentence("{} is not understood", Mention(self.name, word)), hint) from error
         return self.checked(value)
 
     def checked(self, value: Any) -> Any:
@@ -120,7 +116,34 @@ class Option:
         if kind is tuple:
             low, high = (float(part) for part in word.split(":"))
             return low, high
-        return word
+        return kind(word) if kind in (int, float) else word
+
+
+def read_setting(text: str) -> tuple[str, Any]:
+    """Key and value of ``key=value``, whose value is TOML; words may stand without quotes.
+
+    Raises:
+        UsageError: If it is not understood.
+    """
+    key, equals, word = (part.strip() for part in text.partition("="))
+    if not equals or not key:
+        raise UsageError(f"--set {text} is not understood", "write it as --set KEY=VALUE")
+    try:
+        return key, parse_toml(f"value = {word}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, word
+    except ValueError as error:
+        raise UsageError(f"--set {text[:80]}: {error}") from error
+
+
+def put_setting(raw: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value into a table of tables, at a key with dots."""
+    *parents, last = key.split(".")
+    for name in parents:
+        raw = raw.setdefault(name, {})
+        if not isinstance(raw, dict):
+            raise UsageError(f"--set {key}: `{name}` is no table")
+    raw[last] = value
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -126,12 +126,12 @@ OWN = (
         "accuracy",
         str,
         "",
-        "What predicts accuracy: the accuracy.json of `stretch extract --rank`, or the sensitivity.json of `stretch search --images`.",
+        "What predicts accuracy: the accuracy.json of `stretch export --rank`, or the sensitivity.json of `stretch search --images`.",
         "File of what predicts accuracy: of an accuracy predictor, or of a measured sensitivity (`stretch.planning.cost`).",
         file=True,
     ),
     Option(
-        "min_accuracy", Ratio | None, None, "Predicted top-1, at least; needs --accuracy.", "Predicted top-1, at least; needs `accuracy`."
+        "min_accuracy", Ratio | None, None, "Predicted top-1, at least; needs accuracy.", "Predicted top-1, at least; needs `accuracy`."
     ),
     Option(
         "min_agreement",

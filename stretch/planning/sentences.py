@@ -22,6 +22,28 @@ class Mention:
     value: Any = None  # The value that is spoken of; None for the option as such.
 
 
+#: Options that the command line has flags for: of the planner, and of verbs whose sentences mention them. It takes others by `--set`.
+FLAGS = frozenset(
+    [
+        "alpha",
+        "beta",
+        "design",
+        "images",
+        "kinds",
+        "lossless",
+        "min_agreement",
+        "minutes",
+        "objective",
+        "pareto",
+        "precision",
+        "processors",
+        "refine",
+        "repair",
+        "steps",
+        "within",
+    ]
+)
+
 #: How one edge writes an option.
 Spelling = Callable[[Mention], str]
 
@@ -94,9 +116,9 @@ def as_argument(mention: Mention) -> str:
 
 
 def as_flag(mention: Mention) -> str:
-    """As the command line has it: ``--alpha 0.2``."""
-    flag = "--" + mention.option.replace("_", "-")
-    return flag if mention.value is None else f"{flag} {as_word(mention.value)}"
+    """As the command line has it: ``--alpha 0.2``, or ``--set merge=always`` where there is no flag."""
+    flag, joined = ("--" + mention.option.replace("_", "-"), " ") if mention.option in FLAGS else (f"--set {mention.option}", "=")
+    return flag if mention.value is None else f"{flag}{joined}{as_word(mention.value)}"
 
 
 def as_key(mention: Mention) -> str:

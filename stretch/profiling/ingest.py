@@ -1,4 +1,4 @@
-"""Import of times from other tools, mainly of phones, into a folder of measurements for `stretch fit`."""
+"""Import of times from other tools, mainly of phones, into a folder of measurements for `stretch profile --fit`."""
 
 import re
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from predictors.measurements.tables import Latency
 from stretch.profiling.table import Table
 from stretch.profiling.writing import valid_id
 
-#: Captures a model of `stretch models`.
+#: Captures a model of `stretch list models`.
 Capture = Callable[[str], OpGraph]
 
 _PROCESSOR = re.compile(r"([a-z]+)\[([A-Za-z0-9]+)\]")

@@ -497,7 +497,10 @@ def write_profile(name: str, places: Sequence[Place], table: Table, crossings: M
         with one_thread():
             judged = fit_device(table.loaded(), load_device(draft))
         write_fits(
-            fit_path(draft), name, f"stretch fit {table.folder.name} --device {path.name}", [judged_fit.fit for judged_fit in judged]
+            fit_path(draft),
+            name,
+            f"stretch profile --fit {table.folder.name} --device {path.name}",
+            [judged_fit.fit for judged_fit in judged],
         )
         with interruption_waits():
             # A profile without fits is valid, one with fits of another profile is not.

@@ -1,4 +1,4 @@
-"""Growing measurements in a folder for `stretch fit`, which is consistent after every save, even if the program is killed."""
+"""Growing measurements in a folder for `stretch profile --fit`, which is consistent after every save, even if the program is killed."""
 
 import os
 from collections.abc import Callable

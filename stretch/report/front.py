@@ -1,6 +1,5 @@
-"""Terminal table and plot of a front of designs."""
+"""The reports of `stretch search`: designs of a network, or of two beside each other."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictors.errors import StretchError
@@ -8,12 +7,12 @@ from predictors.install import install_line
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.pareto import FrontAnswer, FrontDesignAnswer
 from stretch.planning.result import exact_words
-from stretch.report.fit import Fitting, column, plain_table
+from stretch.planning.together import TogetherAnswer
+from stretch.report.html.charts import Chart
+from stretch.report.html.page import Fact, Grid, Page, Section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import Console
-    from rich.table import Table
 
 #: Headings of additional columns, by objective.
 TITLES = {"agreement": "agreement", "accuracy": "top-1", "energy": "mJ", "memory": "peak MB"}
@@ -30,48 +29,110 @@ AXES = {
 
 def value_of(row: FrontDesignAnswer, name: str) -> float:
     """A design's value in an objective, in display units."""
-    if name == "latency":
-        return row.predicted_ms
-    if name == "macs":
-        return row.macs_ratio
-    if name == "memory":
-        return row.peak_bytes / 1e6
-    if name == "energy":
-        value = row.energy_mj
-    else:
-        assert row.accuracy is not None
-        value = row.accuracy.agreement if name == "agreement" else row.accuracy.top1
+    accuracy = row.accuracy
+    value = {
+        "latency": row.predicted_ms,
+        "macs": row.macs_ratio,
+        "memory": row.peak_bytes / 1e6,
+        "energy": row.energy_mj,
+        "agreement": accuracy.agreement if accuracy else None,
+        "accuracy": accuracy.top1 if accuracy else None,
+    }[name]
     assert value is not None
     return value
 
 
-def front_table(answer: FrontAnswer) -> Fitting:
-    """A row for each design, in fewer columns where the terminal is narrow."""
-    return Fitting([lambda: _table(answer, wide=True), lambda: _table(answer, wide=False)])
+def front_page(answer: FrontAnswer, command: str = "") -> Page:
+    """The report of a search."""
+    fastest = min(answer.designs, key=lambda row: row.predicted_ms)
+    what = (
+        f"a front of {' and '.join(AXES[name] for name in answer.pareto)}"
+        if answer.pareto
+        else f"the best design in {answer.objective} and others that differ from it"
+    )
+    count = f"{len(answer.designs)} designs" if len(answer.designs) != 1 else "One design"
+    sections = []
+    if len(answer.pareto) > 1:
+        first, last = answer.designs[0], answer.designs[-1]
+        parts = [f"{AXES[name]} from {value_of(first, name):.4g} to {value_of(last, name):.4g}" for name in answer.pareto]
+        words = f"From design {first.name} to design {last.name}: {', '.join(parts)}."
+        drawn = Chart("front", "Designs by what is weighed", words, lambda: front_figure(answer))
+        sections.append(Section("front", "The front", (), [drawn]))
+    sections.append(Section("designs", "Designs", (), [_designs(answer)]))
+    return Page(
+        title=f"Designs of {answer.model} on {answer.device}",
+        lead=[
+            f"{count}: {what}, over {', '.join(answer.processors)}.",
+            f"The fastest is predicted to take {fastest.predicted_ms:.2f} ms, {fastest.speedup:.2f} times as fast as the original on "
+            f"{answer.best_single_processor}, with {fastest.macs_ratio:.3f} of its multiply-accumulates.",
+        ],
+        facts=_facts(answer, fastest),
+        sections=sections,
+        warnings=answer.warnings,
+        source=answer.source,
+        made_from=[
+            *([("command", command)] if command else []),
+            ("seconds", ", ".join(f"{name} {seconds:.2f}" for name, seconds in answer.seconds.items())),
+        ],
+    )
 
 
-def _table(answer: FrontAnswer, *, wide: bool) -> "Table":
-    table = plain_table()
-    column(table, "design")
-    for title in ("predicted ms", "speed-up", *(("over sequential",) if wide else ()), "MACs", "meeting points"):
-        column(table, title, right=True)
+def _facts(answer: FrontAnswer, fastest: FrontDesignAnswer) -> list[Fact]:
+    precision = f" in {answer.best_single_precision}" if answer.best_single_precision else ""
+    facts = [
+        Fact("fastest design", f"{fastest.predicted_ms:.2f} ms", f"design {fastest.name}"),
+        Fact(
+            "against the best single processor",
+            f"{fastest.speedup:.2f}×",
+            f"{answer.best_single_ms:.2f} ms on {answer.best_single_processor}{precision}",
+        ),
+    ]
+    if answer.sequential_same_macs_ms is not None:
+        facts.append(
+            Fact(
+                "against a plain network of the same MACs",
+                f"{answer.sequential_same_macs_ms / fastest.predicted_ms:.2f}×",
+                f"{answer.sequential_same_macs_ms:.2f} ms on {answer.sequential_same_macs_processor}, to be trained",
+            )
+        )
+    exact = [row for row in answer.designs if row.exact]
+    if exact:
+        best = min(exact, key=lambda row: row.predicted_ms)
+        words = f"design {best.name}, {best.speedup:.2f}×; {exact_words(answer.rounding)}"
+        facts.append(Fact("fastest that computes the same", f"{best.predicted_ms:.2f} ms", words))
+    if answer.sensitivity is not None:
+        on = answer.sensitivity
+        words = f"compared on {on.held_back} others in {on.seconds:.0f} s" + (
+            "" if on.complete else ", not all: more time is more certainty"
+        )
+        facts.append(Fact("agreement predicted from single segments", f"calibrated on {on.images} images", words))
+    proof = "every design is proved to be on the front" if answer.pareto else "proved to be the best"
+    gap = f"at most {answer.gap:.2%} from the best" if answer.gap is not None else "how far from the best is not known"
+    size = f"10^{answer.space_log10:.1f} designs, {answer.evaluated} ways to run segments timed"
+    return [*facts, Fact("proof", "yes" if answer.optimal else "no", proof if answer.optimal else gap), Fact("searched", size)]
+
+
+def _designs(answer: FrontAnswer) -> Grid:
     more = [name for name in answer.pareto if name in TITLES]
-    if answer.objective not in (None, "latency"):
-        column(table, answer.objective, right=True)
-    for name in more:
-        column(table, TITLES[name], right=name in ("energy", "memory"))
-    column(table, "branches", fold=True)
-    for row in answer.designs:
-        cells = [row.name, f"{row.predicted_ms:.2f}", f"{row.speedup:.2f}"]
-        if wide:
-            cells.append("none" if row.speedup_over_sequential is None else f"{row.speedup_over_sequential:.2f}")
-        cells += [f"{row.macs_ratio:.3f}", str(row.n_meet)]
-        if row.value is not None and answer.objective != "latency":
-            cells.append(f"{row.value:.4g}")
-        cells += [f"{value_of(row, name):.4g}" if name in ("energy", "memory") else _accuracy(row.accuracy) for name in more]
-        words = "; ".join(row.branches) or "none: one processor at a time"
-        table.add_row(*cells, f"exact in fp32, {words}" if row.exact and row.branches else words)
-    return table
+    best_in = [] if answer.objective in (None, "latency") else [answer.objective]
+    numbers = ["predicted ms", "speed-up", "over sequential", "MACs", "meeting points", *best_in, *[TITLES[name] for name in more]]
+    rows = [
+        (
+            row.name,
+            f"{row.predicted_ms:.2f}",
+            f"{row.speedup:.2f}",
+            "none" if row.speedup_over_sequential is None else f"{row.speedup_over_sequential:.2f}",
+            f"{row.macs_ratio:.3f}",
+            str(row.n_meet),
+            *["" if row.value is None else f"{row.value:.4g}" for _ in best_in],
+            *[f"{value_of(row, name):.4g}" if name in ("energy", "memory") else _accuracy(row.accuracy) for name in more],
+            f"the same, {exact_words(answer.rounding)}" if row.exact else "another network",
+            "; ".join(row.branches) or "none: one processor at a time",
+        )
+        for row in answer.designs
+    ]
+    titles = ("design", *numbers, "computes", "branches")
+    return Grid("Designs from the slowest to the fastest", titles, rows, right=range(1, 1 + len(numbers)))
 
 
 def _accuracy(accuracy: PredictedAccuracy | None) -> str:
@@ -84,57 +145,42 @@ def _accuracy(accuracy: PredictedAccuracy | None) -> str:
     return f"{accuracy.agreement:.1%} ({accuracy.low:.1%} to {accuracy.high:.1%})"
 
 
-def print_front(console: "Console", answer: FrontAnswer) -> None:
-    """Print the table, the controls and their sources."""
-    console.print(front_table(answer))
-    console.print()
-    precision = f" in {answer.best_single_precision}" if answer.best_single_precision else ""
-    console.print(f"best single processor: {answer.best_single_ms:.2f} ms on {answer.best_single_processor}{precision}")
-    if answer.sequential_same_macs_ms is not None:
-        console.print(
-            f"sequential network of {answer.sequential_same_macs_ratio:.3f} of the MACs: {answer.sequential_same_macs_ms:.2f} ms "
-            f"on {answer.sequential_same_macs_processor}, to be trained"
+def together_page(answer: TogetherAnswer, command: str = "") -> Page:
+    """The report of a pair of networks: both designs, their concurrent run and what it is compared with."""
+    mapping = ", ".join(f"{row.model} on {processor}" for row, processor in zip(answer.designs, answer.fixed, strict=True))
+    rows = [
+        (
+            row.model,
+            ", ".join(row.processors),
+            *(f"{ms:.2f}" for ms in (row.latency_ms, row.alone_ms, row.best_alone_ms)),
+            "; ".join(row.branches) or "none: one processor at a time",
         )
-    console.print(f"10^{answer.space_log10:.1f} designs, {answer.evaluated} ways to run segments timed{_proved(answer)}")
-    if any(row.exact and row.branches for row in answer.designs):
-        console.print(f"what is exact: {exact_words(answer.rounding)}")
-    if answer.sensitivity is not None:
-        on = answer.sensitivity
-        console.print(
-            f"agreement predicted from single segments, calibrated on {on.images} images and compared on {on.held_back} others "
-            f"in {on.seconds:.0f} s" + ("" if on.complete else " (not all: more time is more certainty)")
-        )
-
-
-def _proved(answer: FrontAnswer) -> str:
-    """What is known of the first of designs that differ, and how long it took."""
-    took = f", {answer.seconds['search']:.2f} s" if "search" in answer.seconds else ""
-    if answer.objective is None:
-        return took
-    if answer.optimal:
-        return f"; none is better than the first{took}"
-    return (f"; none is more than {answer.gap * 100:.2f} % better than the first" if answer.gap is not None else "") + took
-
-
-def draw_front(answer: FrontAnswer, out: Path) -> None:
-    """Draw each design at its predicted time and what that is weighed against, with its interval.
-
-    Args:
-        out: ``.svg`` or ``.png`` file.
-    """
-    figure = front_figure(answer)
-    import matplotlib as mpl
-
-    try:
-        # Without a date and with fixed names of elements, the same front gives the same file.
-        with mpl.rc_context({"svg.hashsalt": "front"}):
-            figure.savefig(out, **({"metadata": {"Date": None}} if out.suffix == ".svg" else {}))
-    except OSError as error:
-        raise StretchError(f"cannot write {out}: {error.strerror}") from error
+        for row in answer.designs
+    ]
+    titles = ("network", "processors", "ms together", "ms alone", "best alone", "branches")
+    facts = [
+        Fact("one inference of each, begun together", f"{answer.makespan_ms:.2f} ms until both are over"),
+        Fact("one after the other, each on its best candidate", f"{answer.sequential_ms:.2f} ms"),
+        Fact(f"best mapping of whole networks, {mapping}", f"{answer.fixed_ms:.2f} ms"),
+    ]
+    if answer.pairs_per_second is not None:
+        facts.append(Fact("of each a second", f"{answer.pairs_per_second:.1f}", f"by that mapping {answer.fixed_per_second:.1f}"))
+    return Page(
+        title=f"{' and '.join(row.model for row in answer.designs)} together on {answer.device}",
+        lead=[
+            f"Best in {answer.goal} of {answer.candidates[0]} × {answer.candidates[1]} candidates, all simulated: "
+            f"{answer.speedup_over_sequential:.2f} times one after the other, {answer.speedup_over_fixed:.2f} times the mapping."
+        ],
+        facts=facts,
+        sections=[Section("designs", "Designs", (), [Grid("Both networks", titles, rows, right=(2, 3, 4))])],
+        warnings=answer.warnings,
+        source=answer.source,
+        made_from=[("command", command)] if command else [],
+    )
 
 
 def front_figure(answer: FrontAnswer) -> "Figure":
-    """The figure of `draw_front`."""
+    """Each design at its predicted time and what that is weighed against, with its interval."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -66,7 +66,7 @@ def calibrate_profile(
     reference = base.id if path.parent.resolve() == PROFILE_FOLDER else str(path.resolve())
     source = f"{table.name}, {statistic} of the runs of each network"
     priors, news = calibrate(base, reference, rows, lambda row: graphs[row.model, row.input or size], candidates, source, rewrites)
-    command = ["stretch", "fit", table.as_posix(), "--device", device, "--out", target.stem, "--statistic", statistic]
+    command = ["stretch", "profile", "--fit", table.as_posix(), "--device", device, "--out", target.stem, "--statistic", statistic]
     command += [*(["--input", size] if size else []), *(word for name in rewrites for word in ("--rewrite", name))]
     text = _profile_text(path.read_text(), target.stem, rows, base.processors, rewrites)
     write_priors(prior_path(target), target.stem, shlex.join(command), priors)

@@ -43,7 +43,7 @@ def read_network(
     """Load a model and capture it.
 
     Args:
-        model: A name of `stretch models`, Python code, a file; or what gives the loaded model.
+        model: A name of `stretch list models`, Python code, a file; or what gives the loaded model.
         shape: Of the input, batch first, or of several inputs, or what tells it of the loaded model; the model's usual one if None.
         weights: ``default``, ``none`` or a file.
         portable: Whether a model that is a file is called by its name without its folder, which may be another tomorrow.
@@ -83,6 +83,7 @@ def check_numbers(module: nn.Module, name: str) -> None:
 class Readout:
     """What a prediction needs of a network."""
 
+    name: str  # By which it was read.
     graph: OpGraph  # Its operators; some may be opaque.
     refusal: str | None = None  # Why tracing refused it, so that it is predicted from `torch.export`; None where it did not.
 
@@ -91,27 +92,27 @@ def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "
     """Load a model and capture what a prediction needs: every network that torch can export has a graph.
 
     Args:
-        model: A name of `stretch models`, Python code, a file; an ONNX file of any exporter, or an ncnn network, ``NAME.param``.
+        model: A name of `stretch list models`, Python code, a file; an ONNX file of any exporter, or an ncnn network, ``NAME.param``.
         shape: Of the input, batch first, or of several inputs; the model's usual one if None.
         weights: A file that the network must take; no other weights are read, for no time depends on them.
     """
     if model.endswith(".param"):
         from predictors.formats import read_ncnn
 
-        return Readout(read_ncnn(model, shape))
+        return Readout(model, read_ncnn(model, shape))
     if model.endswith(".onnx"):
         from predictors.formats.onnx import read_onnx
 
-        return Readout(read_onnx(model, shape))
+        return Readout(model, read_onnx(model, shape))
     loaded = load_model(model, weights="none" if weights == "default" else weights, trust_code=trust_code, input_shape=shape)
     requested = _asked(model, shape)
     input_shape = loaded.input_shape if requested is None else requested
     try:
-        return Readout(capture_traced(loaded.module, input_shape, loaded.name).graph)
+        return Readout(model, capture_traced(loaded.module, input_shape, loaded.name).graph)
     except UsageError:
         raise
     except StretchError as error:
         # torch's exporter is slow to import
         from stretch.capture.exported import capture_exported
 
-        return Readout(capture_exported(loaded.module, input_shape, loaded.name), error.message)
+        return Readout(model, capture_exported(loaded.module, input_shape, loaded.name), error.message)

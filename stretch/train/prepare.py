@@ -404,13 +404,13 @@ def load_trained(model: BranchedModel, file: Path) -> BranchedModel:
     """Fill a network with weights of the same design.
 
     Args:
-        file: A safetensors file, such as `stretch extract` writes.
+        file: A safetensors file, such as `stretch export` writes.
     """
     try:
         model.load_state_dict(load_file(file))
     except (OSError, SafetensorError) as error:
         raise StretchError(
-            f"cannot read the weights {file}: {str(error).splitlines()[0]}", "give the model.safetensors that `stretch extract` wrote"
+            f"cannot read the weights {file}: {str(error).splitlines()[0]}", "give the model.safetensors that `stretch export` wrote"
         ) from error
     except RuntimeError as error:
         raise StretchError(f"{file} holds the weights of another design than the recipe's", "give its design with `design`") from error

@@ -1,7 +1,6 @@
 """Recipes: what a training run is, as a TOML file that states only what differs from the defaults."""
 
 import difflib
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -11,9 +10,10 @@ import tomli_w
 from predictors.devices import Precision
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.faults import find_fault
-from predictors.files import parse_toml, read_toml
+from predictors.files import read_toml
 from stretch.models.load import is_file
 from stretch.planning.config import PlanConfig
+from stretch.planning.options import put_setting, read_setting
 from stretch.train.config import SandwichConfig, TrainConfig
 
 #: Keys of a recipe whose values are files or folders.
@@ -109,7 +109,7 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A training run."""
 
-    #: A name of `stretch models`; or Python code, ``file.py:factory`` (relative to the recipe) or ``package.module:factory``, which runs
+    #: A name of `stretch list models`; or Python code, ``file.py:factory`` (relative to the recipe) or ``package.module:factory``, which runs
     #: only where the command line trusts it.
     model: str
     device: str  # Profile the design is planned for.
@@ -122,7 +122,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     #: training images; of a supernet, whose weights belong to many designs, the statistics alone), ``trained``: those of the file
     #: `trained`, or ``scratch``.
     start: Literal["inherit", "calibrate", "trained", "scratch"] = "inherit"
-    #: Weights of a network of the same design, such as the ``model.safetensors`` of `stretch extract`, relative to the recipe.
+    #: Weights of a network of the same design, such as the ``model.safetensors`` of `stretch export`, relative to the recipe.
     trained: str = ""
     plan: PlanConfig = PlanConfig()  # Constraints of the planner.
     data: DataConfig = DataConfig()  # Images.
@@ -168,7 +168,8 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
         raise UsageError(f"{path} is a design, not a recipe", f"branch a model with it: stretch branch MODEL --device D --design {path}")
     root_paths(raw, path.parent)
     for change in changes:
-        _change(raw, change)
+        key, value = read_setting(change)
+        put_setting(raw, key, rooted(key, value, Path.cwd()))
     version = raw.get("version", RECIPE_VERSION)
     if isinstance(version, int) and version > RECIPE_VERSION:
         raise StretchError(f"{path} has recipe version {version}, this nn-stretch reads up to {RECIPE_VERSION}", "upgrade nn-stretch")
@@ -190,25 +191,6 @@ def recipe_to_toml(recipe: Recipe) -> str:
 def _stated(table: dict[str, Any]) -> dict[str, Any]:
     """A table without what is None, for which TOML has no word: left out, it is the default."""
     return {key: _stated(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None}
-
-
-def _change(raw: dict[str, Any], change: str) -> None:
-    key, equals, text = change.partition("=")
-    if not equals or not key.strip():
-        raise UsageError(f"--set {change} is not understood", "write it as --set train.epochs=5")
-    try:
-        value = parse_toml(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    except ValueError as error:
-        raise UsageError(f"--set {change[:80]}: {error}") from error
-    at = raw
-    *parents, last = key.strip().split(".")
-    for name in parents:
-        at = at.setdefault(name, {})
-        if not isinstance(at, dict):
-            raise UsageError(f"--set {change}: `{name}` is no table")
-    at[last] = rooted(key.strip(), value, Path.cwd())
 
 
 #: Tables that a recipe may do without.

@@ -14,7 +14,7 @@ from tests.stretch.train.recipes import network
 
 pytestmark = pytest.mark.torch
 
-#: Keys by verb; a nested set is named ``key.``, that of a list's elements ``key[]``, that of each value of a mapping ``key{}``.
+#: Keys by verb and what it is asked for; a nested set is named ``key.``, that of a list's elements ``key[]``, that of each value of a mapping ``key{}``.
 KEYS = {
     "advise": {
         "": "model input macs params source precision answers warnings",
@@ -48,9 +48,13 @@ KEYS = {
         ),
     },
     "train": {"": "run checkpoint metrics", "metrics.": "accuracy best_accuracy agreement best_agreement loss epochs"},
-    "extract": {"": "checkpoint accuracy agreement", "accuracy.": "supernet extracted", "agreement.": "value low high error images bundle"},
+    "export RUN": {
+        "": "checkpoint accuracy agreement",
+        "accuracy.": "supernet extracted",
+        "agreement.": "value low high error images bundle",
+    },
     "export": {"": "files checks"},
-    "emit": {"": "package network branched files segments max_error warnings"},
+    "export --as code": {"": "package network branched files segments max_error warnings"},
     "run": {
         "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors replaced energy_mj energy_counter energy_reason on best_sequential",
         "sequential.": "name median_ms p90_ms",
@@ -58,7 +62,7 @@ KEYS = {
         "planned.": "makespan_ms best_single_processor best_single_ms recommended",
         "comparisons[]": "name ratio low high",
     },
-    "bench": {
+    "compare --measure": {
         "": "source verdict date seconds seed starts rounds warmup files contenders conditions versions warnings",
         "files[]": "name path kind sha256 bytes macs inputs input_sha256",
         "contenders[]": "name file runtime runtime_version threads steady summary macs_ratio max_error compared_with ns",
@@ -80,7 +84,7 @@ KEYS = {
         "busy_with_others[]": "processor share start_ms end_ms",
     },
     "evaluate": {"": "images top1 top5 original agreement top5_overlap error processors", "agreement.": "value low high images"},
-    "refine": {
+    "train BUNDLE": {
         "": "bundle model kept refinement agreement measured checks warnings",
         "refinement.": "before after images steps seconds",
         "agreement.": "before after low high error_before error_after images source",
@@ -91,20 +95,20 @@ KEYS = {
         "processors{}": "latency_ms low_ms high_ms precision calibrated kernels fixed_ms kernel_count by_roofline fit",
     },
     "explain": {"": "ops", "ops[]": "name subgraph processor delegate reason ms"},
-    "runner": {"": "model device out files sha256 warnings"},
+    "export --as cpp": {"": "model device out files sha256 warnings"},
     "verify": {"": "ok problems signer"},
-    "sign": {"": "bundle signer"},
-    "tune": {"": "kernels", "kernels[]": "name kernel shape macs bytes precision before_ms after_ms choice"},
-    "fit": {"": "profile file held_out", "held_out{}": "within_10 within_20 mape coverage networks groups low high"},
+    "verify --sign": {"": "bundle signer"},
+    "profile --tune": {"": "kernels", "kernels[]": "name kernel shape macs bytes precision before_ms after_ms choice"},
+    "profile --fit": {"": "profile file held_out", "held_out{}": "within_10 within_20 mape coverage networks groups low high"},
     "profile": {
         "": "profile file measurements processors held_out on",
         "processors{}": "runtime networks kernels within_10 within_20 mape",
         "held_out.": "within_10 within_20 mape",
     },
-    "devices": {"": "items", "items[]": "id name soc calibrated processors aliases left_out sources"},
-    "models": {"": "items"},
-    "delegates": {"": "items"},
-    "env": {"": "items"},
+    "list devices": {"": "items", "items[]": "id name soc calibrated processors aliases left_out sources"},
+    "list models": {"": "items"},
+    "list delegates": {"": "items"},
+    "list env": {"": "items"},
 }
 
 #: Whether the rates of both bundles can be held.
@@ -129,38 +133,63 @@ def bundle(tmp_path_factory, tiny_bundle):
 
 
 def words(verb, bundle):
-    """A command line of each verb."""
-    if verb == "sign":
+    """The arguments of each key of `KEYS`."""
+    if verb == "verify --sign":
         pytest.importorskip("cryptography")
         from tests.scheduler.bundle.test_signature import write_keys
 
-        return (bundle, "--key", write_keys(bundle.parent, "mine")[0])
-    if verb == "runner":
+        return (bundle, "--sign", write_keys(bundle.parent, "mine")[0])
+    if verb == "export --as cpp":
         pytest.importorskip("ai_edge_litert")
         assert spawn("", "export", bundle, "--format", "tflite", "--out", bundle.parent / "tflite").code == 0
-        return (bundle.parent / "tflite", "--out", bundle.parent / "runner")
+        return (bundle.parent / "tflite", "--as", "cpp", "--out", bundle.parent / "runner")
     return {
         "advise": ("tiny_resnet", "--device", "pixel6"),
         "branch": ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", bundle.parent / "again"),
         "search": ("tiny_resnet", "--device", "pixel6", "--processors", "cpu,gpu", *LOOSE, "--top", 3),
         "compare": (bundle,),
         "train": (bundle.parent / "network.toml", "--out", bundle.parent / "train", "--set", "train.epochs=1"),
-        "extract": (bundle.parent / "run", "--no-export"),
+        "export RUN": (bundle.parent / "run", "--no-bundle"),
         "export": (bundle, "--precision", "cpu=int8", "--out", bundle.parent / "int8"),
-        "emit": (bundle, "--out", bundle.parent / "emitted"),
+        "export --as code": (bundle, "--as", "code", "--out", bundle.parent / "emitted"),
         "run": (bundle, "--repeat", 2, "--warmup", 0),
-        "bench": (bundle / "model.onnx", bundle, "--with", "onnxruntime", "--rounds", 2, "--starts", 2, "--warmup", 2),
+        "compare --measure": (
+            bundle / "model.onnx",
+            bundle,
+            "--measure",
+            "--with",
+            "onnxruntime",
+            "--rounds",
+            2,
+            "--starts",
+            2,
+            "--warmup",
+            2,
+        ),
         "simulate": (bundle, "--inferences", 20, "--busy", "gpu=0.5@0:5", "--deadline", 9, "--beside", f"{bundle}@periodic:9@9", *ADMIT),
         "evaluate": (bundle, "--images", bundle.parent / "pictures"),
-        "refine": (bundle, "--images", many(bundle.parent / "many"), "--steps", 1, "--run-images", 1, "--out", bundle.parent / "refined"),
+        "train BUNDLE": (
+            bundle,
+            "--images",
+            many(bundle.parent / "many"),
+            "--steps",
+            1,
+            "--run-images",
+            1,
+            "--out",
+            bundle.parent / "refined",
+        ),
         "predict": ("tiny_resnet", "--device", "pixel6", "--kernels"),
         "explain": (bundle,),
         "verify": (bundle,),
-        "fit": (measured(bundle.parent / "measured"), "--device", "pixel4", "--out", bundle.parent / "pixel4.fit.json"),
-        "tune": (bundle, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl"),
+        "profile --fit": ("--fit", measured(bundle.parent / "measured"), "--device", "pixel4", "--out", bundle.parent / "pixel4.fit.json"),
+        "profile --tune": ("--tune", bundle, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl"),
         "profile": ("--name", "here", "--processors", "cpu[1core]", "--networks", 12, "--budget", 1, "--out", bundle.parent),
-        "models": ("tiny*",),
-    }.get(verb, ())
+        "list models": ("models", "tiny*"),
+        "list devices": ("devices",),
+        "list delegates": ("delegates",),
+        "list env": ("env",),
+    }[verb]
 
 
 def measured(folder):
@@ -187,16 +216,16 @@ def parts(data, path):
 
 
 def test_every_verb_has_its_keys_listed():
-    assert KEYS.keys() == set(VERBS)
+    assert {verb.split()[0] for verb in KEYS} == set(VERBS)
 
 
 #: Verbs that measure or compile, which takes long.
-LONG = ("profile", "runner")
+LONG = ("profile", "export --as cpp")
 
 
-@pytest.mark.parametrize("verb", [pytest.param(verb, marks=pytest.mark.slow) if verb in LONG else verb for verb in VERBS])
+@pytest.mark.parametrize("verb", [pytest.param(verb, marks=pytest.mark.slow) if verb in LONG else verb for verb in KEYS])
 def test_json_of_a_verb_is_one_object_with_its_keys(capsys, bundle, verb):
-    result = call(capsys, verb, *words(verb, bundle), "--json", "--quiet")
+    result = call(capsys, verb.split()[0], *words(verb, bundle), "--json", "--quiet")
     assert result.code == 0, result.out
     data = json.loads(result.out)
     assert list(data)[:2] == ["schema", "version"]

@@ -176,7 +176,7 @@ def stretch(copy: Path, *words: object, ends: int = 0) -> str:
 def test_delegate_in_a_new_file_is_listed_and_runs_subgraphs(copy, tmp_path):
     bundle = bundles.two_branches(tmp_path / "bundle")
     (copy / "scheduler/delegates/twice.py").write_text(DELEGATE.format(inner="reference", name="ReferenceDelegate"))
-    items = {item["name"]: item for item in json.loads(stretch(copy, "delegates", "--json"))["items"]}
+    items = {item["name"]: item for item in json.loads(stretch(copy, "list", "delegates", "--json"))["items"]}
     assert items["twice"]["summary"] == "dropped into the folder"
     assert items["twice"]["module"] == "scheduler.delegates.twice"
     run = json.loads(stretch(copy, "run", bundle, "--map", "gpu=twice", "--repeat", "2", "--warmup", "0", "--json"))
@@ -187,17 +187,17 @@ def test_delegate_in_a_new_file_is_listed_and_runs_subgraphs(copy, tmp_path):
 @pytest.mark.slow
 def test_verb_in_a_new_file_is_in_the_help_and_runs(copy):
     (copy / "stretch/cli/greet.py").write_text(VERB)
-    assert "  greet      Say where it lies.\n" in stretch(copy, "--help")
+    assert "  greet     Say where it lies.\n" in stretch(copy, "--help")
     assert json.loads(stretch(copy, "greet", "--json"))["file"] == str(copy / "stretch/cli/greet.py")
 
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_constraint_in_a_new_file_is_a_flag_is_obeyed_and_is_blamed(copy):
+def test_constraint_in_a_new_file_is_a_setting_is_obeyed_and_is_blamed(copy):
     words = ("branch", "tiny_resnet", "--device", kept("pixel6"), "--weights", "none", "--dry-run", "--json")
-    words += ("--alpha", "1000", "--beta", "1000", "--macs", "0.7:1.4")
+    words += ("--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.4")
     (copy / "stretch/planning/constraints/deadline.py").write_text(CONSTRAINT)
-    assert "--branch-deadline <float>" in stretch(copy, "branch", "--help")
+    assert "branch_deadline" in stretch(copy, "branch", "--set", "help")
 
     def slowest(*more: str) -> float:
         segments = json.loads(stretch(copy, *words, *more))["segments"]
@@ -205,12 +205,12 @@ def test_constraint_in_a_new_file_is_a_flag_is_obeyed_and_is_blamed(copy):
         assert branched
         return max(branch["predicted_ms"] + branch["contention_ms"] for branches in branched for branch in branches)
 
-    data = json.loads(stretch(copy, *words, "--branch-deadline", "0.00001", ends=4))
+    data = json.loads(stretch(copy, *words, "--set", "branch_deadline=0.00001", ends=4))
     (rule,) = data["rules"]
     assert (rule["rule"], rule["value"]) == ("branch_deadline", 0.00001)
-    assert data["error"].endswith("the tightest is --branch-deadline 1e-05")
-    assert data["hint"].startswith(f"the nearest value with a design is --branch-deadline {rule['nearest']:.6g}, or split")
-    assert slowest("--branch-deadline", str(rule["nearest"])) <= rule["nearest"] < slowest()
+    assert data["error"].endswith("the tightest is --set branch_deadline=1e-05")
+    assert data["hint"].startswith(f"the nearest value with a design is --set branch_deadline={rule['nearest']:.6g}, or split")
+    assert slowest("--set", f"branch_deadline={rule['nearest']}") <= rule["nearest"] < slowest()
 
 
 @pytest.mark.slow
@@ -218,11 +218,11 @@ def test_constraint_in_a_new_file_is_a_flag_is_obeyed_and_is_blamed(copy):
 def test_strategy_in_a_new_file_is_named_in_the_help_and_searches(copy):
     (copy / "stretch/planning/strategies/largest.py").write_text(STRATEGY)
     assert "How designs are searched: evolve, exact, grid, largest or operator_split " in " ".join(
-        stretch(copy, "branch", "--help").split()
+        stretch(copy, "branch", "--set", "help").split()
     )
     words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--dry-run", "--json", "--alpha", "1000")
-    words += ("--beta", "1000", "--macs", "0.7:1.4")
-    large = json.loads(stretch(copy, *words, "--strategy", "largest"))
+    words += ("--beta", "1000", "--set", "macs=0.7:1.4")
+    large = json.loads(stretch(copy, *words, "--set", "strategy=largest"))
     assert 1.05 <= large["macs_ratio"] <= 1.4
     assert json.loads(stretch(copy, *words))["predicted"]["makespan_ms"] <= large["predicted"]["makespan_ms"]
 
@@ -283,9 +283,9 @@ def test_join_in_three_new_files_is_built_exported_and_run_with_the_right_number
 def test_join_in_three_new_files_is_a_word_of_the_planner(copy):
     for name, text in HIGHEST.items():
         (copy / name).write_text(text)
-    assert "How branches meet: auto, concat, max, project or sum." in " ".join(stretch(copy, "branch", "--help").split())
+    assert "How branches meet: auto, concat, max, project or sum." in " ".join(stretch(copy, "branch", "--set", "help").split())
     words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--dry-run", "--json", "--alpha", "1000")
-    words += ("--beta", "1000", "--macs", "0.7:1.6", "--join", "max")
+    words += ("--beta", "1000", "--set", "macs=0.7:1.6", "--set", "join=max")
     planned = json.loads(stretch(copy, *words))
     assert {segment["join"] for segment in planned["segments"] if len(segment["branches"]) > 1} == {"max"}
 

@@ -15,7 +15,8 @@ from tests.contracts.repository import ROOT
 #: What users of the library import: these names, and no others.
 SURFACE = {
     stretch: {
-        *("advise", "branch", "Branched", "PlanConfig", "model_names"),
+        *("branch", "Branched", "PlanConfig", "model_names"),
+        *("advise", "evaluate", "explain", "plan", "predict", "search", "simulate"),
         *("load_device", "list_devices", "DeviceProfile"),
         *("StretchError", "UsageError", "UnknownNameError", "InfeasibleError", "MissingBackendError"),
     },

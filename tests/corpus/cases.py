@@ -104,7 +104,7 @@ def npy_case(rng, sound, folder):
 def design_case(rng, sound, folder):
     folder.mkdir()
     (folder / "d.toml").write_bytes(mutations.toml_text(rng, DESIGN))
-    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--no-controls")
+    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--set", "controls=false")
     return (*words, "--design", folder / "d.toml", "--out", folder / "bundle")
 
 
@@ -139,7 +139,7 @@ def weights_case(rng, sound, folder):
         path.write_bytes(save({key: value.contiguous() for key, value in (tensors | {name: changed}).items()}))
     if rng.random() < 0.5:
         path.write_bytes(mutations.bytes_of(rng, path.read_bytes()))
-    return ("branch", "tiny_resnet", "--device", "pixel6", "--weights", path, *LOOSE, "--no-controls", "--out", folder / "bundle")
+    return ("branch", "tiny_resnet", "--device", "pixel6", "--weights", path, *LOOSE, "--set", "controls=false", "--out", folder / "bundle")
 
 
 def tflite_case(rng, sound, folder):
@@ -238,8 +238,8 @@ def model_words(rng, path, folder):
         [
             ("predict", path, "--device", "pixel6"),
             ("predict", path, "--device", "pixel6", "--json"),
-            ("models", path, "--details"),
-            ("branch", path, "--device", "pixel6", *LOOSE, "--no-controls", "--out", folder / "bundle"),
+            ("list", "models", path, "--details"),
+            ("branch", path, "--device", "pixel6", *LOOSE, "--set", "controls=false", "--out", folder / "bundle"),
         ]
     )
 

@@ -44,7 +44,7 @@ def stretch(environment, *words):
 
 @pytest.mark.slow
 def test_installed_plug_in_is_listed(environment):
-    code, data = stretch(environment, "delegates")
+    code, data = stretch(environment, "list", "delegates")
     assert code == 0
     assert "onnx_evaluator" in {item["name"] for item in data["items"]}
 

@@ -101,7 +101,7 @@ def test_command_line_takes_a_shape_for_each_input_of_a_file_and_tells_of_its_st
     session = onnxruntime.InferenceSession(str(path))
     check_bundle(out, inputs, dict(zip(("scores", "map"), session.run(None, inputs), strict=True)))
     with pytest.raises(SystemExit):
-        app(["models", str(path), "--details", *sizes, "--json"])
+        app(["list", "models", str(path), "--details", *sizes, "--json"])
     (item,) = json.loads(capsys.readouterr().out)["items"]
     assert (item["family"], item["captured"]) == ("file", "traced")
     assert "it lies beside the backbone and runs whole" in [stage["why"] for stage in item["stages"]]

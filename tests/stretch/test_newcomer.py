@@ -121,7 +121,7 @@ def test_delegate_of_another_package_runs_and_is_judged(user, branched, tmp_path
     program = wheel_install(tmp_path)
     uv("pip", "install", "--quiet", "--offline", "--python", program.parent / "python", package, cwd=tmp_path)
     current = User(user.home, program)
-    assert {"mine", "wrong"} <= {item["name"] for item in current.ask("delegates")["items"]}
+    assert {"mine", "wrong"} <= {item["name"] for item in current.ask("list", "delegates")["items"]}
     ran = current.ask("run", "own", "--map", "dsp=mine", *QUICK)
     assert ran["processors"]["dsp"]["delegate"] == "mine"
     check_run(ran, 1e-4)
@@ -155,10 +155,10 @@ def test_wheel_without_torch_runs_bundles_and_names_what_it_lacks(user, branched
     program = wheel_install(tmp_path)
     shutil.copytree(user.home / "own", tmp_path / "own")
     base = User(tmp_path, program)
-    installed = base.ask("env")
+    installed = base.ask("list", "env")
     assert all(str(tmp_path) in place for place in installed["imported_from"].values())
     assert installed["packages"]["torch"] is None
-    assert {item["id"] for item in base.ask("devices")["items"]} >= {"mi9", "pixel6"}
+    assert {item["id"] for item in base.ask("list", "devices")["items"]} >= {"mi9", "pixel6"}
     assert base.ask("verify", "own")["ok"]
     check_run(base.ask("run", "own", *QUICK), 1e-4)
     assert base.ask("explain", "own")["subgraphs"]

@@ -151,7 +151,7 @@ def stretch(environment, *words):
 
 @pytest.mark.slow
 def test_faults_of_plug_ins_take_nothing_from_the_list_of_delegates(installed):
-    code, out, err = stretch(installed, "delegates", "--json")
+    code, out, err = stretch(installed, "list", "delegates", "--json")
     assert code == 0, out
     data = json.loads(out)
     items = {item["name"]: item for item in data["items"]}
@@ -165,7 +165,7 @@ def test_faults_of_plug_ins_take_nothing_from_the_list_of_delegates(installed):
         assert reason in data["broken"][name]
         assert "package acme-faults" in data["broken"][name]
         assert f"delegate `{name}` of another package cannot be used" in err
-    assert stretch(installed, "delegates")[0] == 0
+    assert stretch(installed, "list", "delegates")[0] == 0
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_exception_of_a_delegate_names_its_package_and_entry_point(installed, bu
 @pytest.mark.slow
 def test_faults_of_model_families_name_the_package_and_take_no_model_away(installed):
     pytest.importorskip("torch")
-    code, out, err = stretch(installed, "models", "tiny*")
+    code, out, err = stretch(installed, "list", "models", "tiny*")
     assert code == 0, err
     assert "tiny_resnet" in out
     assert "model family `silent`" in err

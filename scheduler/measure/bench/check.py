@@ -18,7 +18,7 @@ _LARGEST = 256 << 20
 #: Relative difference that other processors' arithmetic may make.
 _SAME = 1e-9
 
-_HINT = "give a file with what `stretch bench` prints with --json"
+_HINT = "give a file with what `stretch compare --measure` prints with --json"
 
 
 class CheckedBench(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ def check_bench(path: Path, progress: Progress = silent) -> CheckedBench:
     """Compute a measurement's summaries again, and compare the hashes of its files.
 
     Args:
-        path: What `stretch bench` printed as JSON.
+        path: What `stretch compare --measure` printed as JSON.
     """
     answer = read_bench(path)
     problems = [*_shape(answer)]

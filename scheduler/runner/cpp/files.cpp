@@ -81,7 +81,7 @@ void Mapping::Apply(const plan::Patch* patches, size_t count) {
 
 void CheckBelongs(const Mapping& file, const std::string& path, const plan::Plan& plan) {
   if (plan.format != plan::kFormat) {
-    throw Error("plan.h was written for another version of these sources; write both again with `stretch runner`");
+    throw Error("plan.h was written for another version of these sources; write both again with `stretch export --as cpp`");
   }
   if (file.size() != plan.bytes || Sha256(file.data(), file.size()) != plan.sha256) {
     throw Error(path + " is not the file that this runner was built for (" + plan.model + " for " + plan.device +

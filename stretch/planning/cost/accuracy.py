@@ -613,7 +613,7 @@ def _ranks(values: Floats) -> Floats:
 #: Larger files are not ours.
 MAX_BYTES = 1 << 22
 
-_HINT = "give the accuracy.json that `stretch extract --rank` or the sensitivity.json that `stretch search --images` wrote"
+_HINT = "give the accuracy.json that `stretch export --rank` or the sensitivity.json that `stretch search --images` wrote"
 
 
 class _Kind(msgspec.Struct):
@@ -655,5 +655,5 @@ def load_accuracy(path: Path, model: str) -> AccuracyPredictor | Sensitivity:
         isinstance(decoded, AccuracyPredictor)
         and not np.isfinite([decoded.base, *(w for row in decoded.weights.values() for w in row)]).all()
     ):
-        raise StretchError(f"{path} has weights that are no numbers", "fit it anew with `stretch extract --rank`")
+        raise StretchError(f"{path} has weights that are no numbers", "fit it anew with `stretch export --rank`")
     return decoded

@@ -56,6 +56,7 @@ class Section:
     heading: str  # Its title.
     words: Sequence[str] = ()  # Paragraphs before the rest.
     parts: Sequence["Sequence[Fact] | Grid | Chart | Stretched"] = ()  # Facts, tables, pictures.
+    printed: bool = True  # Whether a terminal has it, too: its words, tables and timelines.
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Page:
     warnings: Sequence[str] = ()  # What a reader must know.
     source: str = "predicted"  # Where the numbers come from: ``predicted``, ``simulated``, ``measured``, or several of these.
     made_from: Sequence[tuple[str, str]] = ()  # What led to the page besides, as label and value: the command, the profile, the weights.
+    notes: Sequence[str] = ()  # What a terminal has last, and a page not: what to do next.
+    facts_printed: bool = True  # Whether a terminal has the facts, too.
     refused: bool = False  # Whether it tells why there is no result.
     language: Literal["en"] = field(default="en", init=False)
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stretch.cli import RENAMED, VERBS, app
+from stretch.cli import MOVED, RENAMED, VERBS, app
 
 
 def run(capsys, *words):
@@ -32,10 +32,20 @@ def test_version_is_printed(capsys):
 
 
 def test_unknown_verb_is_a_usage_error_that_names_the_closest(capsys):
-    code, out, err = run(capsys, "delegate")
+    code, out, err = run(capsys, "profil")
     assert code == 2
     assert out == ""
-    assert err == "error: no such command 'delegate'\n\nhint: did you mean `delegates`?\n"
+    assert err == "error: no such command 'profil'\n\nhint: did you mean `profile`?\n"
+
+
+def test_old_name_of_a_verb_says_in_one_sentence_what_to_type(capsys):
+    for old, new in MOVED.items():
+        code, out, err = run(capsys, old, "anything", "--flag")
+        assert (code, out) == (2, "")
+        assert err.startswith(f"error: `stretch {old}` is called `stretch {new}` now\n")
+        verb, *words = new.split()
+        help_text = run(capsys, verb, "--help")[1]
+        assert all(word in help_text for word in words if word.startswith("--"))
 
 
 def test_old_name_of_a_flag_is_told_with_the_new_one(capsys):
@@ -47,7 +57,7 @@ def test_old_name_of_a_flag_is_told_with_the_new_one(capsys):
 
 
 def test_usage_error_with_json_is_one_object_on_stdout(capsys):
-    code, out, err = run(capsys, "env", "--json", "extra")
+    code, out, err = run(capsys, "verify", "bundle", "--json", "extra")
     assert code == 2
     assert err == ""
     data = json.loads(out)
@@ -57,7 +67,7 @@ def test_usage_error_with_json_is_one_object_on_stdout(capsys):
 
 
 def test_reader_that_stops_early_gets_no_traceback():
-    command = f"{sys.executable} -c 'from stretch.cli import app; app()' env | head -n 1"
+    command = f"{sys.executable} -c 'from stretch.cli import app; app()' list env | head -n 1"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert result.stdout.startswith("nn-stretch")
     assert result.stderr == ""

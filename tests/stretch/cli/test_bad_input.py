@@ -39,9 +39,9 @@ def test_unknown_model_gives_the_closest_name(capsys, folder):
 @pytest.mark.parametrize(
     ("options", "flag"),
     [
-        (("--macs", "1.1:0.9"), "MACs"),
-        (("--min-width", "2"), "--min-width"),
-        (("--n-meet", "0"), "--n-meet"),
+        (("--set", "macs=1.1:0.9"), "MACs"),
+        (("--set", "min_width=2"), "--set min_width"),
+        (("--set", "n_meet=0"), "--set n_meet"),
         (("--input", "32"), "--input"),
         (("--precision", "int8"), "--precision"),
         (("--processors", "cpu"), "two processors"),
@@ -123,12 +123,12 @@ def test_file_that_the_disk_cannot_take_ends_in_one_sentence(capsys, folder):
 @pytest.mark.slow
 def test_earlier_bundle_survives_when_its_successor_cannot_be_written(capsys, tmp_path):
     out = tmp_path / "bundle"
-    assert call(capsys, *BRANCH, "--out", out, "--no-controls", "--seed", 1).code == 0
+    assert call(capsys, *BRANCH, "--out", out, "--set", "controls=false", "--set", "seed=1").code == 0
     earlier = tree(tmp_path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     try:
-        result = call(capsys, *BRANCH, "--out", out, "--no-controls", "--seed", 2)
+        result = call(capsys, *BRANCH, "--out", out, "--set", "controls=false", "--set", "seed=2")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert result.code == 1

@@ -1,4 +1,4 @@
-"""`stretch bench`: what it prints, checks and refuses."""
+"""`stretch compare --measure`: what it prints, checks and refuses."""
 
 import json
 
@@ -16,7 +16,7 @@ def test_json_of_a_measurement_is_confirmed_and_a_changed_one_is_not(capsys, tmp
     monkeypatch.chdir(tmp_path)
     conv_onnx(tmp_path / "m.onnx")
     page = tmp_path / "m.html"
-    done = call(capsys, "bench", "m.onnx", "m.onnx", "--with", "onnxruntime", *SHORT, "--seed", 3, "--html", page, "--json")
+    done = call(capsys, "compare", "--measure", "m.onnx", "m.onnx", "--with", "onnxruntime", *SHORT, "--seed", 3, "--html", page, "--json")
     assert done.code == 0, done.err
     answer = json.loads(done.out)
     assert [each["name"] for each in answer["contenders"]] == ["m.onnx, onnxruntime", "m.onnx (2), onnxruntime"]
@@ -26,50 +26,63 @@ def test_json_of_a_measurement_is_confirmed_and_a_changed_one_is_not(capsys, tmp
     seen = checked(page.read_text())
     assert "m.onnx (2), onnxruntime" in seen.text
     (tmp_path / "m.json").write_text(done.out)
-    right = call(capsys, "bench", "--verify", "m.json", "--json")
+    right = call(capsys, "verify", "m.json", "--json")
     assert (right.code, json.loads(right.out)["ok"]) == (0, True)
-    assert "says what its 12 times of 2 contenders say" in call(capsys, "bench", "--verify", "m.json").out
+    assert "says what its 12 times of 2 contenders say" in call(capsys, "verify", "m.json").out
     (tmp_path / "m.onnx").write_bytes(b"another")
-    wrong = call(capsys, "bench", "--verify", "m.json")
+    wrong = call(capsys, "verify", "m.json")
     assert wrong.code == 1
     assert "problem: m.onnx" in wrong.out
 
 
 def test_table_names_contenders_machine_and_verdict(capsys, tmp_path):
-    done = call(capsys, "bench", conv_onnx(tmp_path / "m.onnx"), "--with", "onnxruntime", "--cores", 1, *SHORT)
+    done = call(capsys, "compare", "--measure", conv_onnx(tmp_path / "m.onnx"), "--with", "onnxruntime", "--cores", 1, *SHORT)
     assert done.code == 0, done.err
-    for word in ("m.onnx, onnxruntime", "processor: ", "governor: ", "temperature", "nothing was compared with it"):
+    for word in ("m.onnx, onnxruntime", "processor  ", "governor  ", "temperature", "nothing was compared with it"):
         assert word in done.out
 
 
 def test_size_that_a_file_leaves_open_is_given(capsys, tmp_path):
     path = conv_onnx(tmp_path / "m.onnx", shape=("n", CHANNELS, "h", "w"), out=("n", FILTERS, "h", "w"))
-    refused = call(capsys, "bench", path, "--with", "onnxruntime", *SHORT)
+    refused = call(capsys, "compare", "--measure", path, "--with", "onnxruntime", *SHORT)
     assert (refused.code, refused.hint) == (2, f"give numbers in place of the marks: --input x=?x{CHANNELS}x?x?")
-    done = call(capsys, "bench", path, "--with", "onnxruntime", "--input", f"{CHANNELS}x6x5", *SHORT, "--json")
+    done = call(capsys, "compare", "--measure", path, "--with", "onnxruntime", "--input", f"{CHANNELS}x6x5", *SHORT, "--json")
     assert json.loads(done.out)["files"][0]["inputs"] == {"x": f"float32 1x{CHANNELS}x6x5"}
 
 
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        ((), 2, "nothing to time was named"),
+        ((), 2, "missing argument"),
         (("gone",), 2, "is no .onnx file, .tflite file or bundle"),
         (("m.onnx", "--with", "tensorrt"), 3, "unknown runtime `tensorrt`"),
         (("m.onnx", "--starts", "9"), 2, "starts"),
         (("m.onnx", "--input", "1x2"), 2, "is not channels, height and width"),
         (("m.onnx", "--input", "q=3x8x8"), 2, "no file has an input `q`"),
-        (("m.onnx", "--verify", "m.json"), 2, "files to time were named too"),
-        (("--verify", "gone.json"), 1, "cannot read the measurement"),
-        (("--verify", "m.onnx"), 1, "is no measurement"),
+        (("m.onnx", "--device", "mi9"), 2, "--device plans models"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(capsys, tmp_path, monkeypatch, words, code, says):
     monkeypatch.chdir(tmp_path)
     conv_onnx(tmp_path / "m.onnx")
-    done = call(capsys, "bench", *words)
+    done = call(capsys, "compare", "--measure", *words)
     assert done.code == code
     assert says in done.message
+
+
+@pytest.mark.parametrize(("content", "says"), [(None, "cannot read the measurement"), ("{}", "is no measurement")])
+def test_file_that_is_no_measurement_is_refused_by_its_check(capsys, tmp_path, content, says):
+    file = tmp_path / "m.json"
+    if content:
+        file.write_text(content)
+    done = call(capsys, "verify", file)
+    assert (done.code, says in done.message) == (1, True)
+    assert call(capsys, "verify", file, "--sign", "key.pem").code == 2
+
+
+def test_timing_flags_without_measure_are_refused(capsys, bundle_dir):
+    done = call(capsys, "compare", bundle_dir, "--rounds", 3)
+    assert (done.code, done.message, done.hint) == (2, "--rounds is about timing", "add --measure")
 
 
 def test_files_are_timed_without_torch(tmp_path):
@@ -77,5 +90,5 @@ def test_files_are_timed_without_torch(tmp_path):
         pytest.skip("onnxruntime is not installed")
     path = conv_onnx(tmp_path / "m.onnx")
     code = "import sys; sys.modules['torch'] = None; sys.modules['scipy'] = None"
-    done = spawn(code, "bench", path, "--with", "onnxruntime", *SHORT, "--json")
+    done = spawn(code, "compare", "--measure", path, "--with", "onnxruntime", *SHORT, "--json")
     assert done.code == 0, done.err

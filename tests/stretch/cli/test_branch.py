@@ -6,9 +6,10 @@ from typer.testing import CliRunner
 
 from stretch.cli import app
 from stretch.cli.branch import _folder_name
+from stretch.planning.sentences import Mention, as_flag
 from tests.predictors.specified import kept
 
-LOOSE = ["--alpha", "1000", "--beta", "1000", "--macs", "0.7:1.4", "--weights", "none"]
+LOOSE = ["--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.4", "--weights", "none"]
 
 
 def invoke(*args):
@@ -28,8 +29,8 @@ def test_branch_writes_a_bundle_and_says_first_what_is_recommended(tmp_path):
 @pytest.mark.torch
 def test_dry_run_and_no_export_leave_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for flag in ("--dry-run", "--no-export"):
-        result = invoke("tiny_resnet", "--device", "pixel6", flag, *LOOSE)
+    for flag in (["--dry-run"], ["--set", "export=false"]):
+        result = invoke("tiny_resnet", "--device", "pixel6", *flag, *LOOSE)
         assert result.exit_code == 0, result.output
     assert list(tmp_path.iterdir()) == []
 
@@ -39,7 +40,7 @@ def test_dry_run_and_no_export_leave_no_folder(tmp_path, monkeypatch):
     ("words", "rules"),
     [
         (("--kinds", "stretch"), {"alpha": [0.2, 0.676]}),
-        (("--alpha", "1000", "--beta", "1000", "--macs", "0.7:1.4", "--n-meet", "9"), {"n_meet": [9, 3]}),
+        (("--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.4", "--set", "n_meet=9"), {"n_meet": [9, 3]}),
     ],
 )
 def test_refusal_names_flags_and_its_json_has_the_rule_and_the_values(words, rules):
@@ -48,9 +49,11 @@ def test_refusal_names_flags_and_its_json_has_the_rule_and_the_values(words, rul
     data = json.loads(result.stdout)
     assert {each["rule"]: [each["value"], each["nearest"]] for each in data["rules"]} == rules
     ((name, (asked, nearest)),) = rules.items()
-    flag = "--" + name.replace("_", "-")
-    assert data["error"].endswith(f"the tightest is {flag} {asked}")
-    assert data["hint"] == f"the nearest value with a design is {flag} {nearest}, or split the network as it is with --lossless"
+    assert data["error"].endswith(f"the tightest is {as_flag(Mention(name, asked))}")
+    assert (
+        data["hint"]
+        == f"the nearest value with a design is {as_flag(Mention(name, nearest))}, or split the network as it is with --lossless"
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +96,10 @@ def test_accuracy_is_unknown_without_images_alone(tmp_path):
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("flags", "sentence"),
-    [(["--mean", "1,2"], "--mean 1,2 is not three numbers"), (["--size", "31"], "resizes pictures to 31, the model reads 32×32")],
+    [
+        (["--set", "preprocessing.mean=[1,2]"], "Expected `array` of length 3, got 2 - at `$.mean`"),
+        (["--set", "preprocessing.size=31"], "resizes pictures to 31, the model reads 32×32"),
+    ],
 )
 def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(tmp_path, flags, sentence):
     result = invoke("tiny_resnet", "--device", "pixel6", "--out", str(tmp_path / "b"), *LOOSE, *flags)
@@ -113,7 +119,18 @@ def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(tmp
 )
 def test_branches_that_a_control_beats_are_written_only_on_request_and_the_first_line_says_so(tmp_path, words, code, line):
     # ten outputs of a small network: nothing that is divided over these processors gains what an exchange costs
-    asked = ("tiny_resnet", "--device", kept("mi9"), "--processors", "cpu,gpu", "--lossless", "--weights", "none", "--no-controls")
+    asked = (
+        "tiny_resnet",
+        "--device",
+        kept("mi9"),
+        "--processors",
+        "cpu,gpu",
+        "--lossless",
+        "--weights",
+        "none",
+        "--set",
+        "controls=false",
+    )
     result = invoke(*asked, *words, "--out", str(tmp_path / "b"))
     assert result.exit_code == code, result.output
     first = result.stdout.splitlines()[0]
@@ -127,8 +144,8 @@ def test_branches_that_a_control_beats_are_written_only_on_request_and_the_first
 
 @pytest.mark.torch
 def test_operators_split_are_a_bundle_whose_makespan_is_the_controls(tmp_path):
-    words = ("tiny_resnet", "--device", "host", "--out", str(tmp_path / "b"), "--json", "--weights", "none", "--no-controls")
-    result = invoke(*words, "--strategy", "operator_split")
+    words = ("tiny_resnet", "--device", "host", "--out", str(tmp_path / "b"), "--json", "--weights", "none", "--set", "controls=false")
+    result = invoke(*words, "--set", "strategy=operator_split")
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
     assert data["exact"]

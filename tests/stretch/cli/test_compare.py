@@ -13,7 +13,7 @@ DEVICES = ("--device", "pixel6", "--device", "mi9")
 @pytest.mark.torch
 def test_models_are_planned_for_each_device_and_a_refusal_is_a_row(capsys, tmp_path):
     page = tmp_path / "c.html"
-    words = ("tiny_resnet", "tiny_vgg", *DEVICES, "--processors", "cpu,gpu", "--kinds", "stretch", *LOOSE, "--macs", "0.97:1.03")
+    words = ("tiny_resnet", "tiny_vgg", *DEVICES, "--processors", "cpu,gpu", "--kinds", "stretch", *LOOSE, "--set", "macs=0.97:1.03")
     done = call(capsys, "compare", *words, "--html", page, "--json")
     assert done.code == 0, done.err
     rows = json.loads(done.out)["rows"]

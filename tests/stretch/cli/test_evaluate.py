@@ -55,7 +55,7 @@ def scores(module, pictures):
 def test_every_share_is_that_of_the_torch_networks(stretch, branched, pictures):
     stats = pytest.importorskip("scipy.stats")
     bundle, model, original = branched
-    code, data, _ = stretch("evaluate", bundle, "--images", pictures, "--crop", 1, "--json")
+    code, data, _ = stretch("evaluate", bundle, "--images", pictures, "--set", "preprocessing.crop=1", "--json")
     assert code == 0, data
     mine, truth = scores(model, pictures)
     theirs, _ = scores(original, pictures)
@@ -113,9 +113,9 @@ def test_bundle_without_controls_has_accuracy_alone_and_says_why(stretch, bundle
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["--mean", "1,2"], 2, "--mean 1,2 is not three numbers"),
-        (["--size", "9", "--crop", "1"], 2, "--size and --crop both say"),
-        (["--crop", "0"], 2, "keeps nothing"),
+        (["--set", "preprocessing.mean=[1,2]"], 2, "Expected `array` of length 3, got 2 - at `$.mean`"),
+        (["--set", "preprocessing.size=9", "--set", "preprocessing.crop=1"], 2, "both say how much"),
+        (["--set", "preprocessing.crop=0"], 2, "Expected `float` >= 0.01 - at `$.crop`"),
         (["--image-count", "0"], 2, "image-count"),
         (["--map", "gpu=null"], 2, "nothing to evaluate"),
         (["--classes", "/nonexistent"], 1, "cannot read"),

@@ -117,7 +117,9 @@ def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, train
     stated = {"mean": [0.5, 0.5, 0.5], "std": [0.01, 0.01, 0.01]}
     data["model"]["preprocessing"] = stated if sentence == "by the bundle" else None
     path.write_text(json.dumps(data))
-    flags = () if sentence == "by the bundle" else ("--mean", "0.5,0.5,0.5", "--std", "0.01,0.01,0.01")
+    flags = (
+        () if sentence == "by the bundle" else ("--set", "preprocessing.mean=[0.5,0.5,0.5]", "--set", "preprocessing.std=[0.01,0.01,0.01]")
+    )
     (tmp_path / "pictures").mkdir()
     for i in range(8):
         image.new("RGB", (8, 8), (255,) * 3 if i % 2 else (0,) * 3).save(tmp_path / "pictures" / f"{i}.png")
@@ -136,7 +138,7 @@ def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, train
 @pytest.mark.torch
 def test_people_are_told_how_to_import_what_was_emitted(capsys, tiny_bundle, tmp_path):
     pytest.importorskip("torch")
-    result = call(capsys, "emit", tiny_bundle, "--out", tmp_path / "net")
+    result = call(capsys, "export", tiny_bundle, "--as", "code", "--out", tmp_path / "net")
     assert result.code == 0, result.err
     assert "segments" in result.out
     assert result.out.rstrip().endswith(f"from net import load  # in {tmp_path}")
@@ -146,7 +148,7 @@ def test_people_are_told_how_to_import_what_was_emitted(capsys, tiny_bundle, tmp
 def test_sources_of_a_bundles_runner_are_written(stretch, tmp_path):
     pytest.importorskip("ai_edge_litert")
     exported(tmp_path, two_branches)
-    code, answer, _ = stretch("runner", tmp_path / "bundle", "--out", tmp_path / "runner", "--json")
+    code, answer, _ = stretch("export", tmp_path / "bundle", "--as", "cpp", "--out", tmp_path / "runner", "--json")
     assert code == 0
     assert sorted(path.name for path in (tmp_path / "runner").iterdir()) == answer["files"]
     assert answer["sha256"] in (tmp_path / "runner" / "plan.h").read_text()

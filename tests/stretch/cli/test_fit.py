@@ -23,13 +23,13 @@ def folder(tmp_path):
 
 def test_fits_are_written_beside_a_profile_and_used(capsys, folder):
     profile = folder.parent / f"{DEVICE}.toml"
-    result = call(capsys, "fit", folder, "--device", profile, "--json", "--quiet")
+    result = call(capsys, "profile", "--fit", folder, "--device", profile, "--json", "--quiet")
     assert result.code == 0, result.out
     data = json.loads(result.out)
     assert data["file"] == str(profile.with_name(f"{DEVICE}.fit.json"))
     assert set(data["held_out"]) == {"cpu[1large] fp32", "cpu[1med] fp32", "cpu[2med] fp32"}
     written = json.loads((folder.parent / f"{DEVICE}.fit.json").read_text())
-    assert written["command"] == f"stretch fit {folder} --device {DEVICE}"
+    assert written["command"] == f"stretch profile --fit {folder} --device {DEVICE}"
     assert not list(folder.parent.glob(".*"))
 
 
@@ -44,7 +44,7 @@ def test_fits_are_written_beside_a_profile_and_used(capsys, folder):
 def test_bad_measurements_are_refused_and_nothing_is_written(capsys, folder, file, old, new, message, code):
     path = folder / file
     path.write_text(path.read_text().replace(old, new))
-    result = call(capsys, "fit", folder, "--device", DEVICE, "--out", folder.parent / "made.json")
+    result = call(capsys, "profile", "--fit", folder, "--device", DEVICE, "--out", folder.parent / "made.json")
     assert result.code == code
     assert message in result.message
     assert not (folder.parent / "made.json").exists()
@@ -58,7 +58,7 @@ def networks(folder, *rows):
 
 def test_whole_networks_make_a_profile_of_its_own(capsys, tmp_path):
     table = networks(tmp_path, "resnet18,gpu,30", "squeezenet1_1,gpu,12")
-    result = call(capsys, "fit", table, "--device", "pixel6", "--out", tmp_path / "mine", "--json", "--quiet")
+    result = call(capsys, "profile", "--fit", table, "--device", "pixel6", "--out", tmp_path / "mine", "--json", "--quiet")
     assert result.code == 0, result.out
     data = json.loads(result.out)
     [row] = data["held_out"].values()
@@ -82,7 +82,7 @@ def test_whole_networks_make_a_profile_of_its_own(capsys, tmp_path):
 )
 def test_bad_table_of_networks_leaves_nothing_behind(capsys, tmp_path, rows, out, message):
     table = networks(tmp_path, *rows)
-    result = call(capsys, "fit", table, "--device", "pixel6", "--out", tmp_path / out)
+    result = call(capsys, "profile", "--fit", table, "--device", "pixel6", "--out", tmp_path / out)
     assert result.code
     assert message in result.message
     assert [path.name for path in tmp_path.iterdir()] == ["networks.csv"]
@@ -93,7 +93,7 @@ def test_bad_table_of_networks_leaves_nothing_behind(capsys, tmp_path, rows, out
     [
         (("--name", "here", "--processors", "gpu"), 2, "a profile needs the processor `cpu`"),
         (("--name", "here", "--processors", "cpu,npu"), 3, "unknown processor to measure `npu`"),
-        (("--name", "here", "--model", "resnet18"), 2, "go with --from"),
+        (("--name", "here", "--model", "resnet18"), 2, "--model does not go with a measurement"),
         (("--name", "here", "--from", "x.csv"), 2, "--from needs to know what ran the networks"),
         (("--name", "here", "--from", "x.csv", "--processor", "cpu[1large]"), 1, "cannot read the measurements x.csv"),
     ],

@@ -13,7 +13,7 @@ from stretch.cli import VERBS
 
 
 def test_lists_every_delegate_with_its_availability(stretch):
-    code, data, _ = stretch("delegates", "--json")
+    code, data, _ = stretch("list", "delegates", "--json")
     assert code == 0
     items = {item["name"]: item for item in data["items"]}
     assert {"cpu", "null", "reference"} <= set(items)
@@ -33,7 +33,7 @@ def broken_package(tmp_path, monkeypatch):
 
 
 def test_broken_delegate_of_another_package_takes_nothing_else_away(stretch, broken_package):
-    code, data, err = stretch("delegates", "--json")
+    code, data, err = stretch("list", "delegates", "--json")
     assert code == 0
     assert "theirs" in data["broken"]
     assert "theirs" in err
@@ -41,14 +41,14 @@ def test_broken_delegate_of_another_package_takes_nothing_else_away(stretch, bro
 
 
 def test_one_device_tells_its_chip_processors_sources_and_what_is_left_out(stretch):
-    code, out, _ = stretch("devices", "s24")
+    code, out, _ = stretch("list", "devices", "s24")
     assert code == 0
     text = " ".join(out.split())
     for part in ("SM8650", "npu: fp16, int8", "from a fit to measurements", "device s24", "gpu: left out; its times were never measured"):
         assert part in text
     profile = load_device("s24")
     assert all(" ".join(words.split()) in text for words in profile.sources.values())
-    [item] = stretch("devices", "sm8650", "--json")[1]["items"]
+    [item] = stretch("list", "devices", "sm8650", "--json")[1]["items"]
     assert (item["id"], item["left_out"], item["sources"]) == ("s24", profile.left_out, profile.sources)
 
 
@@ -85,8 +85,8 @@ def completed(home, *words):
         (("stretch", ""), set(VERBS)),
         (("stretch", "branch", "--dev"), {"--device"}),
         (("stretch", "branch", "tiny_resnet", "--device", ""), set(list_devices())),
-        (("stretch", "branch", "tiny_resnet", "--merge", "a"), {"auto", "always"}),
-        (("stretch", "branch", "tiny_resnet", "--cuts", ""), {"blocks", "stages"}),
+        (("stretch", "branch", "tiny_resnet", "--set", "merg"), {"merge="}),
+        (("stretch", "branch", "tiny_resnet", "--set", "cuts="), {"cuts=blocks", "cuts=stages"}),
         (("stretch", "explain", "bundle", "-d", "pix"), {"pixel4", "pixel6"}),
         (("stretch", "branch", "tiny_re"), {"tiny_regnet", "tiny_resnet"}),
         (("stretch", "train", "resnet56_cifar10_s"), {"resnet56_cifar10_supernet"}),
@@ -101,9 +101,9 @@ def test_bash_completes_verbs_flags_devices_and_models(tmp_path, words, choices)
 @pytest.mark.torch
 def test_models_are_listed_by_a_wildcard_with_their_family_and_in_detail(stretch):
     rows = [{"name": f"tiny_{name}", "family": "tiny", "checked": True} for name in ("regnet", "resnet")]
-    assert stretch("models", "tiny_re*", "--json")[1]["items"] == rows
-    code, out, err = stretch("models", "resnt50")
+    assert stretch("list", "models", "tiny_re*", "--json")[1]["items"] == rows
+    code, out, err = stretch("list", "models", "resnt50")
     assert (code, out) == (3, "")
     assert "did you mean `resnet50`?" in err
-    _, answer, _ = stretch("models", "tiny_resnet", "--details", "--input", "3x64x64", "--json")
+    _, answer, _ = stretch("list", "models", "tiny_resnet", "--details", "--input", "3x64x64", "--json")
     assert answer["items"][0]["stages"][0]["shape"][2:] == [64, 64]

@@ -1,44 +1,96 @@
-"""The planner's options as flags."""
+"""Settings of a verb: flags, `--set` and `--config` make one request."""
 
 import json
 import re
+from typing import Annotated
 
 import msgspec
+import pytest
 import typer
 from typer.testing import CliRunner
 
-from stretch.cli.options import planner_options
+from predictors.errors import StretchError
+from stretch.cli.options import Preprocessing, Rare, settings
 from stretch.cli.output import Output, verb
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
+from stretch.planning.sentences import FLAGS, as_flag, spelled
+from tests.stretch.cli.commands import call
 
 
 @verb
-@planner_options
-def show(out: Output, *, before: int = 1, request: PlanConfig, after: int = 2) -> None:
+@settings()
+def show(
+    out: Output,
+    *,
+    before: int = 1,
+    config: PlanConfig,
+    after: int = 2,
+    count: Annotated[int, msgspec.Meta(ge=3), Rare("How many.")] = 5,
+    preprocessing: Preprocessing = None,
+) -> None:
     """Show what was asked for."""
-    out.emit({"request": request, "around": [before, after]}, lambda console: console.print("shown"))
+    out.emit({"request": config, "rest": [before, after, count, preprocessing]}, lambda console: console.print("shown"))
 
 
 def invoke(*words):
     app = typer.Typer()
     app.command()(show)
-    return CliRunner().invoke(app, words)
+    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def asked(result):
-    """The request that reached the verb, and the verb's own flags."""
+    """The request that reached the verb, and the verb's own flags and settings."""
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
-    return msgspec.convert(data["request"], PlanConfig), data["around"]
+    return msgspec.convert(data["request"], PlanConfig), data["rest"]
 
 
-def test_every_option_has_a_flag_in_the_order_of_its_description():
+def test_common_options_have_a_flag_in_their_order_and_all_are_listed():
     words = re.findall(r"^│ (--[\w-]+)", invoke("--help").stdout, re.MULTILINE)
-    flags = ["--before", *(option.flag for option in PLAN_OPTIONS), "--after"]
+    flags = [f"--{option.name.replace('_', '-')}" for option in PLAN_OPTIONS if option.name in FLAGS]
     assert [word for word in words if word in flags] == flags
+    listed = [line.split()[0] for line in invoke("--set", "help").stdout.splitlines() if line[0].isalpha()]
+    assert listed == ["setting", *(option.name for option in PLAN_OPTIONS), "count", "preprocessing"]
 
 
-def test_flags_make_one_request_beside_the_verb_s_own():
-    words = ("--macs", "0.9:1.1", "--precision", "cpu=int8", "--n-meet", "2", "--accuracy", "a.json", "--after", "7")
-    request = PlanConfig(macs=(0.9, 1.1), precision={"cpu": "int8"}, n_meet=2, accuracy="a.json")
-    assert asked(invoke(*words, "--json")) == (request, [1, 7])
+def test_flags_settings_and_a_file_make_one_request_beside_the_verb_s_own(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text('macs = [0.7, 1.4]\naccuracy = "a.json"\nalpha = 3\nbeta = 4\ncount = 9\n[preprocessing]\ncrop = 0.5\n')
+    words = ("--config", file, "--set", "macs=0.9:1.1", "--precision", "cpu=int8", "--set", "n_meet=2", "--alpha", "5", "--after", "7")
+    request = PlanConfig(macs=(0.9, 1.1), precision={"cpu": "int8"}, n_meet=2, accuracy=str(tmp_path / "a.json"), alpha=5.0, beta=4.0)
+    assert asked(invoke(*words, "--json")) == (request, [1, 7, 9, {"crop": 0.5}])
+    assert asked(invoke("--json")) == (PlanConfig(), [1, 2, 5, None])
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["maks=1"], "unknown setting `maks`", "did you mean `macs`?"),
+        (["after=3"], "`after` is no setting", "it has a flag, --after"),
+        (["macs"], "--set macs is not understood", "write it as --set KEY=VALUE"),
+        (["macs=wide"], "--set macs=wide is not understood", "write it as --set macs=0.97:1.03"),
+        (["alpha=-1"], "--alpha is out of range", None),
+        (["count=2"], "--set count is out of range: expected `int` >= 3", None),
+        (["strategy=guess"], "--set strategy cannot be `guess`", "choose from evolve, exact, grid, operator_split"),
+        (["preprocessing.size=9", "preprocessing.crop=1"], "both say how much of a picture is kept", "give one of the two"),
+    ],
+)
+def test_setting_that_cannot_be_used_is_named_with_what_is_near(words, message, hint):
+    result = invoke(*(part for word in words for part in ("--set", word)))
+    assert isinstance(result.exception, StretchError)
+    assert message in spelled(result.exception.message, as_flag)
+    assert hint is None or spelled(result.exception.hint, as_flag) == hint
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("branch", "--macs", "1:2"), "give it as --set macs=VALUE"),
+        (("branch", "--no-controls"), "give it as --set controls=false"),
+        (("search", "--budget", "3"), "give it as --set budget_minutes=VALUE"),
+        (("evaluate", "--crop", "1"), "give it as --set preprocessing.crop=VALUE"),
+    ],
+)
+def test_flag_that_became_a_setting_is_told(capsys, words, hint):
+    result = call(capsys, *words)
+    assert (result.code, result.hint) == (2, hint)

@@ -27,7 +27,7 @@ def test_branch_reports_what_its_json_says_and_the_command(capsys, tmp_path):
 @pytest.mark.torch
 def test_refusal_has_a_report_and_keeps_its_exit_code(capsys, tmp_path):
     page = tmp_path / "refused.html"
-    done = call(capsys, "branch", *TINY, "--macs", "0.97:1.03", "--alpha", "0.000001", "--dry-run", "--html", page)
+    done = call(capsys, "branch", *TINY, "--set", "macs=0.97:1.03", "--alpha", "0.000001", "--dry-run", "--html", page)
     assert done.code == 4, done.err
     seen = checked(page.read_text())
     assert "no branches" in seen.text

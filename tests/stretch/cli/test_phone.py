@@ -48,14 +48,14 @@ def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, bundle, fold
     ran = call(capsys, "run", folder, "--adb", "--serial", "R5CT", "--benchmark-model", program, "--measurements", tmp_path / "mine")
     assert "not tried on a phone yet" in ran.err
     assert "s1.gpu" in ran.out
-    assert "stretch fit" in ran.out
+    assert "stretch profile --fit" in ran.out
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (("--adb", "--map", "gpu=cpu1"), "--map does not go with --adb"),
-        (("--serial", "R5CT"), "--serial goes with --adb"),
+        (("--serial", "R5CT"), "--serial does not go with a run without --adb"),
         (("--adb",), "--adb needs something to run on the phone"),
         (("--adb", "--benchmark-model", "{program}", "--serial=-x"), "`-x` is no serial of a device"),
     ],

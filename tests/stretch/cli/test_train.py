@@ -32,7 +32,7 @@ def test_recipe_to_weights_to_bundle_to_execution(capsys, tmp_path, make):
     assert trained.code == 0, trained.out
     assert json.loads(trained.out)["run"] == str(run)
     assert list((run / "tensorboard").iterdir())
-    taken = call(capsys, "extract", run, "--out", tmp_path / "out", "--json", "--quiet", "--no-controls")
+    taken = call(capsys, "export", run, "--out", tmp_path / "out", "--json", "--quiet", "--no-controls")
     assert taken.code == 0, taken.out
     accuracy = json.loads(taken.out)["accuracy"]
     assert accuracy["supernet"] == accuracy["extracted"]
@@ -49,7 +49,7 @@ def bundle(tiny_bundle, tmp_path):
 
 
 def asked(bundle, *more):
-    return ("refine", bundle, "--images", bundle.parent / "images", "--image-count", 32, "--run-images", 2, *more)
+    return ("train", bundle, "--images", bundle.parent / "images", "--image-count", 32, "--run-images", 2, *more)
 
 
 def test_people_are_told_what_changed_and_where_the_bundle_is(capsys, bundle):

@@ -1,4 +1,4 @@
-"""`stretch tune`: schedules and work-groups of a bundle's OpenCL kernels."""
+"""`stretch profile --tune`: schedules and work-groups of a bundle's OpenCL kernels."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_every_kernel_is_told_with_its_shape_and_times(stretch, bundle_dir):
-    code, data, _ = stretch("tune", bundle_dir, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl", "--json")
+    code, data, _ = stretch("profile", "--tune", bundle_dir, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl", "--json")
     assert code == 0, data
     assert data["source"] == "measured"
     assert {row["subgraph"] for row in data["kernels"]} == {"s1.gpu", "s2.gpu"}
@@ -33,7 +33,7 @@ def test_every_kernel_is_told_with_its_shape_and_times(stretch, bundle_dir):
 
 def test_rows_suffice_to_fit_a_profile(stretch, bundle_dir):
     """ms ≈ a + b·macs + c·bytes over all launches, convolutions and the rest."""
-    rows = stretch("tune", bundle_dir, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl", "--json")[1]["kernels"]
+    rows = stretch("profile", "--tune", bundle_dir, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl", "--json")[1]["kernels"]
     measured = [row for row in rows if row["after_ms"] is not None]
     assert {row["kernel"] for row in measured} > {"conv"}
     assert all(row["bytes"] > 0 and row["shape"] for row in measured)

@@ -1,4 +1,4 @@
-"""`stretch verify` and `stretch sign`: problems of a bundle, its signature, and exit codes."""
+"""`stretch verify` and `stretch verify --sign`: problems of a bundle, its signature, and exit codes."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_path_that_leads_outside_is_a_problem(stretch, bundles, bundle_dir):
 
 def test_what_is_signed_verifies_and_runs_for_who_trusts_the_key(stretch, bundle_dir, tmp_path):
     own, shown = write_keys(tmp_path, "mine")
-    code, data, _ = stretch("sign", bundle_dir, "--key", own, "--json")
+    code, data, _ = stretch("verify", bundle_dir, "--sign", own, "--json")
     assert code == 0
     code, found, _ = stretch("verify", bundle_dir, "--trust", shown, "--json")
     assert (code, found["ok"], found["signer"]) == (0, True, data["signer"])
@@ -48,7 +48,7 @@ def test_what_is_signed_verifies_and_runs_for_who_trusts_the_key(stretch, bundle
 def test_other_key_is_a_problem_and_nothing_runs(stretch, bundle_dir, tmp_path):
     own, _ = write_keys(tmp_path, "mine")
     _, other = write_keys(tmp_path, "other")
-    assert stretch("sign", bundle_dir, "--key", own)[0] == 0
+    assert stretch("verify", bundle_dir, "--sign", own)[0] == 0
     code, data, _ = stretch("verify", bundle_dir, "--trust", other, "--json")
     assert (code, data["ok"], data["signer"]) == (1, False, None)
     code, _, err = stretch("run", bundle_dir, "--trust", other, "--repeat", 1, "--warmup", 0)

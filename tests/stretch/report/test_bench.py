@@ -7,7 +7,8 @@ from rich.console import Console
 
 from scheduler.measure.bench.answer import BenchAnswer, BenchFile, verdict
 from scheduler.measure.bench.conditions import Conditions
-from stretch.report.bench import print_bench
+from stretch.report.comparison import bench_page
+from stretch.report.fit import print_page
 from tests.scheduler.measure.bench.test_answer import contender, drawn
 
 
@@ -51,7 +52,7 @@ def answer(rows=None, **told):
 @pytest.mark.parametrize("width", [60])
 def test_every_contender_and_its_median_are_shown_at_any_width(width):
     stream = StringIO()
-    print_bench(Console(file=stream, width=width), answer())
+    print_page(Console(file=stream, width=width), bench_page(answer()))
     for row in answer().contenders:
         assert row.name in stream.getvalue()
         assert f"{row.summary.median_ms:.3f}" in stream.getvalue()

@@ -11,17 +11,18 @@ from rich.console import Console
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreement
 from scheduler.explain.answer import Fix, RuntimeExplanation, RuntimeOperator, UnsupportedReason
-from stretch.comparison.rows import ComparedRow
+from stretch.comparison import ComparedRow
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import front, front_answer
-from stretch.report.agreement import agreement_lines
 from stretch.report.comparison import HEADINGS, cells
-from stretch.report.fit import Fitting, column, plain_table
-from stretch.report.front import print_front
-from stretch.report.placement import operator_table, subgraph_table
-from stretch.report.roofline import kernel_points
-from stretch.report.runtime import runtime_lines
-from stretch.stages.explain import PlacedOperator, PlacedSubgraph
+from stretch.report.explanation import explanation_page, runtime_lines
+from stretch.report.fit import Fitting, column, plain_table, print_page, text_bars
+from stretch.report.front import front_page
+from stretch.report.html.charts import Bar, timeline
+from stretch.report.html.page import Fact, Grid, Page, Section
+from stretch.report.plan import agreement_lines
+from stretch.report.prediction import kernel_points
+from stretch.stages.explain import Explanation, PlacedOperator, PlacedSubgraph
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.cost.measured import GRAPH, made
@@ -109,7 +110,7 @@ def answer():
 
 def front_printed(answer, width):
     stream = io.StringIO()
-    print_front(Console(file=stream, width=width), answer)
+    print_page(Console(file=stream, width=width), front_page(answer))
     return stream.getvalue()
 
 
@@ -141,30 +142,59 @@ def rows(count, name="s2_to_s6_gpu_features_7_block_2_fc1_conv"):
     ]
 
 
-@pytest.mark.parametrize("width", [60, 100])
-def test_every_name_kind_and_number_stands_whole_at_any_width(width):
-    text = printed(operator_table(rows(6), "mi9"), width)
-    assert "…" not in text
-    assert all(len(line) <= width for line in text.splitlines())
-    for row in rows(6):
-        assert f"{row.ms:.3f}" in text
-        assert row.op in text
-        assert row.reason.split()[-1] in text
-        if width >= 80:
-            assert row.name in text
-        assert row.subgraph in text
+def page_printed(page, width):
+    stream = io.StringIO()
+    print_page(Console(file=stream, width=width, color_system=None, markup=False, emoji=False), page)
+    return stream.getvalue()
 
 
-@pytest.mark.parametrize("width", [70, 200])
-def test_subgraphs_keep_their_numbers(width):
-    found = [
+@pytest.mark.parametrize("width", [40, 70, 200])
+def test_every_name_kind_and_number_of_an_explanation_stands_whole_at_any_width(width):
+    subgraphs = [
         PlacedSubgraph(name="s2_to_s6.cpu", segment="s2", processor="cpu[1large3med]", macs=12_345_678_901, planned_ms=117.79, ms=None),
         PlacedSubgraph(name="head", segment="head", processor="gpu", macs=5, planned_ms=None, ms=0.5),
     ]
-    text = printed(subgraph_table(found, "this machine", "mi9"), width)
-    for word in ("s2_to_s6.cpu", "cpu[1large3med]", "12,345,678,901", "117.79", "0.50"):
-        assert word in text
-    assert ("planned ms on mi9" in text) == (width == 200)
+    found = Explanation(bundle=Path("b"), device="this machine", processors={}, subgraphs=subgraphs, ops=rows(6), warnings=[])
+    text = page_printed(explanation_page(found), width)
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    whole = "".join(text.split())
+    for row in rows(6):
+        for word in (row.name, row.op, row.subgraph, f"{row.ms:.3f}", *row.reason.split()):
+            assert word in whole
+    for word in ("s2_to_s6.cpu", "cpu[1large3med]", "12,345,678,901", "117.79", "0.50", "plannedms"):
+        assert word in whole
+
+
+cells_of_a_table = st.lists(st.lists(names, min_size=3, max_size=3), min_size=1, max_size=4)
+
+
+@given(cells_of_a_table, st.integers(20, 120))
+def test_no_cell_of_a_table_is_lost_whatever_the_width(lines, width):
+    text = page_printed(Page("t", [], sections=[Section("s", "h", (), [Grid("c", ("one", "two", "three"), lines, right=(2,))])]), width)
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    shown = sorted("".join(text.split()))
+    for letter in "abcdefgh./_":
+        assert shown.count(letter) >= sum(cell.count(letter) for line in lines for cell in line)
+
+
+def test_terminal_has_lead_facts_printed_sections_and_notes_in_their_order():
+    sections = [Section("a", "h", ["said"], [Grid("c", ("x",), [("cell",)])]), Section("b", "h", ["hidden"], printed=False)]
+    lines = page_printed(Page("t", ["lead"], [Fact("fact", "1 ms", "read so")], sections, notes=["next"]), 80).split("\n")
+    assert [line.strip() for line in lines if line.strip()] == ["lead", "fact  1 ms (read so)", "said", "x", "cell", "next"]
+
+
+def test_bars_of_text_are_in_proportion_to_time():
+    bars = [Bar("cpu", 0, 3, "computing", "s1"), Bar("gpu", 0, 1, "exchange"), Bar("gpu", 1, 4, "others"), Bar("cpu", 5, 1, "join")]
+    cpu, gpu, labels, legend = text_bars(bars, 6, 60)
+    assert cpu == f"cpu |{'#' * 30}{'.' * 20}{'~' * 10}|"
+    assert gpu == f"gpu |{'~' * 10}{'o' * 40}{'.' * 10}|"
+    assert labels.strip() == "s1"
+    assert "the whole is 6.00 ms" in legend
+    drawn = timeline("name", "title", "words", {"one": bars, "two": bars}, 6)
+    text = page_printed(Page("t", [], sections=[Section("s", "h", (), [drawn])]), 80)
+    assert [line for line in text.splitlines() if line in ("one", "two")] == ["one", "two"]
 
 
 PHONE = specified("mi9")

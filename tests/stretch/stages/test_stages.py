@@ -22,11 +22,11 @@ from msgspec.structs import replace as replace_struct  # noqa: E402
 from torch import nn  # noqa: E402
 
 from scheduler.bundle.agreement import Agreement  # noqa: E402
+from stretch.api.verbs import search_pair  # noqa: E402
+from stretch.emit.package import emit  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.stages import refine as module  # noqa: E402
-from stretch.stages.emit import emit  # noqa: E402
 from stretch.stages.network import check_numbers, read_graph  # noqa: E402
-from stretch.stages.together import pair_of  # noqa: E402
 
 MI9, GRAPH = specified("mi9"), small_resnet()
 
@@ -145,4 +145,4 @@ REQUEST = PlanConfig(processors=("cpu", "gpu"), alpha=5, beta=5)
 
 def test_network_that_there_is_not_is_refused():
     with pytest.raises(UnknownNameError):
-        pair_of(("tiny_resnet", "tiny_resnut"), specified("pixel6"), REQUEST)
+        search_pair(("tiny_resnet", "tiny_resnut"), specified("pixel6"), config=REQUEST)

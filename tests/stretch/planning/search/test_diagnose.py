@@ -65,7 +65,7 @@ ALPHA, MACS = TightRule("alpha", 0.2, 0.676), TightRule("macs", (3.0, 4.0), (1.5
 @pytest.mark.parametrize(
     ("spelling", "message", "hint"),
     [
-        (as_flag, "the tightest is --macs 3:4", "the nearest value with a design is --macs 1.503:4"),
+        (as_flag, "the tightest is --set macs=3:4", "the nearest value with a design is --set macs=1.503:4"),
         (as_key, "the tightest is `plan.macs = [3, 4]`", "the nearest value with a design is `plan.macs = [1.503, 4]`"),
     ],
 )

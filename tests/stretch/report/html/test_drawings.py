@@ -8,10 +8,10 @@ import pytest
 from scheduler.runtime.trace import Span, Trace
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
+from stretch.report.execution import trace_bars
 from stretch.report.html.charts import Bar, Interval, histogram, intervals, over_time, spread, timeline
 from stretch.report.html.page import Page, Section, Stretched, render
 from stretch.report.html.stretched import KINDS, stretched_rows
-from stretch.report.html.trace_bars import trace_bars
 from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
 from tests.stretch.report.html.reading import checked

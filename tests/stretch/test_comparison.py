@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
-from stretch.comparison.files import rows_of_file
-from stretch.comparison.rows import ComparedRow, bundle_row, refused_row, warnings_of
+from stretch.comparison import ComparedRow, bundle_row, refused_row, rows_of_file, warnings_of
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
+from tests.stretch.cli.conftest import bundle_dir, bundles  # noqa: F401
 
 
-def test_row_of_a_bundle_has_what_its_manifest_states(bundle_dir):
+def test_row_of_a_bundle_has_what_its_manifest_states(bundle_dir):  # noqa: F811
     bundle = load_bundle(bundle_dir)
     row = bundle_row("b", bundle)
     assert (row.model, row.device, row.kind) == (bundle.manifest.model.name, bundle.manifest.device, "bundle")

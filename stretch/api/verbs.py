@@ -1,0 +1,549 @@
+"""What the verbs of the command line do, in Python: each is a function of the same name, which the verb calls."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from predictors.devices import DeviceProfile, load_device
+from predictors.errors import StretchError, UsageError
+from scheduler.progress import Progress, silent
+from stretch.planning.config import PlanConfig
+from stretch.planning.sentences import Mention, Sentence
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from scheduler.explain.answer import RuntimeExplanation
+    from scheduler.simulate.clock import Simulated
+    from scheduler.simulate.figures import SimulateAnswer
+    from stretch.capture.inputs import InputShapes
+    from stretch.planning.cost.accuracy import AccuracySource
+    from stretch.planning.design.branch_design import DesignDraft
+    from stretch.planning.pareto import FrontAnswer
+    from stretch.planning.result import PlanResult
+    from stretch.planning.together import TogetherAnswer
+    from stretch.stages.explain import Explanation
+    from stretch.stages.network import Network, Readout
+    from stretch.stages.predict import Prediction
+    from stretch.train.answer import TrainAnswer
+    from stretch.train.listen import Listener
+
+#: Traced inferences of a simulation whose timeline is written, at most.
+TRACED = 64
+
+
+def plan(
+    model: "str | nn.Module",
+    device: str | Path | DeviceProfile,
+    *,
+    config: PlanConfig | None = None,
+    design: "str | Path | DesignDraft | None" = None,
+    input_shape: "InputShapes | None" = None,
+    trust_code: bool = False,
+    **options: Any,
+) -> "PlanResult":
+    """Plan branches for a device, without building them.
+
+    Args:
+        model: As of `stretch.branch`, as are all other arguments.
+
+    Raises:
+        StretchError: Or one of its kinds: unknown names, a network that is not captured, no design.
+    """
+    from stretch.api.main_job import branch
+
+    same = {"config": config, "design": design, "input_shape": input_shape, "trust_code": trust_code}
+    return branch(model, device, weights="none", dry_run=True, **same, **options).plan
+
+
+def search(
+    model: "str | Network",
+    device: str | Path | DeviceProfile,
+    *,
+    pareto: Sequence[str] = (),
+    within: float | None = None,
+    top: int = 10,
+    config: PlanConfig | None = None,
+    images: str | Path | None = None,
+    image_count: int = 96,
+    budget_minutes: float = 5.0,
+    preprocessing: Mapping[str, Any] | None = None,
+    input_shape: "InputShapes | None" = None,
+    weights: str = "default",
+    seed: int = 0,
+    out: str | Path | None = None,
+    trust_code: bool = False,
+    progress: Progress = silent,
+    **options: Any,
+) -> "FrontAnswer":
+    """Search a Pareto front of designs, or the best design and alternatives, without building them.
+
+    Args:
+        model: A name of `stretch list models`, Python code or a file; or a network that was read before.
+        pareto: Two or three objectives: ``latency``, ``energy``, ``macs``, ``memory``, ``agreement`` and ``accuracy``. If empty,
+            latency and what is predicted of these, else MACs.
+        within: Instead of a front, alternatives of the best design whose value is at most this factor times the best one.
+        top: Designs, at most.
+        images: Folder of unlabelled images for measuring the loss of single segments.
+        budget_minutes: For these measurements.
+        out: New folder for the design files and the measurements. None: nothing is written.
+        progress: Called with a few words for what comes next.
+        options: Options of the planner by name, in place of those of `config`.
+
+    Raises:
+        UsageError: If arguments contradict each other.
+        StretchError: Or one of its kinds: unknown names, no images, no design, no folder to write to.
+    """
+    from stretch.planning.pareto import check_weighed, front, front_answer, several
+
+    request = (config or PlanConfig()).having(options)
+    weighed = check_weighed(tuple(pareto)) if pareto else ()
+    differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
+    folder = None if out is None else Path(out)
+    check_search(request, weighed, images=images, out=folder, differ=differ)
+    profile = device if isinstance(device, DeviceProfile) else load_device(device)
+    request.checked(profile)
+    seconds: dict[str, float] = {}
+    network = model
+    if isinstance(network, str):
+        from stretch.stages.network import read_network
+
+        progress("capturing")
+        network = read_network(network, input_shape, weights="none" if images is None else weights, seed=seed, trust_code=trust_code)
+    said = list(network.loaded.warnings) if images is not None else []
+    source = _source(network, profile, request, images, (image_count, budget_minutes * 60), preprocessing, progress, seconds, said)
+    usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
+    progress("designs")
+    began = time.perf_counter()
+    if differ:
+        result = several(network.graph, profile, request, top, within or 1.2, source)
+    else:
+        result = front(network.graph, profile, request, weighed or ("latency", usual), top, source)
+    seconds["search"] = round(time.perf_counter() - began, 3)
+    answer = front_answer(result, seconds)
+    if source is None:
+        unknown = "how often these designs agree with the original is not known: give {} or {}"
+        said.insert(0, Sentence(unknown, Mention("images", "DIR"), Mention("accuracy", "FILE")))
+    answer = replace(answer, warnings=[*answer.warnings, *said])
+    return answer if folder is None else _saved(answer, folder, source if images is not None else None)
+
+
+def search_pair(
+    models: tuple[str, str],
+    device: str | Path | DeviceProfile,
+    *,
+    goal: str = "makespan",
+    top: int = 3,
+    within: float = 1.2,
+    config: PlanConfig | None = None,
+    input_shape: "InputShapes | None" = None,
+    out: str | Path | None = None,
+    trust_code: bool = False,
+    progress: Progress = silent,
+) -> "TogetherAnswer":
+    """Search pairs of designs of two networks that run concurrently.
+
+    Args:
+        models: Names of both; the same one twice for two users of one network.
+        goal: ``makespan``, ``latency`` (mean of both) or ``throughput``.
+        top: Designs of each set of processors, at most.
+        within: How many times the best one's time the others may take.
+        input_shape: Of the first network's input; the usual one if None.
+        out: New folder for the design files. None: nothing is written.
+
+    Raises:
+        StretchError: Or one of its kinds: unknown names, no design, no folder to write to.
+    """
+    from stretch.planning.together import GOALS, candidates, together, together_answer
+    from stretch.stages.network import read_network
+
+    if goal not in GOALS:
+        raise UsageError(f"`{goal}` is no objective of a pair", f"one of {', '.join(GOALS)}")
+    request, folder = config or PlanConfig(), None if out is None else Path(out)
+    check_search(request, (), out=folder)
+    profile = device if isinstance(device, DeviceProfile) else load_device(device)
+    times = [time.perf_counter()]
+    graphs = []
+    for name, shape in zip(models, (input_shape, None), strict=True):
+        progress(f"capturing {name}")
+        graphs.append(read_network(name, shape, weights="none", trust_code=trust_code).graph)
+    times.append(time.perf_counter())
+    progress("designs")
+    one, other = (candidates(graph, profile, request, top, within) for graph in graphs)
+    times.append(time.perf_counter())
+    progress("pairs")
+    processors = PlanningProblem.of(graphs[0], profile, request).config.processors
+    best = together(one, other, profile, processors, goal, progress=progress)
+    times.append(time.perf_counter())
+    phases = ("capture", "search", "pairs")
+    answer = together_answer(best, {name: round(times[i + 1] - times[i], 3) for i, name in enumerate(phases)})
+    return answer if folder is None else _saved(answer, folder)
+
+
+def check_search(
+    request: PlanConfig,
+    weighed: Sequence[str],
+    *,
+    images: str | Path | None = None,
+    out: Path | None = None,
+    differ: bool = False,
+) -> None:
+    """Refuse searches that cannot be made or written, before any work is done for them."""
+    image_flag, accuracy_flag = Mention("images", "DIR"), Mention("accuracy", "FILE")
+    if weighed and differ:
+        raise UsageError(
+            Sentence("{} searches a front, {} alternatives of the best design", Mention("pareto"), Mention("within")), "give one of the two"
+        )
+    if weighed and request.objective != "latency":
+        hint = Sentence("leave out {} or {}", Mention("pareto"), Mention("objective"))
+        raise UsageError(f"a front has no objective such as {request.objective}", hint)
+    if images is not None and differ:
+        hint = Sentence("leave out {}", Mention("images"))
+        raise UsageError(Sentence("{} applies to a front, not to alternatives of the best design", Mention("images")), hint)
+    if images is not None and request.accuracy:
+        raise UsageError(
+            Sentence("{} and {} both predict the accuracy of designs", Mention("images"), Mention("accuracy")), "give one of the two"
+        )
+    if images is not None and weighed and "agreement" not in weighed:
+        hint = Sentence("leave out {}, or ask for {}", Mention("images"), Mention("pareto", ("latency", "agreement")))
+        raise UsageError(f"images say nothing of {','.join(weighed)}", hint)
+    for name in ("agreement", "accuracy"):
+        if name in weighed and images is None and not request.accuracy:
+            ways = (image_flag, accuracy_flag) if name == "agreement" else (accuracy_flag,)
+            hint = Sentence(" or ".join("{}" for _ in ways) + ", or {}", *ways, Mention("pareto", ("latency", "macs")))
+            raise UsageError(f"nothing predicts the {name} of designs", Sentence("give {}", hint))
+    for name in ("min_accuracy", "min_agreement", "latency_budget"):
+        if getattr(request, name) is not None:
+            raise UsageError(
+                Sentence("what is searched for is not bounded by {}", Mention(name)), "take the design that keeps it from the front"
+            )
+    if images is not None and not Path(images).is_dir():
+        raise StretchError(
+            f"there is no folder {images} with images", Sentence("give a folder of pictures or .npy arrays with {}", Mention("images"))
+        )
+    if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
+        raise UsageError(f"{out} is no new or empty folder", "give another one")
+
+
+def _source(
+    network: "Network",
+    profile: DeviceProfile,
+    request: PlanConfig,
+    images: str | Path | None,
+    limits: tuple[int, float],
+    requested: Mapping[str, Any] | None,
+    progress: Progress,
+    seconds: dict[str, float],
+    said: list[str],
+) -> "AccuracySource | None":
+    """The predictor of the designs' accuracy, if any."""
+    if request.accuracy:
+        from stretch.planning.cost.accuracy import load_accuracy
+
+        return load_accuracy(Path(request.accuracy), network.graph.name)
+    if images is None:
+        return None
+    from scheduler.bundle.preprocessing import requested_preprocessing
+    from stretch.sensitivity.source import plannable, sensitivity_of
+    from stretch.stages.build import divide_images
+
+    if not plannable(request):
+        raise UsageError(
+            "images say nothing of designs that all compute what the original computes, nor of other searches and of joins that widen the backbone",
+            Sentence("leave out {}", Mention("images")),
+        )
+    count, budget_s = limits
+    preprocessing = requested_preprocessing(network.loaded.preprocessing, requested, network.graph.input.shape)
+    progress("reading images")
+    divided = divide_images(Path(images), network.captured, count, preprocessing)
+    said += divided.warnings
+    if not divided.held_back:
+        raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
+    source = sensitivity_of(network.captured, profile, request, divided.fitted, divided.held_back, budget_s, progress)
+    seconds["sensitivity"] = source.on.seconds
+    return source
+
+
+def _saved(answer: Any, folder: Path, source: "AccuracySource | None" = None) -> Any:
+    """Write the design files of a search, and what was measured."""
+    from stretch.planning.cost.accuracy import Sensitivity, save_accuracy
+    from stretch.planning.design.branch_design import design_to_toml
+
+    rows = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, row in enumerate(answer.designs, 1):
+            file = folder / f"design_{getattr(row, 'name', number)}.toml"
+            if row.design is not None:
+                file.write_text(design_to_toml(row.design))
+            rows.append(row if row.design is None else replace(row, file=str(file)))
+    except OSError as error:
+        raise StretchError(f"cannot write to {folder}: {error.strerror}", "choose a writable folder") from error
+    answer = replace(answer, designs=rows)
+    if isinstance(source, Sensitivity):
+        file = folder / "sensitivity.json"
+        save_accuracy(file, source)
+        answer = replace(answer, sensitivity_file=str(file))
+    return answer
+
+
+def predict(
+    model: "str | Readout",
+    device: str | Path | DeviceProfile,
+    *,
+    processor: str | None = None,
+    precision: str | None = None,
+    kernels: bool = True,
+    input_shape: "InputShapes | None" = None,
+    weights: str = "none",
+    trust_code: bool = False,
+) -> "Prediction":
+    """Predict the latency of a model on each processor of a device.
+
+    Args:
+        model: A name of `stretch list models`, Python code or a file; or what was read of one before.
+        processor: Such as ``gpu`` or ``cpu[1large]``; all, with every core set, if None.
+        precision: ``fp32``, ``fp16`` or ``int8``; that of each processor if None.
+        kernels: Whether every kernel is listed.
+        weights: A file that the model must take; no other weights are read.
+
+    Raises:
+        StretchError: Or one of its kinds: unknown names, a model without a graph.
+    """
+    from predictors.predictor import not_measured
+
+    profile = device if isinstance(device, DeviceProfile) else load_device(device)
+    names = places(profile, processor, precision)
+    from stretch.stages.network import read_graph
+    from stretch.stages.predict import predict_latency
+
+    readout = read_graph(model, input_shape, weights=weights, trust_code=trust_code) if isinstance(model, str) else model
+    graph, said = readout.graph, []
+    if readout.refusal is not None:
+        opaque = sum(op.kind == "opaque" for op in graph.ops)
+        said.append(
+            f"{readout.refusal}: it is predicted from torch.export, {opaque} of its {len(graph.ops)} operators by their sizes alone"
+        )
+    answer = predict_latency(readout.name, graph, profile, names, precision, kernels=kernels, warnings=said)
+    if guessed := not_measured(answer.device, ((name, row.origin) for name, row in answer.processors.items())):
+        said.append(guessed)
+    for name, row in answer.processors.items():
+        if row.calibrated and row.by_roofline:
+            said.append(
+                f"{row.by_roofline} of {row.kernel_count} kernels on {name} resemble no measured kernel and are timed by the roofline"
+            )
+    return answer
+
+
+def places(profile: DeviceProfile, processor: str | None, precision: str | None, *, every: bool = True) -> list[str]:
+    """Processors that support a precision, with every core set or only the default ones.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    if processor is not None:
+        profile.processor(processor).check_precision(precision)
+        return [processor]
+    names = profile.variants if every else profile.processors
+    able = [name for name in names if precision is None or precision in profile.processor(name).precisions]
+    if every and not able:
+        raise UsageError(f"no processor of {profile.id} runs `{precision}`", "choose fp32, fp16 or int8")
+    return able
+
+
+def simulate(
+    bundle: str | Path,
+    device: str | Path | None = None,
+    *,
+    inferences: int = 100,
+    in_flight: int = 1,
+    arrivals: str | None = None,
+    busy: Sequence[str] = (),
+    frequency: Sequence[str] = (),
+    heat: str | None = None,
+    jitter: float = 0.0,
+    seed: int = 0,
+    deadline: float | None = None,
+    alternatives: Sequence[str] = (),
+    prefer: str = "latency",
+    beside: Sequence[str] = (),
+    shared: bool = False,
+    admit: bool = False,
+    trace: Path | None = None,
+    progress: Progress = silent,
+) -> "tuple[SimulateAnswer, Simulated]":
+    """Simulate a bundle on its device, or a table of steps, under disturbances.
+
+    Args:
+        bundle: Folder of a bundle, or a .csv table of steps.
+        device: Profile of the simulated device; the one that the bundle was planned for if None.
+        arrivals: ``periodic:MS`` or ``poisson:RATE``; None for an inference as soon as a lane is free.
+        busy: Background load, such as ``gpu=0.9@50:155``.
+        frequency: Speed factors of processors, such as ``gpu=0.5@100:500``.
+        heat: ``profile`` or a TOML file of a thermal model. None: no heat.
+        jitter: Standard deviation of the logarithm of computing times.
+        deadline: Milliseconds from request to output.
+        alternatives: Other plans: bundles of the same network, or processors of this one.
+        prefer: ``latency``, ``energy`` or ``deadline``.
+        beside: Bundles of other users, such as ``runs/other@periodic:33.3@50``.
+        shared: Whether steps are scheduled by deadlines and fair shares.
+        admit: Whether to say if all requests can be answered in time.
+        trace: File for a timeline of the first inferences.
+        progress: Called now and then.
+
+    Returns:
+        The figures, and the simulated inferences with their latencies and traces.
+
+    Raises:
+        StretchError: Or one of its kinds: no bundle, a load that is not understood, a device without a processor.
+    """
+    from predictors.thermal import read_thermal
+    from scheduler.bundle.load import load_bundle
+    from scheduler.measure.trace_files import write_perfetto
+    from scheduler.simulate.answer import Request, simulate_steps, tracks
+    from scheduler.simulate.answer import simulate as simulate_bundle
+    from scheduler.simulate.arrivals import parse_arrivals
+    from scheduler.simulate.heat import thermal_of
+    from scheduler.simulate.load import parse_frequencies, parse_loads
+    from scheduler.simulate.prepare import ConcurrentWorkload, parse_other, parse_workload
+    from scheduler.simulate.scene import Scene
+    from scheduler.simulate.steps import read_steps
+
+    scene = Scene(
+        runs=inferences,
+        in_flight=in_flight,
+        arrivals=None if arrivals is None else parse_arrivals(arrivals),
+        loads=parse_loads(list(busy)),
+        frequencies=parse_frequencies(list(frequency)),
+        jitter=jitter,
+        seed=seed,
+        traced=TRACED if trace is not None else 1,
+    )
+    path = Path(bundle)
+    table = read_steps(path) if path.suffix == ".csv" and not path.is_dir() else None
+    loaded = None if table is not None else load_bundle(path, check_hashes=True)
+    named = device or (loaded.manifest.device if loaded is not None else None)
+    profile = None if named is None else load_device(named)
+    if loaded is None and (alternatives or beside):
+        raise UsageError(f"{bundle} is a table of steps, which runs alone", "--or and --beside are for bundles")
+    if profile is None and heat is not None:
+        raise UsageError(f"{bundle} states no power of processors, which heat comes from", "name a device with --device")
+    parsed = [parse_workload(text) for text in beside]
+    said: list[str] = []
+    request = Request(
+        arrivals=arrivals,
+        deadline_ms=deadline,
+        trace=trace,
+        shared=shared,
+        admit=admit,
+        prefer=prefer,
+        alternatives=tuple(parse_other(text, loaded) for text in alternatives) if loaded is not None else (),
+        thermal=None if heat is None else thermal_of(profile) if heat == "profile" and profile is not None else read_thermal(Path(heat)),
+        workloads=tuple(
+            ConcurrentWorkload(load_bundle(path, check_hashes=True), when, written, within) for path, when, written, within in parsed
+        ),
+    )
+    if table is not None:
+        answer, simulated = simulate_steps(table, profile, scene, request, said, said.append, progress)
+    else:
+        assert loaded is not None
+        assert profile is not None
+        answer, simulated = simulate_bundle(loaded, profile, scene, request, said, said.append, progress)
+    if trace is not None:
+        write_perfetto(trace, tracks(answer, simulated))
+    return answer, simulated
+
+
+def train(
+    recipe: str | Path,
+    out: str | Path | None = None,
+    *,
+    changes: Sequence[str] = (),
+    resume: bool = False,
+    dry_run: bool = False,
+    trust_code: bool = False,
+    listener: "Listener | None" = None,
+) -> "TrainAnswer | None":
+    """Train a branched network, or a supernet of many designs, from a recipe.
+
+    `stretch.api.refine_bundle` refines the network of a bundle.
+
+    Args:
+        recipe: A TOML file, or the name of an installed recipe.
+        out: Folder of the run; ``runs/RECIPE`` if None.
+        changes: ``key=value`` pairs that replace what the recipe says, such as ``train.epochs=5``.
+        resume: Whether to go on from the newest complete checkpoint.
+        dry_run: Build everything and train one step on synthetic images, without writing anything.
+        trust_code: Whether Python code that the recipe names as its model may be executed.
+        listener: Is told what goes on.
+
+    Returns:
+        What the run came to; None in processes of a run of many beside the first.
+
+    Raises:
+        StretchError: Or one of its kinds: an unknown recipe or key, images that are not there, a run that is there already.
+    """
+    from stretch.train.recipe import find_recipe, load_recipe
+
+    path = find_recipe(str(recipe))
+    loaded = load_recipe(path, tuple(changes))
+    from stretch.train.answer import TrainAnswer
+    from stretch.train.distributed import join_world
+    from stretch.train.session import train_recipe
+
+    target = Path("runs") / path.stem if out is None else Path(out)
+    with join_world(loaded.data.device) as world:
+        done = train_recipe(
+            loaded, path.parent, target, resume=resume, dry_run=dry_run, trust_code=trust_code, world=world, listener=listener
+        )
+        if not world.first:
+            return None
+    return TrainAnswer(run=done.run, checkpoint=done.checkpoint, metrics=done.metrics, warnings=list(done.warnings))
+
+
+def explain(
+    what: str | Path,
+    device: str | Path | None = None,
+    *,
+    runtime: str | None = None,
+    mapping: Sequence[str] = (),
+    fix: Path | None = None,
+    progress: Progress = silent,
+) -> "Explanation | RuntimeExplanation":
+    """Show where each operator of a bundle runs, why, and its cost; or where a runtime puts the operators of a file.
+
+    Args:
+        what: Folder of a bundle; with `runtime` an ONNX or TFLite file.
+        device: Predict for this device instead of measuring here; with `runtime` a device of the runtime.
+        runtime: ``onnxruntime``, ``qnn``, ``openvino``, ``litert`` or ``opencl``. None: a bundle is explained.
+        mapping: Where processors run here, as ``gpu=cpu1``.
+        fix: File for a copy with all changes that improve the placement and preserve the results; needs `runtime`.
+
+    Raises:
+        StretchError: Or one of its kinds: no bundle, a runtime that is not installed.
+    """
+    path = Path(what)
+    if runtime is not None:
+        from scheduler.explain import explain_file, fix_file
+
+        if mapping:
+            raise UsageError("--map places the processors of a bundle, --runtime explains a file", "give one of the two")
+        explanation = explain_file(path, runtime, None if device is None else str(device))
+        progress("about changes")
+        return fix_file(explanation, runtime, None if device is None else str(device), fix)
+    from scheduler.bundle.load import load_bundle
+    from stretch.stages.explain import explain_here, explain_on
+
+    if fix is not None:
+        raise UsageError("--fix changes a file for a runtime, but no runtime is named", "add --runtime onnxruntime, or another")
+    if device is not None and mapping:
+        raise UsageError("--map places processors on this machine, --device predicts for another", "give one of the two")
+    if path.suffix.lower() in (".onnx", ".tflite") and path.is_file():
+        raise UsageError(f"{path} is a file, not the folder of a bundle", "add --runtime onnxruntime, qnn, openvino, litert or opencl")
+    loaded = load_bundle(path, check_hashes=True)
+    if device is None:
+        return explain_here(loaded, list(mapping), progress, [])
+    return explain_on(loaded, load_device(device), progress, [])

@@ -1,0 +1,412 @@
+"""`stretch list`: what this installation has: device profiles, models, delegates, and its environment."""
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+import typer
+
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.models.base import MEASURED, ORIGINS, Origin
+from stretch.cli.inputs import InputSizes, read_inputs
+from stretch.cli.output import Output, verb
+from stretch.planning.design.abilities import StageAbilities
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from predictors.devices import DeviceProfile
+    from scheduler.delegates import Delegate
+    from stretch.capture.inputs import InputShapes
+
+#: Maximum number of models with `--details`: each is built and captured.
+MOST_DETAILED = 30
+
+
+class ListedProcessor(msgspec.Struct, frozen=True, kw_only=True):
+    """A processor of a device."""
+
+    precisions: list[str]
+    default_precision: str
+    core_sets: list[str]  # Selectable core sets.
+    default_core_set: str | None  # None if it has no core sets.
+    width_slice: int  # Preferred multiple of channel counts.
+    origin: Origin  # Source of its predicted times by default: ``fit``, ``sibling``, ``relatives`` or ``roofline``.
+    cores: dict[str, str]  # Description of each core set.
+    measurements: dict[
+        str, str
+    ]  # Measurements that its times are fitted to, by core set and precision, such as ``1large fp32``; empty without a fit.
+
+
+class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device profile."""
+
+    id: str
+    name: str  # Product name.
+    soc: str  # System on chip.
+    calibrated: bool  # Whether the profile was fitted to measurements.
+    processors: dict[str, ListedProcessor]
+    aliases: list[str]  # Other names that `--device` accepts.
+    left_out: dict[str, str]  # Processors that the device has and the profile lacks, with the reason.
+    sources: dict[str, str]  # Where the profile's numbers come from, by key.
+
+
+class DevicesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The device profiles; the fields are the keys of `stretch list devices --json`."""
+
+    items: list[ListedDevice]
+
+
+class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A named model."""
+
+    name: str
+    family: str  # Its model family; ``file`` for a file.
+    checked: bool  # Whether the project's tests branch it.
+
+
+class DetailedModel(ListedModel, frozen=True, kw_only=True):
+    """A model and how it can be branched."""
+
+    million_macs: float  # Multiply-accumulates of one inference.
+    #: How it was captured: ``traced`` down to single channels, ``exported`` operator by operator, or ``refused``.
+    captured: Literal["traced", "exported", "refused"]
+    stages: list[StageAbilities]  # How each stage can be scaled and divided; empty if refused.
+    why: str  # Reason of a refusal, or empty.
+
+
+class ModelsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Models by name; the fields are the keys of `stretch list models --json`."""
+
+    items: list[ListedModel] | list[DetailedModel]  # The latter with `--details`.
+
+
+class ListedDelegate(msgspec.Struct, frozen=True, kw_only=True):
+    """A delegate."""
+
+    name: str
+    summary: str  # One-line description.
+    available: bool  # Whether it can run here.
+    reason: str | None  # Reason if it cannot; None otherwise.
+    asynchronous: bool  # Whether it enqueues work instead of using a thread.
+    computes: bool  # Whether it computes real outputs.
+    module: str  # Python module of the class.
+    origin: str | None  # Package and entry point of a third-party delegate; None for built-in ones.
+
+
+class DelegatesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The delegates; the fields are the keys of `stretch list delegates --json`."""
+
+    items: list[ListedDelegate]
+    broken: dict[str, str]  # Third-party delegates that cannot be used, with the reason.
+
+
+class EnvItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the report."""
+
+    name: str
+    value: str
+
+
+class EnvAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Environment of this installation; the fields are the keys of `stretch list env --json`."""
+
+    nn_stretch: str  # Version of nn-stretch.
+    python: str
+    system: str  # The operating system.
+    processor: str  # The CPU.
+    cores: list[int]  # CPU cores that this process may use.
+    opencl: str | None  # OpenCL devices, or the loader; None without OpenCL.
+    packages: dict[str, str | None]  # Versions of relevant packages; None if not installed.
+    imported_from: dict[str, str]  # Folder of each package of nn-stretch.
+    warnings: list[str]
+    items: list[EnvItem] = []  # All of the above as text, in reading order.
+
+
+@verb
+def list_(
+    out: Output,
+    what: Annotated[Literal["devices", "models", "delegates", "env"], typer.Argument(help="What to list; env is for a bug report.")],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Of devices: the id of a profile or the name of its device or chip, which is shown in detail. Of models: a wildcard pattern, "
+            "such as 'resnet*' or 'timm:*next*', or an .onnx, .pt2 or .tflite file.",
+        ),
+    ] = None,
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details", help="Capture each model and show which of its stages can be scaled, divided exactly or only placed, and why."
+        ),
+    ] = False,
+    input_size: InputSizes = None,
+) -> None:
+    """List device profiles, models, the delegates that can run subgraphs here, or versions and processors of this machine."""
+    shape = read_inputs(input_size)
+    if name is not None and what in ("delegates", "env"):
+        raise UsageError(f"the list of {what} takes no name", f"leave `{name}` out")
+    if details and what != "models":
+        raise UsageError("--details is about models", "leave it out, or list models")
+    if shape is not None and not details:
+        raise UsageError("a list of models reads no input", "leave out --input, or add --details")
+    match what:
+        case "devices":
+            _list_devices(out, name)
+        case "models":
+            _list_models(out, name or "*", shape, details)
+        case "delegates":
+            _list_delegates(out)
+        case "env":
+            _list_environment(out)
+
+
+def _list_devices(out: Output, device: str | None) -> None:
+    from predictors.devices import list_devices, load_device
+
+    items = [_listed_device(load_device(name)) for name in (list_devices() if device is None else [device])]
+    out.emit(
+        DevicesAnswer(items=items), lambda console: _print_devices(console, items) if device is None else _print_device(console, items[0])
+    )
+
+
+def _print_devices(console: "Console", items: Sequence[ListedDevice]) -> None:
+    from stretch.report.fit import table
+
+    rows = [
+        (
+            item.id,
+            item.name,
+            ", ".join(f"{name} ({p.default_precision})" for name, p in item.processors.items()),
+            ", ".join(name for name, p in item.processors.items() if p.origin in MEASURED) or "none",
+        )
+        for item in items
+    ]
+    console.print(table("device", "name", "processors (default precision)", "measured there", rows=rows))
+    console.print("`stretch list devices ID` shows one in detail; `--device` also accepts names of devices and chips, such as sm8750")
+
+
+def _print_device(console: "Console", item: ListedDevice) -> None:
+    lines = [f"{item.id}: {item.name}", f"chip: {item.soc}"]
+    if item.aliases:
+        lines.append(f"other names: {', '.join(item.aliases)}")
+    for name, processor in item.processors.items():
+        lines += ["", f"{name}: {', '.join(processor.precisions)} ({processor.default_precision} by default)"]
+        lines.append(f"  times in {processor.default_precision}: from {ORIGINS[processor.origin]}")
+        for core_set, words in processor.cores.items():
+            lines.append(f"  {name if core_set == processor.default_core_set else f'{name}[{core_set}]'}: {words}")
+        for source in dict.fromkeys(processor.measurements.values()):
+            where = ", ".join(key for key, source_id in processor.measurements.items() if source_id == source)
+            lines.append(f"  {where}: {source}")
+    for name, why in item.left_out.items():
+        lines += ["", f"{name}: left out; {why}"]
+    lines += ["", "sources of the other numbers:", *(f"  {key}: {words}" for key, words in item.sources.items())]
+    for line in lines:
+        console.print(line)
+
+
+def _listed_device(device: "DeviceProfile") -> ListedDevice:
+    from predictors.predictor import origin_of
+
+    processors = {
+        family: ListedProcessor(
+            precisions=list(device.processor(family).precisions),
+            default_precision=processor.default_precision,
+            core_sets=list(processor.core_sets),
+            default_core_set=processor.default_core_set,
+            width_slice=device.processor(family).width_slice,
+            origin=origin_of(device.processor(family), processor.default_precision),
+            cores={name: core_set.cores for name, core_set in processor.core_sets.items()},
+            measurements={
+                f"{core_set} {precision}": fit.source for (name, core_set, precision), fit in device.fits.items() if name == family
+            },
+        )
+        for family, processor in device.processors.items()
+    }
+    return ListedDevice(
+        id=device.id,
+        name=device.name,
+        soc=device.soc,
+        calibrated=device.calibrated,
+        processors=processors,
+        aliases=list(device.aliases),
+        left_out=dict(device.left_out),
+        sources=device.sources,
+    )
+
+
+def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details: bool) -> None:
+    items = _listed_models(pattern)
+    if details:
+        _print_details(out, _detailed(out, items, pattern, shape))
+        return
+    width = max(len(item.name) for item in items)
+    lines = [f"{item.name:<{width}}  {item.family:<11}  {'checked' if item.checked else ''}".rstrip() for item in items]
+    out.emit(ModelsAnswer(items=items), lambda console: console.print("\n".join(lines)))
+
+
+def _listed_models(pattern: str) -> list[ListedModel]:
+    """The models that match a pattern, or a file."""
+    from stretch.models import model_names
+    from stretch.models.families import OWN, each_family
+    from stretch.models.load import FILES
+
+    if pattern.endswith(FILES) and Path(pattern).is_file():
+        return [ListedModel(name=pattern, family="file", checked=False)]
+    known = model_names(pattern)
+    checked = set()
+    for key, family in each_family():
+        # families of other packages may lack attributes that only this project uses
+        if key in OWN or any(known_key == key for _, known_key in known):
+            checked |= {family.prefix + name for name in getattr(family, "checked", frozenset)()}
+    if not known:
+        raise UnknownNameError.among("model", pattern, [name for name, _ in model_names()])
+    return [ListedModel(name=name, family=family, checked=name in checked) for name, family in known]
+
+
+def _detailed(out: Output, items: Sequence[ListedModel], pattern: str, shape: "InputShapes | None") -> list[DetailedModel]:
+    """Capture models with random weights, or files with theirs."""
+    if len(items) > MOST_DETAILED:
+        raise UsageError(f"{len(items)} models match `{pattern}`, and --details shows up to {MOST_DETAILED}", "give a narrower pattern")
+    detailed = []
+    with out.progress("models", total=len(items)) as step:
+        for number, item in enumerate(items):
+            step(item.name, number)
+            detailed.append(_details_of(item, shape))
+    return detailed
+
+
+def _details_of(item: ListedModel, shape: "InputShapes | None") -> DetailedModel:
+    from stretch.planning.design.abilities import abilities
+    from stretch.stages.network import read_network
+
+    listed = msgspec.structs.asdict(item)
+    try:
+        network = read_network(item.name, shape, weights="default" if item.family == "file" else "none")
+        stages = abilities(network.graph)
+    except UsageError:
+        # the request is wrong, not the model
+        raise
+    except StretchError as error:
+        return DetailedModel(**listed, million_macs=0.0, captured="refused", stages=[], why=error.message)
+    graph = network.graph
+    how: Literal["traced", "exported"] = "exported" if network.captured.refusal else "traced"
+    return DetailedModel(**listed, million_macs=round(graph.macs / 1e6, 1), captured=how, stages=stages, why="")
+
+
+def _print_details(out: Output, items: list[DetailedModel]) -> None:
+    def human(console: "Console") -> None:
+        from stretch.report.fit import table
+
+        for item in items:
+            outcome = f"refused: {item.why}" if item.captured == "refused" else f"{item.million_macs:.4g} MMACs, {item.captured}"
+            console.print(f"{item.name}  ({outcome})")
+            rows = (
+                (
+                    stage.name,
+                    "×".join(map(str, stage.shape[1:])),
+                    f"{stage.min_depth} to {stage.depth}" if stage.min_depth < stage.depth else str(stage.depth),
+                    ", ".join(stage.scaled) or "-",
+                    ", ".join(stage.exact) or "placed only",
+                    stage.why,
+                )
+                for stage in item.stages
+            )
+            if item.stages:
+                console.print(table("stage", "shape", "blocks", "scaled", "exact", "why not stretched", rows=rows))
+
+    out.emit(ModelsAnswer(items=items), human)
+
+
+def _list_delegates(out: Output) -> None:
+    from scheduler.delegates import delegates as registry
+    from scheduler.delegates import load_plugins, origin
+
+    broken = load_plugins()
+    items = []
+    for name in registry:
+        delegate = registry.get(name)
+        try:
+            problem = delegate.unavailable()
+        except Exception as error:
+            if origin(name) is None:
+                raise
+            broken[name] = problem = f"{type(error).__name__}: {error} ({origin(name)})"
+        items.append(
+            ListedDelegate(
+                name=name,
+                summary=str(delegate.summary) or _documented(delegate),
+                available=problem is None,
+                reason=problem,
+                asynchronous=delegate.asynchronous,
+                computes=delegate.computes,
+                module=delegate.__module__,
+                origin=origin(name),
+            )
+        )
+    for name, problem in sorted(broken.items()):
+        out.warn(f"delegate `{name}` of another package cannot be used: {problem}")
+
+    def human(console: "Console") -> None:
+        from stretch.report.fit import table
+
+        rows = (
+            (
+                item.name,
+                item.summary,
+                "yes" if item.available else f"no: {item.reason}",
+                "enqueued, no thread" if item.asynchronous else "calling thread or a dedicated thread",
+            )
+            for item in items
+        )
+        console.print(table("delegate", "what it is", "available", "how work reaches it", rows=rows))
+
+    out.emit(DelegatesAnswer(items=items, broken=broken), human)
+
+
+def _documented(delegate: "type[Delegate]") -> str:
+    """First line of a delegate's class docstring, for delegates without a summary."""
+    docstring = delegate.__dict__.get("__doc__") or ""
+    return (docstring.strip().splitlines() or [f"no summary, from {delegate.__module__}"])[0]
+
+
+def _list_environment(out: Output) -> None:
+    from stretch import __version__
+    from stretch.environment import OTHERS, OURS, cores, folder, opencl_devices, other_owner, processor_name, version
+
+    partial_answer = EnvAnswer(
+        nn_stretch=__version__,
+        python=platform.python_version(),
+        system=platform.platform(),
+        processor=processor_name(),
+        cores=cores(),
+        opencl=opencl_devices(),
+        packages={name: version(name) for name in OTHERS},
+        imported_from={name: str(folder(name)) for name in OURS},
+        warnings=out.warnings,
+    )
+    answer = msgspec.structs.replace(partial_answer, items=_items(partial_answer))
+    for name in OURS:
+        if stranger := other_owner(name):
+            out.warn(
+                f"`{name}` also belongs to the distribution `{stranger}`, whose files may replace ours: pip uninstall {stranger}, then reinstall nn-stretch"
+            )
+        if folder(name).parent != folder("stretch").parent:
+            out.warn(f"`{name}` is imported from {folder(name)}, not from beside `stretch`")
+
+    def human(console: "Console") -> None:
+        for item in answer.items:
+            console.print(f"{item.name:<16} {item.value}", soft_wrap=True)
+
+    out.emit(answer, human)
+
+
+def _items(answer: EnvAnswer) -> list[EnvItem]:
+    """The report as text, in reading order."""
+    lines = [("nn-stretch", answer.nn_stretch), ("python", answer.python), ("system", answer.system), ("processor", answer.processor)]
+    lines += [("cores", ", ".join(map(str, answer.cores))), ("opencl", answer.opencl or "none")]
+    lines += [(name, version or "not installed") for name, version in answer.packages.items()]
+    lines += [(f"{name} from", folder) for name, folder in answer.imported_from.items()]
+    return [EnvItem(name=name, value=value) for name, value in lines]

@@ -1,1 +1,0 @@
-"""Results side by side: bundles, plans, searches and runs as rows of one table."""
