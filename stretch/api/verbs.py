@@ -157,6 +157,7 @@ def search_pair(
     Raises:
         StretchError: Or one of its kinds: unknown names, no design, no folder to write to.
     """
+    from stretch.planning.plan import PlanningProblem
     from stretch.planning.together import GOALS, candidates, together, together_answer
     from stretch.stages.network import read_network
 

@@ -14,7 +14,7 @@ from predictors.predictor import LatencyPredictor
 from scheduler.boards.board import Board, Line, Where, boot
 from scheduler.boards.facts import read_facts
 from scheduler.measure.links import LinkTimes, Reads
-from stretch.planning.cost import uncertain
+from stretch.planning.cost import compare
 from stretch.profiling.places import Place, find_places
 from stretch.profiling.run import open_table, profile_machine
 from stretch.profiling.styles import STYLES, draw
@@ -116,7 +116,7 @@ def test_a_profile_is_one_and_says_what_was_measured(tmp_path):
     assert gpu.contention_memory.value == 1.3
     assert link.map_ms.value + link.unmap_ms.value + link.sync_ms.value == pytest.approx(0.05)
     assert (link.convert_gbs.value, link.convert_back_gbs.value if link.convert_back_gbs else None, link.runtime) == (8, 4, "a runtime")
-    unknown = uncertain.link("gpu", device)
+    unknown = compare.link("gpu", device)
     assert (unknown.low, unknown.high) == pytest.approx((0.9, 3.5))
     assert (device.feeder("gpu"), device.feeder("cpu")) == (0.03, 0.0)
     peak = device.processor("cpu").cores.peak_gops["fp32"].value
