@@ -147,10 +147,10 @@ class Job:
             start = time.perf_counter()
             model = build(self.captured, design).to(self.device)
             self.add(f"{name}, {join}: inherited", self.accuracy(model), model.graph.macs, time.perf_counter() - start)
-            ways: dict[str, dict[str, Any]] = {"joins alone": {"layers": False}, "calibrated": {}}
+            segment_options: dict[str, dict[str, Any]] = {"joins alone": {"layers": False}, "calibrated": {}}
             if refined:
-                ways["refined"] = {"steps": REFINE}
-            for label, options in ways.items():
+                segment_options["refined"] = {"steps": REFINE}
+            for label, options in segment_options.items():
                 model, seconds = self.calibrated(design, **options)
                 self.add(f"{name}, {join}: {label}", self.accuracy(model), model.graph.macs, seconds)
 

@@ -20,7 +20,7 @@ SEEDS = range(6)
 CONDITION = 1e-5
 
 
-def try_network(name: str, ways: list[str]) -> dict[str, Any]:
+def try_network(name: str, options: list[str]) -> dict[str, Any]:
     """What became of a network; a step that fails says so in one line, and those behind it are left out.
 
     Args:
@@ -39,7 +39,7 @@ def try_network(name: str, ways: list[str]) -> dict[str, Any]:
         captured = capture(loaded.module, shape, name)
         row |= {"operators": len(captured.graph.ops), "opaque": sum(op.kind == "opaque" for op in captured.graph.ops)}
         row |= {"outputs": len(captured.graph.outputs)}
-    for way in ways if "failed" not in row else ():
+    for way in options if "failed" not in row else ():
         row[way] = _branched(loaded, shape, PROCESSORS[way])
     row["peak_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     return row

@@ -49,15 +49,15 @@ def main() -> int:
     if options.what == "smallest":
         write_smallest()
     elif options.what == "one":
-        sys.stdout.write(json.dumps(try_network(options.names[0], options.ways)) + "\n")
+        sys.stdout.write(json.dumps(try_network(options.names[0], options.options)) + "\n")
     elif options.what == "all":
-        try_all(options.names or list(SETS), options.out, options.ways, options.jobs, options.limit, again=options.again)
+        try_all(options.names or list(SETS), options.out, options.options, options.jobs, options.limit, again=options.again)
     else:
         record(options.out)
     return 0
 
 
-def try_all(sets: Sequence[str], out: Path, ways: Sequence[str], jobs: int, limit: int, *, again: bool) -> None:
+def try_all(sets: Sequence[str], out: Path, options: Sequence[str], jobs: int, limit: int, *, again: bool) -> None:
     """Try what has no file yet, each network on one core, in a child of a process that has imported what all of them need."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / MACHINE).exists():
@@ -70,7 +70,7 @@ def try_all(sets: Sequence[str], out: Path, ways: Sequence[str], jobs: int, limi
     for name in sets:
         (out / name).mkdir(parents=True, exist_ok=True)
         known = {} if again else recorded(name)
-        done = {network for network, row in known.items() if all(right(row, way) for way in ways)}
+        done = {network for network, row in known.items() if all(right(row, way) for way in options)}
         waiting += [(network, out / name / f"{network.replace(':', '.')}.json") for network in SETS[name]() if network not in done]
     free: queue.SimpleQueue[int] = queue.SimpleQueue()
     for core in sorted(os.sched_getaffinity(0))[:jobs]:
@@ -81,7 +81,7 @@ def try_all(sets: Sequence[str], out: Path, ways: Sequence[str], jobs: int, limi
             return json.loads(file.read_text())
         core = free.get()
         try:
-            return _tried(context, network, file, ways, core, limit)
+            return _tried(context, network, file, options, core, limit)
         finally:
             free.put(core)
 
@@ -90,10 +90,10 @@ def try_all(sets: Sequence[str], out: Path, ways: Sequence[str], jobs: int, limi
             sys.stderr.write(f"{json.dumps(row)}\n")
 
 
-def _tried(context: Any, network: str, file: Path, ways: Sequence[str], core: int, limit: int) -> dict[str, Any]:
+def _tried(context: Any, network: str, file: Path, options: Sequence[str], core: int, limit: int) -> dict[str, Any]:
     """A network's row, made by a process on one core."""
     partial, load = file.with_suffix(".part"), os.getloadavg()[0]
-    process = context.Process(target=_try, args=(network, list(ways), partial, core))
+    process = context.Process(target=_try, args=(network, list(options), partial, core))
     process.start()
     process.join(limit)
     if process.is_alive():
@@ -112,9 +112,9 @@ def _tried(context: Any, network: str, file: Path, ways: Sequence[str], core: in
     return row
 
 
-def _try(network: str, ways: list[str], file: Path, core: int) -> None:
+def _try(network: str, options: list[str], file: Path, core: int) -> None:
     os.sched_setaffinity(0, {core})
-    file.write_text(json.dumps(try_network(network, ways)))
+    file.write_text(json.dumps(try_network(network, options)))
 
 
 def recorded(name: str) -> dict[str, dict[str, Value]]:
@@ -194,8 +194,8 @@ def right(row: Mapping[str, Value], way: str) -> bool:
 
 def told(row: Mapping[str, Any]) -> dict[str, Value]:
     """A network's row of the record."""
-    ways = {way: row.get(way, {}) for way in PROCESSORS}
-    failed = next((value for value in (row, *ways.values()) if "failed" in value), None)
+    options = {way: row.get(way, {}) for way in PROCESSORS}
+    failed = next((value for value in (row, *options.values()) if "failed" in value), None)
     return {
         "network": row["network"],
         "million parameters": round(row["parameters"] / 1e6, 1) if "parameters" in row else None,
@@ -205,7 +205,7 @@ def told(row: Mapping[str, Any]) -> dict[str, Value]:
         "seed": row.get("seed"),
         "condition": row.get("condition"),
         "capture s": row.get("capture s"),
-        **{f"{way}: {key}": item.get(source) for way, item in ways.items() for key, source in COLUMNS.items()},
+        **{f"{way}: {key}": item.get(source) for way, item in options.items() for key, source in COLUMNS.items()},
         "peak MB": row.get("peak_mb"),
         "why not": f"{failed['failed']}: {failed['why']}" if failed else None,
         "commit": row["commit"],

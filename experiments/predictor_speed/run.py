@@ -62,14 +62,14 @@ def speeds(device: DeviceProfile, graphs: Sequence[OpGraph]) -> list[Row]:
         graph = graphs[number % len(graphs)]
         predictor.predict(OpGraph(graph.name, graph.ops, graph.outputs), "cpu")
 
-    ways: dict[str, Callable[[int], object]] = {
+    options: dict[str, Callable[[int], object]] = {
         "graph of a design, fused and predicted": anew,
         "design whose kernels are known, as the planner has them": lambda number: predictor.kernels_time(
             kernels[number % len(kernels)], "cpu"
         ),
     }
     rows: list[Row] = [{"prediction": "first of a process", "a_second": round(1 / first, 1), "fastest_round": None}]
-    for name, way in ways.items():
+    for name, way in options.items():
         result = rate(way)
         rows.append({"prediction": name, "a_second": round(float(np.median(result)), 1), "fastest_round": round(max(result), 1)})
     return rows

@@ -18,7 +18,7 @@ from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import drawn, uncertain_run
-from stretch.planning.pareto import front, several
+from stretch.planning.pareto import diverse_front, front
 from stretch.planning.plan import PlanningProblem, choose, plan
 from stretch.planning.search.exact import SearchResult
 from stretch.planning.search.layers import TIE
@@ -104,7 +104,7 @@ def searches(model: str, graph: OpGraph) -> list[Row]:
         timed(f"{name}: robust, tried", best_in("robust")),
         timed(f"{name}: {DESIGNS}-point front of latency and MACs", lambda: front(graph, device, wide, ("latency", "macs"), DESIGNS)),
         timed(f"{name}: {DESIGNS}-point front of latency and energy", lambda: front(graph, device, wide, ("latency", "energy"), DESIGNS)),
-        timed(f"{name}: {DESIGNS} designs that differ", lambda: several(graph, device, config, DESIGNS, WITHIN)),
+        timed(f"{name}: {DESIGNS} designs that differ", lambda: diverse_front(graph, device, config, DESIGNS, WITHIN)),
         timed(f"{name}: {DRAWS} draws of the makespan", draw),
     ]
 

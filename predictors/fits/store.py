@@ -83,7 +83,9 @@ def _read(path: Path, kind: type[File], device: str) -> File | None:
     except (msgspec.MsgspecError, ValueError) as error:
         raise StretchError(f"{path} is not a file of fits: {_fault(content, kind) or error}", _HINT) from error
     if parsed.device != device:
-        raise StretchError(f"{path} has fits of `{parsed.device}`, the profile is `{device}`", "write them anew with `stretch profile --fit`")
+        raise StretchError(
+            f"{path} has fits of `{parsed.device}`, the profile is `{device}`", "write them anew with `stretch profile --fit`"
+        )
     return parsed
 
 

@@ -12,8 +12,8 @@ from msgspec.structs import asdict, replace
 from predictors.errors import UsageError
 from scheduler.progress import Progress, silent
 from stretch.planning.cost.compare import BRANCHED
+from stretch.planning.messages import Message, OptionName, Spelling, as_argument, spelled
 from stretch.planning.result import PlanAnswer, PlanResult, plain
-from stretch.planning.sentences import Mention, Sentence, Spelling, as_argument, spelled
 
 if TYPE_CHECKING:
     from scheduler.bundle.agreement import Agreement
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from stretch.transform.refine import Refined
 
 #: Said of a network that was neither calibrated nor trained since it was changed.
-UNKNOWN_ACCURACY = Sentence(
+UNKNOWN_ACCURACY = Message(
     "the accuracy of this branched network is unknown: channels and blocks of the original are gone and nothing took their place yet; "
     "train it (`stretch train`), or calibrate it with {}, and measure it with `stretch evaluate`",
-    Mention("images"),
+    OptionName("images"),
 )
 
 #: Said of networks of several outputs.

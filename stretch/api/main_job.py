@@ -16,8 +16,8 @@ from scheduler.progress import Progress, silent
 from stretch.api.branched import UNKNOWN_ACCURACY, Branched
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import DesignDraft, load_draft
+from stretch.planning.messages import Message, OptionName
 from stretch.planning.own_options import KINDS
-from stretch.planning.sentences import Mention, Sentence
 from stretch.stages.design import decide_design
 
 if TYPE_CHECKING:
@@ -40,30 +40,30 @@ def check_request(config: PlanConfig, *, repair: bool, images: bool, design: boo
     if config.min_agreement is None:
         if repair:
             raise UsageError(
-                "there is nothing to repair without a bound", Sentence("say how often to agree with {}", Mention("min_agreement", 0.95))
+                "there is nothing to repair without a bound", Message("say how often to agree with {}", OptionName("min_agreement", 0.95))
             )
         return
     if dry_run and not config.accuracy:
         raise UsageError(
             "a dry run builds no network that could agree with the original",
-            Sentence("leave out {}, or give {}", Mention("min_agreement"), Mention("accuracy", "FILE")),
+            Message("leave out {}, or give {}", OptionName("min_agreement"), OptionName("accuracy", "FILE")),
         )
     if not images and not dry_run:
         raise UsageError(
-            "how often two networks agree is measured on images, and there are none", Sentence("give {}", Mention("images", "DIR"))
+            "how often two networks agree is measured on images, and there are none", Message("give {}", OptionName("images", "DIR"))
         )
     if repair and design:
-        raise UsageError("a design that is given is not changed", Sentence("leave out {} or {}", Mention("repair"), Mention("design")))
+        raise UsageError("a design that is given is not changed", Message("leave out {} or {}", OptionName("repair"), OptionName("design")))
 
 
 def check_run(count: int, *, mapped: bool, images: bool) -> None:
     """Refuse a request for running a bundle's files that cannot be met."""
     if count < 0:
-        raise UsageError(Sentence("{} is no number of images", Mention("run_images", count)), "give 0 for none, or more")
+        raise UsageError(Message("{} is no number of images", OptionName("run_images", count)), "give 0 for none, or more")
     if mapped and not images:
         raise UsageError(
             "processors are mapped for comparing the bundle's files with the original, and there are no images to compare them on",
-            Sentence("give {}, or map processors when the bundle runs", Mention("images", "DIR")),
+            Message("give {}, or map processors when the bundle runs", OptionName("images", "DIR")),
         )
 
 
@@ -102,7 +102,7 @@ def agreeing(result: Branched, least: float, again: Make | None) -> Branched:
                 why = "it answers nearly always the same class on these images: give images of several classes"
             raise StretchError(
                 f"how often `{result.plan.graph.name}` agrees with the original was not measured: {why}",
-                Sentence("leave out {}", Mention("min_agreement")),
+                Message("leave out {}", OptionName("min_agreement")),
             )
         if agreement.value >= least:
             return result
@@ -140,12 +140,12 @@ def _worst(result: Branched) -> list[str]:
 def _refusal(result: Branched, least: float, *, repaired: bool) -> InfeasibleError:
     agreement = result.agreement
     assert agreement is not None
-    what = Sentence(
+    what = Message(
         "`{}` branched sees the original's class in {} of {} images held back, {} asks for more",
         result.plan.graph.name,
         f"{agreement.value:.1%}",
         str(agreement.images),
-        Mention("min_agreement", least),
+        OptionName("min_agreement", least),
     )
     if repaired:
         return InfeasibleError(what, "give more images to calibrate with, or ask for less")
@@ -155,7 +155,7 @@ def _refusal(result: Branched, least: float, *, repaired: bool) -> InfeasibleErr
         if segment.value is not None
     )
     return InfeasibleError(
-        what, Sentence("let segments stay as they are until it holds with {}{}", Mention("repair"), f" ({worst})" if worst else "")
+        what, Message("let segments stay as they are until it holds with {}{}", OptionName("repair"), f" ({worst})" if worst else "")
     )
 
 
@@ -277,13 +277,13 @@ def check_minutes(minutes: float | None, *, images: bool, dry_run: bool) -> None
         return
     if not 0 < minutes < MAX_MINUTES:
         raise UsageError(
-            Sentence("{} asks for {} minutes, which is no time to refine for", Mention("refine"), f"{minutes:g}"),
+            Message("{} asks for {} minutes, which is no time to refine for", OptionName("refine"), f"{minutes:g}"),
             "give minutes, more than none and less than a week",
         )
     if not images:
-        raise UsageError("a network is refined on images, and there are none", Sentence("give {}", Mention("images", "DIR")))
+        raise UsageError("a network is refined on images, and there are none", Message("give {}", OptionName("images", "DIR")))
     if dry_run:
-        raise UsageError("a dry run builds no network that could be refined", Sentence("leave out {}", Mention("refine")))
+        raise UsageError("a dry run builds no network that could be refined", Message("leave out {}", OptionName("refine")))
 
 
 def _check_mapping(branched: Branched, mapping: Mapping[str, str]) -> None:

@@ -12,7 +12,7 @@ from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
 from stretch.api.branched import NOT_RUN
 from stretch.api.main_job import MAX_MINUTES, import_torch
-from stretch.planning.sentences import Mention, Sentence
+from stretch.planning.messages import Message, OptionName
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
@@ -136,15 +136,16 @@ def refine_bundle(
 def _check_bounds(minutes: float | None, steps: int | None, run_images: int) -> None:
     """Refuse a refinement without end or without a step, before any work is done for it."""
     if minutes is None and steps is None:
-        raise UsageError("a refinement without end", Sentence("give {} or {}", Mention("minutes"), Mention("steps")))
+        raise UsageError("a refinement without end", Message("give {} or {}", OptionName("minutes"), OptionName("steps")))
     if minutes is not None and not 0 < minutes < MAX_MINUTES:
         raise UsageError(
-            Sentence("{} is no time to refine for", Mention("minutes", f"{minutes:g}")), "give minutes, more than none and less than a week"
+            Message("{} is no time to refine for", OptionName("minutes", f"{minutes:g}")),
+            "give minutes, more than none and less than a week",
         )
     if steps is not None and steps < 1:
-        raise UsageError(Sentence("{} is no number of steps", Mention("steps", steps)), "give one or more")
+        raise UsageError(Message("{} is no number of steps", OptionName("steps", steps)), "give one or more")
     if run_images < 0:
-        raise UsageError(Sentence("{} is no number of images", Mention("run_images", run_images)), "give 0 for none, or more")
+        raise UsageError(Message("{} is no number of images", OptionName("run_images", run_images)), "give 0 for none, or more")
 
 
 def checkpoint_folder(target: Path, requested: str | Path | None = None) -> Path:

@@ -11,7 +11,7 @@ from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError, UsageError
 from scheduler.progress import Progress, silent
 from stretch.planning.config import PlanConfig
-from stretch.planning.sentences import Mention, Sentence
+from stretch.planning.messages import Message, OptionName
 
 if TYPE_CHECKING:
     from torch import nn
@@ -97,7 +97,7 @@ def search(
         UsageError: If arguments contradict each other.
         StretchError: Or one of its kinds: unknown names, no images, no design, no folder to write to.
     """
-    from stretch.planning.pareto import check_weighed, front, front_answer, several
+    from stretch.planning.pareto import check_weighed, diverse_front, front, front_answer
 
     request = (config or PlanConfig()).having(options)
     weighed = check_weighed(tuple(pareto)) if pareto else ()
@@ -119,14 +119,14 @@ def search(
     progress("designs")
     began = time.perf_counter()
     if differ:
-        result = several(network.graph, profile, request, top, within or 1.2, source)
+        result = diverse_front(network.graph, profile, request, top, within or 1.2, source)
     else:
         result = front(network.graph, profile, request, weighed or ("latency", usual), top, source)
     seconds["search"] = round(time.perf_counter() - began, 3)
     answer = front_answer(result, seconds)
     if source is None:
         unknown = "how often these designs agree with the original is not known: give {} or {}"
-        said.insert(0, Sentence(unknown, Mention("images", "DIR"), Mention("accuracy", "FILE")))
+        said.insert(0, Message(unknown, OptionName("images", "DIR"), OptionName("accuracy", "FILE")))
     answer = replace(answer, warnings=[*answer.warnings, *said])
     return answer if folder is None else _saved(answer, folder, source if images is not None else None)
 
@@ -193,37 +193,38 @@ def check_search(
     differ: bool = False,
 ) -> None:
     """Refuse searches that cannot be made or written, before any work is done for them."""
-    image_flag, accuracy_flag = Mention("images", "DIR"), Mention("accuracy", "FILE")
+    image_flag, accuracy_flag = OptionName("images", "DIR"), OptionName("accuracy", "FILE")
     if weighed and differ:
         raise UsageError(
-            Sentence("{} searches a front, {} alternatives of the best design", Mention("pareto"), Mention("within")), "give one of the two"
+            Message("{} searches a front, {} alternatives of the best design", OptionName("pareto"), OptionName("within")),
+            "give one of the two",
         )
     if weighed and request.objective != "latency":
-        hint = Sentence("leave out {} or {}", Mention("pareto"), Mention("objective"))
+        hint = Message("leave out {} or {}", OptionName("pareto"), OptionName("objective"))
         raise UsageError(f"a front has no objective such as {request.objective}", hint)
     if images is not None and differ:
-        hint = Sentence("leave out {}", Mention("images"))
-        raise UsageError(Sentence("{} applies to a front, not to alternatives of the best design", Mention("images")), hint)
+        hint = Message("leave out {}", OptionName("images"))
+        raise UsageError(Message("{} applies to a front, not to alternatives of the best design", OptionName("images")), hint)
     if images is not None and request.accuracy:
         raise UsageError(
-            Sentence("{} and {} both predict the accuracy of designs", Mention("images"), Mention("accuracy")), "give one of the two"
+            Message("{} and {} both predict the accuracy of designs", OptionName("images"), OptionName("accuracy")), "give one of the two"
         )
     if images is not None and weighed and "agreement" not in weighed:
-        hint = Sentence("leave out {}, or ask for {}", Mention("images"), Mention("pareto", ("latency", "agreement")))
+        hint = Message("leave out {}, or ask for {}", OptionName("images"), OptionName("pareto", ("latency", "agreement")))
         raise UsageError(f"images say nothing of {','.join(weighed)}", hint)
     for name in ("agreement", "accuracy"):
         if name in weighed and images is None and not request.accuracy:
-            ways = (image_flag, accuracy_flag) if name == "agreement" else (accuracy_flag,)
-            hint = Sentence(" or ".join("{}" for _ in ways) + ", or {}", *ways, Mention("pareto", ("latency", "macs")))
-            raise UsageError(f"nothing predicts the {name} of designs", Sentence("give {}", hint))
+            options = (image_flag, accuracy_flag) if name == "agreement" else (accuracy_flag,)
+            hint = Message(" or ".join("{}" for _ in options) + ", or {}", *options, OptionName("pareto", ("latency", "macs")))
+            raise UsageError(f"nothing predicts the {name} of designs", Message("give {}", hint))
     for name in ("min_accuracy", "min_agreement", "latency_budget"):
         if getattr(request, name) is not None:
             raise UsageError(
-                Sentence("what is searched for is not bounded by {}", Mention(name)), "take the design that keeps it from the front"
+                Message("what is searched for is not bounded by {}", OptionName(name)), "take the design that keeps it from the front"
             )
     if images is not None and not Path(images).is_dir():
         raise StretchError(
-            f"there is no folder {images} with images", Sentence("give a folder of pictures or .npy arrays with {}", Mention("images"))
+            f"there is no folder {images} with images", Message("give a folder of pictures or .npy arrays with {}", OptionName("images"))
         )
     if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
         raise UsageError(f"{out} is no new or empty folder", "give another one")
@@ -254,7 +255,7 @@ def _source(
     if not plannable(request):
         raise UsageError(
             "images say nothing of designs that all compute what the original computes, nor of other searches and of joins that widen the backbone",
-            Sentence("leave out {}", Mention("images")),
+            Message("leave out {}", OptionName("images")),
         )
     count, budget_s = limits
     preprocessing = requested_preprocessing(network.loaded.preprocessing, requested, network.graph.input.shape)

@@ -15,7 +15,7 @@ from stretch.cli.options import PANEL, Preprocessing, Rare, settings
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
 from stretch.planning.config import PlanConfig
-from stretch.planning.sentences import as_flag
+from stretch.planning.messages import as_flag
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -167,7 +167,7 @@ def _tell(out: Output, result: "Branched", html: Path | None) -> None:
 def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool, command: str) -> "Page":
     """The report of a model without a feasible design: the reasons, and the latency of the original."""
     from predictors.devices import load_device
-    from stretch.planning.sentences import error_spelled
+    from stretch.planning.messages import error_spelled
     from stretch.report.prediction import refusal_page
     from stretch.stages.network import read_graph
     from stretch.stages.predict import predict_latency

@@ -149,8 +149,8 @@ def _model_rows(name: str, profiles: "list[DeviceProfile]", request: PlanConfig,
 
     import_torch()
     from stretch.comparison import plan_row, refused_row
+    from stretch.planning.messages import as_flag, error_spelled
     from stretch.planning.plan import plan
-    from stretch.planning.sentences import as_flag, error_spelled
     from stretch.stages.network import read_graph
 
     graph = read_graph(name, trust_code=trust_code).graph

@@ -14,7 +14,7 @@ from predictors.files import readable
 from predictors.install import install_line
 from stretch.cli.interrupt import GRACE_S, interruptible
 from stretch.cli.output import print_json, printable
-from stretch.planning.sentences import as_flag, error_spelled
+from stretch.planning.messages import as_flag, error_spelled
 from stretch.plugins import culprit
 
 INTERRUPTED = 130

@@ -17,8 +17,8 @@ from predictors.errors import UnknownNameError, UsageError
 from predictors.files import read_toml
 from stretch.cli.output import make_console
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
+from stretch.planning.messages import FLAGS
 from stretch.planning.options import Option, put_setting, read_setting
-from stretch.planning.sentences import FLAGS
 
 #: Heading of the planner's options in the help.
 PANEL = "Options of the design"

@@ -16,7 +16,7 @@ import typer
 
 from predictors.errors import MissingBackendError, UsageError
 from predictors.install import install_line
-from stretch.planning.sentences import as_flag, spelled
+from stretch.planning.messages import as_flag, spelled
 
 if TYPE_CHECKING:
     from msgspec import Struct

@@ -13,7 +13,7 @@ from stretch.cli.options import Preprocessing, Rare, settings
 from stretch.cli.output import Output, import_torch, only_flags, verb
 from stretch.cli.pages import Html, check_html, check_picture
 from stretch.planning.config import PlanConfig
-from stretch.planning.sentences import FLAGS
+from stretch.planning.messages import FLAGS
 
 if TYPE_CHECKING:
     from stretch.capture.inputs import InputShapes

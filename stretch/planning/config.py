@@ -11,10 +11,10 @@ from predictors.faults import nearest
 from predictors.joins import DEFAULT, join_of
 from predictors.rewrites import rewrites
 from stretch.planning.constraints import all_constraints
+from stretch.planning.messages import Message, OptionName
 from stretch.planning.objective import Objective, read_objective
 from stretch.planning.options import Option
 from stretch.planning.own_options import KINDS, OWN, SINGLE, WHOLE
-from stretch.planning.sentences import Mention, Sentence
 
 if TYPE_CHECKING:
     from stretch.planning.cost.accuracy import AccuracySource
@@ -164,7 +164,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         for item in self.rewrite if self.rewrite != ("none",) else ():
             where, colon, name = item.rpartition(":")
             if not colon:
-                hint = Sentence("write {}, or {}", Mention("rewrite", "gpu:silu=relu6"), Mention("rewrite", "none"))
+                hint = Message("write {}, or {}", OptionName("rewrite", "gpu:silu=relu6"), OptionName("rewrite", "none"))
                 raise UsageError(f"the rewrite `{item}` names no processor", hint)
             places = [one for one in processors if where in (one, one.partition("[")[0])]
             if not places:
@@ -195,13 +195,13 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         self._check_cuts()
         about = self._about_accuracy
         if about in ("min_accuracy", "objective") and not self.accuracy:
-            hint = Sentence("give {}, made by `stretch export --rank`", Mention("accuracy", "FILE"))
+            hint = Message("give {}, made by `stretch export --rank`", OptionName("accuracy", "FILE"))
             raise UsageError("planning for accuracy needs a predictor", hint)
         if self.params is not None and about is not None:
-            hint = Sentence("leave out {} or {}", Mention("params"), Mention(about))
+            hint = Message("leave out {} or {}", OptionName("params"), OptionName(about))
             raise UsageError("parameters and accuracy cannot be bounded at once", hint)
         if self.objective == "accuracy" and self.latency_budget is None:
-            raise UsageError("the objective `accuracy` needs a bound on latency", Sentence("give {}, ms", Mention("latency_budget")))
+            raise UsageError("the objective `accuracy` needs a bound on latency", Message("give {}, ms", OptionName("latency_budget")))
 
     def _check_cuts(self) -> None:
         """Refuse cuts at blocks where another option says where segments meet, or no search has them."""
@@ -210,8 +210,8 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         for name, request in (("meet", bool(self.meet)), ("join", self.widens), ("strategy", self.strategy not in ("exact", "evolve"))):
             if request:
                 raise UsageError(
-                    Sentence("segments are not cut at {} with {}", self.cuts, Mention(name, getattr(self, name))),
-                    Sentence("leave out {} or {}", Mention("cuts"), Mention(name)),
+                    Message("segments are not cut at {} with {}", self.cuts, OptionName(name, getattr(self, name))),
+                    Message("leave out {} or {}", OptionName("cuts"), OptionName(name)),
                 )
 
     def _check_objective(self) -> None:
@@ -225,8 +225,8 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         ):
             if request:
                 raise UsageError(
-                    Sentence("the objective `{}` is not planned for with {}", self.objective, Mention(name, getattr(self, name))),
-                    Sentence("leave out {} or {}", Mention("objective"), Mention(name)),
+                    Message("the objective `{}` is not planned for with {}", self.objective, OptionName(name, getattr(self, name))),
+                    Message("leave out {} or {}", OptionName("objective"), OptionName(name)),
                 )
 
     @property
@@ -250,13 +250,13 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         if about is None:
             return
         if source is None:
-            hint = Sentence("give {} to measure the sensitivity on, or {}", Mention("images", "DIR"), Mention("accuracy", "FILE"))
+            hint = Message("give {} to measure the sensitivity on, or {}", OptionName("images", "DIR"), OptionName("accuracy", "FILE"))
             raise UsageError("planning for agreement needs a measured sensitivity", hint)
         if about != "objective" and about != source.option:
             other = "agreement with the original" if source.option == "min_agreement" else "top-1"
             raise UsageError(
-                Sentence("{} cannot be planned for: the accuracy predictor is one of {}", Mention(about), other),
-                Sentence("ask for {}", Mention(source.option)),
+                Message("{} cannot be planned for: the accuracy predictor is one of {}", OptionName(about), other),
+                Message("ask for {}", OptionName(source.option)),
             )
 
     def _check_kinds(self) -> None:
@@ -265,21 +265,21 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             if kind not in (*KINDS, WHOLE):
                 raise UnknownNameError.among("kind of segment", kind, (*KINDS, WHOLE))
         if set(self.kinds) == {WHOLE}:
-            hint = Sentence("name one more, such as {}", Mention("kinds", ("rows", WHOLE)))
+            hint = Message("name one more, such as {}", OptionName("kinds", ("rows", WHOLE)))
             raise UsageError("segments that all stay whole leave nothing to plan", hint)
         other = [kind for kind in self.kinds if not KINDS.get(kind, True)]
         if self.lossless and other:
-            hint = Sentence("leave out {} or {}", Mention("lossless"), Mention("kinds"))
+            hint = Message("leave out {} or {}", OptionName("lossless"), OptionName("kinds"))
             raise UsageError(f"segments of the kind `{other[0]}` make another network, which a lossless design is not", hint)
         if self.strategy in SINGLE and other:
-            hint = Sentence("leave out {} or {}", Mention("strategy"), Mention("kinds"))
+            hint = Message("leave out {} or {}", OptionName("strategy"), OptionName("kinds"))
             raise UsageError(f"the strategy `{self.strategy}` divides a network exactly, and `{other[0]}` segments make another one", hint)
         known = self.strategy in ("exact", "evolve", *SINGLE)
         if set(self.planned_kinds) != {"stretch"} and (not known or self.widens):
             what = f"`{self.join}` joins" if known else f"the strategy `{self.strategy}`"
             option = "join" if known else "strategy"
             exact = next(kind for kind in self.planned_kinds if KINDS[kind])
-            raise UsageError(f"segments of the kind `{exact}` are not planned with {what}", Sentence("leave out {}", Mention(option)))
+            raise UsageError(f"segments of the kind `{exact}` are not planned with {what}", Message("leave out {}", OptionName(option)))
 
 
 def float_precision(processor: Processor) -> str | None:

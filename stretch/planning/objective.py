@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from predictors.errors import UnknownNameError, UsageError
-from stretch.planning.sentences import Mention, Sentence
+from stretch.planning.messages import Message, OptionName
 
 #: What adds up over the segments of a design, and may be weighed against each other; with their units.
 ADDING = {"latency": "ms", "energy": "mJ"}
@@ -69,8 +69,8 @@ def read_objective(text: str) -> Objective:
         term = _TERM.fullmatch(part.strip())
         if term is None:
             raise UsageError(
-                Sentence("{} {} is not understood", Mention("objective"), text),
-                Sentence("write a word, or weights: {}", Mention("objective", "0.7*latency+0.3*energy")),
+                Message("{} {} is not understood", OptionName("objective"), text),
+                Message("write a word, or weights: {}", OptionName("objective", "0.7*latency+0.3*energy")),
             )
         name = term["name"]
         if name in ALONE:

@@ -10,7 +10,7 @@ import msgspec
 
 from predictors.errors import UsageError
 from predictors.files import parse_toml
-from stretch.planning.sentences import Mention, Sentence, as_word
+from stretch.planning.messages import Message, OptionName, as_word
 
 #: A ratio of a part to the whole.
 Ratio = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
@@ -86,8 +86,8 @@ class Option:
         try:
             value = self._parsed(word) if isinstance(word, str | Path) else word
         except ValueError as error:
-            hint = Sentence("write it as {}", Mention(self.name, self.example)) if self.example else None
-            raise UsageError(Sentence("{} is not understood", Mention(self.name, word)), hint) from error
+            hint = Message("write it as {}", OptionName(self.name, self.example)) if self.example else None
+            raise UsageError(Message("{} is not understood", OptionName(self.name, word)), hint) from error
         return self.checked(value)
 
     def checked(self, value: Any) -> Any:
@@ -97,10 +97,10 @@ class Option:
         except msgspec.ValidationError as error:
             if self.choices:
                 raise UsageError(
-                    Sentence("{} cannot be `{}`", Mention(self.name), str(value)), f"choose from {', '.join(self.choices)}"
+                    Message("{} cannot be `{}`", OptionName(self.name), str(value)), f"choose from {', '.join(self.choices)}"
                 ) from error
             reason = str(error).partition(" - at ")[0].lower()
-            raise UsageError(Sentence("{} is out of range: {}", Mention(self.name), reason)) from error
+            raise UsageError(Message("{} is out of range: {}", OptionName(self.name), reason)) from error
 
     def _parsed(self, word: Any) -> Any:
         if self.file:

@@ -15,9 +15,10 @@ from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, PredictedAccuracy, Sensitivity
 from stretch.planning.cost.makespan import timeline
+from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.cost.times import run_mj
-from stretch.planning.cost.ways import Ways
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
+from stretch.planning.messages import Message, OptionName
 from stretch.planning.plan import PlanningProblem, choose, search_request
 from stretch.planning.result import plain
 from stretch.planning.search.banded import without_stretched
@@ -26,13 +27,12 @@ from stretch.planning.search.controls import ranked_singles, sequential_same_mac
 from stretch.planning.search.exact import SearchResult, Within, search_least
 from stretch.planning.search.goal import Goal, least_of, search_best
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.measures import LATENCY, MACS, Floats, Measure, Power, Toll, on_only, told_by, weighed
-from stretch.planning.search.merging import without_seams
+from stretch.planning.search.measures import LATENCY, MACS, AdditiveCost, Floats, Measure, Power, additive, on_only, weighed
+from stretch.planning.search.merging import merge_neighbours
 from stretch.planning.search.placing import place_sides
+from stretch.planning.search.pruning import pruned
 from stretch.planning.search.rules import Rules
-from stretch.planning.search.sieve import sieved
 from stretch.planning.search.space import DesignSpace
-from stretch.planning.sentences import Mention, Sentence
 
 #: What may be weighed, in the order in which designs are searched for: the first of those asked for is made least, the others are bounded.
 WEIGHED = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
@@ -51,14 +51,14 @@ WEIGHTS = (0.0, 0.25, 1.0, 4.0)
 Look = tuple[str, str, str, tuple[str, ...]]
 
 
-def look(ways: Ways) -> Look:
+def look(options: SegmentOptions) -> Look:
     """What a person sees of a way to run a segment, sizes aside."""
-    return ways.segment.start, ways.segment.end, ways.join, ways.processors if ways.branched else ()
+    return options.segment.start, options.segment.end, options.join, options.processors if options.branched else ()
 
 
 def looks(search_result: SearchResult) -> list[Look]:
     """The same of each segment of a design."""
-    return [look(ways) for ways, _ in search_result.picks]
+    return [look(options) for options, _ in search_result.picks]
 
 
 def diverse_designs(
@@ -78,21 +78,21 @@ def diverse_designs(
     return result
 
 
-def _told(search_results: list[SearchResult]) -> tuple[Measure, Callable[[Ways], bool]]:
+def _told(search_results: list[SearchResult]) -> tuple[Measure, Callable[[SegmentOptions], bool]]:
     """How many segments an option shares with designs, and whether it is like none of theirs."""
     seen: dict[Look, int] = {}
     for search_result in search_results:
         for one in looks(search_result):
             seen[one] = seen.get(one, 0) + 1
 
-    def shared(ways: Ways) -> Floats:
-        return np.full(len(ways.macs), float(seen.get(look(ways), 0) * ways.span))
+    def shared(options: SegmentOptions) -> Floats:
+        return np.full(len(options.macs), float(seen.get(look(options), 0) * options.span))
 
-    return told_by(shared), lambda ways: look(ways) not in seen
+    return additive(shared), lambda options: look(options) not in seen
 
 
 def _least_shared(
-    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, most: float, shared: Measure, fresh: Callable[[Ways], bool]
+    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, most: float, shared: Measure, fresh: Callable[[SegmentOptions], bool]
 ) -> SearchResult | None:
     """A design that is good enough and shares as little as can be."""
     some = []
@@ -122,17 +122,17 @@ class Criteria:
     high: int  # Most multiply-accumulates.
     n_meet: int  # Branched segments, at least.
     power: Power | None = None  # Of the processors; needed for ``energy``.
-    losses: Toll | None = None  # What each option loses; needed for ``loss``.
+    losses: AdditiveCost | None = None  # What each option loses; needed for ``loss``.
 
     def value(self, name: str, search_result: SearchResult) -> float:
         """A design in one thing."""
         if name == "memory":
-            return float(max(int(ways.peak_bytes[index]) for ways, index in search_result.picks))
+            return float(max(int(options.peak_bytes[index]) for options, index in search_result.picks))
         if name == "macs":
             return float(search_result.macs)
         if name == "latency":
             return search_result.ms
-        working = {item for ways, _ in search_result.picks for item in ways.working(self.space.costs.host)}
+        working = {item for options, _ in search_result.picks for item in options.working(self.space.costs.host)}
         return self._measure(name, [processor for processor in self.space.processors if processor in working]).total(
             self.space, search_result.picks
         )
@@ -155,7 +155,7 @@ class Criteria:
         if high < self.low:
             return None, self.space
         if name == "latency" and not adding and also is None and part is self.space:
-            return sieved(part, self.low, high, self.n_meet)
+            return pruned(part, self.low, high, self.n_meet)
         if not all(part.options):
             return None, self.space
         least = []
@@ -196,18 +196,18 @@ class Criteria:
             return self.power.energy(processors)
         if name == "loss":
             assert self.losses is not None
-            return told_by(self.losses)
+            return additive(self.losses)
         return {"latency": LATENCY, "macs": MACS}[name]
 
     def _small(self, most: float) -> DesignSpace:
         """The designs whose segments need no more memory."""
 
-        def kept(ways: Ways) -> Ways:
-            small = ways.peak_bytes <= most
-            return ways if small.all() else replace(ways, allowed=ways.allowed & small)
+        def kept(segment_options: SegmentOptions) -> SegmentOptions:
+            small = segment_options.peak_bytes <= most
+            return segment_options if small.all() else replace(segment_options, allowed=segment_options.allowed & small)
 
         other = copy(self.space)
-        other.options = [[kept(ways) for ways in options] for options in self.space.options]
+        other.options = [[kept(segment_options) for segment_options in options] for options in self.space.options]
         return other
 
     def _least_memory(self, bounds: Mapping[str, float]) -> SearchResult | None:
@@ -238,7 +238,9 @@ class Criteria:
     @property
     def peaks(self) -> np.ndarray:
         """Peak memory that some option has, ascending, bytes."""
-        return np.unique(np.concatenate([np.unique(ways.peak_bytes) for options in self.space.options for ways in options]))
+        return np.unique(
+            np.concatenate([np.unique(segment_options.peak_bytes) for options in self.space.options for segment_options in options])
+        )
 
 
 def undominated(search_results: Sequence[SearchResult], values: Sequence[Sequence[float]]) -> list[int]:
@@ -332,8 +334,8 @@ def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
             raise UnknownNameError.among("objective", name, WEIGHED)
     if not 2 <= len(set(names)) == len(names) <= 3:
         raise UsageError(
-            Sentence("{} does not name two or three different things to weigh", Mention("pareto", tuple(names))),
-            Sentence("write it as {}", Mention("pareto", ("latency", "agreement"))),
+            Message("{} does not name two or three different things to weigh", OptionName("pareto", tuple(names))),
+            Message("write it as {}", OptionName("pareto", ("latency", "agreement"))),
         )
     return tuple(names)
 
@@ -345,8 +347,11 @@ def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | 
             what = "agreement" if name == "agreement" else "top-1"
             raise UsageError(
                 f"nothing predicts the {what} of designs",
-                Sentence(
-                    "give {} or {}, or ask for {}", Mention("images", "DIR"), Mention("accuracy", "FILE"), Mention("pareto", "latency,macs")
+                Message(
+                    "give {} or {}, or ask for {}",
+                    OptionName("images", "DIR"),
+                    OptionName("accuracy", "FILE"),
+                    OptionName("pareto", "latency,macs"),
                 ),
             )
     if count is None and len(weighed) != 2:
@@ -354,7 +359,7 @@ def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | 
     if config.strategy != "exact" or config.widens or config.params is not None:
         raise UsageError(
             "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone",
-            Sentence("leave out {}, {} and {}", Mention("strategy"), Mention("join"), Mention("params")),
+            Message("leave out {}, {} and {}", OptionName("strategy"), OptionName("join"), OptionName("params")),
         )
 
 
@@ -458,19 +463,19 @@ class Levels:
 def designed(problem: PlanningProblem, search_result: SearchResult) -> FrontDesign:
     """A design that was searched for, complete."""
     source = problem.accuracy_source
-    parts = without_seams(problem.backbone, problem.stages, search_result.segments(problem.costs))
+    parts = merge_neighbours(problem.backbone, problem.stages, search_result.segments(problem.costs))
     design = place_sides(
         problem.graph, BranchDesign(problem.graph.name, problem.device.id, parts), problem.costs, problem.config.processors
     )
     ms = timeline(problem.graph, design, problem.costs).makespan_ms if design.sides else search_result.ms
     loss = None if source is None else loss_of(search_result, source)
-    peak = max(int(ways.peak_bytes[index]) for ways, index in search_result.picks)
+    peak = max(int(options.peak_bytes[index]) for options, index in search_result.picks)
     return FrontDesign(
         design, ms, loss, search_result.optimal, design.n_meet, all(o.exact or not o.branched for o, _ in search_result.picks), peak
     )
 
 
-def several(
+def diverse_front(
     graph: OpGraph, device: DeviceProfile, config: PlanConfig, count: int, within: float, accuracy_source: AccuracySource | None = None
 ) -> Front:
     """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments.
@@ -480,7 +485,7 @@ def several(
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
     """
     if not 1 <= within < float("inf"):
-        raise UsageError(Sentence("{} {} is not a factor from 1 up", Mention("within"), f"{within:g}"), "write it as 1.2")
+        raise UsageError(Message("{} {} is not a factor from 1 up", OptionName("within"), f"{within:g}"), "write it as 1.2")
     request = PlanningProblem.of(graph, device, config, accuracy_source)
     checked = request.config
     for name, other in (
@@ -491,8 +496,8 @@ def several(
     ):
         if other:
             raise UsageError(
-                Sentence("several designs that differ are not searched for with {}", Mention(name, getattr(checked, name))),
-                Sentence("leave it out, or plan one design with {}", Mention(name)),
+                Message("several designs that differ are not searched for with {}", OptionName(name, getattr(checked, name))),
+                Message("leave it out, or plan one design with {}", OptionName(name)),
             )
     choice = choose(request.backbone, checked, request.costs, request.stages, request.accuracy_source)
     goal, space, best = Goal.of(checked.best_in, device, checked.processors), choice.space, choice.result

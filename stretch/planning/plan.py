@@ -27,6 +27,7 @@ from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER,
 from stretch.planning.cost.makespan import ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
+from stretch.planning.messages import Message, OptionName, chance
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import Segment, mixing, split_segments
 from stretch.planning.result import PlanResult, UnusedProcessor
@@ -38,12 +39,11 @@ from stretch.planning.search.diagnose import explain_infeasible, refusal
 from stretch.planning.search.evolve import evolve, fastest_designs
 from stretch.planning.search.exact import SearchResult, search_concat, search_exact
 from stretch.planning.search.goal import Added, Goal, least_of, score_of, search_best
-from stretch.planning.search.merging import merge_stages, without_seams
+from stretch.planning.search.merging import merge_neighbours, merge_stages
 from stretch.planning.search.placing import place_sides
+from stretch.planning.search.pruning import search_some
 from stretch.planning.search.rules import Rules
-from stretch.planning.search.sieve import search_some
 from stretch.planning.search.space import DesignSpace
-from stretch.planning.sentences import Mention, Sentence, chance
 from stretch.planning.strategies import search
 
 #: Kinds of opaque operators that are named.
@@ -208,7 +208,7 @@ def plan(
     unused = unused_processors(problem.backbone, problem.config, choice, result.design.processors)
     if problem.config.best_in.tried and problem.config.strategy != "evolve":
         said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
-        instead = (*instead, Sentence(said, problem.config.objective, str(choice.result.evaluated), Mention("strategy", "evolve")))
+        instead = (*instead, Message(said, problem.config.objective, str(choice.result.evaluated), OptionName("strategy", "evolve")))
     faster = _merged(problem, choice, result.run.makespan_ms)
     if problem.config.exact and result.design.n_meet:
         faster = _in_default_precisions(problem, request)
@@ -216,7 +216,7 @@ def plan(
     return replace(result, unused=unused, warnings=(*instead, *_warnings(problem, result), *more))
 
 
-def _merged(problem: "PlanningProblem", choice: Choice, ms: float) -> Sentence | None:
+def _merged(problem: "PlanningProblem", choice: Choice, ms: float) -> Message | None:
     """How much faster merged stages would be, where stages stay apart for accuracy's sake; None where they gain little or nothing."""
     config, result = problem.config, choice.result
     apart = config.merge == "auto" and not config.meet and all(options.span == 1 for options, _ in result.picks)
@@ -231,12 +231,12 @@ def _merged(problem: "PlanningProblem", choice: Choice, ms: float) -> Sentence |
     if ms < LEAST_GAIN * merged_ms:
         return None
     text = "stages stay apart, since fewer meeting points lower the accuracy; with {} the design takes {} ms instead of {} ms, with {} instead of {} meeting points"
-    return Sentence(text, Mention("merge", "always"), f"{merged_ms:.2f}", f"{ms:.2f}", str(points), str(result.n_meet))
+    return Message(text, OptionName("merge", "always"), f"{merged_ms:.2f}", f"{ms:.2f}", str(points), str(result.n_meet))
 
 
 def _design(problem: "PlanningProblem", choice: Choice) -> BranchDesign:
     """The design that was searched for, with what lies beside its backbone."""
-    parts = without_seams(problem.backbone, problem.stages, choice.result.segments(problem.costs))
+    parts = merge_neighbours(problem.backbone, problem.stages, choice.result.segments(problem.costs))
     design = BranchDesign(problem.graph.name, problem.device.id, parts)
     return place_sides(problem.graph, design, problem.costs, problem.config.processors)
 
@@ -256,7 +256,7 @@ def designed(problem: "PlanningProblem", choice: Choice, *, trained: bool = True
     return _compare(problem, design, search, trained=trained)
 
 
-def _in_default_precisions(problem: "PlanningProblem", request: PlanConfig) -> Sentence | None:
+def _in_default_precisions(problem: "PlanningProblem", request: PlanConfig) -> Message | None:
     """What int8 would change of an exact request that names no precisions; None where the profile's own are planned already."""
     device = problem.device
     names = request.processors or tuple(device.processors)
@@ -264,7 +264,7 @@ def _in_default_precisions(problem: "PlanningProblem", request: PlanConfig) -> S
     if request.precision or usual == problem.config.precision or "int8" not in usual.values():
         return None
     planned = ", ".join(f"{name} {at}" for name, at in problem.config.precision.items())
-    mention = Mention("precision", {name: at for name, at in usual.items() if at == "int8"})
+    mention = OptionName("precision", {name: at for name, at in usual.items() if at == "int8"})
     rounds = "int8 rounds, and its ranges are found on images"
     other = PlanningProblem.of(
         problem.graph, device, msgspec.structs.replace(problem.config, processors=names, precision=usual, min_width=request.min_width)
@@ -273,7 +273,7 @@ def _in_default_precisions(problem: "PlanningProblem", request: PlanConfig) -> S
     try:
         result = choose(other.backbone, other.config, other.costs, other.stages, None, explain=False).result
     except InfeasibleError:
-        return Sentence(
+        return Message(
             "planned in precisions that need no images ({}); with {} the {} alone takes {} ms, but {}",
             planned,
             mention,
@@ -281,13 +281,13 @@ def _in_default_precisions(problem: "PlanningProblem", request: PlanConfig) -> S
             f"{alone.ms:.2f}",
             rounds,
         )
-    return Sentence(
+    return Message(
         "planned in precisions that need no images ({}); with {} the same request takes {} ms, {} times as fast as the {} alone then ({} ms), but {}",
         planned, mention, f"{result.ms:.2f}", f"{alone.ms / result.ms:.2f}", alone.processor, f"{alone.ms:.2f}", rounds,
     )  # fmt: skip
 
 
-def _choice(problem: "PlanningProblem", request: PlanConfig) -> tuple["PlanningProblem", Choice, tuple[Sentence, ...]]:
+def _choice(problem: "PlanningProblem", request: PlanConfig) -> tuple["PlanningProblem", Choice, tuple[Message, ...]]:
     """The best design, and what to say of it: an exact one where no rule that was asked for rules out the stretched ones, else a whole one."""
     # as a request without a word is completed for these processors
     usual = PlanConfig(processors=problem.config.processors).checked(problem.device)
@@ -304,10 +304,10 @@ def _choice(problem: "PlanningProblem", request: PlanConfig) -> tuple["PlanningP
     if current or config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != usual.strategy:
         raise refused
     exact = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(request, lossless=True, processors=config.processors))
-    divided = Sentence("{}: the network is divided exactly instead, as with {}", refused.message, Mention("lossless"))
+    divided = Message("{}: the network is divided exactly instead, as with {}", refused.message, OptionName("lossless"))
     instead = [(exact, divided)]
     if config.n_meet == usual.n_meet:
-        whole = Sentence("{}, not even exactly: the network stays whole", refused.message)
+        whole = Message("{}, not even exactly: the network stays whole", refused.message)
         instead.append((replace(exact, config=msgspec.structs.replace(exact.config, n_meet=0)), whole))
     for other, said in instead:
         with suppress(InfeasibleError):
@@ -452,7 +452,7 @@ def _unused(processor: str, ms: float | None, best_ms: float, rule: str) -> Unus
     if rule:
         reasons.append(rule)
     reasons = reasons or ["no design within the constraints uses it"]
-    reason = Sentence(f"the {{}} is not used: {'; '.join('{}' for _ in reasons)}", processor, *reasons)
+    reason = Message(f"the {{}} is not used: {'; '.join('{}' for _ in reasons)}", processor, *reasons)
     return UnusedProcessor(processor=processor, ms=ms, best_ms=best_ms, rule=rule or None, reason=reason)
 
 
@@ -464,7 +464,12 @@ def _fastest_with(graph: OpGraph, config: PlanConfig, choice: Choice, processor:
 
 def _rule(space: DesignSpace, processor: str) -> str:
     """The rule that every branch on a processor breaks, in words."""
-    groups = [ways for options in space.options for ways in options if processor in ways.processors and ways.branched]
+    groups = [
+        segment_options
+        for options in space.options
+        for segment_options in options
+        if processor in segment_options.processors and segment_options.branched
+    ]
     if not groups:
         return "no segment can branch to it"
     if any(group.allowed.any() for group in groups):
@@ -474,9 +479,9 @@ def _rule(space: DesignSpace, processor: str) -> str:
         bound = [(group, ms) for group, ms in zip(groups, base, strict=True) if constraint.exact or not group.exact]
         why = constraint.missed(value, [group for group, _ in bound], [ms for _, ms in bound]) if bound else None
         if why is not None:
-            return Sentence("no branch on it meets {}: {}", Mention(constraint.option.name), why)
-    single = [Mention(item.option.name) for item, value in space.rules.active if item.mask(value, groups[0], base[0]) is not None]
-    return Sentence(f"no branch on it meets {', '.join('{}' for _ in single)} all at once", *single)
+            return Message("no branch on it meets {}: {}", OptionName(constraint.option.name), why)
+    single = [OptionName(item.option.name) for item, value in space.rules.active if item.mask(value, groups[0], base[0]) is not None]
+    return Message(f"no branch on it meets {', '.join('{}' for _ in single)} all at once", *single)
 
 
 # Choose a design: which stages are merged, then the search of the strategy asked for, then bounds on the result.
@@ -533,9 +538,9 @@ def choose(
     if config.latency_budget is not None and least.ms > config.latency_budget and not config.best_in.only_latency:
         least = bounds.fast_enough(least)
     if config.latency_budget is not None and least.ms > config.latency_budget:
-        what = Sentence(
+        what = Message(
             "the fastest design of `{}` on {} takes {} ms, more than {}",
-            graph.name, costs.predictor.device.id, f"{least.ms:.4g}", Mention("latency_budget", config.latency_budget),
+            graph.name, costs.predictor.device.id, f"{least.ms:.4g}", OptionName("latency_budget", config.latency_budget),
         )  # fmt: skip
         raise refusal(what, [TightRule("latency_budget", config.latency_budget, ceil(least.ms * 1000) / 1000)])
     if config.best_in.tried:
@@ -653,12 +658,12 @@ def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
     if accuracy_source is not None and (config.strategy not in ("exact", "evolve") or config.widens):
         raise UsageError(
             f"accuracy is planned for by the exact search and joins other than {_widening()} only",
-            Sentence("leave out {} and {}", Mention("strategy"), Mention("join")),
+            Message("leave out {} and {}", OptionName("strategy"), OptionName("join")),
         )
     if config.widens and (config.strategy != "exact" or config.params is not None):
         raise UsageError(
-            Sentence("{} joins are planned without {} and {}", f"`{config.join}`", Mention("strategy"), Mention("params")),
-            Sentence("leave them out, or use {}", Mention("join", DEFAULT)),
+            Message("{} joins are planned without {} and {}", f"`{config.join}`", OptionName("strategy"), OptionName("params")),
+            Message("leave them out, or use {}", OptionName("join", DEFAULT)),
         )
 
 
@@ -702,7 +707,7 @@ def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace
         if config.widens:
             raise InfeasibleError(
                 f"no design of `{graph.name}` with `{config.join}` joins was found in the range of multiply-accumulates",
-                Sentence("use {}", Mention("join", DEFAULT)),
+                Message("use {}", OptionName("join", DEFAULT)),
             )
         raise _missed(graph, config)
     return concat
@@ -723,7 +728,7 @@ def _missed(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
     """The error for a strategy that overlooks every design."""
     return InfeasibleError(
         f"the strategy `{config.strategy}` finds no design of `{graph.name}`, though there is one",
-        Sentence("use {}", Mention("strategy", "exact")),
+        Message("use {}", OptionName("strategy", "exact")),
     )
 
 
@@ -737,7 +742,7 @@ def _refusal(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[
     ):
         return InfeasibleError(
             f"no design of `{graph.name}` meets the constraints while each stage is a segment of its own",
-            Sentence("let stages merge with {}", Mention("merge", "auto")),
+            Message("let stages merge with {}", OptionName("merge", "auto")),
             [TightRule("merge", "never", "auto")],
         )
 
@@ -749,5 +754,5 @@ def _refusal(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[
 
     result = explain_infeasible(graph, space, config, build)
     if config.planned_kinds == ("stretch",):
-        result.hint = Sentence("{}, or split the network as it is with {}", result.hint or "", Mention("lossless"))
+        result.hint = Message("{}, or split the network as it is with {}", result.hint or "", OptionName("lossless"))
     return result

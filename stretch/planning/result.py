@@ -43,12 +43,12 @@ from stretch.planning.cost.compare import (
 from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline, busiest_ms, busy_ms, run_mj
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
+from stretch.planning.messages import Spelling, as_argument, spelled
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import EntryKind, Segment
 from stretch.planning.objective import Objective
 from stretch.planning.search.controls import Sequential, Single
 from stretch.planning.search.operator_split import OperatorSplit, operator_split
-from stretch.planning.sentences import Spelling, as_argument, spelled
 
 #: What became of a segment.
 SegmentKind = Literal["whole", "stretch", "rows", "channels", "graph"]

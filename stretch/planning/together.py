@@ -32,7 +32,7 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.times import BranchTime, SegmentTime, Timeline
 from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.pareto import several, words_of
+from stretch.planning.pareto import diverse_front, words_of
 from stretch.planning.plan import PlanningProblem
 from stretch.planning.result import plain
 from stretch.planning.search.controls import Single, ranked_singles
@@ -204,7 +204,7 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
         for some in combinations(processors, size):
             changed = msgspec.structs.replace(config, processors=some, precision={name: precision[name] for name in some})
             with suppress(InfeasibleError):
-                for design in several(graph, device, changed, top, within).designs:
+                for design in diverse_front(graph, device, changed, top, within).designs:
                     if design.design not in known:
                         known.add(design.design)
                         result.append(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from scheduler.measure.bench.answer import BenchAnswer, BenchContender
 from stretch.comparison import CompareAnswer, ComparedRow
-from stretch.planning.sentences import chance
+from stretch.planning.messages import chance
 from stretch.report.html.charts import Interval, intervals
 from stretch.report.html.page import Fact, Grid, Page, Section
 

@@ -7,8 +7,8 @@ from predictors.models.base import ORIGINS
 from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
+from stretch.planning.messages import chance
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, exact_words
-from stretch.planning.sentences import chance
 from stretch.report.html.charts import Bar, Chart, Interval, intervals, spread, timeline
 from stretch.report.html.page import Fact, Grid, Page, Section, Stretched
 from stretch.report.html.stretched import stretched_rows

@@ -10,7 +10,7 @@ from predictors.errors import InfeasibleError, StretchError
 from predictors.install import install_line
 from predictors.models.base import ORIGINS
 from predictors.predictor import Estimate
-from stretch.planning.sentences import Mention, as_flag
+from stretch.planning.messages import OptionName, as_flag
 from stretch.report.html.charts import Chart, Interval, intervals
 from stretch.report.html.page import Fact, Grid, Page, Section
 from stretch.stages.predict import PredictedLatency, Prediction, PredictionTable
@@ -140,7 +140,7 @@ def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping
     sections = []
     if error.rules:
         rows = [
-            (as_flag(Mention(rule.rule)), _shown(rule.value), "none found" if rule.nearest is None else _shown(rule.nearest))
+            (as_flag(OptionName(rule.rule)), _shown(rule.value), "none found" if rule.nearest is None else _shown(rule.nearest))
             for rule in error.rules
         ]
         sections.append(

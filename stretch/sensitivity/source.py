@@ -30,9 +30,9 @@ from stretch.planning.cost.accuracy import (
     Sensitivity,
     changed_segments,
     fit,
-    way_features,
+    option_features,
 )
-from stretch.planning.cost.ways import Ways
+from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.plan import PlanningProblem, stretched_space
 from stretch.planning.search.space import DesignSpace
@@ -55,13 +55,13 @@ ATTEMPTS = 200
 class Trial:
     """One way to run one segment."""
 
-    ways: Ways  # The ways it is one of.
+    options: SegmentOptions  # The ways it is one of.
     index: int  # Which.
     first: int  # Number of the first stage that the segment consists of.
 
     def stages(self, space: DesignSpace) -> tuple[str, ...]:
         """Names of the stages that the segment consists of."""
-        return tuple(stage.name for stage in space.segments[self.first : self.first + self.ways.span])
+        return tuple(stage.name for stage in space.segments[self.first : self.first + self.options.span])
 
 
 def trials(space: DesignSpace, number: int) -> list[Trial]:
@@ -77,22 +77,29 @@ def trials(space: DesignSpace, number: int) -> list[Trial]:
     return [trial for some in rounds for trial in some]
 
 
-def _stretched(space: DesignSpace) -> Iterator[tuple[int, list[Ways]]]:
+def _stretched(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOptions]]]:
     """The ways of every run of stages that may be stretched, with the number of its first stage."""
     for first, options in enumerate(space.options):
-        spans = sorted({ways.span for ways in options if ways.branched and not ways.exact})
+        spans = sorted({segment_options.span for segment_options in options if segment_options.branched and not segment_options.exact})
         for span in spans:
-            yield first, [ways for ways in options if ways.span == span and ways.branched and not ways.exact]
+            yield (
+                first,
+                [
+                    segment_options
+                    for segment_options in options
+                    if segment_options.span == span and segment_options.branched and not segment_options.exact
+                ],
+            )
 
 
-def _different(space: DesignSpace, first: int, groups: Sequence[Ways], count: int) -> list[Trial]:
+def _different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions], count: int) -> list[Trial]:
     """Ways that are fast and unlike each other."""
-    ways = [(group, index) for group in groups for index in _takeable(group)]
-    if not ways:
+    options = [(group, index) for group in groups for index in _takeable(group)]
+    if not options:
         return []
-    ms = np.array([_fastest(group)[index] for group, index in ways])
+    ms = np.array([_fastest(group)[index] for group, index in options])
     fast = ms <= FAST * ms.min()
-    rows = np.concatenate([way_features(group, tuple(SEGMENT_FEATURES))[_takeable(group)] for group in groups])
+    rows = np.concatenate([option_features(group, tuple(SEGMENT_FEATURES))[_takeable(group)] for group in groups])
     spread = rows.std(0)
     rows = rows / np.where(spread > 0, spread, 1.0)
     chosen = [int(np.argmin(ms))]
@@ -103,17 +110,17 @@ def _different(space: DesignSpace, first: int, groups: Sequence[Ways], count: in
         if away[best] <= 0:
             break
         chosen.append(best)
-    return [Trial(*ways[i], first) for i in chosen]
+    return [Trial(*options[i], first) for i in chosen]
 
 
-def _takeable(group: Ways) -> NDArray[np.int64]:
+def _takeable(group: SegmentOptions) -> NDArray[np.int64]:
     """Numbers of the combinations that keep to the rules and compute about as much as the segment."""
     ratio = group.macs / group.segment.graph.macs
     indices: NDArray[np.int64] = np.flatnonzero(group.allowed.any(axis=0) & (ratio >= NEAR[0]) & (ratio <= NEAR[1]))
     return indices
 
 
-def _fastest(group: Ways) -> Floats:
+def _fastest(group: SegmentOptions) -> Floats:
     """Time of each combination from the holder it is fastest from, ms."""
     smallest: Floats = np.where(group.allowed, group.ms, np.inf).min(axis=0)
     return smallest
@@ -143,7 +150,7 @@ def _random(space: DesignSpace, rng: np.random.Generator) -> tuple[tuple[Segment
     """Segments of a random design and its multiply-accumulates."""
     parts: list[SegmentDesign] = []
     at, macs = 0, 0
-    runs: dict[int, list[list[Ways]]] = {}
+    runs: dict[int, list[list[SegmentOptions]]] = {}
     for first, groups in _stretched(space):
         usable = [group for group in groups if len(_takeable(group))]
         if usable:
@@ -154,7 +161,7 @@ def _random(space: DesignSpace, rng: np.random.Generator) -> tuple[tuple[Segment
             group = groups[rng.integers(len(groups))]
             index = int(rng.choice(_takeable(group)))
         else:
-            group, index = next(ways for ways in space.options[at] if not ways.branched), 0
+            group, index = next(options for options in space.options[at] if not options.branched), 0
         parts += group.designs(index, space.costs)
         macs += int(group.macs[index])
         at += group.span
@@ -276,10 +283,10 @@ class _Original:
 
     def replaced(self, trial: Trial) -> Measured:
         """The original with one segment in the way of a trial, and that calibrated on what arrives there."""
-        segment, last = trial.ways.segment, trial.first + trial.ways.span
+        segment, last = trial.options.segment, trial.first + trial.options.span
         weights = {op.name: self.captured.weights[op.name] for op in segment.graph.ops if op.name in self.captured.weights}
         piece = Captured(segment.graph, weights, self.captured.module)
-        part = trial.ways.design(trial.index, self.space.costs)
+        part = trial.options.design(trial.index, self.space.costs)
         model: BranchedModel = build(piece, BranchDesign(segment.graph.name, "", (part,))).to(self.fitted[0][0].device)
         calibrate(model, piece, self.fitted[trial.first])
         same = images = 0
@@ -292,7 +299,7 @@ class _Original:
             total += float(scores.double().square().sum())
             same += int((output.argmax(1) == scores.argmax(1)).sum())
             images += len(scores)
-        row = way_features(trial.ways, SEEN)[trial.index]
+        row = option_features(trial.options, SEEN)[trial.index]
         changed = ChangedSegment(stages=trial.stages(self.space), features=tuple(map(float, row)))
         error = wrong / total if total else float(wrong > 0)
         return Measured(segments=(changed,), error=error if np.isfinite(error) else 1e30, agreement=same / images)

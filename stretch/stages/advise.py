@@ -16,10 +16,10 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.ahead import least_divided_ms
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival, advised, drawn, interval, single_run
+from stretch.planning.messages import OptionName, as_flag
 from stretch.planning.plan import PlanningProblem, choose, designed
 from stretch.planning.result import PlanResult
 from stretch.planning.search.controls import Single, ranked_singles
-from stretch.planning.sentences import Mention, as_flag
 
 #: Kinds of branches, as they are recommended and as the JSON calls them.
 EXACT, STRETCHED = "exact", "stretched"
@@ -324,9 +324,9 @@ def _command(model: str, device: DeviceProfile, kind: str | None, request: PlanC
     """What plans branches of a kind on the command line, or predicts one processor."""
     if kind not in (EXACT, STRETCHED):
         return shlex.join(["stretch", "predict", model, "--device", device.id])
-    options = [Mention("processors", request.processors)] if request.processors else []
-    options.append(Mention("lossless") if kind == EXACT else Mention("kinds", ("stretch",)))
-    options.append(Mention("precision", request.precision))
+    options = [OptionName("processors", request.processors)] if request.processors else []
+    options.append(OptionName("lossless") if kind == EXACT else OptionName("kinds", ("stretch",)))
+    options.append(OptionName("precision", request.precision))
     return " ".join([shlex.join(["stretch", "branch", model, "--device", device.id]), *map(as_flag, options)])
 
 

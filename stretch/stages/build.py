@@ -18,8 +18,8 @@ from stretch.capture.results import pairs
 from stretch.evaluation.agreement import Compared, compare
 from stretch.evaluation.files import SECONDS, measure_files
 from stretch.evaluation.shares import one_sided
+from stretch.planning.messages import Message, OptionName
 from stretch.planning.result import PlanResult
-from stretch.planning.sentences import Mention, Sentence
 from stretch.quantize.images import fingerprint, load_images
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES
@@ -116,13 +116,13 @@ def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.
         return compared, [f"{what} no list of class scores: agreement is told as their error relative to the original's"]
     if agreement.value < CLOSE:
         return compared, [
-            Sentence(
+            Message(
                 "the branched network sees the original's class in {} of {} images held back: train it (`stretch train`), or let the "
                 "segments that change most stay as they are with {} and {}",
                 f"{agreement.value:.0%}",
                 str(agreement.images),
-                Mention("min_agreement", CLOSE),
-                Mention("repair"),
+                OptionName("min_agreement", CLOSE),
+                OptionName("repair"),
             )
         ]
     return compared, []

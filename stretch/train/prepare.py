@@ -23,8 +23,8 @@ from stretch.capture import Captured, capture
 from stretch.models.load import LoadedModel, names_code
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
+from stretch.planning.messages import as_key, errors_spelled
 from stretch.planning.plan import plan
-from stretch.planning.sentences import as_key, errors_spelled
 from stretch.stages.design import read_design
 from stretch.stages.network import read_network
 from stretch.train.augment import Normalise, crop_and_flip

@@ -184,7 +184,7 @@ def outside_case(rng, sound, folder):
     file = folder / "bundle.json"
     manifest = json.loads(file.read_bytes())
     name = rng.choice([name for name in manifest["files"] if name.endswith(".onnx")])
-    ways = [
+    options = [
         f"../{secret.parent.name}/{secret.name}",
         str(secret),
         f"x/../../{secret.parent.name}/{secret.name}",
@@ -195,7 +195,7 @@ def outside_case(rng, sound, folder):
     what = rng.randrange(5)
     if what == 0:
         # the name, wherever it stands
-        file.write_text(json.dumps(manifest).replace(json.dumps(name), json.dumps(rng.choice(ways))))
+        file.write_text(json.dumps(manifest).replace(json.dumps(name), json.dumps(rng.choice(options))))
     elif what == 1:
         (folder / name).unlink()
         (folder / name).symlink_to(
@@ -206,10 +206,10 @@ def outside_case(rng, sound, folder):
         shutil.rmtree(inner)
         inner.symlink_to(rng.choice([secret.parent, sound / "small", inner]))
     elif what == 3:
-        (folder / name).write_bytes(mutations.kept_elsewhere(rng, (folder / name).read_bytes(), [*ways, "bundle.json"]))
+        (folder / name).write_bytes(mutations.kept_elsewhere(rng, (folder / name).read_bytes(), [*options, "bundle.json"]))
         mutations.hashed(folder, name)
     else:
-        manifest["files"][rng.choice(ways)] = manifest["files"][name]
+        manifest["files"][rng.choice(options)] = manifest["files"][name]
         file.write_text(json.dumps(manifest))
     words = bundle_words(rng, folder)
     out = ("export", folder, "--format", "onnx", "--out", folder.parent / f"{folder.name}.out")

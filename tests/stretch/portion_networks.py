@@ -6,7 +6,7 @@ from torch import nn
 
 from predictors.graph import OpGraph
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.design.portions import portion_ends
+from stretch.planning.design.subgraphs import subgraph_ends
 from stretch.planning.network.segments import cut_segment
 
 WIDTH = 4
@@ -98,6 +98,6 @@ def random_portions(draw: st.DrawFn, graph: OpGraph) -> list[set[str]]:
 def random_placements(draw: st.DrawFn, graph: OpGraph) -> BranchDesign:
     """The whole network as one segment of random portions on random processors."""
     segment = cut_segment(graph, "s1", graph.input.name, graph.output)
-    ends = portion_ends(segment.graph, random_portions(draw, segment.graph))
+    ends = subgraph_ends(segment.graph, random_portions(draw, segment.graph))
     branches = tuple(BranchScale(draw(st.sampled_from(PROCESSORS)), segment.depth, segment.width, ends=end) for end in ends)
     return BranchDesign(graph.name, "test", (SegmentDesign("s1", segment.start, segment.end, branches, "placed"),))

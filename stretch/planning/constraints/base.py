@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from stretch.planning.cost.ways import Ways
+    from stretch.planning.cost.options import SegmentOptions
     from stretch.planning.network.segments import Segment
 
 #: Room for rounding where a time is compared with a share of another.
@@ -57,15 +57,15 @@ class Constraint(ABC):
         """Whether a branch of a segment may have so many channels."""
         return True
 
-    def mask(self, value: Any, ways: "Ways", segment_ms: float) -> "NDArray[np.bool_] | None":
+    def mask(self, value: Any, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_] | None":
         """Which combinations keep to it."""
         return None
 
     @abstractmethod
-    def limits(self, value: Any, ways: "Sequence[Ways]") -> "list[Limit]":
+    def limits(self, value: Any, options: "Sequence[SegmentOptions]") -> "list[Limit]":
         """The numbers that a refusal may blame."""
 
-    def missed(self, value: Any, ways: "Sequence[Ways]", segment_ms: Sequence[float]) -> str | None:
+    def missed(self, value: Any, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
         """Why none of some ways keeps to it, as the end of a sentence; None if one does."""
         return None
 
@@ -79,25 +79,25 @@ class Bound(Constraint):
     words: ClassVar[str]
 
     @abstractmethod
-    def part(self, ways: "Ways") -> "NDArray[np.float64]":
+    def part(self, options: "SegmentOptions") -> "NDArray[np.float64]":
         """What is compared, per combination."""
 
     @abstractmethod
-    def of(self, ways: "Ways", segment_ms: float) -> "NDArray[np.float64] | float":
+    def of(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
         """What it is compared with."""
 
-    def mask(self, value: float, ways: "Ways", segment_ms: float) -> "NDArray[np.bool_]":
+    def mask(self, value: float, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_]":
         """Which combinations keep to it."""
-        part, allowed = self.part(ways), value * self.of(ways, segment_ms)
+        part, allowed = self.part(options), value * self.of(options, segment_ms)
         return part <= allowed + ROUNDING if self.at_most else part >= allowed - ROUNDING
 
-    def limits(self, value: float, ways: "Sequence[Ways]") -> list[Limit]:
+    def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The share."""
         return [Limit(value, ENDLESS if self.at_most else NOTHING)]
 
-    def missed(self, value: float, ways: "Sequence[Ways]", segment_ms: Sequence[float]) -> str | None:
+    def missed(self, value: float, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
         """The best share, where it is not good enough."""
-        shares = [self.part(way) / self.of(way, ms) for way, ms in zip(ways, segment_ms, strict=True)]
+        shares = [self.part(way) / self.of(way, ms) for way, ms in zip(options, segment_ms, strict=True)]
         if self.at_most:
             best = min(float(share.min()) for share in shares)
             return self.words.format(best, value) if best > value else None

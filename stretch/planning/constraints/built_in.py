@@ -10,7 +10,7 @@ from stretch.planning.constraints.base import Bound, Constraint, Limit, register
 from stretch.planning.options import Option, Positive, Range, Ratio
 
 if TYPE_CHECKING:
-    from stretch.planning.cost.ways import Floats, Ints, Ways
+    from stretch.planning.cost.options import Floats, Ints, SegmentOptions
     from stretch.planning.network.segments import Segment
 
 #: Floors are lowered in these steps, each of which needs a new design space.
@@ -40,13 +40,13 @@ class Balance(Bound):
     at_most = False
     words = "the fastest branch takes {:.2g} of the slowest at best, the limit is {:g}"
 
-    def part(self, ways: "Ways") -> "Floats":
+    def part(self, options: "SegmentOptions") -> "Floats":
         """The fastest branch."""
-        return ways.fastest_ms
+        return options.fastest_ms
 
-    def of(self, ways: "Ways", segment_ms: float) -> "Floats":
+    def of(self, options: "SegmentOptions", segment_ms: float) -> "Floats":
         """The slowest branch."""
-        return ways.slowest_ms
+        return options.slowest_ms
 
 
 # A branched segment keeps its share of the computation; else the search would empty the expensive ones.
@@ -67,13 +67,13 @@ class Capacity(Bound):
     at_most = False
     words = "a branched segment has {:.2g} of the original's MACs at best, the limit is {:g}"
 
-    def part(self, ways: "Ways") -> "Ints":
+    def part(self, options: "SegmentOptions") -> "Ints":
         """Those of the branches and their join."""
-        return ways.macs
+        return options.macs
 
-    def of(self, ways: "Ways", segment_ms: float) -> float:
+    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
         """Those of the original."""
-        return ways.segment.graph.macs
+        return options.segment.graph.macs
 
 
 # Equation 4 of paper 003: the exchange at a meeting point is amortised over its segment.
@@ -93,11 +93,11 @@ class Communication(Bound):
     exact = False
     words = "an exchange takes {:.2g} of the segment at best, at most {:g} is allowed"
 
-    def part(self, ways: "Ways") -> "Floats":
+    def part(self, options: "SegmentOptions") -> "Floats":
         """Time that transfers and the join take."""
-        return ways.exchange_ms
+        return options.exchange_ms
 
-    def of(self, ways: "Ways", segment_ms: float) -> float:
+    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
         """The original segment on the fastest of its processors."""
         return segment_ms
 
@@ -116,7 +116,7 @@ class DepthFloor(Constraint):
         """Whether these are enough blocks."""
         return depth >= value * segment.depth - RATIO_ROUNDING
 
-    def limits(self, value: float, ways: "Sequence[Ways]") -> list[Limit]:
+    def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The floor."""
         return [floor_limit(value)]
 
@@ -136,7 +136,7 @@ class Meetings(Constraint):
         "Meeting points where branches join, at least.",
     )
 
-    def limits(self, value: int, ways: "Sequence[Ways]") -> list[Limit]:
+    def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """Their number, where it is more than one."""
         return [Limit(value, 1, tuple(range(value - 1, 0, -1)), lambda _, number: round(number))] if value > 1 else []
 
@@ -157,17 +157,17 @@ class PeakMemory(Bound):
     whole = True
     words = "activations take {:.3g} bytes at best, at most {:.10g} are allowed"
 
-    def part(self, ways: "Ways") -> "Ints":
+    def part(self, options: "SegmentOptions") -> "Ints":
         """Those of all branches."""
-        return ways.peak_bytes
+        return options.peak_bytes
 
-    def of(self, ways: "Ways", segment_ms: float) -> float:
+    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
         """One byte: the bound is no share."""
         return 1
 
-    def limits(self, value: int, ways: "Sequence[Ways]") -> list[Limit]:
+    def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The bytes, up to those of the largest combination."""
-        largest = max(int(way.peak_bytes.max()) for way in ways)
+        largest = max(int(way.peak_bytes.max()) for way in options)
         return [Limit(value, max(largest, value), put=lambda _, number: ceil(number))]
 
 
@@ -188,11 +188,11 @@ class Straggler(Bound):
     exact = False
     words = "the slowest branch takes {:.2g} times the segment on the fastest of its processors at best, at most {:g} is allowed"
 
-    def part(self, ways: "Ways") -> "Floats":
+    def part(self, options: "SegmentOptions") -> "Floats":
         """The slowest branch."""
-        return ways.slowest_ms
+        return options.slowest_ms
 
-    def of(self, ways: "Ways", segment_ms: float) -> float:
+    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
         """The original segment on the fastest of its processors."""
         return segment_ms
 
@@ -213,7 +213,7 @@ class TotalMacs(Constraint):
         example="0.97:1.03",
     )
 
-    def limits(self, value: tuple[float, float], ways: "Sequence[Ways]") -> list[Limit]:
+    def limits(self, value: tuple[float, float], options: "Sequence[SegmentOptions]") -> list[Limit]:
         """Both ends of the range."""
         low, high = value
         return [
@@ -242,6 +242,6 @@ class WidthFloor(Constraint):
         """Whether these are enough channels."""
         return width >= value * segment.width - RATIO_ROUNDING
 
-    def limits(self, value: float, ways: "Sequence[Ways]") -> list[Limit]:
+    def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The floor."""
         return [floor_limit(value)]

@@ -20,11 +20,11 @@ from predictors.errors import StretchError, UsageError
 from predictors.files import read_bytes
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind, join_of
-from stretch.planning.cost.ways import Ways
+from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import design_segments, scaled_branches
+from stretch.planning.messages import Message, OptionName
 from stretch.planning.network.segments import Segment
-from stretch.planning.sentences import Mention, Sentence
 
 Floats = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ def features(depths: Floats, widths: Floats, macs: Floats, names: Sequence[str])
     return np.stack([SEGMENT_FEATURES[name](depths, widths, macs) for name in names], axis=1)
 
 
-def way_features(options: Ways, names: Sequence[str]) -> Floats:
+def option_features(options: SegmentOptions, names: Sequence[str]) -> Floats:
     """The features of every option of a segment in scaled copies.
 
     Args:
@@ -128,7 +128,7 @@ class AccuracySource(Protocol):
         """Whether it knows what merged stages lose."""
         ...
 
-    def losses(self, options: Ways) -> Floats:
+    def losses(self, options: SegmentOptions) -> Floats:
         """What each option of a segment adds to the loss of a design, (n,)."""
         ...
 
@@ -195,18 +195,18 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         rows = segment_features(graph, design)
         return self.base + sum(float(np.dot(self._of(name), row)) for name, row in rows.items())
 
-    def losses(self, options: Ways) -> Floats:
+    def losses(self, options: SegmentOptions) -> Floats:
         """What each option takes from the accuracy; zero for a segment that stays whole or is divided exactly."""
         if not options.branched or options.exact:
             return np.zeros(len(options.macs))
-        result: Floats = -way_features(options, FEATURES) @ self._of(options.segment.name)
+        result: Floats = -option_features(options, FEATURES) @ self._of(options.segment.name)
         return result
 
     def _of(self, segment: str) -> Floats:
         if segment not in self.weights:
             raise UsageError(
                 f"the accuracy predictor of `{self.model}` does not know the segment `{segment}`, only {', '.join(self.weights)}",
-                Sentence("plan with {} and the meeting points it was fitted with", Mention("merge", "never")),
+                Message("plan with {} and the meeting points it was fitted with", OptionName("merge", "never")),
             )
         return np.array(self.weights[segment])
 
@@ -334,13 +334,13 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         last = next(i for i, stage in enumerate(self.stages) if stage.name == stages[-1])
         return float(np.exp(-self.recovery * (len(self.stages) - 1 - last) / len(self.stages)))
 
-    def losses(self, options: Ways) -> Floats:
+    def losses(self, options: SegmentOptions) -> Floats:
         """What each option adds to the loss of a design; zero for a segment that stays whole or is divided exactly."""
         if not options.branched or options.exact:
             return np.zeros(len(options.macs))
         self._check_join(options.join)
         stages = self._stages(options.segment)
-        return self.counts(stages) * self.loss_of(stages, way_features(options, SEEN))
+        return self.counts(stages) * self.loss_of(stages, option_features(options, SEEN))
 
     def loss(self, graph: OpGraph, design: BranchDesign) -> float:
         """The loss of a design."""
@@ -396,7 +396,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         if join != self.join:
             raise UsageError(
                 f"the sensitivity of `{self.model}` was measured with `{self.join}` joins, which says nothing of `{join}`",
-                Sentence("plan with {}", Mention("join", self.join)),
+                Message("plan with {}", OptionName("join", self.join)),
             )
 
     def _stages(self, segment: Segment) -> tuple[str, ...]:
@@ -405,7 +405,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             raise UsageError(
                 f"the sensitivity of `{self.model}` was measured for segments that begin and end where its stages do, "
                 f"and `{segment.name}` ends at `{segment.end}`",
-                Sentence("leave out {}, or measure it with these meeting points", Mention("meet")),
+                Message("leave out {}, or measure it with these meeting points", OptionName("meet")),
             )
         return stages
 

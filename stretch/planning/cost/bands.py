@@ -23,7 +23,7 @@ from predictors.graph import OpGraph
 from predictors.rows import height
 from predictors.shapes import Attr, Shape, ints
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.handover import cuts_itself
+from stretch.planning.cost.elision import cuts_itself
 from stretch.planning.design.bands import band_graph, bands_of
 from stretch.planning.network.segments import Segment
 

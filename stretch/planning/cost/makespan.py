@@ -26,7 +26,7 @@ from predictors.predictor import Estimate, LatencyPredictor
 from predictors.rows import height
 from predictors.side_by_side import Work, ends
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.handover import cuts_itself, handed
+from stretch.planning.cost.elision import cuts_itself, handed
 from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import ScaledBranch, check_sides, design_segments, join_width, run_graph, scale_branch, scaled_branches
@@ -319,7 +319,7 @@ def segment_time(
     joined = len(part.branches) > 1
     graphs = [run_graph(built, scale) for built, scale in zip(scaled, part.branches, strict=True)]
     if join_of(part.join).placed:
-        times = portion_times(part.branches, graphs, {part.start: holder}, costs)
+        times = subgraph_times(part.branches, graphs, {part.start: holder}, costs)
     else:
         times = tuple(_branch(scale, graph, holder, elements, joined, costs) for scale, graph in zip(part.branches, graphs, strict=True))
         times = side_by_side(times, costs.predictor.device) if joined else times
@@ -368,7 +368,7 @@ def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple
     )
 
 
-def portion_times(
+def subgraph_times(
     scales: Sequence[BranchScale], graphs: Sequence[OpGraph], arriving: Mapping[str, str], costs: Costs
 ) -> tuple[BranchTime, ...]:
     """Portions of a segment on the timeline: each waits for what it reads, and fetches what is on another processor."""

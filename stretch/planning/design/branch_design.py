@@ -49,7 +49,7 @@ class BranchScale:
     #: First channel that it computes, and the one behind its last: of the segment's output, or of its hidden tensor where the join adds
     #: partial sums (`stretch.planning.design.channels`); None for a branch that computes all.
     channels: tuple[int, int] | None = None
-    #: Tensors of the segment that it hands on, where it computes a portion of its operators (`stretch.planning.design.portions`); None for
+    #: Tensors of the segment that it hands on, where it computes a portion of its operators (`stretch.planning.design.subgraphs`); None for
     #: any other branch.
     ends: tuple[str, ...] | None = None
     #: Operators that have others in their place (`predictors.rewrites`), as ``silu=relu6``; none in a branch that computes what the

@@ -23,7 +23,7 @@ from stretch.planning.design.bands import band_graph, check_rows
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name
 from stretch.planning.design.channels import Taken, channel_part, check_channels
 from stretch.planning.design.paths import check_paths, path_graph
-from stretch.planning.design.portions import check_portions, portion_graphs
+from stretch.planning.design.subgraphs import check_subgraphs, subgraphs_of
 from stretch.planning.network.backbone import Backbone, backbone_of, is_tap
 from stretch.planning.network.divisions import ChannelGroups, channel_groups
 from stretch.planning.network.segments import Segment, cut_segment, rewrite_segment
@@ -216,7 +216,7 @@ def check_join(segment: Segment, design: SegmentDesign) -> None:
     """Refuse a segment whose join does not fit its branches."""
     where, join = f"segment `{segment.name}`", join_of(design.join)
     if join.placed or any(b.ends is not None for b in design.branches):
-        check_portions(segment, design)
+        check_subgraphs(segment, design)
         return
     processors = [b.processor for b in design.branches]
     if not processors or len(set(processors)) != len(processors):
@@ -390,7 +390,7 @@ def scale_branches(segment: Segment, design: SegmentDesign, in_channels: int) ->
         return [scale_branch(segment, design, i, in_channels) for i in range(len(design.branches))]
     whole = _undivided(segment, design.branches[0], in_channels)
     names = [f"{segment.name}.{name}" for name in design.names]
-    return [replace(whole, graph=graph) for graph in portion_graphs(whole.graph, names, [b.ends or () for b in design.branches])]
+    return [replace(whole, graph=graph) for graph in subgraphs_of(whole.graph, names, [b.ends or () for b in design.branches])]
 
 
 def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:

@@ -25,21 +25,21 @@ from predictors.rows import height
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.bands import BandCosts, BandKey, BandTimes
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.handover import cuts_itself
-from stretch.planning.cost.makespan import BranchTime, portion_times, schedule
-from stretch.planning.cost.ways import Ways
+from stretch.planning.cost.elision import cuts_itself
+from stretch.planning.cost.makespan import BranchTime, schedule, subgraph_times
+from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.branch_design import BranchScale
-from stretch.planning.design.portions import portion_ends, portion_graphs
+from stretch.planning.design.subgraphs import subgraph_ends, subgraphs_of
+from stretch.planning.messages import Message, OptionName
 from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide, mixing
 from stretch.planning.network.tasks import TaskGraph, find_tasks
 from stretch.planning.own_options import SINGLE
 from stretch.planning.search.channelled import ChannelWays
-from stretch.planning.search.offers import Offer
+from stretch.planning.search.lazy_options import LazyOptions
 from stretch.planning.search.pathed import path_ways
 from stretch.planning.search.placing import TIE, Placed, Problem, place
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.search.splits import Split, bands, coarse, finer, orders
-from stretch.planning.sentences import Mention, Sentence
 
 # Designs in which portions of a segment run on several processors, placed along its own graph.
 #
@@ -53,7 +53,7 @@ from stretch.planning.sentences import Mention, Sentence
 MOST_TASKS = 2000
 
 
-def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float]) -> list[Ways]:
+def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float]) -> list[SegmentOptions]:
     """Ways to compute a segment in portions on several processors; none where that is not faster than one of them alone."""
     costs = space.costs
     launched = [costs.predictor.kernels(segment.graph, processor) for processor in space.processors]
@@ -62,7 +62,7 @@ def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float])
         return []
     moving = _Moving(costs, segment)
     ms = task_times(tasks, launched, space)
-    found: dict[tuple[tuple[str, tuple[str, ...]], ...], Ways] = {}
+    found: dict[tuple[tuple[str, tuple[str, ...]], ...], SegmentOptions] = {}
     for holder in space.holders:
         for end in range(len(space.processors)):
             # what arrives may be held by a host that computes nothing: then it has a number of its own
@@ -73,7 +73,7 @@ def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float])
             key = tuple((each.processor, each.ends or ()) for each in scales)
             if len({each.processor for each in scales}) > 1 and key not in found:
                 found[key] = _ways(space, segment, scales, alone_ms, moving)
-    return [ways for ways in found.values() if np.isfinite(ways.ms).any()]
+    return [options for options in found.values() if np.isfinite(options.ms).any()]
 
 
 class _Moving:
@@ -131,7 +131,7 @@ def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segm
         group.tasks.append(task)
         group.closed = any(processors[reader] != on for reader in tasks.readers[task])
     merged = _merged(problem, [group.tasks for group in groups], processors)
-    ends = portion_ends(segment.graph, [{name for task in group for name in tasks.ops[task]} for group in merged])
+    ends = subgraph_ends(segment.graph, [{name for task in group for name in tasks.ops[task]} for group in merged])
     names = [space.processors[processors[group[0]]] for group in merged]
     return [
         BranchScale(name, segment.depth, segment.width, align=space.costs.align(name), ends=own)
@@ -185,11 +185,13 @@ def _joined(problem: Problem, groups: list[list[int]], first: int, second: int) 
     return [*groups[:first], *before, groups[first] + groups[second], *(groups[i] for i in between if i in behind), *groups[second + 1 :]]
 
 
-def _ways(space: DesignSpace, segment: Segment, scales: Sequence[BranchScale], alone_ms: Sequence[float], moving: _Moving) -> Ways:
+def _ways(
+    space: DesignSpace, segment: Segment, scales: Sequence[BranchScale], alone_ms: Sequence[float], moving: _Moving
+) -> SegmentOptions:
     """One placement as an option; it takes endless time from a holder from which one processor alone is as fast."""
     costs = space.costs
-    graphs = portion_graphs(segment.graph, [segment.name] * len(scales), [scale.ends or () for scale in scales])
-    runs = [portion_times(scales, graphs, {segment.start: holder}, costs) for holder in space.holders]
+    graphs = subgraphs_of(segment.graph, [segment.name] * len(scales), [scale.ends or () for scale in scales])
+    runs = [subgraph_times(scales, graphs, {segment.start: holder}, costs) for holder in space.holders]
     ms = np.array([[max(each.start_ms + each.total_ms for each in run)] for run in runs])
     computed = [_computing(run) for run in runs]
     end = scales[-1].processor
@@ -200,7 +202,7 @@ def _ways(space: DesignSpace, segment: Segment, scales: Sequence[BranchScale], a
         )
         if ms[i, 0] >= alone:
             ms[i, 0] = np.inf
-    return Ways(
+    return SegmentOptions(
         segment,
         "placed",
         tuple((_cost(costs, segment, run, graph.params),) for run, graph in zip(runs[0], graphs, strict=True)),
@@ -402,21 +404,21 @@ class BandedSpace:
     def mixed(self, kinds: Collection[str] = ("rows",)) -> DesignSpace:
         """The designs of the space and those whose segments are divided."""
         first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
-        options: list[list[Ways]] = [list(wholes) for wholes in self._wholes]
-        offers: list[list[Offer]] = [[] for _ in self.parts]
+        options: list[list[SegmentOptions]] = [list(wholes) for wholes in self._wholes]
+        offers: list[list[LazyOptions]] = [[] for _ in self.parts]
         for stage, (group, offered) in enumerate(zip(self.space.ready, self.space.offers, strict=True)):
             at = first_part[stage]
             options[at] += [replace(o, span=first_part[stage + o.span] - at) for o in group if o.branched]
             offers[at] += [replace(offer, span=first_part[stage + offer.span] - at) for offer in offered]
         added = {"rows": self._banded, "channels": self._channelled, "graph": self._pathed}
-        for first, ways in (each for kind, offered in added.items() if kind in kinds for each in offered()):
-            options[first].append(ways)
+        for first, segment_options in (each for kind, offered in added.items() if kind in kinds for each in offered()):
+            options[first].append(segment_options)
         other = copy(self.space)
         other.segments, other.options = tuple(self.parts), options
         other.arriving = tuple(part.in_width for part in self.parts)
         return other.with_offers(offers)
 
-    def _pathed(self) -> list[tuple[int, Ways]]:
+    def _pathed(self) -> list[tuple[int, SegmentOptions]]:
         """Every way to compute a part, or a stage of several, by paths of its own or in placed portions, by its first part."""
         found = []
         for at, part in enumerate(self.parts):
@@ -424,20 +426,22 @@ class BandedSpace:
             pieces = [(part, 1)] + ([(stage, len(parts))] if len(parts) > 1 and part is parts[0] and not self.single else [])
             for segment, span in pieces:
                 alone_ms = [self.alone_ms(at, at + span - 1, i) for i in range(len(self.space.processors))]
-                for ways in (*path_ways(self.space, segment), *placed_ways(self.space, segment, alone_ms)):
-                    alone = replace(ways, span=span, alone_ms=min(alone_ms))
+                for options in (*path_ways(self.space, segment), *placed_ways(self.space, segment, alone_ms)):
+                    alone = replace(options, span=span, alone_ms=min(alone_ms))
                     found.append((at, replace(alone, allowed=self.space.allowed(alone))))
         return found
 
-    def _channelled(self) -> list[tuple[int, Ways]]:
+    def _channelled(self) -> list[tuple[int, SegmentOptions]]:
         """Every way to compute a part by channels, by its number."""
-        ways = ChannelWays(self.graph, self.space)
+        options = ChannelWays(self.graph, self.space)
         processors = range(len(self.space.processors))
-        return [(at, each) for at, part in enumerate(self.parts) for each in ways.of(part, [self.alone_ms(at, at, i) for i in processors])]
+        return [
+            (at, each) for at, part in enumerate(self.parts) for each in options.of(part, [self.alone_ms(at, at, i) for i in processors])
+        ]
 
-    def _banded(self) -> list[tuple[int, Ways]]:
+    def _banded(self) -> list[tuple[int, SegmentOptions]]:
         """Every way to compute a run in bands, by its first part."""
-        found: list[tuple[int, Ways]] = []
+        found: list[tuple[int, SegmentOptions]] = []
         runs = self.runs
         for count in range(2, len(self.space.processors) + 1):
             tall = {run: places for run in runs if count <= self.bands.rows(run[1]) if (places := self._coarse(run, count)).splits}
@@ -448,10 +452,10 @@ class BandedSpace:
             worth = [self._worth(each) for each in tried]
             if not any(each.runs for each in worth):
                 worth = tried
-            ways = [dict(zip(each.runs, self._ways(self._refined(each)), strict=True)) for each in worth if each.runs]
-            found += [(run[0], some[run]) for run in tall for some in ways if run in some]
+            options = [dict(zip(each.runs, self._ways(self._refined(each)), strict=True)) for each in worth if each.runs]
+            found += [(run[0], some[run]) for run in tall for some in options if run in some]
             # what does not pay in two bands does not in more, which compute more twice
-            runs = [run for run in tall if any(run in some for some in ways)]
+            runs = [run for run in tall if any(run in some for some in options)]
         return found
 
     def _places(self, run: _Run, splits: Sequence[Split]) -> _Places:
@@ -519,7 +523,7 @@ class BandedSpace:
     def _alone(self, processor: int) -> Floats:
         """Every run on one processor, ms (first part × last part)."""
         if processor not in self._alone_ms:
-            ms = np.array([ways[processor].slowest_ms[0] for ways in self._wholes])
+            ms = np.array([options[processor].slowest_ms[0] for options in self._wholes])
             self._alone_ms[processor] = np.cumsum(np.triu(np.tile(ms, (len(ms), 1))), axis=1)
         return self._alone_ms[processor]
 
@@ -534,7 +538,7 @@ class BandedSpace:
         run = self.parts[first : last + 1]
         return run[0] if len(run) == 1 else cut_segment(self.graph, self.name(first, last), run[0].start, run[-1].end)
 
-    def _ways(self, divided: _Divided) -> list[Ways]:
+    def _ways(self, divided: _Divided) -> list[SegmentOptions]:
         """Each run in bands as options of its first part, one for each place."""
         computed, moved = self._times(divided)
         peaks = sum(self.bands.times(p, band)[2] for p, band in zip(divided.order, divided.bands, strict=True))
@@ -545,11 +549,11 @@ class BandedSpace:
     def _option(
         self, order: tuple[str, ...], run: _Run, places: _Places,
         total: Floats, moving: Floats, slowest: Floats, fastest: Floats, peaks: Floats, computed: Floats,
-    ) -> Ways:  # fmt: skip
+    ) -> SegmentOptions:  # fmt: skip
         """One run in bands: times of its places by holder without the join, and what its bands take."""
         segment, count, join = self._segment(*run), len(places.splits), self._join_ms(run[1], len(order))
         edges = [bands(self.bands.rows(run[1]), split) for split in places.splits]
-        options = Ways(
+        options = SegmentOptions(
             segment,
             "rows",
             tuple(
@@ -613,7 +617,7 @@ def without_stretched(space: DesignSpace) -> DesignSpace:
 
 def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
     """Why no segment of a network can be divided exactly."""
-    hint = Sentence("let segments be stretched, which makes another network, with {}", Mention("kinds", ("stretch",)))
+    hint = Message("let segments be stretched, which makes another network, with {}", OptionName("kinds", ("stretch",)))
     if "channels" in config.planned_kinds:
         others = [
             words for kind, words in (("rows", " or rows"), ("graph", ", nor one with parallel paths")) if kind in config.planned_kinds

@@ -8,14 +8,14 @@ from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
+from stretch.planning.messages import Message, OptionName
 from stretch.planning.own_options import KINDS
 from stretch.planning.search.diagnose import refusal
 from stretch.planning.search.exact import SearchResult, Within, search_exact, search_least_loss
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.measures import LATENCY, Toll, told_by
+from stretch.planning.search.measures import LATENCY, AdditiveCost, additive
 from stretch.planning.search.space import DesignSpace
-from stretch.planning.sentences import Mention, Sentence
 
 #: Prices tried: some doublings, then halvings of the interval.
 ROUNDS = 14
@@ -42,7 +42,7 @@ class Bounds:
         if self.config.strategy != "exact":
             raise UsageError(
                 "parameters can be bounded with the exact strategy only",
-                Sentence("leave out {} or {}", Mention("params"), Mention("strategy")),
+                Message("leave out {} or {}", OptionName("params"), OptionName("strategy")),
             )
         low, high = (ratio * self.graph.params for ratio in self.config.params)
         if low <= fastest.params <= high:
@@ -69,7 +69,7 @@ class Bounds:
         losses, most = accuracy_source.losses, accuracy_source.most_loss(wanted)
         if loss_of(fastest, accuracy_source) <= most:
             return fastest
-        search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, Within(told_by(losses), most))
+        search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, Within(additive(losses), most))
         if search_result is not None:
             return search_result
         best = search_least_loss(self.space, *self.macs, self.n_meet, losses)
@@ -94,7 +94,7 @@ class Bounds:
         for name in ("min_accuracy", "min_agreement"):
             if getattr(self.config, name) is not None:
                 raise UsageError(
-                    Sentence("the objective `{}` is not planned for with both {} and {}", self.config.objective, Mention(name), Mention("latency_budget")),
+                    Message("the objective `{}` is not planned for with both {} and {}", self.config.objective, OptionName(name), OptionName("latency_budget")),
                     "leave out one of the two",
                 )  # fmt: skip
         search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, Within(LATENCY, budget))
@@ -120,11 +120,11 @@ class Bounds:
         rule = TightRule(option, wanted, floor(best * 10000) / 10000)
         result = refusal(f"no design of `{self.graph.name}` is predicted {what.format(wanted)}", [rule])
         if not any(KINDS[kind] for kind in self.config.planned_kinds):
-            mixed = Mention("kinds", tuple(KINDS))
-            result.hint = Sentence("{}; what is divided exactly, with {}, loses nothing", result.hint or "", mixed)
+            mixed = OptionName("kinds", tuple(KINDS))
+            result.hint = Message("{}; what is divided exactly, with {}, loses nothing", result.hint or "", mixed)
         return result
 
-    def _explore(self, toll: Callable[[float], Toll], unit: float, far: Callable[[SearchResult], bool]) -> list[SearchResult]:
+    def _explore(self, toll: Callable[[float], AdditiveCost], unit: float, far: Callable[[SearchResult], bool]) -> list[SearchResult]:
         """Designs at prices that are doubled until a design has come far enough, then narrowed to where it first does."""
         seen: list[SearchResult] = []
         low, high, price = 0.0, 0.0, unit

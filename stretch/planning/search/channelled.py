@@ -23,12 +23,12 @@ from predictors.operators import kind_of
 from predictors.slices import Channels, width
 from stretch.planning.cost.bands import Structure, structure
 from stretch.planning.cost.branch import BranchCost
-from stretch.planning.cost.ways import Ways
+from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.channels import channel_part
 from stretch.planning.network.divisions import channel_step, divided_tensor, find_hidden, is_between_groups
 from stretch.planning.network.segments import Segment, cut_segment
 from stretch.planning.network.units import cut_points
-from stretch.planning.search.pathed import part_cost, part_ways
+from stretch.planning.search.pathed import part_cost, part_options
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.search.splits import Split, coarse, finer, orders
 
@@ -68,16 +68,16 @@ class ChannelWays:
 
     def __init__(self, graph: OpGraph, space: DesignSpace) -> None:
         self.graph, self.space = graph, space
-        self._alike: dict[Structure, list[Ways]] = {}
+        self._alike: dict[Structure, list[SegmentOptions]] = {}
 
-    def of(self, part: Segment, alone_ms: Sequence[float]) -> list[Ways]:
+    def of(self, part: Segment, alone_ms: Sequence[float]) -> list[SegmentOptions]:
         """Ways to compute a part, one object for each sequence of processors; none where it is not divided by channels."""
         key, built = structure(part.graph), self.space.costs.built(_Built)
         if key not in self._alike:
-            self._alike[key] = _Part(self.space, self.graph, part, alone_ms, built.parts.setdefault(key, _Divided())).ways()
-        segments = {join: self._sections(part, join, built) for join in {ways.join for ways in self._alike[key]}}
-        found = [replace(ways, segment=segments[ways.join][0], tail=segments[ways.join][1]) for ways in self._alike[key]]
-        return [replace(ways, allowed=self.space.allowed(ways)) for ways in found]
+            self._alike[key] = _Part(self.space, self.graph, part, alone_ms, built.parts.setdefault(key, _Divided())).options()
+        segments = {join: self._sections(part, join, built) for join in {options.join for options in self._alike[key]}}
+        found = [replace(options, segment=segments[options.join][0], tail=segments[options.join][1]) for options in self._alike[key]]
+        return [replace(options, allowed=self.space.allowed(options)) for options in found]
 
     def _sections(self, part: Segment, join: JoinKind, built: "_Built") -> tuple[Segment, Segment | None]:
         key = (id(part), join)
@@ -111,16 +111,16 @@ class _Part:
         self._divided_once, self._graphs, self._kernels = divided, divided.graphs, divided.kernels
         self._costs: dict[tuple[JoinKind, Channels, str], BranchCost] = {}
 
-    def ways(self) -> list[Ways]:
+    def options(self) -> list[SegmentOptions]:
         """Every way that is worth it."""
         found = []
         for division in self._divisions():
             for count in range(2, len(self.space.processors) + 1):
                 more = [
-                    ways
+                    options
                     for subset in combinations(self.space.processors, count)
                     for order in self._orders(division, subset)
-                    if (ways := self._divided(division, order)) is not None
+                    if (options := self._divided(division, order)) is not None
                 ]
                 if not more:
                     # what does not pay in two branches does not in more
@@ -160,7 +160,7 @@ class _Part:
             return [(first, *(name for name in subset if name != first)) for first in subset]
         return orders(subset)
 
-    def _divided(self, division: _Division, order: tuple[str, ...]) -> Ways | None:
+    def _divided(self, division: _Division, order: tuple[str, ...]) -> SegmentOptions | None:
         """One sequence of processors, divided at every place that is offered; None where that is not worth it."""
         costs = self.space.costs
         unit = lcm(division.step, *(costs.align(name) for name in order))
@@ -174,18 +174,23 @@ class _Part:
             return None
         places = finer(units, len(order), list(tried), times)
         rows = list({**tried, **self._rows(division, order, places, unit)}.values())
-        ways = replace(part_ways(self.space, division.segment, division.join, rows), alone_ms=min(self.alone_ms))
+        options = replace(part_options(self.space, division.segment, division.join, rows), alone_ms=min(self.alone_ms))
         if division.tail is None:
-            return ways
+            return options
         after = self._after(division)
         host = self.space.costs.host
 
         def busy() -> dict[str, Floats]:
-            own = ways.busy()
+            own = options.busy()
             return {**own, host: own.get(host, np.zeros(len(rows))) + after.ms}
 
         return replace(
-            ways, tail=division.tail, ms=ways.ms + after.ms, macs=ways.macs + after.macs, params=ways.params + after.params, busy=busy
+            options,
+            tail=division.tail,
+            ms=options.ms + after.ms,
+            macs=options.macs + after.macs,
+            params=options.params + after.params,
+            busy=busy,
         )
 
     def _after(self, division: _Division) -> BranchCost:

@@ -12,7 +12,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.network.segments import Segment
 from stretch.planning.network.units import feature_maps
 from stretch.planning.search.banded import BandedSpace
-from stretch.planning.search.offers import Offer
+from stretch.planning.search.lazy_options import LazyOptions
 from stretch.planning.search.space import DesignSpace
 
 #: Room in a comparison that only leaves out what a rule will, for sums in another order.
@@ -28,7 +28,7 @@ def cut_blocks(graph: OpGraph, config: PlanConfig, space: DesignSpace, kinds: Co
 def with_cuts(graph: OpGraph, banded: BandedSpace, fine: DesignSpace, *, merged: bool) -> DesignSpace:
     """The designs of a space of parts, and those in which any run of its parts is stretched."""
     stages = banded.space.segments
-    more: list[list[Offer]] = [[] for _ in banded.parts]
+    more: list[list[LazyOptions]] = [[] for _ in banded.parts]
     for first, stage in enumerate(banded.stage):
         for last in range(first, len(banded.parts)):
             if not _stretches(banded, last) or (banded.stage[last] != stage and not merged):
@@ -57,7 +57,7 @@ def _stretches(banded: BandedSpace, part: int) -> bool:
     return stage.name != "head" and stage.name not in banded.space.kept
 
 
-def _pays(banded: BandedSpace, first: int, last: int, offer: Offer) -> bool:
+def _pays(banded: BandedSpace, first: int, last: int, offer: LazyOptions) -> bool:
     """Whether the rule on communication leaves anything of an offer, as far as moving what arrives tells."""
     most = offer.rules.values.get("alpha")
     if most is None:

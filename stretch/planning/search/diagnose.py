@@ -12,10 +12,10 @@ from predictors.errors import InfeasibleError, TightRule
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import Constraint, Limit
+from stretch.planning.messages import Message, OptionName
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
-from stretch.planning.sentences import Mention, Sentence
 
 #: Bisections for the nearest value of a rule; the last one is exact to 1 in 4 000.
 STEPS = 12
@@ -55,8 +55,8 @@ def explain_infeasible(
     needs the smallest relative change is named with the nearest value that
     works, which is checked by a search.
     """
-    if not any(ways.branched for options in space.options for ways in options):
-        hint = Sentence("give other meeting points with {}, or another model", Mention("meet"))
+    if not any(segment_options.branched for options in space.options for segment_options in options):
+        hint = Message("give other meeting points with {}, or another model", OptionName("meet"))
         return InfeasibleError(f"`{graph.name}` has no segment that can branch", hint)
 
     def feasible(changed: PlanConfig) -> bool:
@@ -75,14 +75,14 @@ def explain_infeasible(
     pair = _blame_two(suspects, config, feasible)
     if pair is not None:
         return tightest(graph.name, pair)
-    hint = Sentence("give other meeting points with {}, or other processors", Mention("meet"))
+    hint = Message("give other meeting points with {}, or other processors", OptionName("meet"))
     return InfeasibleError(f"no design of `{graph.name}` meets the constraints, and dropping any two of them does not help", hint)
 
 
 def _suspects(space: DesignSpace, config: PlanConfig) -> list[_Suspect]:
     """Every number that may be too tight."""
-    ways = [option for options in space.options for option in options]
-    return [_Suspect(rule, limit) for rule, value in Rules.of(config).active for limit in rule.limits(value, ways)]
+    segment_options = [option for options in space.options for option in options]
+    return [_Suspect(rule, limit) for rule, value in Rules.of(config).active for limit in rule.limits(value, segment_options)]
 
 
 def _blame_one(suspects: list[_Suspect], config: PlanConfig, feasible: Feasible) -> TightRule | None:
@@ -160,25 +160,25 @@ def _outward(value: float, *, up: bool) -> float:
 # The error for a request that no design meets, as data first and in words last.
 
 
-def refusal(what: str | Sentence, rules: Sequence[TightRule]) -> InfeasibleError:
+def refusal(what: str | Message, rules: Sequence[TightRule]) -> InfeasibleError:
     """The error whose hint names the nearest values with a design.
 
     Args:
         rules: The tightest rules; where there are several, they give way together.
     """
     noun, verb = ("value", "is") if len(rules) == 1 else ("values", "are")
-    hint = Sentence(
-        f"the nearest {noun} with a design {verb} {{}}", _listed([Mention(rule.rule, rule.nearest) for rule in rules], " with ")
+    hint = Message(
+        f"the nearest {noun} with a design {verb} {{}}", _listed([OptionName(rule.rule, rule.nearest) for rule in rules], " with ")
     )
     return InfeasibleError(what, hint, rules)
 
 
 def tightest(model: str, rules: Sequence[TightRule]) -> InfeasibleError:
     """The error that blames the tightest of a request's rules."""
-    named = _listed([Mention(rule.rule, rule.value) for rule in rules], " and ")
+    named = _listed([OptionName(rule.rule, rule.value) for rule in rules], " and ")
     verb = "is" if len(rules) == 1 else "are"
-    return refusal(Sentence(f"no design of `{{}}` meets the constraints; the tightest {verb} {{}}", model, named), rules)
+    return refusal(Message(f"no design of `{{}}` meets the constraints; the tightest {verb} {{}}", model, named), rules)
 
 
-def _listed(mentions: Sequence[Mention], between: str) -> Sentence:
-    return Sentence(between.join("{}" for _ in mentions), *mentions)
+def _listed(mentions: Sequence[OptionName], between: str) -> Message:
+    return Message(between.join("{}" for _ in mentions), *mentions)

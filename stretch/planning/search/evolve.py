@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from stretch.planning.cost.ways import Ways
+from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.search.exact import SearchResult, search_exact
 from stretch.planning.search.goal import Picks, Score
 from stretch.planning.search.measures import LATENCY, on_only
@@ -37,7 +37,7 @@ BUCKETS, FASTEST = 64, 8
 MENDED = 4
 
 Keeps = Callable[[SearchResult], bool]
-Pick = tuple[Ways, int]
+Pick = tuple[SegmentOptions, int]
 
 
 def evolve(
@@ -131,7 +131,7 @@ class _Search:
         """A design with its score; nothing where it breaks a constraint or was judged before."""
         if picks is None or self.left <= 0:
             return []
-        key = tuple((id(ways), index) for ways, index in picks)
+        key = tuple((id(options), index) for options, index in picks)
         if key in self._seen or not self._legal(picks):
             return []
         self._seen.add(key)
@@ -141,13 +141,13 @@ class _Search:
 
     def _legal(self, picks: Picks) -> bool:
         space, macs = self.space, _macs(picks)
-        if not self.low <= macs <= self.high or sum(ways.branched for ways, _ in picks) < self.n_meet:
+        if not self.low <= macs <= self.high or sum(options.branched for options, _ in picks) < self.n_meet:
             return False
         holder = space.holders.index(space.costs.host)
-        for ways, index in picks:
-            if not ways.allowed[holder, index] or not np.isfinite(ways.ms[holder, index]):
+        for options, index in picks:
+            if not options.allowed[holder, index] or not np.isfinite(options.ms[holder, index]):
                 return False
-            holder = space.holders.index(ways.holder(space.costs.host))
+            holder = space.holders.index(options.holder(space.costs.host))
         return self.keeps(SearchResult(tuple(picks), LATENCY.total(space, picks), macs, False, float("nan"), 0))
 
     def _any(self, first: int, behind: int) -> list[Pick]:
@@ -155,27 +155,27 @@ class _Search:
         result: list[Pick] = []
         at = first
         while at < behind:
-            able = [ways for ways in self.space.options[at] if ways.span <= behind - at and len(self._indices(ways))]
-            ways = able[int(self.rng.integers(len(able)))]
-            result.append((ways, int(self.rng.choice(self._indices(ways)))))
-            at += ways.span
+            able = [options for options in self.space.options[at] if options.span <= behind - at and len(self._indices(options))]
+            options = able[int(self.rng.integers(len(able)))]
+            result.append((options, int(self.rng.choice(self._indices(options)))))
+            at += options.span
         return result
 
     def _mutated(self, picks: Picks) -> tuple[Pick, ...]:
         """A design with another option in the place of one, and others behind it where that covers more or fewer segments."""
         number = int(self.rng.integers(len(picks)))
-        at = sum(ways.span for ways, _ in picks[:number])
+        at = sum(options.span for options, _ in picks[:number])
         old, index = picks[number]
         if self.rng.random() < 0.5:
-            ways = old
+            options = old
         else:
-            able = [ways for ways in self.space.options[at] if len(self._indices(ways))]
-            ways = able[int(self.rng.integers(len(able)))]
-        some = self._indices(ways)
-        if ways is old:
-            some = some[np.argsort(np.abs(ways.macs[some] - ways.macs[index]), kind="stable")[:NEAR]]
-        mutated = [*picks[:number], (ways, int(self.rng.choice(some)))]
-        end = at + ways.span
+            able = [options for options in self.space.options[at] if len(self._indices(options))]
+            options = able[int(self.rng.integers(len(able)))]
+        some = self._indices(options)
+        if options is old:
+            some = some[np.argsort(np.abs(options.macs[some] - options.macs[index]), kind="stable")[:NEAR]]
+        mutated = [*picks[:number], (options, int(self.rng.choice(some)))]
+        end = at + options.span
         behind, start = number, at
         while behind < len(picks) and start < end:
             start += picks[behind][0].span
@@ -184,7 +184,7 @@ class _Search:
 
     def _crossed(self, one: Picks, other: Picks) -> tuple[Pick, ...] | None:
         """The first segments of one design and the last of another, which meet where both have a meeting point."""
-        ends = [np.cumsum([ways.span for ways, _ in picks]).tolist() for picks in (one, other)]
+        ends = [np.cumsum([options.span for options, _ in picks]).tolist() for picks in (one, other)]
         common = [end for end in ends[0][:-1] if end in ends[1]]
         if not common:
             return None
@@ -199,32 +199,32 @@ class _Search:
                 break
             if number == fixed:
                 continue
-            ways, index = picks[number]
-            some = self._indices(ways)
+            options, index = picks[number]
+            some = self._indices(options)
             if not len(some):
                 continue
-            rest = macs - int(ways.macs[index])
-            off = np.maximum(np.maximum(self.low - rest - ways.macs[some], rest + ways.macs[some] - self.high), 0)
+            rest = macs - int(options.macs[index])
+            off = np.maximum(np.maximum(self.low - rest - options.macs[some], rest + options.macs[some] - self.high), 0)
             nearest = some[off == off.min()]
-            nearest = nearest[np.argsort(ways.ms[:, nearest].min(axis=0), kind="stable")[:NEAR]]
-            picks[number] = ways, int(self.rng.choice(nearest))
-            macs = rest + int(ways.macs[picks[number][1]])
+            nearest = nearest[np.argsort(options.ms[:, nearest].min(axis=0), kind="stable")[:NEAR]]
+            picks[number] = options, int(self.rng.choice(nearest))
+            macs = rest + int(options.macs[picks[number][1]])
         return tuple(picks)
 
-    def _indices(self, ways: Ways) -> np.ndarray:
+    def _indices(self, options: SegmentOptions) -> np.ndarray:
         """Options that are offered: the fastest allowed ones of each range of multiply-accumulates."""
-        if id(ways) not in self._offered:
-            ms = np.where(ways.allowed, ways.ms, np.inf).min(axis=0)
+        if id(options) not in self._offered:
+            ms = np.where(options.allowed, options.ms, np.inf).min(axis=0)
             some = np.flatnonzero(np.isfinite(ms))
             if len(some) > BUCKETS * FASTEST:
-                width = max(1, (int(ways.macs[some].max()) - int(ways.macs[some].min())) // BUCKETS)
-                bucket = ways.macs[some] // width
+                width = max(1, (int(options.macs[some].max()) - int(options.macs[some].min())) // BUCKETS)
+                bucket = options.macs[some] // width
                 order = np.lexsort((some, ms[some], bucket))
                 first = np.searchsorted(bucket[order], bucket[order], side="left")
                 some = np.sort(some[order[np.arange(len(order)) - first < FASTEST]])
-            self._offered[id(ways)] = some
-        return self._offered[id(ways)]
+            self._offered[id(options)] = some
+        return self._offered[id(options)]
 
 
 def _macs(picks: Picks) -> int:
-    return sum(int(ways.macs[index]) for ways, index in picks)
+    return sum(int(options.macs[index]) for options, index in picks)

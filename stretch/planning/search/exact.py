@@ -12,22 +12,22 @@ from itertools import product
 import numpy as np
 
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.ways import Ways
+from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.search.bounded import bounded_path, undominated_with_loss
 from stretch.planning.search.layers import Layer, Path, shortest_path, undominated
-from stretch.planning.search.measures import LATENCY, Floats, Measure, Toll, told_by, weighed
+from stretch.planning.search.measures import LATENCY, AdditiveCost, Floats, Measure, additive, weighed
 from stretch.planning.search.space import DesignSpace
 
 #: Whether options are of a kind that is asked for.
-Using = Callable[[Ways], bool]
+Using = Callable[[SegmentOptions], bool]
 
 
 @dataclass(frozen=True)
 class SearchResult:
     """A design found by a search."""
 
-    picks: tuple[tuple[Ways, int], ...]  # Per segment, the options and the index of the chosen one.
+    picks: tuple[tuple[SegmentOptions, int], ...]  # Per segment, the options and the index of the chosen one.
     ms: float  # Predicted makespan.
     macs: int  # Multiply-accumulates.
     optimal: bool  # Whether no design of the space is better in what was searched for.
@@ -67,17 +67,25 @@ class Within:
 
 
 def search_exact(
-    space: DesignSpace, low: int, high: int, n_meet: int, toll: Toll | None = None, using: str | None = None, within: Within | None = None
+    space: DesignSpace,
+    low: int,
+    high: int,
+    n_meet: int,
+    toll: AdditiveCost | None = None,
+    using: str | None = None,
+    within: Within | None = None,
 ) -> SearchResult | None:
     """The fastest design of `space` between `low` and `high` multiply-accumulates."""
-    cost = LATENCY if toll is None else weighed((1.0, LATENCY), (1.0, told_by(toll)))
-    return search_least(space, low, high, n_meet, cost, within, None if using is None else lambda ways: using in ways.processors)
+    cost = LATENCY if toll is None else weighed((1.0, LATENCY), (1.0, additive(toll)))
+    return search_least(space, low, high, n_meet, cost, within, None if using is None else lambda options: using in options.processors)
 
 
-def search_least_loss(space: DesignSpace, low: int, high: int, n_meet: int, losses: Toll, budget_ms: float = np.inf) -> SearchResult | None:
+def search_least_loss(
+    space: DesignSpace, low: int, high: int, n_meet: int, losses: AdditiveCost, budget_ms: float = np.inf
+) -> SearchResult | None:
     """The design of `space` that loses least among those that take no longer than a budget."""
     within = Within(LATENCY, budget_ms) if np.isfinite(budget_ms) else None
-    search_result = search_least(space, low, high, n_meet, told_by(losses), within)
+    search_result = search_least(space, low, high, n_meet, additive(losses), within)
     # a loss may be nothing, so that a fraction of it says nothing
     return None if search_result is None else replace(search_result, gap=0.0 if search_result.optimal else float("nan"))
 
@@ -120,7 +128,7 @@ def _finishing(space: DesignSpace, states: "_States", n_meet: int, final: Floats
     return Layer(ends, ends, nothing, final[ends], nothing + _COVERED, loss)
 
 
-def _picks(space: DesignSpace, path: Path) -> tuple[tuple[Ways, int], ...]:
+def _picks(space: DesignSpace, path: Path) -> tuple[tuple[SegmentOptions, int], ...]:
     return tuple(_pick(options, number) for options, number in zip(space.options, path.options, strict=False) if number != _COVERED)
 
 
@@ -150,7 +158,7 @@ class _States:
 
 
 def _layer(
-    space: DesignSpace, options: list[Ways], states: _States, cost: Measure, using: Using | None, within: Within | None = None
+    space: DesignSpace, options: list[SegmentOptions], states: _States, cost: Measure, using: Using | None, within: Within | None = None
 ) -> Layer:
     parts = []
     best = undominated if within is None else undominated_with_loss
@@ -179,20 +187,20 @@ def _layer(
 
 def _covered(states: _States, *, bounded: bool) -> Layer:
     """Ways past a segment that a merged one before it covers: they cost nothing."""
-    ways = [
+    options = [
         (states.number(holder, level, covered, used), states.number(holder, level, covered - 1, used))
         for used in range(states.uses)
         for covered in range(1, states.longest)
         for holder in range(states.holders)
         for level in range(states.levels)
     ]
-    source, target = np.array(ways, np.int64).reshape(-1, 2).T
-    nothing = np.zeros(len(ways), np.int64)
+    source, target = np.array(options, np.int64).reshape(-1, 2).T
+    nothing = np.zeros(len(options), np.int64)
     zero = nothing.astype(float)
     return Layer(source, target, nothing, zero, nothing + _COVERED, zero if bounded else None)
 
 
-def _pick(options: list[Ways], number: int) -> tuple[Ways, int]:
+def _pick(options: list[SegmentOptions], number: int) -> tuple[SegmentOptions, int]:
     for group in options:
         if number < len(group.macs):
             return group, number

@@ -10,13 +10,13 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from stretch.planning.cost.compare import Floats, Unknown, drawn, kept_ms, uncertain_run
 from stretch.planning.cost.makespan import segment_time
+from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.cost.times import SegmentTime, most_occupied_ms, occupied_ms
-from stretch.planning.cost.ways import Ways
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.objective import Objective
 from stretch.planning.search.exact import SearchResult, Using, Within, search_least
 from stretch.planning.search.measures import LATENCY, Measure, Power, on_only, weighed
-from stretch.planning.search.sieve import search_sieved
+from stretch.planning.search.pruning import search_pruned
 from stretch.planning.search.space import DesignSpace
 
 
@@ -45,9 +45,9 @@ class Goal:
         """Sets of processors that are searched one by one."""
         return [space.processors] if self.power is None else self.power.groups(space.processors)
 
-    def value(self, space: DesignSpace, picks: Sequence[tuple[Ways, int]]) -> float:
+    def value(self, space: DesignSpace, picks: Sequence[tuple[SegmentOptions, int]]) -> float:
         """Of a design."""
-        working = {name for ways, _ in picks for name in ways.working(space.costs.host)}
+        working = {name for options, _ in picks for name in options.working(space.costs.host)}
         return self.measure([name for name in space.processors if name in working]).total(space, picks)
 
 
@@ -56,7 +56,7 @@ def search_best(
 ) -> SearchResult | None:
     """The design of a space that is best in a goal."""
     if goal.power is None and within is None and using is None:
-        return search_sieved(space, low, high, n_meet)
+        return search_pruned(space, low, high, n_meet)
     search_result: list[SearchResult] = []
     for some in goal.groups(space):
         part = on_only(space, some)
@@ -89,7 +89,7 @@ def _value(search_result: SearchResult) -> float:
 # What a whole design is judged by where designs are tried one by one; less is better.
 
 #: Options and the index of the chosen one, segment by segment.
-Picks = Sequence[tuple[Ways, int]]
+Picks = Sequence[tuple[SegmentOptions, int]]
 
 
 class Score(Protocol):
@@ -116,16 +116,16 @@ class Added:
     def __call__(self, picks: Picks) -> float:
         """The goal's value."""
         space = self._space
-        working = {name for ways, _ in picks for name in ways.working(space.costs.host)}
+        working = {name for options, _ in picks for name in options.working(space.costs.host)}
         names = tuple(name for name in space.processors if name in working)
         measure = self._goal.measure(names)
         holder, result = space.costs.host, 0.0
-        for ways, index in picks:
-            key = (id(ways), names)
+        for options, index in picks:
+            key = (id(options), names)
             if key not in self._known:
-                self._known[key] = np.broadcast_to(measure.of(ways), ways.ms.shape)
+                self._known[key] = np.broadcast_to(measure.of(options), options.ms.shape)
             result += float(self._known[key][space.holders.index(holder), index])
-            holder = ways.holder(space.costs.host)
+            holder = options.holder(space.costs.host)
         return result + measure.leaving(space, holder)
 
 
@@ -136,16 +136,16 @@ class _Timed:
         self.space = space
         self._known: dict[tuple[int, int, str], list[SegmentTime]] = {}
 
-    def rows(self, ways: Ways, index: int, holder: str) -> list[SegmentTime]:
+    def rows(self, options: SegmentOptions, index: int, holder: str) -> list[SegmentTime]:
         """A segment, and its tail, where a processor holds what arrives."""
-        key = (id(ways), index, holder)
+        key = (id(options), index, holder)
         if key not in self._known:
-            self._known[key] = self._timed(ways, index, holder)
+            self._known[key] = self._timed(options, index, holder)
         return self._known[key]
 
-    def _timed(self, ways: Ways, index: int, holder: str) -> list[SegmentTime]:
-        costs, channels, rows = self.space.costs, ways.segment.in_width, []
-        for segment, part in zip((ways.segment, ways.tail), ways.designs(index, costs), strict=False):
+    def _timed(self, options: SegmentOptions, index: int, holder: str) -> list[SegmentTime]:
+        costs, channels, rows = self.space.costs, options.segment.in_width, []
+        for segment, part in zip((options.segment, options.tail), options.designs(index, costs), strict=False):
             assert segment is not None
             row, holder = segment_time(segment, part, scale_branches(segment, part, channels), holder, channels, costs)
             channels = join_width(segment, part)
@@ -160,10 +160,10 @@ class Busiest(_Timed):
         """Of one design."""
         costs = self.space.costs
         holder, mapping = costs.host, dict.fromkeys(self.space.processors, 0.0)
-        for ways, index in picks:
-            for name, ms in occupied_ms(self.rows(ways, index, holder), costs.host).items():
+        for options, index in picks:
+            for name, ms in occupied_ms(self.rows(options, index, holder), costs.host).items():
                 mapping[name] = mapping.get(name, 0.0) + ms
-            holder = ways.holder(costs.host)
+            holder = options.holder(costs.host)
         mapping[holder] = mapping.get(holder, 0.0) + self.space.leaving_ms(holder)
         return most_occupied_ms(mapping)
 
@@ -180,18 +180,18 @@ class Robust(_Timed):
         """Of one design."""
         costs = self.space.costs
         holder, total = costs.host, np.zeros(1)
-        for ways, index in picks:
-            total = total + self._draws(ways, index, holder)
-            holder = ways.holder(costs.host)
+        for options, index in picks:
+            total = total + self._draws(options, index, holder)
+            holder = options.holder(costs.host)
         last = self.space.segments[-1]
         shape = last.graph.by_name[last.end].shape
         leaving = uncertain_run((), costs.predictor.device, costs.moves(holder, costs.host, int(np.prod(shape))))
         return kept_ms(total + leaving.drawn_ms(self._factors(leaving.unknowns)))
 
-    def _draws(self, ways: Ways, index: int, holder: str) -> Floats:
-        key = (id(ways), index, holder)
+    def _draws(self, options: SegmentOptions, index: int, holder: str) -> Floats:
+        key = (id(options), index, holder)
         if key not in self._times:
-            run = uncertain_run(self.rows(ways, index, holder), self.space.costs.predictor.device)
+            run = uncertain_run(self.rows(options, index, holder), self.space.costs.predictor.device)
             self._times[key] = run.drawn_ms(self._factors(run.unknowns))
         return self._times[key]
 

@@ -15,28 +15,30 @@ from numpy.typing import NDArray
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import UsageError
-from stretch.planning.cost.ways import Ways
+from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.search.space import DesignSpace
 
 Floats = NDArray[np.float64]
 
 #: What each option of a segment adds, whoever holds what arrives: (n,).
-Toll = Callable[[Ways], Floats]
+AdditiveCost = Callable[[SegmentOptions], Floats]
 
 
 @dataclass(frozen=True)
 class Measure:
     """What adds up over the segments of a design."""
 
-    of: Callable[[Ways], Floats]  # What each option of a segment adds, by holder of what arrives: an array that broadcasts to `Ways.ms`.
+    of: Callable[
+        [SegmentOptions], Floats
+    ]  # What each option of a segment adds, by holder of what arrives: an array that broadcasts to `SegmentOptions.ms`.
     leaving: Callable[[DesignSpace, str], float]  # What it adds that a processor holds the network's output.
 
-    def total(self, space: DesignSpace, picks: Iterable[tuple[Ways, int]]) -> float:
+    def total(self, space: DesignSpace, picks: Iterable[tuple[SegmentOptions, int]]) -> float:
         """Of a whole design."""
         holder, result = space.costs.host, 0.0
-        for ways, index in picks:
-            result += float(np.broadcast_to(self.of(ways), ways.ms.shape)[space.holders.index(holder), index])
-            holder = ways.holder(space.costs.host)
+        for options, index in picks:
+            result += float(np.broadcast_to(self.of(options), options.ms.shape)[space.holders.index(holder), index])
+            holder = options.holder(space.costs.host)
         return result + self.leaving(space, holder)
 
 
@@ -45,13 +47,13 @@ def _nothing(space: DesignSpace, holder: str) -> float:
 
 
 #: The makespan, ms.
-LATENCY = Measure(lambda ways: ways.ms, lambda space, holder: space.leaving_ms(holder))
+LATENCY = Measure(lambda options: options.ms, lambda space, holder: space.leaving_ms(holder))
 
 #: Multiply-accumulates.
-MACS = Measure(lambda ways: ways.macs.astype(float), _nothing)
+MACS = Measure(lambda options: options.macs.astype(float), _nothing)
 
 
-def told_by(toll: Toll) -> Measure:
+def additive(toll: AdditiveCost) -> Measure:
     """A measure that does not ask where tensors are."""
     return Measure(toll, _nothing)
 
@@ -60,8 +62,8 @@ def weighed(*parts: tuple[float, Measure]) -> Measure:
     """A sum of measures with weights."""
     some = [(weight, measure) for weight, measure in parts if weight]
 
-    def of(ways: Ways) -> Floats:
-        return np.asarray(sum(weight * measure.of(ways) for weight, measure in some), dtype=np.float64)
+    def of(options: SegmentOptions) -> Floats:
+        return np.asarray(sum(weight * measure.of(options) for weight, measure in some), dtype=np.float64)
 
     return Measure(of, lambda space, holder: sum(weight * measure.leaving(space, holder) for weight, measure in some))
 
@@ -112,9 +114,9 @@ class Power:
         working = {self.families[name] for name in processors}
         waits = sum(self.waiting[name] for name in processors) + sum(current for name, current in self.idle.items() if name not in working)
 
-        def of(ways: Ways) -> Floats:
-            more = sum((self.computing[name] - self.waiting[name]) * ms for name, ms in ways.busy().items())
-            return np.asarray(waits * ways.ms + more, dtype=np.float64)
+        def of(options: SegmentOptions) -> Floats:
+            more = sum((self.computing[name] - self.waiting[name]) * ms for name, ms in options.busy().items())
+            return np.asarray(waits * options.ms + more, dtype=np.float64)
 
         return Measure(of, lambda space, holder: waits * space.leaving_ms(holder))
 

@@ -13,14 +13,14 @@ from itertools import combinations, groupby
 from predictors.graph import OpGraph
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.network.segments import Segment, cut_segment
-from stretch.planning.search.offers import Offer
+from stretch.planning.search.lazy_options import LazyOptions
 from stretch.planning.search.space import DesignSpace
 
 
 def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
     """The designs of a space, and those in which runs of stages that follow each other are merged."""
     stages = space.segments
-    more: list[list[Offer]] = [[] for _ in stages]
+    more: list[list[LazyOptions]] = [[] for _ in stages]
     for first, last in combinations(range(len(stages)), 2):
         run = stages[first : last + 1]
         if not all(stage.branchable and stage.name not in space.kept for stage in run) or any(stage.tapped for stage in run[:-1]):
@@ -38,7 +38,7 @@ def merged_name(stages: Sequence[Segment]) -> str:
 # Segments that need no seam: parts of a stage that one processor runs one after the other are one segment.
 
 
-def without_seams(graph: OpGraph, stages: Sequence[Segment], parts: Sequence[SegmentDesign]) -> tuple[SegmentDesign, ...]:
+def merge_neighbours(graph: OpGraph, stages: Sequence[Segment], parts: Sequence[SegmentDesign]) -> tuple[SegmentDesign, ...]:
     """A design whose neighbours that stay whole on one processor are one segment, as long as they are of one stage."""
     order = {op.name: i for i, op in enumerate(graph.ops)}
 

@@ -15,7 +15,7 @@ from predictors.fusion import Kernel
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind
 from stretch.planning.cost.branch import BranchCost
-from stretch.planning.cost.ways import Ways
+from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.paths import JOINS, find_paths, path_graph
 from stretch.planning.network.segments import Segment
 from stretch.planning.search.space import DesignSpace
@@ -24,7 +24,7 @@ from stretch.planning.search.space import DesignSpace
 MOST_PATHS = 16
 
 
-def path_ways(space: DesignSpace, segment: Segment) -> list[Ways]:
+def path_ways(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
     """Ways to compute a segment by its own paths, one object for each sequence of processors; none where it has no paths."""
     paths = find_paths(segment.graph)
     if not 2 <= len(paths) <= MOST_PATHS:
@@ -43,7 +43,7 @@ def path_ways(space: DesignSpace, segment: Segment) -> list[Ways]:
         divisions = [parts for parts in _divisions(len(paths), count) if all(part in graphs for part in parts)]
         orders = permutations(space.processors, count) if divisions else ()
         rows = ([[known[p, part] for p, part in zip(order, parts, strict=True)] for parts in divisions] for order in orders)
-        found += [part_ways(space, segment, JOINS[segment.graph.by_name[segment.end].kind], each) for each in rows]
+        found += [part_options(space, segment, JOINS[segment.graph.by_name[segment.end].kind], each) for each in rows]
     return found
 
 
@@ -84,7 +84,7 @@ def part_cost(space: DesignSpace, segment: Segment, processor: str, graph: OpGra
     )
 
 
-def part_ways(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Sequence[Sequence[BranchCost]]) -> Ways:
+def part_options(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Sequence[Sequence[BranchCost]]) -> SegmentOptions:
     """One sequence of processors, a segment divided among them in each of several ways."""
     costs = space.costs
     computed = np.array([[b.contended_ms for b in row] for row in rows], float).T
@@ -92,7 +92,7 @@ def part_ways(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Sequen
     entering = np.array([[costs.transfer(holder, b.processor, b.reads) for b in rows[0]] for holder in space.holders], float)
     moved = entering[:, :, None] + leaving
     join = costs.join(segment, kind, segment.width, len(rows[0]))
-    return Ways(
+    return SegmentOptions(
         segment,
         kind,
         tuple(tuple(row[i] for row in rows) for i in range(len(rows[0]))),

@@ -9,7 +9,7 @@ import numpy as np
 
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import Constraint, all_constraints
-from stretch.planning.cost.ways import Mask, Ways
+from stretch.planning.cost.options import Mask, SegmentOptions
 from stretch.planning.network.segments import Segment
 
 #: Width ratios are offered in steps of 1/32; legal widths nearest to them are tried.
@@ -62,12 +62,12 @@ class Rules:
         near = {min(allowed, key=lambda w: abs(w - t)) for t in targets if self.offers_width(segment, t)}
         return sorted(near | {allowed[0]})
 
-    def allowed(self, ways: Ways, segment_ms: float) -> Mask:
+    def allowed(self, options: SegmentOptions, segment_ms: float) -> Mask:
         """Which combinations keep to every rule, per processor that may hold the tensor before."""
-        kept = np.ones(ways.ms.shape, bool)
+        kept = np.ones(options.ms.shape, bool)
         for constraint, value in self.active:
-            if ways.exact and not constraint.exact:
+            if options.exact and not constraint.exact:
                 continue
-            if (ways.branched or constraint.whole) and (mask := constraint.mask(value, ways, segment_ms)) is not None:
+            if (options.branched or constraint.whole) and (mask := constraint.mask(value, options, segment_ms)) is not None:
                 kept &= mask
         return kept

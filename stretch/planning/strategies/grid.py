@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from stretch.planning.cost.ways import Ways
+from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.search.exact import SearchResult
 from stretch.planning.search.space import DesignSpace
 
@@ -48,11 +48,11 @@ def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult
     return SearchResult(best.picks, best.ms, best.macs, optimal=False, gap=best.gap, evaluated=evaluated)
 
 
-def _all_processors(space: DesignSpace, options: list[Ways]) -> Ways | None:
+def _all_processors(space: DesignSpace, options: list[SegmentOptions]) -> SegmentOptions | None:
     return next((group for group in options if len(group.candidates) == len(space.processors)), None)
 
 
-def _nearest(group: Ways, branch: int, depth: float, width: float) -> int:
+def _nearest(group: SegmentOptions, branch: int, depth: float, width: float) -> int:
     """The candidate of a branch whose ratios are nearest to those asked for."""
     segment = group.segment
     return min(
@@ -64,8 +64,8 @@ def _nearest(group: Ways, branch: int, depth: float, width: float) -> int:
 
 
 def _follow(
-    space: DesignSpace, branched: list[Ways | None], nearest: list[list[list[int]] | None], choice: tuple[int, ...]
-) -> tuple[tuple[tuple[Ways, int], ...], float, int]:
+    space: DesignSpace, branched: list[SegmentOptions | None], nearest: list[list[list[int]] | None], choice: tuple[int, ...]
+) -> tuple[tuple[tuple[SegmentOptions, int], ...], float, int]:
     """The design of one grid point: each segment branched if allowed, else whole where that is fastest."""
     holder, ms, macs = space.holders.index(space.costs.host), 0.0, 0
     picks = []

@@ -18,12 +18,12 @@ def candidate_matches(segment: Segment, sources: Sequence[OpGraph]) -> list[list
     cover the whole segment. Which branch takes which end is for the data to say.
     """
     late = [_late(segment, source) for source in sources]
-    ways: list[list[Matches]] = [[{} for _ in sources]]
+    options: list[list[Matches]] = [[{} for _ in sources]]
     for first in range(len(sources)):
         way = [{} if i == first else branch_matches for i, branch_matches in enumerate(late)]
-        if way not in ways:
-            ways.append(way)
-    return ways
+        if way not in options:
+            options.append(way)
+    return options
 
 
 def _late(segment: Segment, source: OpGraph) -> Matches:

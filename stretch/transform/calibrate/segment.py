@@ -561,8 +561,8 @@ class Job:
             The errors as built and in the end.
         """
         branches, fitted = self._branches(), self.split.fitted
-        ways = self._ways(choices) if layers else []
-        options = [_distinct(way[i] for way in ways) for i in range(len(branches))]
+        segment_options = self._ways(choices) if layers else []
+        options = [_distinct(way[i] for way in segment_options) for i in range(len(branches))]
         looks = {
             one
             for i, branch_options in enumerate(options)
@@ -582,8 +582,8 @@ class Job:
         renewed = [self._backbone(renewed_backbone(branch, self.arriving, fitted)) for branch in branches]
         start = [_state(branch) for branch in branches]
         self._offer(self.family, renewed)
-        if ways:
-            self._fit_ways(ways, options, start, rows_by_look, choices)
+        if segment_options:
+            self._fit_ways(segment_options, options, start, rows_by_look, choices)
         self.segment.load_state_dict(self._best)
         self.outputs = rebase_statistics(self.segment, self.arriving)
         return before, self._least
@@ -591,15 +591,15 @@ class Job:
     def _ways(self, choices: Choices) -> list[list[Matches]]:
         """Which blocks of the original the branches reproduce, way by way."""
         sources = [h.branch.source for h in self.family]
-        ways = candidate_matches(self.original, sources)
+        options = candidate_matches(self.original, sources)
         if choices.blocks:
             fitted = self.there[: self.split.fitted]
-            ways.append(choose_blocks(self.part, self.original, sources, self.whole, fitted, self.ridge))
-        return _distinct(ways)
+            options.append(choose_blocks(self.part, self.original, sources, self.whole, fitted, self.ridge))
+        return _distinct(options)
 
     def _fit_ways(
         self,
-        ways: Sequence[list[Matches]],
+        segment_options: Sequence[list[Matches]],
         options: Sequence[Sequence[Matches]],
         start: Sequence[State],
         rows_by_look: Mapping[Look, Batches],
@@ -615,8 +615,8 @@ class Job:
             [self._fit(i, start[i], heritage, matches, rows_by_look) for heritage, matches in zip(heritages, branch_options, strict=True)]
             for i, (heritages, branch_options) in enumerate(zip(kept, options, strict=True))
         ]
-        best, least = ways[0], float("inf")
-        for way in ways:
+        best, least = segment_options[0], float("inf")
+        for way in segment_options:
             chosen = [branch_options[list(matches).index(m)] for branch_options, matches, m in zip(done, options, way, strict=True)]
             error = self._offer_fitted(chosen)
             if error < least:
@@ -706,10 +706,10 @@ def _backbone_name(heritage: Heritage, branch: Branch) -> str:
     return next((reads[0] for name, reads, _ in branch.steps if name == JOIN_CONV), heritage.branch.graph.output)
 
 
-def _distinct(ways: Iterable[_T]) -> list[_T]:
+def _distinct(options: Iterable[_T]) -> list[_T]:
     """Each once, in order."""
     distinct: list[_T] = []
-    for one in ways:
+    for one in options:
         if one not in distinct:
             distinct.append(one)
     return distinct

@@ -181,8 +181,8 @@ def manifest(bundles, tmp_path_factory):
 
 
 def with_times(manifest, times, **changes):
-    ways = {name: Alternative(*time) for name, time in times.items()}
-    entries = tuple(msgspec.structs.replace(s, alternatives=ways, **changes) for s in manifest.subgraphs)
+    options = {name: Alternative(*time) for name, time in times.items()}
+    entries = tuple(msgspec.structs.replace(s, alternatives=options, **changes) for s in manifest.subgraphs)
     return msgspec.structs.replace(manifest, subgraphs=entries)
 
 
@@ -213,16 +213,16 @@ def test_branches_that_cost_the_same_anywhere_stay_where_they_were_designed(mani
 
 
 def test_float_subgraph_is_not_moved_to_a_processor_without_floating_point(bundles, tmp_path):
-    ways = {"cpu": (3.0, 9.0), "dsp": (1.0, 1.0)}
+    options = {"cpu": (3.0, 9.0), "dsp": (1.0, 1.0)}
     manifest = load_bundle(bundles.two_branches(tmp_path / "b", processors=("cpu", "dsp"))).manifest
-    assert places(choose_processors(with_times(manifest, ways), priority="energy"))["stem"] == "cpu"
-    assert places(choose_processors(with_times(manifest, ways, precision="int8"), priority="energy"))["stem"] == "dsp"
+    assert places(choose_processors(with_times(manifest, options), priority="energy"))["stem"] == "cpu"
+    assert places(choose_processors(with_times(manifest, options, precision="int8"), priority="energy"))["stem"] == "dsp"
 
 
 @pytest.mark.parametrize(("ways", "what"), [({"cpu": (1.0, 1.0)}, "time"), ({"cpu": (1.0, None), "gpu": (1.0, None)}, "energy")])
-def test_priority_without_the_predictions_it_needs_is_a_usage_error(manifest, ways, what):
+def test_priority_without_the_predictions_it_needs_is_a_usage_error(manifest, options, what):
     with pytest.raises(UsageError, match=f"needs the predicted {what}"):
-        choose_processors(with_times(manifest, ways), priority="energy")
+        choose_processors(with_times(manifest, options), priority="energy")
 
 
 times = st.floats(0.1, 10)
@@ -243,7 +243,7 @@ def test_no_other_distribution_of_a_segment_takes_less(manifest, drawn):
         def slowest(names, branches=branches):
             return max(sum(e.alternatives[n].ms for e, n in zip(branches, names, strict=True) if n == p) for p in ("cpu", "gpu"))
 
-        ways = list(product(("cpu", "gpu"), repeat=len(branches)))
-        assert slowest([places(fast)[e.name] for e in branches]) == min(map(slowest, ways))
-        least = min(sum(e.alternatives[n].mj for e, n in zip(branches, names, strict=True)) for names in ways)
+        options = list(product(("cpu", "gpu"), repeat=len(branches)))
+        assert slowest([places(fast)[e.name] for e in branches]) == min(map(slowest, options))
+        least = min(sum(e.alternatives[n].mj for e, n in zip(branches, names, strict=True)) for names in options)
         assert sum(e.alternatives[places(frugal)[e.name]].mj for e in branches) == pytest.approx(least)

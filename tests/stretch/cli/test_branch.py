@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from stretch.cli import app
 from stretch.cli.branch import _folder_name
-from stretch.planning.sentences import Mention, as_flag
+from stretch.planning.messages import OptionName, as_flag
 from tests.predictors.specified import kept
 
 LOOSE = ["--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.4", "--weights", "none"]
@@ -49,10 +49,10 @@ def test_refusal_names_flags_and_its_json_has_the_rule_and_the_values(words, rul
     data = json.loads(result.stdout)
     assert {each["rule"]: [each["value"], each["nearest"]] for each in data["rules"]} == rules
     ((name, (asked, nearest)),) = rules.items()
-    assert data["error"].endswith(f"the tightest is {as_flag(Mention(name, asked))}")
+    assert data["error"].endswith(f"the tightest is {as_flag(OptionName(name, asked))}")
     assert (
         data["hint"]
-        == f"the nearest value with a design is {as_flag(Mention(name, nearest))}, or split the network as it is with --lossless"
+        == f"the nearest value with a design is {as_flag(OptionName(name, nearest))}, or split the network as it is with --lossless"
     )
 
 

@@ -13,7 +13,7 @@ from predictors.errors import StretchError
 from stretch.cli.options import Preprocessing, Rare, settings
 from stretch.cli.output import Output, verb
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
-from stretch.planning.sentences import FLAGS, as_flag, spelled
+from stretch.planning.messages import FLAGS, as_flag, spelled
 from tests.stretch.cli.commands import call
 
 

@@ -156,7 +156,7 @@ def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torc
             at += 1
             continue
         # narrow branches of both processors, so that channels are inherited in part
-        parts.append(offer.ways(cut.holders, np.array([offer.count // 3])).design(0, cut.costs))
+        parts.append(offer.options(cut.holders, np.array([offer.count // 3])).design(0, cut.costs))
         at += offer.span
     design = BranchDesign(result.graph.name, "mi9", tuple(parts))
     assert [part.name for part in design.segments if not part.whole] == list(cuts)

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from stretch.planning.cost.ways import Ways
+from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.network.segments import split_segments
 from tests.predictors.networks import small_resnet
 
 SEGMENT = next(segment for segment in split_segments(small_resnet()) if segment.branchable)
 
 
-def ways(branches=2, **figures):
+def combinations_of(branches=2, **figures):
     """Combinations of branches that have one figure after the other, and nothing else."""
     count = len(next(iter(figures.values())))
     result = {name: np.ones(count) for name in ("macs", "params", "depth", "slowest_ms", "fastest_ms", "peak_bytes")}
@@ -17,4 +17,4 @@ def ways(branches=2, **figures):
     for name, values in figures.items():
         result[name] = np.array(values).reshape(result[name].shape)
     allowed = np.ones((1, count), bool)
-    return Ways(SEGMENT, "project", ((),) * branches, allowed=allowed, **result)
+    return SegmentOptions(SEGMENT, "project", ((),) * branches, allowed=allowed, **result)

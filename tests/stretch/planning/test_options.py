@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import UsageError
 from stretch.planning.config import PLAN_OPTIONS
-from stretch.planning.sentences import FLAGS, as_flag, as_word, spelled
+from stretch.planning.messages import FLAGS, as_flag, as_word, spelled
 
 BY_NAME = {option.name: option for option in PLAN_OPTIONS}
 

@@ -10,7 +10,7 @@ from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.pareto import WEIGHED, Criteria, Levels, front, several, undominated
+from stretch.planning.pareto import WEIGHED, Criteria, Levels, diverse_front, front, undominated
 from stretch.planning.search.exact import SearchResult
 from stretch.planning.search.measures import Power
 from tests.predictors.networks import small_resnet
@@ -62,9 +62,9 @@ def small_criteria():
     return criteria, every
 
 
-def made_losses(ways):
+def made_losses(options):
     """What is narrow or shallow loses."""
-    return 0.1 * np.maximum(1.5 - ways.macs / ways.segment.graph.macs, 0) if ways.branched else np.zeros(len(ways.macs))
+    return 0.1 * np.maximum(1.5 - options.macs / options.segment.graph.macs, 0) if options.branched else np.zeros(len(options.macs))
 
 
 def brute_force(points):
@@ -143,7 +143,7 @@ def agree(blocks, size, config, proved=True):
     """
     graph = small_resnet(size, blocks=blocks, mids=(64, 128, 256)[: len(blocks)])
     try:
-        others = several(graph, FITTED, config, 4, 1.1)
+        others = diverse_front(graph, FITTED, config, 4, 1.1)
     except InfeasibleError:
         with pytest.raises(InfeasibleError):
             front(graph, FITTED, config, ("latency", "macs"), 4)

@@ -7,7 +7,7 @@ import pytest
 
 from predictors.errors import UsageError
 from stretch.planning.config import PlanConfig
-from stretch.planning.pareto import several
+from stretch.planning.pareto import diverse_front
 from stretch.planning.together import GOALS, candidates, run_together, together, together_answer
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
@@ -76,7 +76,7 @@ REQUEST = {"processors": ("cpu", "gpu"), **LOOSE}
 @pytest.mark.parametrize("factor", [0.5, float("nan"), float("inf")])
 def test_factor_below_one_is_refused(factor):
     with pytest.raises(UsageError, match="is not a factor from 1 up"):
-        several(GRAPH, SEVERAL_MI9, PlanConfig(**REQUEST), 3, factor)
+        diverse_front(GRAPH, SEVERAL_MI9, PlanConfig(**REQUEST), 3, factor)
 
 
 @pytest.mark.representatives(1)

@@ -16,10 +16,10 @@ from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
+from stretch.planning.messages import Message, OptionName, as_flag, as_key, as_word, chance, errors_spelled, spelled
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import choose, plan, unused_processors, warnings_of
 from stretch.planning.search.exact import search_exact
-from stretch.planning.sentences import Mention, Sentence, as_flag, as_key, as_word, chance, errors_spelled, spelled
 from tests.predictors.networks import efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE
@@ -160,19 +160,19 @@ def test_pairs_are_one_word():
 
 @given(st.text())
 def test_what_others_wrote_is_never_taken_for_a_mention(text):
-    assert spelled(Sentence("`{}` and {}", text, Mention("alpha")), as_flag) == f"`{text}` and --alpha"
+    assert spelled(Message("`{}` and {}", text, OptionName("alpha")), as_flag) == f"`{text}` and --alpha"
     assert spelled(text, as_flag) == text
 
 
 @pytest.mark.parametrize("same", [copy, deepcopy, lambda sentence: pickle.loads(pickle.dumps(sentence))])
 def test_copy_can_still_be_spelled_otherwise(same):
-    assert spelled(same(Sentence("give {}", Mention("alpha", 1.0))), as_flag) == "give --alpha 1"
+    assert spelled(same(Message("give {}", OptionName("alpha", 1.0))), as_flag) == "give --alpha 1"
 
 
 def test_error_that_passes_an_edge_keeps_its_kind_and_its_data():
     rules = (TightRule("alpha", 0.1, 0.2),)
     with pytest.raises(InfeasibleError, match=r"plan\.alpha") as caught, errors_spelled(as_key):
-        raise InfeasibleError(Sentence("{}", Mention("alpha")), "no mention", rules)
+        raise InfeasibleError(Message("{}", OptionName("alpha")), "no mention", rules)
     assert (caught.value.rules, caught.value.hint, str(caught.value)) == (rules, "no mention", "`plan.alpha`")
     with pytest.raises(UsageError) as caught, errors_spelled(as_key):
         raise UsageError("plain")

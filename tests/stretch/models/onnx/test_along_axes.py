@@ -241,10 +241,10 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def layer(op, direction="forward", *, bias=True, state=False, results=1, **attrs):
-    ways, rows = 2 if direction == "bidirectional" else 1, GATES[op] * SIZE
-    inputs = [random((STEPS, BATCH, WIDTH)), random((ways, rows, WIDTH), 1), random((ways, rows, SIZE), 2)]
-    inputs.append(random((ways, 2 * rows), 3) if bias else None)
-    inputs += [None] + [random((ways, BATCH, SIZE), 4)] * (2 if op == "LSTM" else 1) if state else []
+    options, rows = 2 if direction == "bidirectional" else 1, GATES[op] * SIZE
+    inputs = [random((STEPS, BATCH, WIDTH)), random((options, rows, WIDTH), 1), random((options, rows, SIZE), 2)]
+    inputs.append(random((options, 2 * rows), 3) if bias else None)
+    inputs += [None] + [random((options, BATCH, SIZE), 4)] * (2 if op == "LSTM" else 1) if state else []
     more = {"linear_before_reset": 1} if op == "GRU" else {}
     return Case(op, inputs, {"hidden_size": SIZE, "direction": direction, **more, **attrs}, results=results)
 

@@ -220,7 +220,7 @@ WRITTEN = {
     ],
 }
 
-CASES = [(name, lines) for name, ways in WRITTEN.items() for lines in ways]
+CASES = [(name, lines) for name, options in WRITTEN.items() for lines in options]
 
 
 @pytest.mark.parametrize(("name", "lines"), CASES, ids=lambda part: part if isinstance(part, str) else " ".join(part))

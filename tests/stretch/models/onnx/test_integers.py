@@ -244,12 +244,18 @@ def test_products_that_the_runtime_joins_with_their_scales_are_one_layer(tmp_pat
 
 @pytest.mark.parametrize("ways", [1, 2])
 @pytest.mark.parametrize("case", [False, True], ids=["per tensor", "per gate"])
-def test_recurrent_layer_rounded_by_its_own_ranges_computes_what_the_runtime_does(tmp_path, ways, case):
-    scales = {f"{name}s": np.full((ways, 12) if case else ways, 0.004, np.float32) for name in "wr"}
-    zeros = {f"{name}z": np.zeros((ways, 12) if case else ways, np.int8) for name in "wr"}
-    stored = {"w": some_bytes((ways, 5, 12), np.int8), "r": some_bytes((ways, 3, 12), np.int8), "b": random((ways, 24)), **scales, **zeros}
+def test_recurrent_layer_rounded_by_its_own_ranges_computes_what_the_runtime_does(tmp_path, options, case):
+    scales = {f"{name}s": np.full((options, 12) if case else options, 0.004, np.float32) for name in "wr"}
+    zeros = {f"{name}z": np.zeros((options, 12) if case else options, np.int8) for name in "wr"}
+    stored = {
+        "w": some_bytes((options, 5, 12), np.int8),
+        "r": some_bytes((options, 3, 12), np.int8),
+        "b": random((options, 24)),
+        **scales,
+        **zeros,
+    }
     reads = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"]
-    direction = "bidirectional" if ways == 2 else "forward"
+    direction = "bidirectional" if options == 2 else "forward"
     node = helper.make_node("DynamicQuantizeLSTM", reads, ["y"], domain=MS, hidden_size=3, direction=direction)
     agrees(tmp_path, net(node, stored=stored, shape=(4, 2, 5)), random((4, 2, 5)), 0.03)
 

@@ -22,23 +22,23 @@ from stretch.planning.network.segments import split_segments
 from stretch.planning.search.rules import Rules
 from tests.predictors.networks import efficientnet_b5, resnet50
 from tests.predictors.specified import specified
-from tests.stretch.planning.combinations import SEGMENT, ways
+from tests.stretch.planning.combinations import SEGMENT, combinations_of
 
 
 def test_branches_are_balanced_up_to_the_bound():
-    result = ways(fastest_ms=[4.99, 5.0, 10.0], slowest_ms=[10.0, 10.0, 10.0])
+    result = combinations_of(fastest_ms=[4.99, 5.0, 10.0], slowest_ms=[10.0, 10.0, 10.0])
     assert Balance().mask(0.5, result, 1.0).tolist() == [False, True, True]
 
 
 def test_segment_keeps_its_share_of_the_computation():
     macs = SEGMENT.graph.macs
     assert macs % 4 == 0
-    result = ways(macs=[macs // 4 * 3 - 1, macs // 4 * 3, 2 * macs])
+    result = combinations_of(macs=[macs // 4 * 3 - 1, macs // 4 * 3, 2 * macs])
     assert Capacity().mask(0.75, result, 1.0).tolist() == [False, True, True]
 
 
 def test_communication_is_at_most_alpha_of_the_segment():
-    assert Communication().mask(0.2, ways(exchange_ms=[1.999, 2.0, 2.001]), 10.0).tolist() == [[True, True, False]]
+    assert Communication().mask(0.2, combinations_of(exchange_ms=[1.999, 2.0, 2.001]), 10.0).tolist() == [[True, True, False]]
 
 
 S4 = next(s for s in split_segments(resnet50()) if s.name == "s4")
@@ -78,18 +78,20 @@ PIXEL6 = specified("pixel6")
 
 
 def test_memory_is_bounded_only_on_request():
-    result = ways(peak_bytes=[10, 20, 30])
+    result = combinations_of(peak_bytes=[10, 20, 30])
     assert "peak_memory" not in Rules.of(PlanConfig().checked(PIXEL6)).values
     assert Rules({}).allowed(result, 1.0).tolist() == [[True, True, True]]
     assert Rules({"peak_memory": 20}).allowed(result, 1.0).tolist() == [[True, True, False]]
 
 
 def test_segment_that_stays_whole_must_fit_too():
-    assert Rules({"peak_memory": 20, "alpha": 1e-6}).allowed(ways(branches=1, peak_bytes=[20, 21]), 1.0).tolist() == [[True, False]]
+    assert Rules({"peak_memory": 20, "alpha": 1e-6}).allowed(combinations_of(branches=1, peak_bytes=[20, 21]), 1.0).tolist() == [
+        [True, False]
+    ]
 
 
 def test_bytes_of_the_largest_combination_rule_nothing_out():
-    rows = [ways(peak_bytes=[10, 20, 30]), ways(peak_bytes=[5])]
+    rows = [combinations_of(peak_bytes=[10, 20, 30]), combinations_of(peak_bytes=[5])]
     (limit,) = PeakMemory().limits(7, rows)
     assert limit.loosest == 30
     assert all(PeakMemory().mask(limit.put(7, limit.loosest), row, 1.0).all() for row in rows)
@@ -98,7 +100,7 @@ def test_bytes_of_the_largest_combination_rule_nothing_out():
 
 
 def test_slowest_branch_takes_at_most_beta_times_the_segment():
-    assert Straggler().mask(1.1, ways(slowest_ms=[10.99, 11.0, 11.01]), 10.0).tolist() == [True, True, False]
+    assert Straggler().mask(1.1, combinations_of(slowest_ms=[10.99, 11.0, 11.01]), 10.0).tolist() == [True, True, False]
 
 
 def test_each_end_is_loosened_by_itself():

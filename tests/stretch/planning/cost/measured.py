@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stretch.planning.cost.accuracy import RECOVERY, SEEN, ChangedSegment, Measured, MeasuredOn, fit, way_features
+from stretch.planning.cost.accuracy import RECOVERY, SEEN, ChangedSegment, Measured, MeasuredOn, fit, option_features
 from stretch.planning.search.merging import merge_stages
 from stretch.sensitivity.source import trials
 from tests.stretch.planning.spaces import make_space, small_resnet
@@ -35,7 +35,7 @@ def alone(space, count=4, noise=0.0, seed=0):
     rng = np.random.default_rng(seed)
     result = []
     for trial in trials(space, count):
-        row = tuple(map(float, way_features(trial.ways, SEEN)[trial.index]))
+        row = tuple(map(float, option_features(trial.options, SEEN)[trial.index]))
         loss = true_loss(trial.stages(space), row) * np.exp(noise * rng.standard_normal())
         changed = ChangedSegment(stages=trial.stages(space), features=row)
         result.append(Measured(segments=(changed,), error=float(1 - np.exp(-loss)), agreement=agreement(loss)))

@@ -231,10 +231,12 @@ def test_way_has_the_features_of_the_design_that_it_makes():
     fastest = search_exact(space, round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs), 1)
     design = BranchDesign(GRAPH.name, "mi9", fastest.segments(space.costs))
     changed = {segment.name: row for segment, row in accuracy.changed_segments(GRAPH, design, names)}
-    ways = {options.segment.name: accuracy.way_features(options, names)[index] for options, index in fastest.picks if options.branched}
-    assert changed.keys() == ways.keys() != set()
+    segment_options = {
+        options.segment.name: accuracy.option_features(options, names)[index] for options, index in fastest.picks if options.branched
+    }
+    assert changed.keys() == segment_options.keys() != set()
     for name, row in changed.items():
-        assert row == pytest.approx(ways[name], abs=1e-12)
+        assert row == pytest.approx(segment_options[name], abs=1e-12)
     row = dict(zip(names, accuracy.features(np.array([[0.5], [1.0]]), np.array([[1.0], [0.25]]), np.array([0.9]), names)[0], strict=True))
     assert row["log_deepest"] == row["log_widest"] == 0
     assert row["log_mean_depth"] == pytest.approx(np.log(0.5) / 2)

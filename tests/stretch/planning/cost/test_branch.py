@@ -13,7 +13,7 @@ from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.bands import BandCosts, BandKey
 from stretch.planning.cost.branch import Costs, Wholes
-from stretch.planning.cost.handover import cuts_itself, handed
+from stretch.planning.cost.elision import cuts_itself, handed
 from stretch.planning.cost.makespan import TimedBand, halo_ms
 from stretch.planning.design.bands import ENTRY_ROWS, band_graph, needed_rows
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
@@ -166,11 +166,11 @@ def test_blocks_that_are_built_alike_share_their_costs():
 
 def test_every_combination_is_the_one_that_its_number_says():
     space = make_space()
-    ways = next(option for option in space.options[1] if option.branched)
-    shape = [len(branch) for branch in ways.candidates]
-    assert len(ways.macs) == int(np.prod(shape))
-    seen = {tuple((b.depth, b.width) for b in ways.chosen(index)) for index in range(len(ways.macs))}
-    assert len(seen) == len(ways.macs)
+    options = next(option for option in space.options[1] if option.branched)
+    shape = [len(branch) for branch in options.candidates]
+    assert len(options.macs) == int(np.prod(shape))
+    seen = {tuple((b.depth, b.width) for b in options.chosen(index)) for index in range(len(options.macs))}
+    assert len(seen) == len(options.macs)
 
 
 WHOLES_GRAPHS = {

@@ -13,9 +13,9 @@ from predictors.slices import Channels
 from stretch.planning.design.bands import ENTRY_ROWS, band_graph, needed_rows
 from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, SegmentDesign, SegmentDraft
 from stretch.planning.design.channels import ENTRY_CHANNELS, Taken, channel_part, check_channels
-from stretch.planning.design.portions import portion_ends, portion_graphs
 from stretch.planning.design.resolve import resolve_design
 from stretch.planning.design.scale import scaled_graph
+from stretch.planning.design.subgraphs import subgraph_ends, subgraphs_of
 from stretch.planning.network.segments import cut_segment
 from tests.predictors.networks import Net
 from tests.stretch.planning.design.test_paths import conv
@@ -170,7 +170,7 @@ def skipping():
 
 
 def portions(ends):
-    return portion_graphs(skipping(), [f"s1.p{i}" for i in range(len(ends))], ends)
+    return subgraphs_of(skipping(), [f"s1.p{i}" for i in range(len(ends))], ends)
 
 
 def test_portion_computes_what_its_ends_need_and_nothing_before_it_does():
@@ -246,7 +246,7 @@ def test_any_division_that_hands_on_what_others_read_has_each_operator_once(numb
     for name, number in zip(names, numbers, strict=True):
         of[name] = max([number, *(of[i] for i in graph.by_name[name].inputs if i != "x")])
     inside = [{name for name in names if of[name] == number} for number in sorted(set(of.values()))]
-    built = portion_graphs(graph, [f"p{i}" for i in range(len(inside))], portion_ends(graph, inside))
+    built = subgraphs_of(graph, [f"p{i}" for i in range(len(inside))], subgraph_ends(graph, inside))
     assert [{op.name for op in portion.ops if op.kind != "input"} for portion in built] == inside
     assert sum(portion.macs for portion in built) == graph.macs
     assert sum(portion.params for portion in built) == graph.params

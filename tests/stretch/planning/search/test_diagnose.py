@@ -6,9 +6,9 @@ import pytest
 
 from predictors.errors import InfeasibleError, TightRule
 from stretch.planning.config import PlanConfig
+from stretch.planning.messages import as_flag, as_key, error_spelled
 from stretch.planning.plan import plan
 from stretch.planning.search.diagnose import tightest
-from stretch.planning.sentences import as_flag, as_key, error_spelled
 from tests.predictors.networks import Net, resnet50, small_resnet
 from tests.predictors.specified import specified
 

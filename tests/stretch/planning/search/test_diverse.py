@@ -31,7 +31,7 @@ def test_each_design_has_a_segment_like_none_before_and_shares_as_little_as_brut
     ]
     seen: dict = {}
     for number, item in enumerate([*result, None]):
-        able = [(shared(picks, seen), value) for picks, value in every if any(look(ways) not in seen for ways, _ in picks)]
+        able = [(shared(picks, seen), value) for picks, value in every if any(look(options) not in seen for options, _ in picks)]
         if item is None:
             assert number == 4 or not able
             break
@@ -42,4 +42,4 @@ def test_each_design_has_a_segment_like_none_before_and_shares_as_little_as_brut
 
 
 def shared(picks, seen):
-    return sum(seen.get(look(ways), 0) * ways.span for ways, _ in picks)
+    return sum(seen.get(look(options), 0) * options.span for options, _ in picks)

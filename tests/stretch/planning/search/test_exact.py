@@ -20,13 +20,13 @@ from stretch.planning.search.banded import BandedSpace
 from stretch.planning.search.cutting import cut_blocks, with_cuts
 from stretch.planning.search.exact import Within, search_concat, search_exact, search_least_loss
 from stretch.planning.search.goal import Goal, search_best
-from stretch.planning.search.measures import told_by
-from stretch.planning.search.merging import merge_stages, without_seams
+from stretch.planning.search.measures import additive
+from stretch.planning.search.merging import merge_neighbours, merge_stages
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
 from tests.predictors.networks import efficientnet, efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
-from tests.stretch.planning.combinations import ways
+from tests.stretch.planning.combinations import combinations_of
 from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space
 
 GRAPH = small_resnet(blocks=(2, 2))
@@ -121,7 +121,7 @@ def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
     every = every_design(space, low, high)
     for most in np.quantile(every[:, 1], [0.0, 0.1, 0.5, 0.9]):
-        search_result = search_exact(space, low, high, 1, within=Within(told_by(losses), float(most)))
+        search_result = search_exact(space, low, high, 1, within=Within(additive(losses), float(most)))
         assert search_result.optimal
         assert search_result.ms == pytest.approx(every[every[:, 1] <= most + 1e-9, 0].min())
     for budget in np.quantile(every[:, 0], [0.0, 0.2, 0.7]):
@@ -131,7 +131,7 @@ def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
     free = search_least_loss(space, low, high, 1, losses)
     assert sum(float(losses(o)[i]) for o, i in free.picks) == pytest.approx(every[:, 1].min())
     assert search_least_loss(space, low, high, 1, losses, float(every[:, 0].min()) * 0.99) is None
-    assert search_exact(space, low, high, 1, within=Within(told_by(losses), float(every[:, 1].min()) - 1e-3)) is None
+    assert search_exact(space, low, high, 1, within=Within(additive(losses), float(every[:, 1].min()) - 1e-3)) is None
 
 
 MERGING_GRAPH = small_resnet(16, blocks=(2, 2, 2), mids=(8, 16, 32))
@@ -248,7 +248,7 @@ def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
     space, cut = cut_spaces(("cpu", "gpu", "dsp"), True, min_width=0.5)
     macs = round(0.97 * CUTTING_GRAPH.macs), round(1.03 * CUTTING_GRAPH.macs)
     search_result = search_best(cut, *macs, 2, Goal())
-    parts = without_seams(CUTTING_GRAPH, space.segments, search_result.segments(cut.costs))
+    parts = merge_neighbours(CUTTING_GRAPH, space.segments, search_result.segments(cut.costs))
     run = timeline(CUTTING_GRAPH, as_design(CUTTING_GRAPH, parts), cut.costs)
     assert run.makespan_ms == pytest.approx(search_result.ms)
     assert (run.macs, run.params) == (search_result.macs, search_result.params)
@@ -367,7 +367,7 @@ def test_many_widths_are_thinned_to_even_ratios_with_floor_and_original_kept():
 
 
 def test_combination_is_allowed_where_every_rule_allows_it():
-    result = ways(exchange_ms=[0.1, 0.3, 0.1, 0.1], slowest_ms=[1.0, 1.0, 1.2, 1.0], fastest_ms=[1.0, 1.0, 1.2, 0.4])
+    result = combinations_of(exchange_ms=[0.1, 0.3, 0.1, 0.1], slowest_ms=[1.0, 1.0, 1.2, 1.0], fastest_ms=[1.0, 1.0, 1.2, 0.4])
     assert Rules({"alpha": 0.2, "beta": 1.1, "balance": 0.5}).allowed(result, 1.0).tolist() == [[True, False, False, False]]
 
 

@@ -20,7 +20,7 @@ from stretch.planning.network.segments import clean_cuts, cut_segment, divide, s
 from stretch.planning.search.banded import MAX_HALO, BandedSpace, with_exact_kinds, without_stretched
 from stretch.planning.search.channelled import ChannelWays
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.merging import without_seams
+from stretch.planning.search.merging import merge_neighbours
 from stretch.planning.search.operator_split import operator_split
 from stretch.planning.search.pathed import path_ways
 from stretch.planning.search.rules import Rules
@@ -69,13 +69,16 @@ def test_every_banded_option_is_one_that_the_timeline_knows(processors):
     wholes = [options[0] for options in space.options]
     seen = 0
     for at, options in enumerate(space.options):
-        for ways in (o for o in options if o.banded):
-            for index in range(0, len(ways.macs), 5):
+        for segment_options in (o for o in options if o.banded):
+            for index in range(0, len(segment_options.macs), 5):
                 parts = [o.design(0, space.costs) for o in wholes[:at]]
-                parts += [ways.design(index, space.costs), *(o.design(0, space.costs) for o in wholes[at + ways.span :])]
+                parts += [
+                    segment_options.design(index, space.costs),
+                    *(o.design(0, space.costs) for o in wholes[at + segment_options.span :]),
+                ]
                 row = timeline(graph, as_design(graph, parts), space.costs).segments[at]
-                assert row.ms == pytest.approx(ways.ms[host, index])
-                assert row.communication_ms <= ways.exchange_ms[host, index] + 1e-9
+                assert row.ms == pytest.approx(segment_options.ms[host, index])
+                assert row.communication_ms <= segment_options.exchange_ms[host, index] + 1e-9
                 assert 0 <= row.halo_macs <= 2 * len(row.branches) * MAX_HALO * row.segment.graph.macs
                 seen += 1
     assert seen >= 9
@@ -84,12 +87,12 @@ def test_every_banded_option_is_one_that_the_timeline_knows(processors):
 def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_are_not_together():
     graph, space = mixed("graph", stretched=False)
     gpu = space.holders.index("gpu")
-    at, ways = next((i, o) for i, options in enumerate(space.options) for o in options if o.banded and i > 0)
+    at, segment_options = next((i, o) for i, options in enumerate(space.options) for o in options if o.banded and i > 0)
     wholes = [next(o for o in options if o.processors == ("gpu",)) for options in space.options]
     parts = [o.design(0, space.costs) for o in wholes[:at]]
-    parts += [ways.design(0, space.costs), *(o.design(0, space.costs) for o in wholes[at + ways.span :])]
-    assert timeline(graph, as_design(graph, parts), space.costs).segments[at].ms == pytest.approx(ways.ms[gpu, 0])
-    assert ways.candidates[1][0].cut_ms > 0
+    parts += [segment_options.design(0, space.costs), *(o.design(0, space.costs) for o in wholes[at + segment_options.span :])]
+    assert timeline(graph, as_design(graph, parts), space.costs).segments[at].ms == pytest.approx(segment_options.ms[gpu, 0])
+    assert segment_options.candidates[1][0].cut_ms > 0
 
 
 @pytest.mark.parametrize(("divided", "merged"), [(False, False), (False, True), (True, False)])
@@ -190,12 +193,12 @@ def test_exact_search_over_channels_and_all_kinds_equals_brute_force(device, n_m
     assert answer.optimal
 
 
-def thinned(ways):
+def thinned(options):
     """Of the ways with one sequence of processors, the fastest from the first holder and the slowest."""
-    allowed = ways.allowed.copy()
-    order = ways.ms[0].argsort(kind="stable")
+    allowed = options.allowed.copy()
+    order = options.ms[0].argsort(kind="stable")
     allowed[:, order[1:-1]] = False
-    return replace(ways, allowed=allowed)
+    return replace(options, allowed=allowed)
 
 
 def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
@@ -209,11 +212,16 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     net.head(10)
     graph = net.graph("basic")
     space = space_of(graph, kinds=("channels",))
-    sums = [ways for options in space.options for ways in channelled(options) if ways.join == "partial_sums" and ways.tail]
+    sums = [
+        segment_options
+        for options in space.options
+        for segment_options in channelled(options)
+        if segment_options.join == "partial_sums" and segment_options.tail
+    ]
     assert sums
-    for ways in sums:
-        assert graph.by_name[ways.segment.end].kind == "add"
-        assert [op.kind for op in ways.tail.graph.ops] == ["input", "relu"]
+    for segment_options in sums:
+        assert graph.by_name[segment_options.segment.end].kind == "add"
+        assert [op.kind for op in segment_options.tail.graph.ops] == ["input", "relu"]
     search_result = search_exact(space, graph.macs, graph.macs, 1)
     segments = search_result.segments(space.costs)
     assert len(segments) > len(search_result.picks)
@@ -221,16 +229,16 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     assert run.makespan_ms == pytest.approx(search_result.ms)
     assert run.macs - run.repeated_macs == graph.macs
     gone = space_of(graph, processors=("gpu", "dsp"), kinds=("graph", "rows", "channels"))
-    assert not any(ways.tail for options in gone.options for ways in options)
+    assert not any(segment_options.tail for options in gone.options for segment_options in options)
 
 
 def test_squeeze_and_excitation_keeps_a_block_in_one_piece():
     space = make_space(GATED)
-    ways = ChannelWays(GATED, space)
+    options = ChannelWays(GATED, space)
     parts = BandedSpace(GATED, space).parts
     gated = [part for part in parts if any(op.kind == "sigmoid" and op.shape[2:] == (1, 1) for op in part.graph.ops)]
     assert gated
-    assert not any(item.join == "partial_sums" for part in gated for item in ways.of(part, [100.0, 100.0]))
+    assert not any(item.join == "partial_sums" for part in gated for item in options.of(part, [100.0, 100.0]))
 
 
 def test_network_with_nothing_to_divide_is_refused():
@@ -325,7 +333,7 @@ def on(processors):
 
 
 def test_parts_of_a_stage_on_one_processor_are_the_stage_again():
-    joined = without_seams(SEAMS_GRAPH, STAGES, on(["gpu"] * len(PARTS)))
+    joined = merge_neighbours(SEAMS_GRAPH, STAGES, on(["gpu"] * len(PARTS)))
     assert [(item.name, item.start, item.end) for item in joined] == [(stage.name, stage.start, stage.end) for stage in STAGES]
     assert [item.branches[0].depth for item in joined] == [stage.depth for stage in STAGES]
 
@@ -333,7 +341,7 @@ def test_parts_of_a_stage_on_one_processor_are_the_stage_again():
 @pytest.mark.parametrize("where", range(1, len(PARTS)))
 def test_processors_change_where_they_did_and_the_time_is_the_same(where):
     parts = on(["cpu"] * where + ["gpu"] * (len(PARTS) - where))
-    joined = without_seams(SEAMS_GRAPH, STAGES, parts)
+    joined = merge_neighbours(SEAMS_GRAPH, STAGES, parts)
     assert len(joined) <= len(STAGES) + 1
     assert len({item.name for item in joined}) == len(joined)
     changed = next(item.start for item in joined if item.branches[0].processor == "gpu")
@@ -347,7 +355,7 @@ def test_bands_keep_their_seams():
     s1 = next(i for i, part in enumerate(PARTS) if part.name == "s1_2")
     branches = (BranchScale("cpu", 1, 128, align=8, rows=(0, 16)), BranchScale("gpu", 1, 128, align=4, rows=(16, 32)))
     parts[s1] = SegmentDesign("s1_2", PARTS[s1].start, PARTS[s1].end, branches, "rows")
-    names = [without_seam.name for without_seam in without_seams(SEAMS_GRAPH, STAGES, parts)]
+    names = [without_seam.name for without_seam in merge_neighbours(SEAMS_GRAPH, STAGES, parts)]
     assert names == ["stem", "s1_1", "s1_2", "s1_3", "s2", "head"]
 
 
@@ -360,13 +368,13 @@ def test_every_way_along_paths_takes_what_the_timeline_says(kind, count):
     config = PlanConfig(processors=processors).checked(device)
     space = DesignSpace([segment], processors, Costs(LatencyPredictor(device), config.precision), Rules.of(config))
     every_way = path_ways(space, segment)
-    assert {ways.processors for ways in every_way} == {order for n in (2, 3) for order in permutations(processors, n)}
-    for ways in every_way:
-        pairs = count - 1 if len(ways.processors) == 2 else (count - 1) * (count - 2) // 2
-        assert len(ways.macs) == pairs
+    assert {options.processors for options in every_way} == {order for n in (2, 3) for order in permutations(processors, n)}
+    for options in every_way:
+        pairs = count - 1 if len(options.processors) == 2 else (count - 1) * (count - 2) // 2
+        assert len(options.macs) == pairs
         for index in range(pairs):
-            run = timeline(graph, BranchDesign("net", "mi9", (ways.design(index, space.costs),)), space.costs)
+            run = timeline(graph, BranchDesign("net", "mi9", (options.design(index, space.costs),)), space.costs)
             # the input is on the host
-            assert run.segments[0].ms == pytest.approx(ways.ms[space.holders.index(space.costs.host)][index])
+            assert run.segments[0].ms == pytest.approx(options.ms[space.holders.index(space.costs.host)][index])
             assert (run.macs, run.params) == (graph.macs, graph.params)
-            assert ways.slowest_ms[index] == pytest.approx(max(b.ms + b.contention_ms for b in run.segments[0].branches))
+            assert options.slowest_ms[index] == pytest.approx(max(b.ms + b.contention_ms for b in run.segments[0].branches))

@@ -24,7 +24,7 @@ from stretch.planning.search.bounds import Bounds, loss_of
 from stretch.planning.search.evolve import evolve
 from stretch.planning.search.exact import SearchResult, search_exact, search_least
 from stretch.planning.search.goal import Added, Goal, score_of, search_best
-from stretch.planning.search.measures import LATENCY, Power, on_only, told_by, weighed
+from stretch.planning.search.measures import LATENCY, Power, additive, on_only, weighed
 from stretch.planning.search.measures import MACS as MEASURES_MACS
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.strategies.grid import search as search_grid
@@ -215,7 +215,7 @@ def test_total_of_a_design_is_what_the_search_says_of_it():
     search_result = search_exact(space, LOW, HIGH, 1)
     assert LATENCY.total(space, search_result.picks) == pytest.approx(search_result.ms)
     assert MEASURES_MACS.total(space, search_result.picks) == search_result.macs
-    both = weighed((2.0, LATENCY), (1e-6, MEASURES_MACS), (0.0, told_by(lambda ways: np.full(len(ways.macs), np.inf))))
+    both = weighed((2.0, LATENCY), (1e-6, MEASURES_MACS), (0.0, additive(lambda options: np.full(len(options.macs), np.inf))))
     assert both.total(space, search_result.picks) == pytest.approx(2 * search_result.ms + 1e-6 * search_result.macs)
 
 
@@ -322,17 +322,17 @@ SPACE = merged_space()
 
 def test_trials_keep_to_the_rules_and_compute_about_as_much_as_their_segment():
     for trial in trials(SPACE, 3):
-        assert trial.ways.allowed[:, trial.index].any()
-        assert NEAR[0] <= trial.ways.macs[trial.index] / trial.ways.segment.graph.macs <= NEAR[1]
-        assert trial.ways.segment.start == SPACE.segments[trial.first].start
+        assert trial.options.allowed[:, trial.index].any()
+        assert NEAR[0] <= trial.options.macs[trial.index] / trial.options.segment.graph.macs <= NEAR[1]
+        assert trial.options.segment.start == SPACE.segments[trial.first].start
         assert trial.stages(SPACE)[0] == SPACE.segments[trial.first].name
-        assert len(trial.stages(SPACE)) == trial.ways.span
+        assert len(trial.stages(SPACE)) == trial.options.span
 
 
 def test_first_way_of_a_segment_is_its_fastest():
     result = trials(SPACE, 1)
     for trial in result:
-        every = [w for w in SPACE.options[trial.first] if w.span == trial.ways.span and w.branched]
+        every = [w for w in SPACE.options[trial.first] if w.span == trial.options.span and w.branched]
         fastest = min(
             float(
                 np.where(w.allowed, w.ms, np.inf)[
@@ -341,7 +341,7 @@ def test_first_way_of_a_segment_is_its_fastest():
             )
             for w in every
         )
-        assert float(trial.ways.ms[:, trial.index].min()) <= fastest + 1e-9
+        assert float(trial.options.ms[:, trial.index].min()) <= fastest + 1e-9
 
 
 def test_random_designs_branch_fit_the_network_differ_and_are_the_same_for_a_seed():

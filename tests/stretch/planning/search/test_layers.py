@@ -1,4 +1,4 @@
-"""The shortest path through options, bounded or sieved, against brute force."""
+"""The shortest path through options, bounded or pruned, against brute force."""
 
 from dataclasses import replace
 from functools import cache
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import stretch.planning.search.sieve as sieve
+import stretch.planning.search.pruning as pruning
 import stretch.planning.search.space as design_space
 from stretch.planning.search import bounded
 from stretch.planning.search import layers as search
@@ -17,7 +17,7 @@ from stretch.planning.search.bounded import bounded_path, undominated_with_loss
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import Layer, shortest_path, undominated
 from stretch.planning.search.merging import merge_stages
-from stretch.planning.search.sieve import search_sieved, search_some
+from stretch.planning.search.pruning import search_pruned, search_some
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import fastest_by_brute_force, make_space
 
@@ -215,9 +215,9 @@ def spaces(name, device, processors, alpha):
 
 
 @pytest.fixture(autouse=True)
-def always_sieve(monkeypatch):
-    """Small spaces are sieved, too."""
-    monkeypatch.setattr(sieve, "FEW", 0)
+def always_pruned(monkeypatch):
+    """Small spaces are pruned, too."""
+    monkeypatch.setattr(pruning, "FEW", 0)
 
 
 @pytest.mark.representatives(1)
@@ -227,9 +227,9 @@ def test_what_is_found_equals_brute_force(device, n_meet):
     graph = small_resnet(blocks=(2, 2))
     space = merge_stages(graph, make_space(graph, device, min_width=0.85))
     low, high = round(0.9 * graph.macs), round(1.6 * graph.macs)
-    sieved = search_sieved(space, low, high, n_meet)
-    assert sieved.optimal
-    assert sieved.ms == pytest.approx(fastest_by_brute_force(space, low, high, n_meet)[0])
+    pruned = search_pruned(space, low, high, n_meet)
+    assert pruned.optimal
+    assert pruned.ms == pytest.approx(fastest_by_brute_force(space, low, high, n_meet)[0])
 
 
 def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch):
@@ -238,11 +238,11 @@ def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch)
     space = merge_stages(graph, make_space(graph, "mi9", ("cpu", "gpu", "dsp"), min_width=0.5))
     low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
     best = search_exact(every, low, high, 1)
-    monkeypatch.setattr(sieve, "MOST", 0)
-    sieved = search_sieved(space, low, high, 1)
-    assert not sieved.optimal
-    assert sieved.ms / (1 + sieved.gap) <= best.ms + 1e-9
-    assert sieved.ms >= best.ms - 1e-9
+    monkeypatch.setattr(pruning, "MOST", 0)
+    pruned = search_pruned(space, low, high, 1)
+    assert not pruned.optimal
+    assert pruned.ms / (1 + pruned.gap) <= best.ms + 1e-9
+    assert pruned.ms >= best.ms - 1e-9
 
 
 def test_links_that_take_endless_time_are_not_used():
@@ -251,7 +251,7 @@ def test_links_that_take_endless_time_are_not_used():
     slow = {name: replace_link(link) for name, link in device.links.items()}
     far = make_space(graph, replace(device, links=slow), min_width=0.5)
     low, high = round(0.9 * graph.macs), round(1.1 * graph.macs)
-    assert search_sieved(far, low, high, 0).ms == pytest.approx(search_exact(far, low, high, 0).ms)
+    assert search_pruned(far, low, high, 0).ms == pytest.approx(search_exact(far, low, high, 0).ms)
 
 
 def replace_link(link):

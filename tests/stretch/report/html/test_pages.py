@@ -23,9 +23,9 @@ from scheduler.simulate.predicted import predicted_trace
 from scheduler.simulate.scene import Scene
 from stretch.comparison import CompareAnswer, ComparedRow
 from stretch.planning.config import PlanConfig
+from stretch.planning.messages import chance
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan
-from stretch.planning.sentences import chance
 from stretch.report.comparison import bench_page, comparison_page
 from stretch.report.execution import run_page, simulation_page
 from stretch.report.front import front_page

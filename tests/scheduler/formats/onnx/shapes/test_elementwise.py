@@ -225,15 +225,15 @@ KINDS = {"LSTM": (4, 2), "GRU": (3, 1), "RNN": (1, 1)}
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
-def recurrent_shapes(op, steps, batch, width, size, ways):
+def recurrent_shapes(op, steps, batch, width, size, options):
     """Shapes of everything that a layer may read; its lengths are left out."""
     gates, states = KINDS[op]
-    state = (ways, batch, size)
+    state = (options, batch, size)
     return [
         (steps, batch, width),
-        (ways, gates * size, width),
-        (ways, gates * size, size),
-        (ways, 2 * gates * size),
+        (options, gates * size, width),
+        (options, gates * size, size),
+        (options, 2 * gates * size),
         None,
         *[state] * states,
     ]

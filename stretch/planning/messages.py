@@ -2,7 +2,7 @@
 
 The same request is made with flags (`stretch branch`), with keys (a recipe) and with
 arguments (Python). So an error or a warning of the planner does not contain
-``--alpha 0.2``: it contains a `Mention` of the option ``alpha`` with the value 0.2.
+``--alpha 0.2``: it contains a `OptionName` of the option ``alpha`` with the value 0.2.
 """
 
 import copy
@@ -15,7 +15,7 @@ from predictors.errors import StretchError
 
 
 @dataclass(frozen=True)
-class Mention:
+class OptionName:
     """An option in a sentence."""
 
     option: str  # Its name, as `stretch.PlanConfig` has it, or an argument of `stretch.branch`.
@@ -45,10 +45,10 @@ FLAGS = frozenset(
 )
 
 #: How one edge writes an option.
-Spelling = Callable[[Mention], str]
+Spelling = Callable[[OptionName], str]
 
 
-class Sentence(str):
+class Message(str):
     """A sentence with mentions of options.
 
     As a string it spells them as Python does.
@@ -60,9 +60,9 @@ class Sentence(str):
     __slots__ = ("parts", "template")
 
     template: str
-    parts: tuple["str | Mention", ...]
+    parts: tuple["str | OptionName", ...]
 
-    def __new__(cls, template: str, *parts: "str | Mention") -> "Sentence":
+    def __new__(cls, template: str, *parts: "str | OptionName") -> "Message":
         """The sentence, spelled for Python."""
         new = super().__new__(cls, _filled(template, parts, as_argument))
         new.template, new.parts = template, parts
@@ -82,14 +82,14 @@ def chance(probability: float) -> str:
 
 def spelled(text: str, spelling: Spelling) -> str:
     """A text as one edge writes it; one without mentions stays as it is."""
-    if not isinstance(text, Sentence):
+    if not isinstance(text, Message):
         return text
     # mentions within parts are spelled alike
     return _filled(text.template, text.parts, spelling)
 
 
-def _filled(template: str, parts: "tuple[str | Mention, ...]", spelling: Spelling) -> str:
-    return template.format(*(spelling(part) if isinstance(part, Mention) else spelled(part, spelling) for part in parts))
+def _filled(template: str, parts: "tuple[str | OptionName, ...]", spelling: Spelling) -> str:
+    return template.format(*(spelling(part) if isinstance(part, OptionName) else spelled(part, spelling) for part in parts))
 
 
 @contextmanager
@@ -110,18 +110,18 @@ def error_spelled(error: StretchError, spelling: Spelling) -> StretchError:
     return other
 
 
-def as_argument(mention: Mention) -> str:
+def as_argument(mention: OptionName) -> str:
     """As Python has it: ```alpha=0.2```."""
     return f"`{mention.option}`" if mention.value is None else f"`{mention.option}={_literal(mention.value, '()')}`"
 
 
-def as_flag(mention: Mention) -> str:
+def as_flag(mention: OptionName) -> str:
     """As the command line has it: ``--alpha 0.2``, or ``--set merge=always`` where there is no flag."""
     flag, joined = ("--" + mention.option.replace("_", "-"), " ") if mention.option in FLAGS else (f"--set {mention.option}", "=")
     return flag if mention.value is None else f"{flag}{joined}{as_word(mention.value)}"
 
 
-def as_key(mention: Mention) -> str:
+def as_key(mention: OptionName) -> str:
     """As a recipe has it: ```plan.alpha = 0.2```."""
     return f"`plan.{mention.option}`" if mention.value is None else f"`plan.{mention.option} = {_literal(mention.value, '[]')}`"
 

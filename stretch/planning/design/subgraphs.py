@@ -16,10 +16,10 @@ from stretch.planning.design.branch_design import BranchScale, SegmentDesign, sa
 from stretch.planning.network.segments import Segment
 
 
-def check_portions(segment: Segment, design: SegmentDesign) -> None:
+def check_subgraphs(segment: Segment, design: SegmentDesign) -> None:
     """Refuse a segment whose branches are not all portions of its operators and nothing else.
 
-    Whether the portions are the whole segment is seen when they are made, by `portion_graphs`.
+    Whether the portions are the whole segment is seen when they are made, by `subgraphs_of`.
     """
     where, alone = f"segment `{segment.name}`", BranchScale("", segment.depth, segment.width)
     if not join_of(design.join).placed:
@@ -44,7 +44,7 @@ def check_portions(segment: Segment, design: SegmentDesign) -> None:
         )
 
 
-def portion_graphs(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[str]]) -> list[OpGraph]:
+def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[str]]) -> list[OpGraph]:
     """The graphs of a segment's portions.
 
     Operators keep their names. What a portion reads are its inputs, in the order in which its operators
@@ -68,7 +68,7 @@ def portion_graphs(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence
     return graphs
 
 
-def portion_ends(graph: OpGraph, inside: Sequence[Collection[str]]) -> list[tuple[str, ...]]:
+def subgraph_ends(graph: OpGraph, inside: Sequence[Collection[str]]) -> list[tuple[str, ...]]:
     """What each of several sets of operators hands on: what others read, and the segment's end."""
     result = []
     for current in inside:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from predictors.joins import JoinKind, join_of
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.ways import Ints, Ways
+from stretch.planning.cost.options import Ints, SegmentOptions
 from stretch.planning.design.scale import each_partitions, legal_widths
 from stretch.planning.network.segments import Segment
 from stretch.planning.search.rules import Rules
@@ -42,7 +42,7 @@ class Joins:
 
 
 @dataclass(frozen=True)
-class Offer:
+class LazyOptions:
     """A segment in scaled copies on one subset of the processors."""
 
     segment: Segment  # The original segment.
@@ -61,28 +61,28 @@ class Offer:
         result = []
         for processor in self.subset:
             rewritten = self.costs.rewritten(self.segment, processor)
-            widths = self.costs.built(Offered).widths(rewritten, self.costs.align(processor), self.rules)
+            widths = self.costs.built(OptionsCache).widths(rewritten, self.costs.align(processor), self.rules)
             result.append((widths, depths) if most is None else (_spread(widths, most.widths), _spread(depths, most.depths)))
         return tuple(result)
 
     @property
-    def full(self) -> "Offer":
+    def full(self) -> "LazyOptions":
         """The same with all scales."""
         # one that remembered itself would be kept until garbage is collected, and all that is known of its device with it
         return self if self.thinning is None else self._full
 
     @cached_property
-    def _full(self) -> "Offer":
+    def _full(self) -> "LazyOptions":
         return replace(self, thinning=None)
 
-    def thinned(self, thinning: Thinning) -> "Offer":
+    def thinned(self, thinning: Thinning) -> "LazyOptions":
         """The same with fewer scales, and the same one each time."""
         if thinning not in self._thinned:
             self._thinned[thinning] = replace(self, thinning=thinning)
         return self._thinned[thinning]
 
     @cached_property
-    def _thinned(self) -> dict[Thinning, "Offer"]:
+    def _thinned(self) -> dict[Thinning, "LazyOptions"]:
         return {}
 
     @property
@@ -148,7 +148,7 @@ class Offer:
         whole = self.segment.width
         return each_partitions(whole, widths, align) if join_of(self.join).divides else np.full_like(widths, whole)
 
-    def ways(self, holders: Sequence[str], numbers: Ints | None = None) -> Ways:
+    def options(self, holders: Sequence[str], numbers: Ints | None = None) -> SegmentOptions:
         """The ways to run the segment, every rule met or not."""
         joins, branches = self.joins, range(len(self.subset))
         sizes = [(len(widths), len(depths)) for widths, depths in self.scales]
@@ -161,7 +161,7 @@ class Offer:
             total = reduce(np.maximum, [current + move for current, move in zip(computed, moved, strict=True)])
             np.add(total, grid.joined(joins.join_ms), out=grid.folded(ms[at]))
             grid.folded(exchange[at])[...] = reduce(np.maximum, moved) + grid.joined(joins.join_ms)
-        return Ways(
+        return SegmentOptions(
             self.segment,
             self.join,
             self.candidates,
@@ -180,14 +180,14 @@ class Offer:
         )
 
 
-class Offered:
+class OptionsCache:
     """Offers, and widths that branches may have, of each segment: spaces on the same costs that differ in their processors share them."""
 
     def __init__(self) -> None:
         self._widths: dict[tuple[int, int, str], tuple[Segment, list[int]]] = {}
-        self._offers: dict[tuple[object, ...], Offer] = {}
+        self._offers: dict[tuple[object, ...], LazyOptions] = {}
 
-    def shared(self, offer: Offer) -> Offer:
+    def shared(self, offer: LazyOptions) -> LazyOptions:
         """The same offer, or the one that was there first, with all that is worked out of it."""
         key = id(offer.segment), offer.subset, offer.join, offer.arriving, repr(offer.rules.floors), offer.span, offer.thinning
         return self._offers.setdefault(key, offer)

@@ -18,7 +18,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Ways:
+class SegmentOptions:
     """Ways to run one segment on one subset of the processors.
 
     Arrays have one entry per combination of the branches' candidates, in the

@@ -19,10 +19,10 @@ from math import inf, nan, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from stretch.planning.cost.ways import Ints, Ways
+from stretch.planning.cost.options import Ints, SegmentOptions
 from stretch.planning.search.exact import SearchResult, search_exact
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.offers import Floats, Offer, Thinning
+from stretch.planning.search.lazy_options import Floats, LazyOptions, Thinning
 from stretch.planning.search.space import SAMPLE, DesignSpace
 
 #: Combinations of a space below which all of them are worked out.
@@ -40,12 +40,12 @@ STEPS = 24
 GOLDEN = (5**0.5 - 1) / 2
 
 
-def search_sieved(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
-    """The fastest design of a space with all scales of its offers; arguments and result are those of `sieved`."""
-    return sieved(space, low, high, n_meet)[0]
+def search_pruned(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
+    """The fastest design of a space with all scales of its offers; arguments and result are those of `pruned`."""
+    return pruned(space, low, high, n_meet)[0]
 
 
-def sieved(space: DesignSpace, low: int, high: int, n_meet: int) -> tuple[SearchResult | None, DesignSpace]:
+def pruned(space: DesignSpace, low: int, high: int, n_meet: int) -> tuple[SearchResult | None, DesignSpace]:
     """The fastest design of a space with all scales of its offers, and a smaller space that has every design as fast."""
     offers = [[offer.full for offer in some if offer.full.count] for some in space.offers]
     if sum(offer.count for some in offers for offer in some) <= FEW:
@@ -72,7 +72,7 @@ def search_some(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchR
 
 
 def _coarse(
-    space: DesignSpace, offers: Sequence[Sequence[Offer]], low: int, high: int, n_meet: int
+    space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], low: int, high: int, n_meet: int
 ) -> tuple[DesignSpace, SearchResult | None]:
     """A space with few scales of its offers that has a design, or with the most that are tried, and its best one."""
     for thinning in COARSE:
@@ -83,11 +83,11 @@ def _coarse(
     return coarse, found
 
 
-def _full(space: DesignSpace, offers: Sequence[Sequence[Offer]]) -> DesignSpace:
-    return _with(space, [[space.checked(offer.ways(space.holders)) for offer in some] for some in offers])
+def _full(space: DesignSpace, offers: Sequence[Sequence[LazyOptions]]) -> DesignSpace:
+    return _with(space, [[space.checked(offer.options(space.holders)) for offer in some] for some in offers])
 
 
-def _with(space: DesignSpace, more: Sequence[Sequence[Ways]]) -> DesignSpace:
+def _with(space: DesignSpace, more: Sequence[Sequence[SegmentOptions]]) -> DesignSpace:
     """A space with some options beside those that are ready."""
     other = copy(space)
     other.options = [[*ready, *made] for ready, made in zip(space.ready, more, strict=True)]
@@ -151,9 +151,11 @@ def _price(space: DesignSpace, low: int, high: int, n_meet: int) -> float:
     """What a multiply-accumulate is worth, ms: the price at which the bound on the designs of a space is highest."""
     groups = []
     for first, options in enumerate(space.options):
-        for ways in options:
-            move = _Move(first, ways.span, ways.branched, space.holders.index(ways.holder(space.costs.host)))
-            groups.append((move, np.where(ways.allowed, ways.ms, inf), ways.macs))
+        for segment_options in options:
+            move = _Move(
+                first, segment_options.span, segment_options.branched, space.holders.index(segment_options.holder(space.costs.host))
+            )
+            groups.append((move, np.where(segment_options.allowed, segment_options.ms, inf), segment_options.macs))
     start = space.holders.index(space.costs.host)
 
     def bound(price: float) -> float:
@@ -185,17 +187,17 @@ class _Priced:
         price: In ms.
     """
 
-    def __init__(self, space: DesignSpace, offers: Sequence[Sequence[Offer]], low: int, high: int, n_meet: int, price: float) -> None:
+    def __init__(self, space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], low: int, high: int, n_meet: int, price: float) -> None:
         self._space, self._low, self._high, self._n_meet = space, low, high, n_meet
         host = space.holders.index(space.costs.host)
         self._tables = [[_Table(offer, space.holders, price) for offer in some] for some in offers]
         self._moves = [[_Move(first, offer.span, True, host) for offer in some] for first, some in enumerate(offers)]
         self._ready = []
         for first, ready in enumerate(space.ready):
-            for ways in ready:
-                end = space.holders.index(ways.holder(space.costs.host))
-                cost = np.where(ways.allowed, ways.ms - price * ways.macs, inf).min(axis=1)
-                self._ready.append((_Move(first, ways.span, ways.branched, end), cost))
+            for options in ready:
+                end = space.holders.index(options.holder(space.costs.host))
+                cost = np.where(options.allowed, options.ms - price * options.macs, inf).min(axis=1)
+                self._ready.append((_Move(first, options.span, options.branched, end), cost))
         self._refund = price * (low if price >= 0 else high)
         self._bound([[table.least for table in tables] for tables in self._tables])
 
@@ -229,9 +231,9 @@ class _Priced:
         """Make the bound a higher one, by leaving out what breaks the rules where a segment costs least."""
         self._bound([[table.allowed_least(self._space) for table in tables] for tables in self._tables])
 
-    def _within(self, slack: float) -> tuple[list[list[Ways]], bool]:
+    def _within(self, slack: float) -> tuple[list[list[SegmentOptions]], bool]:
         """The options of offers around which a design may stay within a slack of the bound, and whether these are all of them."""
-        made: list[list[Ways]] = []
+        made: list[list[SegmentOptions]] = []
         count, complete = 0, True
         for moves, tables in zip(self._moves, self._tables, strict=True):
             made.append([])
@@ -242,7 +244,7 @@ class _Priced:
                     complete = False
                 elif len(numbers):
                     count += len(numbers)
-                    made[-1].append(self._space.checked(table.offer.ways(self._space.holders, numbers)))
+                    made[-1].append(self._space.checked(table.offer.options(self._space.holders, numbers)))
         return made, complete
 
 
@@ -254,7 +256,7 @@ class _Table:
         price: In ms.
     """
 
-    def __init__(self, offer: Offer, holders: Sequence[str], price: float) -> None:
+    def __init__(self, offer: LazyOptions, holders: Sequence[str], price: float) -> None:
         self.offer, joins = offer, offer.joins
         self._price = price
         self._sizes = [(len(widths), len(depths)) for widths, depths in offer.scales]
@@ -310,8 +312,8 @@ class _Table:
             rows = order[begin : begin + step]
             every = np.unravel_index(np.tile(np.arange(depths), len(rows)), [size for _, size in self._sizes])
             numbers = np.sort(self._numbers(np.repeat(rows, depths), every))
-            ways = space.checked(self.offer.ways(space.holders, numbers))
-            found = np.minimum(found, np.where(ways.allowed, ways.ms - self._price * ways.macs, inf).min(axis=1))
+            options = space.checked(self.offer.options(space.holders, numbers))
+            found = np.minimum(found, np.where(options.allowed, options.ms - self._price * options.macs, inf).min(axis=1))
         rest = order[len(ends) * step :]
         return np.minimum(found, bounds[rest[0]]) if len(rest) else found
 
