@@ -15,8 +15,7 @@ from scheduler.placement.place import Placement, queues_of
 from scheduler.runtime.buffers import Buffers, bind_subgraph
 from scheduler.runtime.code import Code
 from scheduler.runtime.distance import distance
-from scheduler.runtime.events import Event, Instruction, StepFailed, StepReturned
-from scheduler.runtime.machine import Machine
+from scheduler.runtime.machine import Event, Instruction, Machine, StepFailed, StepReturned
 from scheduler.runtime.plan import ExecutionPlan
 from scheduler.runtime.record import Recorder
 

@@ -18,7 +18,8 @@ from scheduler.placement.place import Placement
 from scheduler.runtime.buffers import Buffers, subgraph_spans
 from scheduler.runtime.code import Aborted, Code
 from scheduler.runtime.driver import Driver, Lane
-from scheduler.runtime.events import (
+from scheduler.runtime.failures import HangError, hang_reason, step_failure
+from scheduler.runtime.machine import (
     Enqueue,
     Event,
     Fail,
@@ -26,19 +27,19 @@ from scheduler.runtime.events import (
     InputReady,
     Instruction,
     Join,
+    Machine,
+    Node,
     Replaced,
     RunInline,
     StepDone,
     StepReturned,
     Submit,
+    Transitions,
     Wait,
 )
-from scheduler.runtime.failures import HangError, hang_reason, step_failure
-from scheduler.runtime.machine import Machine
 from scheduler.runtime.plan import ExecutionPlan
 from scheduler.runtime.record import Recorder
 from scheduler.runtime.trace import Span, Trace
-from scheduler.runtime.transitions import Node, Transitions
 from scheduler.runtime.watch import TIME_LIMIT_S, Watch, interrupt, note_hang
 from scheduler.runtime.workers import Call, Completion, Worker
 
@@ -386,7 +387,7 @@ class Executor(Driver[Lane]):
 
     def _begin_anew(self) -> None:
         """The state machine with nothing in flight, wherever the last run left off."""
-        machine = Machine(self.plan, self._places)
+        machine = Machine.of(self.plan, self._places)
         self._know_cores()
         self._idle = self._table.node(machine)
         self._begin_record(machine)

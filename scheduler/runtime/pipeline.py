@@ -24,10 +24,9 @@ from scheduler.placement.place import Placement
 from scheduler.runtime.buffers import Buffers, subgraph_spans
 from scheduler.runtime.code import Code
 from scheduler.runtime.driver import Driver, Lane
-from scheduler.runtime.events import Event, Fail, Finish, InputReady, Replaced, Start, StepDone
 from scheduler.runtime.failures import HangError, hang_reason, step_failure
 from scheduler.runtime.inputs import Values, plain
-from scheduler.runtime.machine import Machine
+from scheduler.runtime.machine import ONLY, Event, Fail, Finish, InputReady, Machine, Replaced, Start, StepDone
 from scheduler.runtime.plan import ExecutionPlan
 from scheduler.runtime.record import Recorder
 from scheduler.runtime.trace import QueueDepth, Span, Trace
@@ -171,12 +170,12 @@ class Pipeline(Driver[PipelineLane]):
 
     def _begin(self, placements: Mapping[str, Placement]) -> None:
         """Have a state machine."""
-        self._machine = Machine(self.plan, placements, len(self._lanes), caller=False, movable=self._code.movable())
+        self._machine = Machine.of(self.plan, placements, len(self._lanes), caller=False, movable=self._code.movable())
         self._begin_record(self._machine)
 
     def _running(self) -> int:
         """How many inferences have not ended; the lock is held."""
-        return self._machine.in_flight
+        return self._machine.in_flight()
 
     def _waiting(self) -> dict[str, int]:
         """Subgraphs that wait for each queue; the lock is held."""
@@ -267,7 +266,7 @@ class Pipeline(Driver[PipelineLane]):
 
     def _placed(self) -> Mapping[str, Placement]:
         with self._changed:
-            return dict(self._machine.placements)
+            return dict(self._machine.clients[ONLY].placements)
 
     def _open(self, place: Placement) -> None:
         with self._changed:
@@ -280,7 +279,7 @@ class Pipeline(Driver[PipelineLane]):
             if isinstance(instruction, Finish | Fail):
                 end = instruction
             elif isinstance(instruction, Start):
-                place = self._machine.placements.get(instruction.step)
+                place = self._machine.clients[ONLY].placements.get(instruction.step)
                 self._threads.put(instruction.queue, partial(self.work, instruction, place))
         return end
 

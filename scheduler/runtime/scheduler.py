@@ -3,6 +3,7 @@
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -13,6 +14,8 @@ from time import monotonic
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
+from msgspec import structs
+
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.delegates import Delegate
@@ -22,24 +25,31 @@ from scheduler.placement.mapping import bundle_precisions, place_processors
 from scheduler.placement.place import Placement
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import Code
-from scheduler.runtime.events import Event, Fail, Finish, InputReady, Replaced, Start
 from scheduler.runtime.executor import Executor
-from scheduler.runtime.inputs import Values
-from scheduler.runtime.multi_tenant import (
+from scheduler.runtime.inputs import Values, checked_priority, deadline_at
+from scheduler.runtime.machine import (
+    PATIENCE_MS,
     Client,
     ClientRemoved,
-    Command,
-    MultiTenantMachine,
+    Event,
+    Fail,
+    Finish,
+    InputReady,
+    Instruction,
+    Machine,
     QueueReleased,
-    RequestArrived,
-    SharedEvent,
-    StepEvent,
+    Start,
+    StepDone,
+    StepFailed,
+    StepReturned,
 )
 from scheduler.runtime.pipeline import LOOK_S, Pipeline, QueueThreads
 from scheduler.runtime.plan import ExecutionPlan
 from scheduler.runtime.session import Session
-from scheduler.runtime.turns import PATIENCE_MS, checked_priority, deadline_at
 from scheduler.runtime.watch import TIME_LIMIT_S
+
+#: Events that are kept, with what they were answered.
+KEPT = 4096
 
 
 def now_ms() -> float:
@@ -60,7 +70,9 @@ class SharedQueues:
         self.now = now
         #: Guards everything here and in the clients' pipelines.
         self.changed = threading.Condition()
-        self.machine = MultiTenantMachine({}, patience_ms)
+        self.machine = Machine({}, patience_ms=patience_ms)
+        #: Events that were told last, with what they were answered.
+        self.events: deque[tuple[Event, tuple[Instruction, ...]]] = deque(maxlen=KEPT)
         self._clients: dict[str, SharedPipeline] = {}
         self.threads = QueueThreads()
 
@@ -70,13 +82,14 @@ class SharedQueues:
             self.machine.add(name, client)
             self._clients[name] = pipeline
 
-    def tell(self, event: SharedEvent) -> Sequence[Command]:
+    def tell(self, event: Event) -> Sequence[Instruction]:
         """Tell the state machine, and hand out the steps that it answers; the lock is held."""
         answer = self.machine.handle(event)
-        for command in answer:
-            if isinstance(command.instruction, Start):
-                job = partial(self._clients[command.client].work, command.instruction, command.place)
-                self.threads.put(command.instruction.queue, job)
+        self.events.append((event, tuple(answer)))
+        for instruction in answer:
+            if isinstance(instruction, Start):
+                place = self.machine.clients[instruction.client].placements.get(instruction.step)
+                self.threads.put(instruction.queue, partial(self._clients[instruction.client].work, instruction, place))
         return answer
 
     def give_up(self, client: str, queue: str) -> None:
@@ -134,7 +147,9 @@ class SharedPipeline(Pipeline):
         future = self._lanes[number].future
         with self._changed:
             if self._hang is None and not self._gone:  # else its future was told
-                self._shared.tell(RequestArrived(self._client, number, self._shared.now(), deadline_s * 1e3, priority))
+                self._shared.tell(
+                    InputReady(number, self._client, self._shared.now(), None if deadline_s == inf else deadline_s * 1e3, priority)
+                )
         return future
 
     def close(self, *, wait: bool = True) -> None:
@@ -168,16 +183,15 @@ class SharedPipeline(Pipeline):
 
     def _placed(self) -> Mapping[str, Placement]:
         with self._changed:
-            return dict(self._shared.machine.placements(self._client))
+            return dict(self._shared.machine.clients[self._client].placements)
 
     def _tell(self, event: Event) -> Finish | Fail | None:
-        assert not isinstance(event, InputReady)
         if self._gone:
-            if not isinstance(event, Replaced):
+            if isinstance(event, StepDone | StepFailed | StepReturned):
                 self._left(event.queue)
             return None
-        answer = self._shared.tell(StepEvent(self._client, self._shared.now(), event))
-        return next((command.instruction for command in answer if isinstance(command.instruction, Finish | Fail)), None)
+        answer = self._shared.tell(structs.replace(event, client=self._client, at_ms=self._shared.now()))
+        return next((instruction for instruction in answer if isinstance(instruction, Finish | Fail)), None)
 
     def _dismiss(self) -> None:
         """The threads serve others, too."""
@@ -350,10 +364,10 @@ class Scheduler:
         return MappingProxyType(self._sessions)
 
     @property
-    def events(self) -> tuple[tuple[SharedEvent, tuple[Command, ...]], ...]:
+    def events(self) -> tuple[tuple[Event, tuple[Instruction, ...]], ...]:
         """What the state machine was told last, and what it answered: told the same from the beginning, it answers the same."""
         with self._shared.changed:
-            return tuple(self._shared.machine.events)
+            return tuple(self._shared.events)
 
     def close(self) -> None:
         """End after what is in flight; may be called twice. What hangs is not waited for."""

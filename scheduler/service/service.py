@@ -13,11 +13,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from scheduler.runtime.inputs import zeros
+from scheduler.runtime.inputs import checked_priority, deadline_at, zeros
 from scheduler.runtime.scheduler import Scheduler, SharedSession
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
-from scheduler.runtime.turns import checked_priority, deadline_at
 from scheduler.service.requests import DeadlineError, OverloadedError, Request, Waiting
 from scheduler.simulate.admit import Admission, Demand, admit
 from scheduler.simulate.networks import Network

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil, floor, isfinite
 
 from predictors.errors import UsageError
-from scheduler.runtime.turns import checked_priority
+from scheduler.runtime.inputs import checked_priority
 from scheduler.simulate.arrivals import Arrivals
 from scheduler.simulate.clock import Clock, Served
 from scheduler.simulate.networks import Network

@@ -14,7 +14,7 @@ from predictors.errors import UsageError
 from predictors.side_by_side import speed
 from scheduler.adapt.policy import Policy, Rules
 from scheduler.progress import Progress, silent
-from scheduler.runtime.events import InputReady
+from scheduler.runtime.machine import InputReady
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.flow import Answer, Decided, Engine, Flow, Step, Task, own_engine, span_of
 from scheduler.simulate.heat import Heat

@@ -2,14 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from scheduler.adapt.policy import Decision, Policy, Probe, Probed, Ran
-from scheduler.runtime.events import Event, Finish, Instruction, Join, Start, StepDone
-from scheduler.runtime.machine import CALLING_THREAD, Machine
+from scheduler.runtime.machine import CALLING_THREAD, Event, Finish, Instruction, Join, Machine, Node, Start, StepDone, Transitions
 from scheduler.runtime.trace import Span, Trace
-from scheduler.runtime.transitions import Node, Transitions
 from scheduler.simulate.networks import Network, alternative_of
 from scheduler.simulate.scene import Scene
 from scheduler.simulate.times import Doing, StepTime
@@ -57,7 +55,7 @@ class Step:
 
     def __init__(self, engine: "Engine", start: Start, time: StepTime, column: int | None, queue: str) -> None:
         self.engine, self.lane, self.name, self.queue = engine, start.lane, start.step, queue
-        self.event = StepDone(start.lane, start.step, start.queue)
+        self.event = StepDone(start.lane, start.step, start.queue, start.client)
         #: Of the machine's answer to its end.
         self.key = (start.lane, start.step, start.queue)
         #: What it waits for where several networks share processors: a queue of the device, or this user's own thread.
@@ -88,11 +86,7 @@ class Engine:
     def __init__(self, network: Network, lanes: int, number: int) -> None:
         self.network, self.number, self._times = network, number, network.times
         self._caller = lanes == 1
-        placements = network.placements
-        if not self._caller:
-            # every queue has a thread then, as in `scheduler.runtime.pipeline`
-            placements = {name: replace(place, dispatch="blocking") for name, place in placements.items()}
-        machine = Machine(network.plan, placements, lanes, caller=self._caller)
+        machine = Machine.of(network.plan, network.placements, lanes, caller=self._caller)
         self._table: Transitions[Answer] = Transitions(self._prepared)
         self._node: Node[Answer] = self._table.node(machine)
         self.columns = {name: column for column, name in enumerate(network.plan.subgraphs)}

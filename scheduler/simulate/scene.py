@@ -7,7 +7,7 @@ from math import isfinite
 import numpy as np
 
 from predictors.errors import UsageError
-from scheduler.runtime.turns import checked_priority
+from scheduler.runtime.inputs import checked_priority
 from scheduler.simulate.arrivals import Arrivals
 from scheduler.simulate.load import Frequency, Load
 

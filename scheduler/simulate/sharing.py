@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
 
-from scheduler.runtime.events import Event, Finish, InputReady, Replaced, Start
-from scheduler.runtime.multi_tenant import Client, MultiTenantMachine, RequestArrived, SharedEvent, StepEvent
-from scheduler.runtime.turns import PATIENCE_MS
+from msgspec import structs
+
+from scheduler.runtime.machine import PATIENCE_MS, Client, Event, Finish, InputReady, Instruction, Machine, Start, StepDone
 from scheduler.simulate.flow import Answer, Engine, Step
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
@@ -17,7 +16,7 @@ class Sharing:
     """How users take turns."""
 
     weights: tuple[float, ...] = ()  # Of the first users; 1 of those that are not named.
-    patience_ms: float = PATIENCE_MS  # As of `scheduler.runtime.turns.Turns`.
+    patience_ms: float = PATIENCE_MS  # As of `scheduler.runtime.machine.Machine`.
 
 
 class Shared:
@@ -28,7 +27,9 @@ class Shared:
     """
 
     def __init__(self, sharing: Sharing, now: Callable[[], float]) -> None:
-        self.machine = MultiTenantMachine({}, sharing.patience_ms)
+        self.machine = Machine({}, patience_ms=sharing.patience_ms)
+        #: What the machine was told, and what it answered.
+        self.events: list[tuple[Event, list[Instruction]]] = []
         self._weights, self._now = sharing.weights, now
         self._engines: dict[str, SharedEngine] = {}
 
@@ -47,14 +48,14 @@ class Shared:
         """Tell the machine what happened to a user's inference."""
         user, now = str(engine.number), self._now()
         if isinstance(event, InputReady):
-            shared_event: SharedEvent = RequestArrived(user, event.lane, now, engine.deadline_ms(event.lane), engine.scene.priority)
+            event = InputReady(event.lane, user, now, engine.deadline_ms(event.lane), engine.scene.priority)
         else:
-            assert not isinstance(event, Replaced)  # nothing is placed elsewhere while it is simulated
-            shared_event = StepEvent(user, now, event)
-        answer = self.machine.handle(shared_event)
-        commands = [(command.client, command.instruction) for command in answer]
-        starts = tuple(self._engines[client].started(start) for client, start in commands if isinstance(start, Start))
-        return Answer(starts, next((end.lane for _, end in commands if isinstance(end, Finish)), None))
+            assert isinstance(event, StepDone)  # nothing fails or is placed elsewhere while it is simulated
+            event = structs.replace(event, at_ms=now)
+        answer = self.machine.handle(event)
+        self.events.append((event, answer))
+        starts = tuple(self._engines[start.client].started(start) for start in answer if isinstance(start, Start))
+        return Answer(starts, next((end.lane for end in answer if isinstance(end, Finish)), None))
 
 
 class SharedEngine(Engine):
@@ -66,9 +67,9 @@ class SharedEngine(Engine):
         self.scene, self._shared = scene, shared
         self._started: dict[Start, Step] = {}
 
-    def deadline_ms(self, lane: int) -> float:
+    def deadline_ms(self, lane: int) -> float | None:
         """When the inference in a lane has to be over, by the simulation's clock."""
-        return inf if self.scene.deadline_ms is None else self.since[lane] + self.scene.deadline_ms
+        return None if self.scene.deadline_ms is None else self.since[lane] + self.scene.deadline_ms
 
     def tell(self, key: object, event: Event) -> Answer:
         """Tell the machine what happened."""

@@ -21,8 +21,8 @@ from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import Code
 from scheduler.runtime.distance import TOLERANCE
 from scheduler.runtime.driver import Check, Driver, Lane, checked
-from scheduler.runtime.events import StepFailed, StepReturned
 from scheduler.runtime.executor import Executor
+from scheduler.runtime.machine import StepFailed, StepReturned
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.trace import Span, Trace, timeline, typical

@@ -14,8 +14,7 @@ from scheduler.delegates.null import NullCompiled, NullDelegate, NullInvocation
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import Code
-from scheduler.runtime.events import Finish, Start
-from scheduler.runtime.multi_tenant import StepEvent
+from scheduler.runtime.machine import Finish, Start, StepDone
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.scheduler import SharedPipeline, SharedQueues
 from scheduler.simulate.clock import Clock
@@ -90,12 +89,12 @@ class Conducted(SharedQueues):
 
     def tell(self, event):
         answer = super().tell(event)
-        self.joining -= isinstance(event, StepEvent) and (event.client, event.event.step) not in self.times
-        for command in answer:
-            if isinstance(command.instruction, Finish):
+        self.joining -= isinstance(event, StepDone) and (event.client, event.step) not in self.times
+        for instruction in answer:
+            if isinstance(instruction, Finish):
                 self.finished += 1
-            elif isinstance(command.instruction, Start):
-                key = (command.client, command.instruction.step)
+            elif isinstance(instruction, Start):
+                key = (instruction.client, instruction.step)
                 if key in self.times:
                     self.ends[key] = self.clock + self.times[key]
                 else:
@@ -121,8 +120,8 @@ class Conducted(SharedQueues):
                 key = min(self.ends, key=self.ends.__getitem__)
                 self.clock = self.ends.pop(key)
                 self.held.pop(key).set()
-                seen = len(self.machine.events)
-                assert self.changed.wait_for(lambda told=seen: len(self.machine.events) > told, PATIENCE)
+                seen = len(self.events)
+                assert self.changed.wait_for(lambda told=seen: len(self.events) > told, PATIENCE)
 
 
 class Own:
@@ -178,7 +177,7 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
                     until = {} if deadline is None else {"deadline_s": deadline / 1e3}
                     pipeline.submit({"x": np.zeros((1, 3, 8, 8), np.float32)}, priority=priority, **until)
             shared.conduct(2 * lanes)
-            told = list(shared.machine.events)
+            told = list(shared.events)
         finally:
             for pipeline in pipelines:
                 pipeline.close(wait=False)
@@ -189,10 +188,4 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
     ]
     clock = Clock(networks[0], scenes[0], [(networks[1], scenes[1])], sharing=Sharing(weights))
     clock.run(everyone=True)
-    assert [_plain(each) for each in clock.shared.machine.events] == [_plain(each) for each in told]
-
-
-def _plain(told):
-    """An event and its answer, without where subgraphs are placed."""
-    event, answer = told
-    return event, [(command.client, command.instruction) for command in answer]
+    assert [(event, list(answer)) for event, answer in clock.shared.events] == [(event, list(answer)) for event, answer in told]
