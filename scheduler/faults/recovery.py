@@ -1,6 +1,7 @@
 """Carries out what was decided of sites: their work goes elsewhere, and comes back on trial."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from predictors.errors import StretchError
@@ -11,6 +12,9 @@ from scheduler.placement.place import Dispatch, Placement, queues_of
 
 class Runner(Protocol):
     """What runs subgraphs where they are placed."""
+
+    #: Where each subgraph runs now.
+    places: dict[str, Placement]
 
     def replace(self, name: str, place: Placement) -> None:
         """Run a subgraph elsewhere from now on."""
@@ -46,15 +50,14 @@ class Recovery:
         """Whether something was decided that is not carried out."""
         return self.keeper.pending
 
-    def carry_out(self, places: Mapping[str, Placement], *runners: Runner) -> None:
+    def carry_out(self, runner: Runner) -> None:
         """Do what was decided since the last time, while nothing runs."""
         # of a site that was retired and is on trial by now, the last word counts
         for decision in {action.site: action for action in self.keeper.take()}.values():
-            now = dict(places)
             if decision.what == "retired":
-                self._leave(decision.site, decision.reason, now, runners)
+                self._leave(decision.site, decision.reason, runner)
             elif decision.what == "on trial":
-                self._come_back(decision.site, runners)
+                self._come_back(decision.site, runner)
 
     def without(self, site: Site, reason: str, places: Mapping[str, Placement]) -> dict[str, Placement]:
         """Where each subgraph runs when a site is left."""
@@ -64,29 +67,22 @@ class Recovery:
                 remaining[name] = self._code.stand_in(name, place, StretchError(reason), queues_of(remaining.values()))
         return remaining
 
-    def _leave(self, site: Site, reason: str, places: dict[str, Placement], runners: tuple[Runner, ...]) -> None:
+    def _leave(self, site: Site, reason: str, runner: Runner) -> None:
         """Nothing is given to a site any more; what nothing else can run stays, and says so when it runs."""
-        for name, place in list(places.items()):
-            if Site.of(place) != site:
-                continue
-            try:
-                places[name] = self._code.stand_in(name, place, StretchError(reason), queues_of(places.values()))
-                for runner in runners:
-                    runner.replace(name, places[name])
-            except StretchError:
-                continue
+        for name, place in list(runner.places.items()):
+            if Site.of(place) == site:
+                with suppress(StretchError):
+                    runner.replace(name, self._code.stand_in(name, place, StretchError(reason), queues_of(runner.places.values())))
 
-    def _come_back(self, site: Site, runners: tuple[Runner, ...]) -> None:
+    def _come_back(self, site: Site, runner: Runner) -> None:
         """A site is made anew, and does its own work again; where it cannot even compile it, it has failed again."""
-        for runner in runners:
-            runner.forget(site)
+        runner.forget(site)
         self._code.forget(site)
         for name, place in self.home.items():
             if Site.of(place) != site:
                 continue
             try:
-                for runner in runners:
-                    runner.replace(name, place)
+                runner.replace(name, place)
             except StretchError as error:
                 self.keeper.failed(place, name, error.message)
                 return

@@ -312,6 +312,10 @@ class Machine:
                         depth[placements[step].queue] += 1
         return depth
 
+    def left_behind(self, queue: str) -> bool:
+        """Whether a queue is held by a step of a removed client."""
+        return queue in self._running and self._running[queue] is None
+
     def handle(self, event: Event) -> list[Instruction]:
         """Take in one event."""
         match event:
@@ -351,7 +355,7 @@ class Machine:
                         self._running[queue] = None
                 return self._advance(None, None, at_ms)
             case QueueReleased(queue, at_ms):
-                if self._running.get(queue, self) is not None:
+                if not self.left_behind(queue):
                     raise ValueError(f"nothing that was left behind runs on `{queue}`")
                 del self._running[queue]
                 return self._advance(None, queue, at_ms)

@@ -127,11 +127,11 @@ def test_everything_on_a_retired_site_leaves_and_comes_back_made_anew():
     code, runner = Code(), Runner(HOME)
     found = recovery(code)
     found.keeper.failed(GPU_PLACE, "a", "it broke")
-    found.carry_out(runner.places, runner)
+    found.carry_out(runner)
     assert {name: place.delegate for name, place in runner.places.items()} == dict.fromkeys("abc", "cpu")
     assert code.forgotten == []
     found.keeper.ended()
-    found.carry_out(runner.places, runner)
+    found.carry_out(runner)
     assert runner.places == HOME
     assert code.forgotten == runner.forgotten == [Site.of(GPU_PLACE)]
 
@@ -140,7 +140,7 @@ def test_what_nothing_else_can_run_stays():
     runner = Runner(HOME)
     found = recovery(Code("b"))
     found.keeper.failed(GPU_PLACE, "a", "it broke")
-    found.carry_out(runner.places, runner)
+    found.carry_out(runner)
     assert {name: place.delegate for name, place in runner.places.items()} == {"a": "cpu", "b": "opencl", "c": "cpu"}
 
 

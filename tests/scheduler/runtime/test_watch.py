@@ -129,7 +129,7 @@ class Pressed(StuckInvocation):
     """Ctrl-C that wakes nobody, as one does that comes just before the calling thread goes to sleep."""
 
     def run(self):
-        while sys._current_frames()[threading.main_thread().ident].f_code.co_name != "_completion":
+        while sys._current_frames()[threading.main_thread().ident].f_code.co_name != "_serve":
             os.sched_yield()
         _thread.interrupt_main()
         super().run()
