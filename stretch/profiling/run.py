@@ -33,7 +33,7 @@ from scheduler.measure.links import Handover, fit_link
 from scheduler.measure.networks import runner, time_kernels, time_operators
 from scheduler.measure.steady import LEAST, MOST, UNSTEADY, Steady, preferred, time_steadily
 from scheduler.measure.together import time_together
-from scheduler.runtime.executor import QueueThread
+from scheduler.runtime.threads import QueueThread
 from scheduler.tuning.interrupt import interruption_waits
 from stretch.environment import processor_name
 from stretch.profiling.choose import Chooser, Committee, appoint, doubt, family_of, one_thread

@@ -15,9 +15,10 @@ from scheduler.delegates.null import NullCompiled, NullDelegate, NullInvocation
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import Code
-from scheduler.runtime.executor import Driver, Executor, QueueThreads, Tenant
+from scheduler.runtime.executor import Driver, Executor, Tenant
 from scheduler.runtime.machine import Finish, Machine, Start, StepDone
 from scheduler.runtime.plan import make_plan
+from scheduler.runtime.threads import QueueThreads
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
