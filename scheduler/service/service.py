@@ -19,8 +19,7 @@ from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
 from scheduler.service.requests import DeadlineError, OverloadedError, Request, Waiting
 from scheduler.simulate.admit import Admission, Demand, admit
-from scheduler.simulate.networks import Network
-from scheduler.simulate.times import StepTime
+from scheduler.simulate.networks import Network, StepTime
 
 #: Upper ends of the classes of latency, s: from a small network on a desktop to a large one on a phone.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -343,7 +343,7 @@ def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, 
     """Groups of the timeline: measured, measured with several inferences in flight, and predicted on the device."""
     from predictors.devices import load_device
     from predictors.errors import StretchError
-    from scheduler.simulate.predicted import predicted_trace
+    from scheduler.simulate.clock import predicted_trace
 
     manifest = session.bundle.manifest
     tracks: dict[str, Sequence[Trace]] = {"measured": result.traces[:TRACED]}

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from scheduler.simulate.answer import SimulateAnswer
     from scheduler.simulate.clock import Simulated
-    from scheduler.simulate.figures import SimulateAnswer
 
 #: Maximum number of traced inferences, which keeps the file small.
 TRACED = 64
@@ -52,7 +52,7 @@ def simulate(
     beside: Annotated[
         list[str] | None,
         typer.Option(
-            help="Bundle of another user that shares the processors, such as runs/other, runs/other@periodic:33.3 with its own requests, or "
+            help="Bundle of another client that shares the processors, such as runs/other, runs/other@periodic:33.3 with its own requests, or "
             "runs/other@periodic:33.3@50 with a deadline in ms; repeatable."
         ),
     ] = None,
@@ -98,15 +98,12 @@ def simulate(
     from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
     from scheduler.measure.trace_files import write_perfetto
-    from scheduler.simulate.answer import Request, simulate_steps, tracks
+    from scheduler.simulate.answer import ConcurrentWorkload, Request, parse_other, parse_workload, simulate_steps, tracks
     from scheduler.simulate.answer import simulate as simulate_bundle
-    from scheduler.simulate.arrivals import parse_arrivals
     from scheduler.simulate.clock import PROGRESS_EVERY
     from scheduler.simulate.heat import thermal_of
-    from scheduler.simulate.load import parse_frequencies, parse_loads
-    from scheduler.simulate.prepare import ConcurrentWorkload, parse_other, parse_workload
-    from scheduler.simulate.scene import Scene
-    from scheduler.simulate.steps import read_steps
+    from scheduler.simulate.networks import read_steps
+    from scheduler.simulate.scene import Scene, parse_arrivals, parse_frequencies, parse_loads
     from stretch.report.html.simulation_page import simulation_page
 
     check_html(html)
@@ -192,7 +189,7 @@ def _print(console: "Console", answer: "SimulateAnswer", simulated: "Simulated")
 
 
 def _others(answer: "SimulateAnswer") -> "Iterator[str]":
-    """Lines on alternative plans, and on bundles of other users."""
+    """Lines on alternative plans, and on bundles of other clients."""
     if len(answer.plans) > 1:
         for plan in answer.plans:
             yield f"{plan.bundle}: {plan.inferences} of {answer.runs} inferences, {plan.makespan_ms:.2f} ms each where nothing disturbs"

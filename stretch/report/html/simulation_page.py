@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from scheduler.runtime.trace import Trace
-from scheduler.simulate.figures import SimulateAnswer
+from scheduler.simulate.answer import SimulateAnswer
 from stretch.report.html.charts import histogram, over_time, timeline
 from stretch.report.html.page import Fact, Grid, Page, Section
 from stretch.report.html.trace_bars import trace_bars

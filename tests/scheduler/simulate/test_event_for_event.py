@@ -19,11 +19,9 @@ from scheduler.runtime.executor import Driver, Executor, Tenant
 from scheduler.runtime.machine import Finish, Machine, Start, StepDone
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.threads import QueueThreads
-from scheduler.simulate.clock import Clock
-from scheduler.simulate.networks import Network
+from scheduler.simulate.clock import Clock, Sharing
+from scheduler.simulate.networks import Network, StepTime
 from scheduler.simulate.scene import Scene
-from scheduler.simulate.sharing import Sharing
-from scheduler.simulate.times import StepTime
 from tests.effort import examples
 from tests.scheduler.bundles import Builder
 from tests.scheduler.simulate.plans import PROCESSORS
