@@ -10,8 +10,7 @@ from statistics import median
 from typing import Any
 
 from predictors.errors import StretchError, UsageError
-from scheduler.adapt.alternatives import Alternative, Work
-from scheduler.adapt.policy import Decision, Policy, Probe, Probed, Ran, Rules
+from scheduler.adapt.policy import Alternative, Decision, Policy, Probe, Probed, Ran, Rules, Work
 from scheduler.runtime.inputs import zeros
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace

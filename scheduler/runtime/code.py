@@ -12,10 +12,8 @@ from scheduler.bundle.load import Bundle
 from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate, get_delegate, origin
 from scheduler.delegates.base import UnableError
-from scheduler.faults.keeper import STAND_INS, Keeper
-from scheduler.faults.policy import Site
-from scheduler.placement.fallback import fallback_placement
-from scheduler.placement.place import Dispatch, Placement
+from scheduler.faults.policy import STAND_INS, Keeper, Site
+from scheduler.placement.place import Dispatch, Placement, fallback_placement
 from scheduler.runtime.distance import allowed
 from scheduler.runtime.failures import delegate_failure
 from scheduler.shared import can_share

@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,9 +15,7 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.delegates import Delegate
 from scheduler.delegates.base import Array
-from scheduler.faults.keeper import Keeper
-from scheduler.faults.policy import Decision, FaultPolicy, Site
-from scheduler.faults.recovery import Recovery
+from scheduler.faults.policy import Decision, FaultPolicy, Keeper, Site
 from scheduler.memory import planners
 from scheduler.placement.mapping import bundle_precisions, mapping_of_used, place_processors, target_placement
 from scheduler.placement.place import Placement, place_subgraphs, queues_of
@@ -58,6 +57,62 @@ def again_after_a_hang(future: Future[Any], run: Callable[[], Any]) -> Future[An
 
     future.add_done_callback(ended)
     return found
+
+
+class Recovery:
+    """Where a session's subgraphs belong, and how they get there: carries out what was decided of sites whose delegates failed.
+
+    Args:
+        home: Where each subgraph runs if nothing is wrong.
+    """
+
+    def __init__(self, home: Mapping[str, Placement], keeper: Keeper, code: Code) -> None:
+        self.home = dict(home)
+        self.keeper = keeper
+        self._code = code
+
+    @property
+    def pending(self) -> bool:
+        """Whether something was decided that is not carried out."""
+        return self.keeper.pending
+
+    def carry_out(self, runner: Executor) -> None:
+        """Do what was decided since the last time, while nothing runs."""
+        # of a site that was retired and is on trial by now, the last word counts
+        for decision in {action.site: action for action in self.keeper.take()}.values():
+            if decision.what == "retired":
+                self._leave(decision.site, decision.reason, runner)
+            elif decision.what == "on trial":
+                self._come_back(decision.site, runner)
+
+    def without(self, site: Site, reason: str, places: Mapping[str, Placement]) -> dict[str, Placement]:
+        """Where each subgraph runs when a site is left."""
+        remaining = dict(places)
+        for name, place in places.items():
+            if Site.of(place) == site:
+                remaining[name] = self._code.stand_in(name, place, StretchError(reason), queues_of(remaining.values()))
+        return remaining
+
+    def _leave(self, site: Site, reason: str, runner: Executor) -> None:
+        """Nothing is given to a site any more; what nothing else can run stays, and says so when it runs."""
+        for name, place in list(runner.places.items()):
+            if Site.of(place) == site:
+                with suppress(StretchError):
+                    runner.replace(name, self._code.stand_in(name, place, StretchError(reason), queues_of(runner.places.values())))
+
+    def _come_back(self, site: Site, runner: Executor) -> None:
+        """A site is made anew, and does its own work again; where it cannot even compile it, it has failed again."""
+        runner.forget(site)
+        self._code.forget(site)
+        for name, place in self.home.items():
+            if Site.of(place) != site:
+                continue
+            try:
+                runner.replace(name, place)
+            except StretchError as error:
+                self.keeper.failed(place, name, error.message)
+                return
+        self.keeper.returned(site)
 
 
 class Session:

@@ -26,8 +26,8 @@ from predictors.host import HOST, host_among, is_host, kind_of
 from predictors.measurements.tables import MAX_MS, numbered_rows
 from predictors.predictor import LatencyPredictor, LinkModel
 from predictors.side_by_side import Work, ends
-from scheduler.adapt import alternatives
-from scheduler.adapt.alternatives import Alternative
+from scheduler.adapt.policy import Alternative
+from scheduler.adapt.policy import Work as PlannedWork
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import cut_shape
@@ -209,7 +209,7 @@ def alternative_of(network: Network) -> Alternative:
         computing = sum(ms for doing, ms in time.parts if doing in ("subgraph", "join"))
         before = tuple(dict.fromkeys(writers[tensor] for tensor in plan.step(name).inputs if tensor in writers))
         queue = places[name].queue if name in places else inline
-        work.append(alternatives.Work(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, before))
+        work.append(PlannedWork(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, before))
     return Alternative(network.name, tuple(work), network.watts)
 
 

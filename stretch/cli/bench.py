@@ -118,7 +118,7 @@ def _measure(out: Output, request: "Request", html: Path | None) -> None:
 
 
 def _verify(out: Output, path: Path) -> None:
-    from scheduler.measure.bench.check import check_bench
+    from scheduler.measure.bench.answer import check_bench
     from stretch.report.bench import print_check
 
     with out.progress("checking") as step:

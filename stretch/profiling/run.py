@@ -29,10 +29,20 @@ from predictors.models.terms import Grain
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates import Delegate
 from scheduler.delegates.base import UnableError
-from scheduler.measure.links import Handover, fit_link
-from scheduler.measure.networks import runner, time_kernels, time_operators
-from scheduler.measure.steady import LEAST, MOST, UNSTEADY, Steady, preferred, time_steadily
-from scheduler.measure.together import time_together
+from scheduler.measure.steady import (
+    LEAST,
+    MOST,
+    UNSTEADY,
+    Handover,
+    Steady,
+    fit_link,
+    preferred,
+    runner,
+    time_kernels,
+    time_operators,
+    time_steadily,
+    time_together,
+)
 from scheduler.runtime.threads import QueueThread
 from scheduler.tuning.interrupt import interruption_waits
 from stretch.environment import processor_name

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from scheduler.measure.bench.check import CheckedBench
+    from scheduler.measure.bench.answer import CheckedBench
 
 #: Headings of `cells`, and whether the column is numeric.
 HEADINGS = (

@@ -5,11 +5,9 @@ import threading
 import pytest
 
 from predictors.errors import StretchError, UsageError
-from scheduler.faults.keeper import Keeper
-from scheduler.faults.policy import Ended, Failed, FaultPolicy, Probation, Returned, Site
-from scheduler.faults.recovery import Recovery
-from scheduler.placement.fallback import fallback_placement
-from scheduler.placement.place import Placement
+from scheduler.faults.policy import Ended, Failed, FaultPolicy, Keeper, Probation, Returned, Site
+from scheduler.placement.place import Placement, fallback_placement
+from scheduler.runtime.session import Recovery
 
 GPU, CPU = Site("opencl", ()), Site("cpu", (1,))
 
