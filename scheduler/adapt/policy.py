@@ -203,10 +203,7 @@ class Policy:
             name for alternative in alternatives for name, ms in alternative.computing_ms.items() if ms and name not in alternative.watts
         ]
         if missing and self.rules.prefer == "energy":
-            raise UsageError(
-                f"the power of {missing[0]} is unknown, so energy cannot be compared",
-                "give the watts of every processor",
-            )
+            raise UsageError(f"the power of {missing[0]} is unknown, so energy cannot be compared", "give the watts of every processor")
         self._energy = not missing and self.rules.prefer != "latency"
 
     def begin(self) -> State:

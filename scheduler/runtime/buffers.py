@@ -14,8 +14,7 @@ from scheduler.bundle.manifest import Tensor
 from scheduler.bundle.rows import ROW_AXIS, cut, cut_shape
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Invocation
 from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, Planner
-from scheduler.memory.naive import plan_naive
-from scheduler.memory.offset import plan_offset
+from scheduler.memory.plan import plan_naive, plan_offset
 from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph
 from scheduler.runtime.trace import Span
 from scheduler.shared import shared_bytes

@@ -55,9 +55,8 @@ from scheduler.runtime.machine import (
 )
 from scheduler.runtime.plan import ExecutionPlan, plan_of
 from scheduler.runtime.record import Recorder
-from scheduler.runtime.threads import LOOK_S, QueueThreads
+from scheduler.runtime.threads import LOOK_S, TIME_LIMIT_S, QueueThreads, Watch, interrupt, note_hang
 from scheduler.runtime.trace import QueueDepth, Span, Trace
-from scheduler.runtime.watch import TIME_LIMIT_S, Watch, interrupt, note_hang
 
 #: Traces that are kept, of the submitted inferences that ended last.
 KEPT_TRACES = 64
@@ -100,23 +99,6 @@ class Lane:
 
 class Task:
     """A step of a lane on a queue, as it is run again and again."""
-
-    __slots__ = (
-        "called",
-        "done",
-        "driver",
-        "enqueued",
-        "executor",
-        "invocation",
-        "job",
-        "lane",
-        "news",
-        "place",
-        "put",
-        "queue",
-        "run",
-        "step",
-    )
 
     def __init__(self, driver: "Driver", executor: "Executor", start: Start, place: Placement | None) -> None:
         self.driver, self.executor, self.step, self.queue = driver, executor, start.step, start.queue
@@ -182,22 +164,20 @@ class Driver:
         self._tasks: dict[tuple[Start, Placement | None], Task] = {}
         #: Whether the thread that called works, too.
         self.works = machine.caller is not None
-        #: Whether answers are looked up where they are known.
-        self.remembers = remembers and recorder is None
-        self._table: Transitions[Answer] | None = Transitions(self._prepared) if self.remembers else None
+        self.table: Transitions[Answer] | None = Transitions(self._prepared) if remembers and recorder is None else None
         self.restart(machine)
 
     def restart(self, machine: Machine) -> None:
         """Go on with a machine that has nothing in flight."""
         self._machine = machine
         self._recorded = 0 if self._recorder is None else self._recorder.open(machine)
-        if self._table is not None:
-            self.node = self._table.node(machine)
+        if self.table is not None:
+            self.node = self.table.node(machine)
 
     @property
     def machine(self) -> Machine:
         """The state; not to be told anything but by `tell`."""
-        return self._machine if self._table is None else self.node.machine
+        return self._machine if self.table is None else self.node.machine
 
     def tell(self, event: Event, key: object = None) -> Finish | Fail | None:
         """Tell the state machine, hand out the steps that it answers, and give the end of an inference.
@@ -205,7 +185,7 @@ class Driver:
         Args:
             key: Under which the answer is remembered; None to not remember it.
         """
-        if self._table is None:
+        if self.table is None:
             if self._now is not None:
                 event = structs.replace(event, at_ms=self._now())
             instructions = self._machine.handle(event)
@@ -216,7 +196,7 @@ class Driver:
             tasks, end = self._prepared(instructions)
         else:
             known = self.node.answers.get(key)
-            (tasks, end), self.node = known if known is not None else self._table.learn(self.node, event, key)
+            (tasks, end), self.node = known if known is not None else self.table.learn(self.node, event, key)
         for task in tasks:
             task.put(task.job)
         return end
@@ -247,19 +227,9 @@ class Driver:
     def forget(self, client: str) -> None:
         """Let go of a client's tasks, which hold its code."""
         self._tasks = {key: task for key, task in self._tasks.items() if key[0].client != client}
-        if self._table is not None:
-            self._table.clear()
-            self.node = self._table.node(self.node.machine)
-
-
-def shared_driver(patience_ms: float, now: Callable[[], float] = lambda: monotonic() * 1e3) -> Driver:
-    """A driver for several clients.
-
-    Args:
-        patience_ms: How long an inference without a deadline waits, at most, before it is the most urgent.
-        now: The clock of deadlines, ms.
-    """
-    return Driver(Machine({}, patience_ms=patience_ms), QueueThreads(), threading.RLock(), now=now)
+        if self.table is not None:
+            self.table.clear()
+            self.node = self.table.node(self.node.machine)
 
 
 class Tenant(NamedTuple):
@@ -401,7 +371,7 @@ class Executor:
     def _serve(self, driver: Driver) -> Finish | Fail:
         """The calling thread's part of an inference: the hot path, whose code and data every subgraph evicts from the caches."""
         inbox, enqueued, running, lock, done = self.inbox, self._enqueued, self._running, self._lock, self.lanes[0].done
-        answers_known = driver.remembers and self.lanes[0].keep is None
+        answers_known = driver.table is not None and self.lanes[0].keep is None
         task: Task | None = None
         while self._outcome is None:
             if task is not None:

@@ -1,5 +1,6 @@
 """Several bundles on the same processors: sessions that take turns, subgraph by subgraph."""
 
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
@@ -12,11 +13,11 @@ from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.delegates import Delegate
 from scheduler.faults.policy import FaultPolicy
 from scheduler.placement.mapping import bundle_precisions, place_processors
-from scheduler.runtime.executor import Tenant, shared_driver
+from scheduler.runtime.executor import Driver, Tenant
 from scheduler.runtime.inputs import checked_priority, deadline_at
-from scheduler.runtime.machine import PATIENCE_MS, Event, Instruction
+from scheduler.runtime.machine import PATIENCE_MS, Event, Instruction, Machine
 from scheduler.runtime.session import Session
-from scheduler.runtime.watch import TIME_LIMIT_S
+from scheduler.runtime.threads import TIME_LIMIT_S, QueueThreads
 
 
 class SharedSession(Session):
@@ -108,7 +109,7 @@ class Scheduler:
                 used = dict.fromkeys(each for own in processors.values() for each in own)
                 raise UsageError(f"processor `{name}` is mapped, but no bundle uses it", f"the bundles use {', '.join(used)}")
         wanted = _mapping(loaded.values(), mapping or {})
-        self._driver = shared_driver(patience_ms)
+        self._driver = Driver(Machine({}, patience_ms=patience_ms), QueueThreads(), threading.RLock(), now=lambda: time.monotonic() * 1e3)
         self._sessions: dict[str, SharedSession] = {}
         try:
             for name, bundle in loaded.items():

@@ -27,8 +27,8 @@ from scheduler.runtime.failures import HangError, hang_reason
 from scheduler.runtime.inputs import as_arrays, check_inputs, plain
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.record import Recorder
+from scheduler.runtime.threads import TIME_LIMIT_S
 from scheduler.runtime.trace import QueueDepth, Trace
-from scheduler.runtime.watch import TIME_LIMIT_S
 
 
 def again_after_a_hang(future: Future[Any], run: Callable[[], Any]) -> Future[Any]:

@@ -1,14 +1,20 @@
-"""A thread for each queue, created once, pinned; each runs one job at a time.
+"""A thread for each queue, created once and pinned, and a watch that notices calls which do not end.
 
 A hand-off through two queues is the quickest of what there is; `ThreadPoolExecutor` adds a future with its lock and
-condition to every call.
+condition to every call. A call that hangs cannot be ended from outside: the thread that made it is given up, and whoever
+waits for it is told. The thread that called the session itself is interrupted as Ctrl-C would do it.
 """
 
+import ctypes
+import signal
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from math import inf
 from queue import SimpleQueue
+from time import perf_counter_ns
 
+from predictors.errors import StretchError
 from scheduler.cores import pin_thread
 
 #: Seconds after which a wait looks up: a signal that comes between a thread's last step and its sleep does not wake it.
@@ -90,3 +96,88 @@ class QueueThreads:
 def _dismiss(threads: Mapping[str, QueueThread]) -> None:
     for thread in threads.values():
         thread.inbox.put(None)
+
+
+#: Seconds that one call of a delegate may take: far above any real subgraph, simulators included.
+TIME_LIMIT_S = 600.0
+
+#: What runs now by the thread that runs it: name of the subgraph, and when it started in nanoseconds.
+Running = dict[str, tuple[str, int] | None]
+
+_last: list[StretchError] = []
+
+
+class Watch:
+    """A thread that looks at running calls now and then, and at nothing while none runs.
+
+    Args:
+        limit_s: How long a call may take, s.
+        overdue: A method that is told of each call that took longer: its thread,
+            and what `running` has for it; once, unless it answers that it wants to be told
+            again when as much time has gone by. Its object is not kept alive.
+    """
+
+    def __init__(self, limit_s: float, overdue: Callable[[str, tuple[str, int]], bool]) -> None:
+        #: Written by the threads that call delegates.
+        self.running: Running = {}
+        ended = threading.Event()
+        thread = threading.Thread(
+            target=_look, args=(self.running, limit_s, weakref.WeakMethod(overdue), ended), name="nn-stretch watch", daemon=True
+        )
+        thread.start()
+        self._finalizer = weakref.finalize(self, _end, ended, thread)
+
+    def close(self) -> None:
+        """Return when the thread has ended."""
+        self._finalizer()
+
+
+def interrupt(thread: int) -> None:
+    """Raise `KeyboardInterrupt` in a thread, wherever Python code of it waits or runs.
+
+    Args:
+        thread: Its identity, as `threading.get_ident` tells it.
+    """
+    if thread == threading.main_thread().ident and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # A signal wakes a thread that waits for a lock or sleeps.
+        signal.pthread_kill(thread, signal.SIGINT)
+    else:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))
+
+
+def note_hang(failure: StretchError) -> None:
+    """Remember a hang, for the case that the thread it happened in can never say so."""
+    # not the error itself, whose traceback would keep the session and its bundle
+    _last[:] = [StretchError(failure.message, failure.hint)]
+
+
+def last_hang() -> StretchError | None:
+    """The hang that was noted last."""
+    return _last[0] if _last else None
+
+
+def _look(
+    running: Running, limit_s: float, overdue: "weakref.WeakMethod[Callable[[str, tuple[str, int]], bool]]", ended: threading.Event
+) -> None:
+    limit_ns = int(limit_s * 1e9)
+    #: Calls that were told of, and when to tell of them again.
+    told: dict[str, tuple[tuple[str, int], float]] = {}
+    wait = limit_s
+    while not ended.wait(min(wait, threading.TIMEOUT_MAX)):
+        now, wait = perf_counter_ns(), limit_s
+        for thread, call in list(running.items()):
+            if call is None:
+                continue
+            known, again = told.get(thread, (None, inf))
+            left = (again if known is call else call[1] + limit_ns) - now
+            if left > 0:
+                wait = min(wait, left / 1e9)
+            elif tell := overdue():
+                told[thread] = call, now + limit_ns if tell(thread, call) else inf
+                del tell
+
+
+def _end(ended: threading.Event, thread: threading.Thread) -> None:
+    ended.set()
+    if thread is not threading.current_thread():
+        thread.join()

@@ -333,16 +333,9 @@ def simulate(
     ]
     concurrent = [prepare(workload.bundle, device, True, warn) for workload in request.workloads]
     alone = [_makespan_ms(network) for network in (*networks, *concurrent)]
+    in_flight = scene.in_flight if shared else 1
     theirs = [
-        Scene(
-            runs=MOST_RUNS,
-            in_flight=scene.in_flight if shared else 1,
-            arrivals=workload.arrivals,
-            jitter=scene.jitter,
-            seed=scene.seed,
-            traced=scene.traced,
-            deadline_ms=workload.deadline_ms,
-        )
+        replace(scene, runs=MOST_RUNS, in_flight=in_flight, arrivals=workload.arrivals, deadline_ms=workload.deadline_ms, priority=0)
         for workload in request.workloads
     ]
     planned_here = device.id == bundle.manifest.device
@@ -390,12 +383,7 @@ def simulate_steps(
         warn(f"the table states no bytes of {', '.join(unsized[:5])}: their transfers take the fixed part of the device's links alone")
     network = network_of_steps(table, device)
     subject = _Subject(
-        path=table.path,
-        model=network.name,
-        device=device,
-        planned_for=None if device is None else device.id,
-        calibrated=False,
-        figures={},
+        path=table.path, model=network.name, device=device, planned_for=None if device is None else device.id, calibrated=False, figures={}
     )
     return _simulated(subject, [network], [], scene, request, [_makespan_ms(network)], warnings, warn, progress)
 

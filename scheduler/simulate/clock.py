@@ -70,20 +70,7 @@ class Decided:
 class Step:
     """A step of a lane on a queue, as it is started again and again."""
 
-    __slots__ = (
-        "column",
-        "contention",
-        "engine",
-        "event",
-        "feeder",
-        "lane",
-        "line",
-        "name",
-        "parts",
-        "processor",
-        "queue",
-        "within",
-    )
+    __slots__ = ("column", "contention", "engine", "event", "feeder", "lane", "line", "name", "parts", "processor", "queue", "within")
 
     def __init__(self, engine: "Engine", start: Start, time: StepTime, column: int | None, queue: str) -> None:
         self.engine, self.lane, self.name, self.queue = engine, start.lane, start.step, queue
@@ -234,12 +221,7 @@ class Flow:
     """
 
     def __init__(
-        self,
-        networks: Sequence[Network],
-        scene: Scene,
-        policy: Policy | None,
-        number: int = 0,
-        shared: Shared | None = None,
+        self, networks: Sequence[Network], scene: Scene, policy: Policy | None, number: int = 0, shared: Shared | None = None
     ) -> None:
         self.scene, self.number, self.policy = scene, number, policy
         self.engines = {network.name: Engine(network, scene, number, shared) for network in networks}

@@ -29,8 +29,7 @@ def thermal_of(device: DeviceProfile) -> Thermal:
     """What the device's profile states of heat."""
     if device.thermal is None:
         raise UsageError(
-            f"the profile of {device.id} says nothing of heat",
-            "describe it in a file, with where its numbers come from, and give its path",
+            f"the profile of {device.id} says nothing of heat", "describe it in a file, with where its numbers come from, and give its path"
         )
     return device.thermal
 

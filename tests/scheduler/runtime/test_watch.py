@@ -12,7 +12,7 @@ from scheduler.cores import available_cores
 from scheduler.delegates.base import Invocation
 from scheduler.delegates.null import NullDelegate
 from scheduler.runtime.session import Session
-from scheduler.runtime.watch import Watch, interrupt, last_hang, note_hang
+from scheduler.runtime.threads import Watch, interrupt, last_hang, note_hang
 
 X = np.zeros((1, 3, 8, 8), np.float32)
 
