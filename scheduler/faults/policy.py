@@ -185,17 +185,10 @@ class Keeper:
         with self._lock:
             return tuple(self._decisions)
 
-    def failed(self, place: Placement, step: str, reason: str, *, for_good: bool = False) -> None:
-        """A subgraph could not be run where it was placed."""
-        self._tell(Failed(Site.of(place), step, reason, for_good))
-
-    def returned(self, site: Site) -> None:
-        """A site on trial has its work again."""
-        self._tell(Returned(site))
-
-    def ended(self) -> None:
-        """An inference has ended."""
-        self._tell(Ended())
+    def tell(self, event: Event) -> None:
+        """Have something decided where an event asks for it."""
+        with self._lock:
+            self._decisions += self._probation.handle(event)
 
     @property
     def pending(self) -> bool:
@@ -214,7 +207,3 @@ class Keeper:
         """Whether the site of a placement is left alone."""
         with self._lock:
             return self._probation.retired(Site.of(place))
-
-    def _tell(self, event: Event) -> None:
-        with self._lock:
-            self._decisions += self._probation.handle(event)

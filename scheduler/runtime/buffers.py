@@ -186,10 +186,7 @@ class Buffers:
         arrival, collection = 0, len(plan.order) + 1
         number = {name: at + 1 for name, at in plan.order.items()}
         uses: dict[str, set[int]] = {name: set() for name in self._tensors}
-        writer: dict[str, int] = {}
-        for name in plan.order:
-            for tensor in plan.step(name).outputs:
-                writer[tensor] = number[name]
+        writer = {tensor: number[name] for tensor, name in plan.writers.items()}
         for tensor, steps in uses.items():
             steps.add(writer.get(tensor, arrival))
             steps.update(number[name] for name in plan.readers.get(tensor, ()))

@@ -25,7 +25,7 @@ from msgspec import structs
 from predictors.errors import StretchError
 from scheduler.cores import pinned
 from scheduler.delegates.base import Array, AsyncInvocation, Invocation, UnableError
-from scheduler.faults.policy import Site
+from scheduler.faults.policy import Ended, Site
 from scheduler.placement.place import Placement, queues_of
 from scheduler.runtime.buffers import Buffers, bind_subgraph, subgraph_spans
 from scheduler.runtime.code import Code
@@ -355,7 +355,10 @@ class Executor:
                     driver.tell(InputReady(0), InputReady)
                 ended = self._serve(driver)
                 end = perf_counter_ns()
-            self._interrupted_here()
+            with self._lock:
+                hangs = self.hang is not None
+            while hangs:  # an interruption that is on its way arrives here and nowhere else
+                time.sleep(REST_S)
             self._disturbed = False
         except KeyboardInterrupt:
             self._raise_hang()
@@ -404,10 +407,10 @@ class Executor:
                 report = item
             task = None
             if answers_known and report[3] is None:
-                done.append(report)
                 with lock:
                     known = None if self._over else driver.node.answers.get(report[0])
                     if known is not None:
+                        done.append(report)
                         (tasks, self._outcome), driver.node = known
                         for started in tasks:
                             if started.called and not started.enqueued and inbox.empty():
@@ -415,7 +418,6 @@ class Executor:
                             else:
                                 started.put(started.job)
                         continue
-                done.pop()
             self._report(*report)
         return self._outcome
 
@@ -429,13 +431,6 @@ class Executor:
             error = raised
         self._running[CALLING_THREAD] = None
         return task, start, perf_counter_ns(), error
-
-    def _interrupted_here(self) -> None:
-        """An interruption that is on its way to the calling thread arrives here and nowhere else."""
-        with self._lock:
-            hangs = self.hang is not None
-        while hangs:
-            time.sleep(REST_S)
 
     def _settle(self, seconds: float) -> bool:
         """Wait for whatever an interrupted or failed run left behind, then forget it; False if that takes longer.
@@ -474,7 +469,7 @@ class Executor:
         """Have everything ready that inferences in flight need."""
         if self._flight is not None:
             return
-        self.lanes += [Lane(self._buffers()) for _ in range(self._in_flight - 1)]
+        self.lanes[1:] = [Lane(self._buffers()) for _ in range(self._in_flight - 1)]
         if self._tenant is None:
             machine = Machine.of(self.plan, self.places, self._in_flight, caller=False, movable=self._code.movable())
             flight = Driver(machine, self._threads, self._lock, self._recorder)
@@ -540,7 +535,7 @@ class Executor:
         else:
             output = plain(self._named({name: lane.buffers.arrays[name].copy() for name in self.plan.outputs}))
         if self._code.keeper is not None:
-            self._code.keeper.ended()
+            self._code.keeper.tell(Ended())
         with self._changed:
             self._traces.append(Trace(spans, lane.start_ns, perf_counter_ns(), replaced=dict(self._replaced)))
             self._free.append(end.lane)

@@ -97,16 +97,17 @@ def checked_priority(priority: int) -> int:
     return priority
 
 
+def checked_deadline(deadline_ms: float | None) -> float | None:
+    """A latency that is allowed, ms; None for any."""
+    if deadline_ms is not None and not (isfinite(deadline_ms) and deadline_ms > 0):
+        raise UsageError(f"a deadline of {deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take")
+    return deadline_ms
+
+
 def deadline_at(now_s: float, deadline_ms: float | None) -> float:
     """When a request has to be done, s; infinite for never.
 
     Args:
         deadline_ms: How long it may take, ms; None for any time.
     """
-    if deadline_ms is None:
-        return inf
-    if not (isfinite(deadline_ms) and deadline_ms > 0):
-        raise UsageError(
-            f"a deadline in {deadline_ms:g} ms cannot be kept", "give the milliseconds that the request may take, more than none"
-        )
-    return now_s + deadline_ms / 1e3
+    return inf if checked_deadline(deadline_ms) is None else now_s + (deadline_ms or 0.0) / 1e3

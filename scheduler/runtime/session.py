@@ -15,7 +15,7 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.delegates import Delegate
 from scheduler.delegates.base import Array
-from scheduler.faults.policy import Decision, FaultPolicy, Keeper, Site
+from scheduler.faults.policy import Decision, Ended, Failed, FaultPolicy, Keeper, Returned, Site
 from scheduler.memory import planners
 from scheduler.placement.mapping import bundle_precisions, mapping_of_used, place_processors, target_placement
 from scheduler.placement.place import Placement, place_subgraphs, queues_of
@@ -110,9 +110,9 @@ class Recovery:
             try:
                 runner.replace(name, place)
             except StretchError as error:
-                self.keeper.failed(place, name, error.message)
+                self.keeper.tell(Failed(Site.of(place), name, error.message))
                 return
-        self.keeper.returned(site)
+        self.keeper.tell(Returned(site))
 
 
 class Session:
@@ -280,7 +280,7 @@ class Session:
                     arrays = executor.buffers.arrays
                 finally:
                     if self._keeper is not None:
-                        self._keeper.ended()
+                        self._keeper.tell(Ended())
             return self.bundle.manifest.named({name: arrays[name].copy() for name in self.plan.outputs})
 
     def submit(self, x: Any) -> Future[Any]:
@@ -462,7 +462,7 @@ class Session:
         if self._recovery is None:
             raise hang
         executor = self._open()
-        self._recovery.keeper.failed(hang.place, hang.subgraph, hang_reason(hang.limit_s), for_good=True)
+        self._recovery.keeper.tell(Failed(Site.of(hang.place), hang.subgraph, hang_reason(hang.limit_s), for_good=True))
         site = Site.of(hang.place)
         places = self._recovery.without(site, hang.message, executor.places)
         self._recovery.home = {name: places[name] if Site.of(home) == site else home for name, home in self._recovery.home.items()}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil, floor, isfinite
 
 from predictors.errors import UsageError
-from scheduler.runtime.inputs import checked_priority
+from scheduler.runtime.inputs import checked_deadline, checked_priority
 from scheduler.simulate.clock import Clock, Served, Sharing
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import MOST_RUNS, Arrivals, Scene
@@ -51,10 +51,7 @@ class Demand:
         """Check the numbers."""
         if not (isfinite(self.per_second) and 1e-6 <= self.per_second <= 1e6):
             raise UsageError(f"{self.per_second:g} requests a second are no rate", "a rate is from 1e-06 to 1e+06")
-        if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
-            raise UsageError(
-                f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take"
-            )
+        checked_deadline(self.deadline_ms)
         checked_priority(self.priority)
 
     def times(self, factor: float) -> "Demand":

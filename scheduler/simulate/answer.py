@@ -20,6 +20,7 @@ from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.bundle.manifest import Manifest
 from scheduler.placement.priority import choose_processors
 from scheduler.progress import Progress, silent
+from scheduler.runtime.inputs import checked_deadline
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
 from scheduler.simulate.admit import Demand, admit
@@ -294,10 +295,7 @@ class Request:
 
     def __post_init__(self) -> None:
         """Check the combination."""
-        if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
-            raise UsageError(
-                f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take"
-            )
+        checked_deadline(self.deadline_ms)
         if self.alternatives and (self.shared or self.admit):
             raise UsageError("alternatives of a bundle do not take turns with other bundles", "simulate the one or the other")
         if self.prefer != "latency" and not self.alternatives:
@@ -419,23 +417,15 @@ def _simulated(
         heat = Heat(request.thermal, powers(subject.device, request.thermal, used))
     sharing = Sharing() if request.shared or request.admit else None
     own_scene = replace(scene, deadline_ms=request.deadline_ms)
-    simulated = Clock(networks, own_scene, concurrent, rules=_rules(request), heat=heat, sharing=sharing).run(progress)
+    rules = Rules(prefer=request.prefer, deadline_ms=request.deadline_ms if request.prefer == "deadline" else None)
+    simulated = Clock(networks, own_scene, concurrent, rules=rules, heat=heat, sharing=sharing).run(progress)
     for load in scene.loads:
         if load.start_ms >= simulated.elapsed_ms:
             warn(f"the load on {load.processor} begins at {load.start_ms:g} ms, when all inferences have ended")
     for step in scene.frequencies:
         if step.start_ms >= simulated.elapsed_ms:
             warn(f"the speed of {step.processor} changes at {step.start_ms:g} ms, when all inferences have ended")
-    answer = _answer(subject, scene, request, alone, simulated, warnings)
-    if heat is not None and request.thermal is not None:
-        heat_answer = _heat(request.thermal, heat, simulated)
-        answer = msgspec.structs.replace(answer, heat=heat_answer, energy_mj=heat.processors_mj / scene.runs)
-    return answer, simulated
-
-
-def _rules(request: Request) -> Rules:
-    """Rules of the policy among alternatives."""
-    return Rules(prefer=request.prefer, deadline_ms=request.deadline_ms if request.prefer == "deadline" else None)
+    return _answer(subject, scene, request, alone, simulated, heat, warnings), simulated
 
 
 def _check_rates(bundle: Bundle, scene: Scene, request: Request) -> None:
@@ -474,8 +464,8 @@ def _admission(networks: Sequence[Network], scene: Scene, request: Request) -> A
     )
 
 
-def _heat(thermal: Thermal, heat: Heat, simulated: Simulated) -> HeatAnswer:
-    latencies = simulated.latencies_ms
+def _heat(heat: Heat, simulated: Simulated) -> HeatAnswer:
+    thermal, latencies = heat.thermal, simulated.latencies_ms
     tenth = max(1, len(latencies) // 10)
     return HeatAnswer(
         source=thermal.source,
@@ -502,12 +492,19 @@ def _makespan_ms(network: Network) -> float:
 
 
 def _answer(
-    subject: _Subject, scene: Scene, request: Request, alone: Sequence[float], simulated: Simulated, warnings: list[str]
+    subject: _Subject,
+    scene: Scene,
+    request: Request,
+    alone: Sequence[float],
+    simulated: Simulated,
+    heat: Heat | None,
+    warnings: list[str],
 ) -> SimulateAnswer:
     device, deadline, first = subject.device, request.deadline_ms, simulated.clients[0]
     p50, p90, p99 = (float(percentile) for percentile in np.percentile(simulated.latencies_ms, (50, 90, 99)))
     ideal, efficiency, planned = (_number(subject.figures, key) for key in ("ideal_split_ms", "efficiency", "makespan_ms"))
     energy = None if device is None else EnergyModel(device).plan_mj(simulated.busy_ms, simulated.elapsed_ms)
+    energy = energy if heat is None else heat.processors_mj
     return SimulateAnswer(
         bundle=subject.path,
         model=subject.model,
@@ -546,7 +543,7 @@ def _answer(
         shared=request.shared or request.admit,
         admission=None,
         energy_mj=None if energy is None else energy / scene.runs,
-        heat=None,
+        heat=None if heat is None else _heat(heat, simulated),
         trace=request.trace,
         warnings=warnings,
     )

@@ -201,15 +201,13 @@ def alternative_of(network: Network) -> Alternative:
     """The network as the policy sees it that chooses between several."""
     plan, places = network.plan, network.placements
     inline = next((place.queue for place in places.values() if place.dispatch == "inline"), CALLING_THREAD)
-    writers = {tensor: name for name in plan.order for tensor in plan.step(name).outputs}
     work = []
     for name in plan.order:
         time = network.times[name]
         # what the host joins grows with what else uses it, as what it computes does
         computing = sum(ms for doing, ms in time.parts if doing in ("subgraph", "join"))
-        before = tuple(dict.fromkeys(writers[tensor] for tensor in plan.step(name).inputs if tensor in writers))
         queue = places[name].queue if name in places else inline
-        work.append(PlannedWork(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, before))
+        work.append(PlannedWork(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, plan.before(name)))
     return Alternative(network.name, tuple(work), network.watts)
 
 

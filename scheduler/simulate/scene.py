@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from predictors.errors import UnknownNameError, UsageError
-from scheduler.runtime.inputs import checked_priority
+from scheduler.runtime.inputs import checked_deadline, checked_priority
 
 #: Random numbers are drawn for so many inferences at a time.
 _CHUNK = 256
@@ -222,10 +222,7 @@ class Scene:
             )
         if self.seed < 0:
             raise UsageError(f"{self.seed} is no seed", "a seed is 0 or a positive whole number")
-        if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
-            raise UsageError(
-                f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take"
-            )
+        checked_deadline(self.deadline_ms)
         checked_priority(self.priority)
 
     def factors(self, subgraphs: int, client: int = 0) -> Iterator[list[float] | None]:
