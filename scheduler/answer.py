@@ -12,10 +12,8 @@ from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.checks.judge import Judgement
 from scheduler.checks.verify import Verification
 from scheduler.delegates.base import TunedKernel
-from scheduler.measure.benchmark import Benchmark, Timing
+from scheduler.measure.benchmark import CONTROLS, Benchmark, Comparison, Rate, Throughput, Timing, Verdict, judge_speed
 from scheduler.measure.energy.loop import MeasuredEnergy
-from scheduler.measure.throughput import Rate, Throughput
-from scheduler.measure.verdict import CONTROLS, Comparison, Verdict, judge_speed
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace

@@ -18,13 +18,11 @@ from predictors.devices import load_device
 from predictors.errors import StretchError
 from predictors.thermal import read_thermal
 from scheduler.bundle.load import load_bundle
-from scheduler.simulate.arrivals import Arrivals
+from scheduler.simulate.answer import prepare
 from scheduler.simulate.clock import Clock, Simulated
 from scheduler.simulate.heat import Heat, powers
-from scheduler.simulate.load import Load, parse_loads
 from scheduler.simulate.networks import Network
-from scheduler.simulate.prepare import prepare
-from scheduler.simulate.scene import Scene
+from scheduler.simulate.scene import Arrivals, Load, Scene, parse_loads
 
 HERE = Path(__file__).parent
 
@@ -153,7 +151,7 @@ def main(words: list[str] | None = None) -> int:
         return error.exit_code
     mapping = {share: phases(networks, share) for share in SHARES}
     listed = mapping[LISTED]
-    changed = listed[SWITCHING].users[0]
+    changed = listed[SWITCHING].clients[0]
     undisturbed: list[Row] = [
         {"plan": name, "undisturbed, ms": round(Clock(network, Scene()).run().latencies_ms[0], 2), "inferences": changed.ran[name]}
         for name, network in networks.items()

@@ -13,7 +13,7 @@ from experiments.records import About, Facts, Value, write_record
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
-from scheduler.measure.throughput import Throughput, throughput
+from scheduler.measure.benchmark import Throughput, throughput
 from scheduler.placement.mapping import parse_mapping
 from scheduler.runtime.session import Session
 

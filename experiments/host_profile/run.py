@@ -125,8 +125,7 @@ def measure(work: Path, processor: str, names: Sequence[str]) -> list[Row]:
 def _measure(work: Path, processor: str, names: Sequence[str]) -> list[Row]:
     from predictors.devices import load_device
     from predictors.predictor import LatencyPredictor
-    from scheduler.measure.networks import runner
-    from scheduler.measure.steady import preferred, time_steadily
+    from scheduler.measure.steady import preferred, runner, time_steadily
     from stretch.profiling.files import write_network
     from stretch.profiling.places import find_places
     from stretch.stages.network import read_graph

@@ -19,9 +19,8 @@ from scheduler.checks.verify import random_input
 from scheduler.cores import available_cores
 from scheduler.delegates import get_delegate
 from scheduler.measure.benchmark import ideal_ms
-from scheduler.measure.interval import ratio_interval
-from scheduler.measure.networks import runner
-from scheduler.measure.turns import play_round
+from scheduler.measure.steady import runner
+from scheduler.measure.turns import play_round, ratio_interval
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 from stretch.api import branch

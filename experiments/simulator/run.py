@@ -22,13 +22,10 @@ from scheduler.measure.steady import preferred
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
-from scheduler.simulate.arrivals import Arrivals
+from scheduler.simulate.answer import prepare
 from scheduler.simulate.clock import Clock
-from scheduler.simulate.load import Load
-from scheduler.simulate.networks import Network
-from scheduler.simulate.prepare import prepare
-from scheduler.simulate.scene import Scene
-from scheduler.simulate.times import StepTime, device_placements
+from scheduler.simulate.networks import Network, StepTime, device_placements
+from scheduler.simulate.scene import Arrivals, Load, Scene
 
 try:
     import resource
@@ -278,7 +275,7 @@ def _rate(what: str, network: Network, scene: Scene, workloads: Sequence[Network
         start = process_time()
         run_result = clock.run()
         seconds.append(process_time() - start)
-        ended = sum(len(served.latencies_ms) for served in run_result.users)
+        ended = sum(len(served.latencies_ms) for served in run_result.clients)
     return {
         "simulation": what,
         "steps of an inference": len(network.plan.order),

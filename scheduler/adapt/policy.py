@@ -17,12 +17,63 @@ both send it the same events and follow its decisions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import exp, inf, isfinite, log
 from statistics import median
 from typing import Literal, get_args
 
 from predictors.errors import UsageError
-from scheduler.adapt.alternatives import Alternative
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step of a plan."""
+
+    name: str  # Unique in its plan.
+    processor: str  # Processor that it occupies.
+    queue: str  # What runs one step at a time.
+    computing_ms: float  # Time on the processor, which grows with whatever else uses it.
+    other_ms: float  # Exchanges before and after it, which do not.
+    after: tuple[str, ...]  # Steps of the plan that have to be over before it begins.
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A plan, as the policy sees it."""
+
+    name: str  # Unique among the alternatives.
+    work: tuple[Work, ...]  # Its steps, each behind those that it waits for.
+    #: Additional power of each computing processor; empty if energy is irrelevant.
+    watts: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def computing_ms(self) -> Mapping[str, float]:
+        """What each processor computes in an inference, ms."""
+        total: dict[str, float] = {}
+        for work in self.work:
+            total[work.processor] = total.get(work.processor, 0.0) + work.computing_ms
+        return total
+
+    def expected_mj(self, factors: Mapping[str, float]) -> float:
+        """What processors take for an inference if they take longer than planned, mJ."""
+        return sum(self.watts[name] * ms * factors.get(name, 1.0) for name, ms in self.computing_ms.items() if ms)
+
+    def expected_ms(self, factors: Mapping[str, float]) -> float:
+        """What an inference takes if processors take longer than planned.
+
+        Each step begins when those before it are over and its queue has done
+        what stands before it in the plan.
+
+        Args:
+            factors: Measured over expected computing time, by processor; 1 for those that are not named.
+        """
+        ends: dict[str, float] = {}
+        queues: dict[str, float] = {}
+        for work in self.work:
+            begins = max((queues.get(work.queue, 0.0), *(ends[name] for name in work.after)))
+            ends[work.name] = queues[work.queue] = begins + work.other_ms + work.computing_ms * factors.get(work.processor, 1.0)
+        return max(ends.values(), default=0.0)
+
 
 #: Kinds of decisions: change to a faster plan; probe an unused processor; result of a probe, free or still contended.
 Kind = Literal["move", "probe", "return", "stay away"]
@@ -152,10 +203,7 @@ class Policy:
             name for alternative in alternatives for name, ms in alternative.computing_ms.items() if ms and name not in alternative.watts
         ]
         if missing and self.rules.prefer == "energy":
-            raise UsageError(
-                f"the power of {missing[0]} is unknown, so energy cannot be compared",
-                "give the watts of every processor",
-            )
+            raise UsageError(f"the power of {missing[0]} is unknown, so energy cannot be compared", "give the watts of every processor")
         self._energy = not missing and self.rules.prefer != "latency"
 
     def begin(self) -> State:

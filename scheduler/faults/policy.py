@@ -5,6 +5,8 @@ A *site* is a delegate on its cores. One that fails is *retired* for a number of
 inferences instead of seconds makes a list of events always come to the same decisions.
 """
 
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -161,3 +163,47 @@ class Probation:
 
     def _decision(self, site: Site, what: What, reason: str, inferences: int | None = None) -> Decision:
         return Decision(inference=self._ended, site=site, what=what, reason=reason, inferences=inferences)
+
+
+#: Delegates that do the work of one that failed, the first that can: any machine has them.
+STAND_INS = ("cpu", "reference")
+
+
+class Keeper:
+    """Faults of one session."""
+
+    def __init__(self, policy: FaultPolicy) -> None:
+        self.policy = policy
+        self._probation = Probation(policy)
+        self._lock = threading.Lock()
+        self._decisions: list[Decision] = []
+        self._carried_out = 0
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """All that was decided, in order."""
+        with self._lock:
+            return tuple(self._decisions)
+
+    def tell(self, event: Event) -> None:
+        """Have something decided where an event asks for it."""
+        with self._lock:
+            self._decisions += self._probation.handle(event)
+
+    @property
+    def pending(self) -> bool:
+        """Whether `take` would give anything."""
+        with self._lock:
+            return self._carried_out < len(self._decisions)
+
+    def take(self) -> Sequence[Decision]:
+        """Decisions since the last call, to be carried out."""
+        with self._lock:
+            decisions = self._decisions[self._carried_out :]
+            self._carried_out = len(self._decisions)
+            return decisions
+
+    def retired(self, place: Placement) -> bool:
+        """Whether the site of a placement is left alone."""
+        with self._lock:
+            return self._probation.retired(Site.of(place))

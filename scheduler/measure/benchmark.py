@@ -1,14 +1,14 @@
-"""A bundle against the sequential models of equal cores, in turns, so that both see the same machine."""
+"""A bundle against the sequential models of equal cores, in turns, so that both see the same machine, and what that says in one sentence; how many inferences a second it makes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from time import perf_counter_ns
 
 import numpy as np
 
 from scheduler.cores import available_cores
-from scheduler.measure.interval import ratio_interval
-from scheduler.measure.turns import play_round
+from scheduler.measure.turns import Ratio, play_round, ratio_interval
 from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
@@ -233,3 +233,177 @@ def _best(timings: Mapping[str, Timing], control: str) -> Timing | None:
 
 def _threads(cores: tuple[int, ...]) -> str:
     return f"{len(cores)} thread{'s' if len(cores) != 1 else ''}"
+
+
+#: Precision of a bundle's controls and of its whole model.
+CONTROLS = "fp32"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A control's time over the bundle's: above 1 branching is faster."""
+
+    name: str  # Of the control.
+    ratio: float  # Of the medians.
+    low: float  # Lower end of the 95 % interval.
+    high: float | None  # Upper end; None if there are too few rounds for one.
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison of a bundle with its controls."""
+
+    text: str  # One sentence.
+    winner: str | None  # ``branched``, ``sequential``, or None where the times do not tell.
+    ratios: Mapping[str, Ratio]  # Time of each control over the bundle's, by the control's name: above 1 branching is faster.
+    precisions: tuple[str, ...]  # Precisions of the bundle's subgraphs.
+
+    @property
+    def equal_precision(self) -> bool:
+        """Whether bundle and controls compute in the same precision."""
+        return self.precisions == (CONTROLS,)
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """The bundle against each control."""
+        return tuple(
+            Comparison(name=name, ratio=r.value, low=r.low, high=r.high if isfinite(r.high) else None) for name, r in self.ratios.items()
+        )
+
+
+def judge_speed(result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simulated: Sequence[str] = ()) -> Verdict:
+    """Who is faster, if the intervals say it.
+
+    Args:
+        precisions: Precisions of the bundle's subgraphs.
+        simulated: Processors that a simulator stands in for.
+    """
+    kinds = tuple(sorted(set(precisions)))
+    rivals = [timing for timing in (result.sequential, result.same_macs, result.whole) if timing is not None]
+    ratios = {rival.name: ratio_interval(result.rounds[rival.name], result.rounds[result.branched.name]) for rival in rivals}
+    if simulated:
+        names = ", ".join(simulated)
+        text = f"no verdict on speed: the {names} is simulated here, so the numbers of the output count and the times do not"
+        return Verdict(text, None, ratios, kinds)
+    text, winner = _compare(result, rivals, ratios)
+    if kinds != (CONTROLS,):
+        text += f"; the subgraphs are {' and '.join(kinds)} and the controls {CONTROLS}, so this compares precisions too"
+    return Verdict(text, winner, ratios, kinds)
+
+
+def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, Ratio]) -> tuple[str, str | None]:
+    cores = f"{len(result.cores)} core{'s' if len(result.cores) != 1 else ''}"
+    if result.sequential is None:
+        whole = f"the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"
+        return f"no comparison with the original: the bundle was written without controls; {whole}", None
+    ratio, fastest = ratios[result.sequential.name], result.best_sequential or result.sequential
+    against = (
+        f"{ratios[fastest.name].value:.2f}× ({ratios[fastest.name]}) the speed of the best sequential run ({fastest.name}: the fastest of the "
+        f"original and the network of the same MACs, on all cores or on one) on the same {cores}"
+    )
+    faster = [rival for rival in rivals if ratios[rival.name].side < 0]
+    even = [rival for rival in rivals if ratios[rival.name].side == 0]
+    best = min(faster, key=lambda rival: rival.median_ms, default=None)
+    if ratio.side < 0:
+        return (
+            f"branching loses here: {against}; on cores of one kind that is expected, branches pay on processors of different kinds",
+            "sequential",
+        )
+    if best is not None:
+        start = "branching beats the original here" if ratio.side > 0 else "branching is no clear winner over the original here"
+        return (
+            f"{start} ({ratio.value:.2f}×, {ratio}, its speed), but loses to a sequential control on the same {cores}: "
+            f"{best.name} takes {best.median_ms:.2f} ms",
+            "sequential",
+        )
+    if ratio.side == 0:
+        return f"no clear winner: branching has {against}, which rounds of this length cannot tell from equal", None
+    if even:
+        rival = min(even, key=lambda timing: timing.median_ms)
+        return (
+            f"branching beats the original here ({ratio.value:.2f}×, {ratio}, its speed); no clear winner against {rival.name} "
+            f"({ratios[rival.name]}) on the same {cores}",
+            None,
+        )
+    return f"branching wins here: {against}", "branched"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Inferences a second of one contestant: the median over rounds, and the lowest tenth."""
+
+    name: str
+    per_second: float
+    p10_per_second: float
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Measured rates, all on the cores of the session."""
+
+    submitted: Rate  # The bundle with `in_flight` inferences at once.
+    one_at_a_time: Rate  # The bundle, each inference after the other.
+    one_core: Rate  # The same net as one graph on one core, one after the other.
+    all_cores: Rate  # The same net as one graph on all the cores, one after the other.
+    in_flight: int  # Inferences at once.
+    rounds: int  # Rounds that counted.
+    burst: int  # Inferences of a round, each contestant.
+
+    @property
+    def over_one_core(self) -> float:
+        """Rate with several in flight over that of one core."""
+        return self.submitted.per_second / self.one_core.per_second
+
+
+def throughput(
+    session: Session, x: Values, in_flight: int, rounds: int = 10, burst: int = 8, warmup: int = 1, step: Callable[[], None] | None = None
+) -> Throughput:
+    """Measure a session's rates.
+
+    Each round runs a burst of every contestant, in an order that rotates.
+
+    Args:
+        session: The bundle on this machine, made with that `in_flight`.
+    """
+    cores = used_cores(session)
+    whole = session.bundle.file(session.bundle.manifest.whole)
+    one, every = Sequential(whole, cores[:1]), Sequential(whole, cores)
+    for model in (one, every):
+        model.run(x)
+
+    def submitted() -> None:
+        for future in [session.submit(x) for _ in range(burst)]:
+            future.result()
+
+    def timed(burst_of: Callable[[], object]) -> Callable[[], float]:
+        def rate() -> float:
+            start = perf_counter_ns()
+            burst_of()
+            return burst / ((perf_counter_ns() - start) / 1e9)
+
+        return rate
+
+    def repeated(call: Callable[[], object]) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(burst):
+                call()
+
+        return run
+
+    contestants = {
+        f"branched, {in_flight} in flight": timed(submitted),
+        "branched, one at a time": timed(repeated(lambda: session.run(x))),
+        "same net as one graph, 1 thread": timed(repeated(one.time)),
+        f"same net as one graph, {len(cores)} threads": timed(repeated(every.time)),
+    }
+    measured: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(warmup + rounds):
+        for name, rate in play_round(contestants, number).items():
+            if number >= warmup:
+                measured[name].append(rate)
+        if step is not None:
+            step()
+    several, single, one_core, all_cores = (
+        Rate(name, float(np.median(values)), float(np.percentile(values, 10))) for name, values in measured.items()
+    )
+    return Throughput(several, single, one_core, all_cores, in_flight, rounds, burst)

@@ -1,14 +1,21 @@
-"""Times that hold: contestants in turns, runs that something interrupted told apart, what is still unsteady told."""
+"""Times of networks on the processors of this machine that hold: in turns, without what interrupted a run, beside other work, with hand-overs."""
 
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from time import monotonic, perf_counter_ns, process_time_ns
+from math import inf
+from pathlib import Path
+from statistics import median
+from time import monotonic, perf_counter_ns, process_time_ns, thread_time_ns
 
 import numpy as np
 
+from scheduler.cores import pinned
+from scheduler.delegates import Compiled, Delegate
+from scheduler.delegates.base import AsyncInvocation
 from scheduler.measure.turns import play_round
 
 try:
@@ -133,3 +140,211 @@ def _summed(samples: list[_Sample], serial: bool) -> Steady:
 def _known(steady: Steady) -> bool:
     # The standard error of a median of normal times is 1.253 σ ÷ √n.
     return 1.253 * steady.std_ms <= _ENOUGH * steady.ms * math.sqrt(steady.runs)
+
+
+def runner(compiled: Compiled, cores: tuple[int, ...], seed: int = 0) -> Callable[[], None]:
+    """What runs a compiled network once, from and into buffers of its own.
+
+    Args:
+        cores: The calling thread is pinned to the first; empty for anywhere.
+    """
+    rng = np.random.default_rng(seed)
+    inputs = [rng.standard_normal(shape, np.float32) for shape in compiled.inputs.values()]
+    outputs = [np.zeros(shape, np.float32) for shape in compiled.outputs.values()]
+    call = compiled.bind(inputs, outputs)
+
+    def run() -> None:
+        with pinned(cores[:1]):
+            call.run()
+
+    return run
+
+
+def time_operators(delegate: Delegate, model: Path, cores: tuple[int, ...], operators: Sequence[str]) -> tuple[dict[str, float], float]:
+    """Times of operators inside a network, by the delegate's profiler.
+
+    Args:
+        model: ONNX file whose nodes are named after operators, with a suffix where one has several.
+        cores: The calling thread is pinned to the first.
+
+    Returns:
+        ms of each operator that has a kernel of its own, and ms of kernels that the delegate added, such as changes of layout.
+    """
+    known = set(operators)
+    with pinned(cores[:1]):
+        places = delegate.places(model)
+    times: dict[str, float] = {}
+    added = 0.0
+    for place in places:
+        owner = place.name if place.name in known else place.name.rpartition(".")[0]
+        if place.ms is None:
+            continue
+        if owner in known:
+            times[owner] = times.get(owner, 0.0) + place.ms
+        else:
+            added += place.ms
+    return times, added
+
+
+def time_kernels(operators: Mapping[str, float], kernels: Sequence[tuple[str, ...]]) -> list[float | None]:
+    """Times of kernels from those of their operators, ms; None where the delegate ran none of a kernel's operators by itself."""
+    sums = [[operators[name] for name in names if name in operators] for names in kernels]
+    return [sum(some) if some and sum(some) > 0 else None for some in sums]
+
+
+@dataclass(frozen=True)
+class Handover:
+    """A network that was run for its hand-over."""
+
+    in_bytes: int  # Bytes of its input.
+    out_bytes: int  # Bytes of its output.
+    ms: float  # Time of a run, that of its kernels taken away.
+
+
+@dataclass(frozen=True)
+class LinkTimes:
+    """What hand-overs cost."""
+
+    fixed_ms: float  # An exchange, there and back.
+    to_gbs: float  # Rate on the way to the processor, 10⁹ bytes a second.
+    back_gbs: float  # Rate on the way back.
+
+
+#: No link is believed to be faster: what crosses nothing at all.
+MOST_GBS = 1000.0
+
+
+def fit_link(runs: Sequence[Handover]) -> LinkTimes:
+    """Fixed cost and rates, none of them negative, by least squares on the relative error.
+
+    Args:
+        runs: Of different sizes, at least three.
+    """
+    from scipy.optimize import nnls
+
+    times = np.maximum([run.ms for run in runs], 1e-4)
+    rows = np.array([[1.0, run.in_bytes / 1e6, run.out_bytes / 1e6] for run in runs])
+    (fixed, to, back), _ = nnls(rows / times[:, None], np.ones(len(runs)))
+    return LinkTimes(float(fixed), *(MOST_GBS if per_mb * MOST_GBS <= 1 else 1 / per_mb for per_mb in (float(to), float(back))))
+
+
+#: Runs of the shorter work in each phase, and phases: alone and together by turns.
+RUNS, PHASES = 8, 5
+
+
+@dataclass(frozen=True)
+class Together:
+    """How much longer two pieces of work take side by side."""
+
+    first: float  # Time beside the second ÷ time alone.
+    second: float  # Time beside the first ÷ time alone.
+
+
+def time_together(
+    first: Callable[[], None], second: Callable[[], None], runs: int = RUNS, phases: int = PHASES, end: float = inf
+) -> Together:
+    """Run both alone and together by turns; the ratio of the medians, at least 1: company cannot speed a processor up.
+
+    Args:
+        end: On the clock of `time.monotonic`: no phase but the first is begun after it.
+    """
+    works = (first, second)
+    alone: tuple[list[float], list[float]] = ([], [])
+    beside: tuple[list[float], list[float]] = ([], [])
+    for work in works:
+        work()
+    for phase in range(phases):
+        if phase and monotonic() > end:
+            break
+        for number, work in enumerate(works):
+            alone[number].extend(_time(work) for _ in range(runs))
+        for number in range(2):
+            beside[number].extend(_beside(works[number], works[1 - number], runs))
+    ratios = [max(1.0, float(np.median(beside[i]) / np.median(alone[i]))) for i in range(2)]
+    return Together(*ratios)
+
+
+def _time(work: Callable[[], None]) -> float:
+    start = perf_counter_ns()
+    work()
+    return (perf_counter_ns() - start) / 1e6
+
+
+def _beside(work: Callable[[], None], other: Callable[[], None], runs: int) -> list[float]:
+    """Times of one piece of work while the other is done over and over."""
+    going, stop = threading.Event(), threading.Event()
+
+    def keep_on() -> None:
+        while not stop.is_set():
+            other()
+            going.set()
+
+    thread = threading.Thread(target=keep_on)
+    thread.start()
+    try:
+        going.wait()
+        return [_time(work) for _ in range(runs)]
+    finally:
+        stop.set()
+        thread.join()
+
+
+#: Exchanges in each state, and those that are made whatever the time.
+READS, FEWEST = 25, 5
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Exchanges with a processor that has a queue, in turns: of an idle one, and behind a kernel that was running in it."""
+
+    in_bytes: int  # Bytes that each hands over.
+    out_bytes: int  # Bytes that it reads back.
+    idle_ms: tuple[float, ...]  # What each took of the idle queue, its kernels' own time taken away.
+    working_ms: tuple[float, ...]  # Behind a kernel: the same, from the moment on when that had ended.
+    kernel_ms: float  # How long the kernel ran.
+    feeding: float  # Share of its time that the calling thread computed, while the kernel ran.
+
+    def spread(self, link: LinkTimes) -> tuple[float, float]:
+        """Ends of the factor on a link's time that holds nine in ten exchanges of either state."""
+        stated = max(link.fixed_ms + self.in_bytes / link.to_gbs / 1e6 + self.out_bytes / link.back_gbs / 1e6, 1e-4)
+        ends = [np.quantile(some, at) / stated for some in (self.idle_ms, self.working_ms) for at in (0.05, 0.95)]
+        return max(min(1.0, float(min(ends))), 0.01), max(1.0, float(max(ends)))
+
+
+def time_reads(
+    read: AsyncInvocation, kernel: AsyncInvocation, sizes: tuple[int, int], read_ms: float, *, turns: int = READS, end: float = inf
+) -> Reads:
+    """Exchange with an idle queue and behind a kernel, in turns.
+
+    Args:
+        read: A network that hardly computes; both are invocations of one delegate.
+        kernel: One that computes for longer than an exchange takes.
+        sizes: Bytes of the first one's input and output.
+        read_ms: Time of its kernels.
+        end: On the clock of `time.monotonic`: few turns are made after it.
+    """
+    idle: list[float] = []
+    working: list[float] = []
+    alone: list[float] = []
+    feeding: list[float] = []
+    for turn in range(turns):
+        if turn >= FEWEST and monotonic() > end:
+            break
+        for invocation, times in ((read, idle), (kernel, alone)):
+            computed, start = thread_time_ns(), perf_counter_ns()
+            invocation.run()
+            times.append((perf_counter_ns() - start) / 1e6)
+        feeding.append((thread_time_ns() - computed) / 1e6 / alone[-1])
+        kernel.enqueue()
+        begun = perf_counter_ns()
+        read.enqueue()
+        read.wait()
+        done = perf_counter_ns()
+        kernel.wait()
+        spans = kernel.times()
+        # where the device tells no times, the kernel took as long as just before
+        ended = spans[1] if spans is not None else begun + round(1e6 * alone[-1])
+        # an exchange that is over before the kernel has not waited for it
+        working.append((done - (ended if begun <= ended <= done else begun)) / 1e6)
+    in_idle, in_working = (tuple(max(0.0, ms - read_ms) for ms in times) for times in (idle, working))
+    return Reads(*sizes, in_idle, in_working, median(alone), min(1.0, median(feeding)))

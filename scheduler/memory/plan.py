@@ -1,7 +1,9 @@
-"""What a memory planner gives: where each tensor lies."""
+"""What a memory planner gives, where each tensor lies, and the planners of paper 000, section 5."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from predictors.registry import Registry
 from scheduler.memory.lifetimes import Lifetimes
@@ -38,7 +40,7 @@ class MemoryPlan:
 #: Gives tensors their place; the number is the alignment of offsets in bytes.
 Planner = Callable[[Lifetimes, int], MemoryPlan]
 
-#: Each planner's file registers it at its end: `planners.register("naive")(plan_naive)`.
+#: A planner's file registers it: `planners.register("naive")(plan_naive)`.
 planners: Registry[Planner] = Registry("memory planner")
 
 
@@ -47,3 +49,109 @@ def shared_objects(lifetimes: Lifetimes, groups: list[list[int]]) -> MemoryPlan:
     tensors = lifetimes.tensors
     arenas = {tensors[i].name: number for number, group in enumerate(groups) for i in group}
     return MemoryPlan(arenas, dict.fromkeys(arenas, 0), tuple(max(tensors[i].bytes for i in group) for group in groups))
+
+
+def plan_naive(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
+    """A plan without sharing."""
+    return shared_objects(lifetimes, [[i] for i in range(len(lifetimes.tensors))])
+
+
+planners.register("naive")(plan_naive)
+
+
+def plan_greedy(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
+    """Give each tensor, in order of execution, the free object whose size is closest to its own.
+
+    An object is free if all tensors that had it are certainly dead; it grows if
+    it is too small, and a new one is made where none is free.
+    """
+    before, tensors = lifetimes.before, lifetimes.tensors
+    groups: list[list[int]] = []
+    sizes: list[int] = []
+    for i, tensor in enumerate(tensors):
+        free = [number for number, group in enumerate(groups) if all(before[other, i] for other in group)]
+        if free:
+            chosen = min(free, key=lambda number: (abs(sizes[number] - tensor.bytes), number))
+            groups[chosen].append(i)
+            sizes[chosen] = max(sizes[chosen], tensor.bytes)
+        else:
+            groups.append([i])
+            sizes.append(tensor.bytes)
+    return shared_objects(lifetimes, groups)
+
+
+planners.register("greedy")(plan_greedy)
+
+
+def plan_flow(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
+    """Let tensors take over objects so that the sum of the growth is least.
+
+    Every capacity of the paper's network is 1, so its flow of least cost is an
+    assignment: each tensor y either has a new object, at the cost of its size,
+    or takes over that of one tensor x which is dead by then, at the cost
+    max(0, size_y − size_x). That is what SciPy solves.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    count = len(lifetimes.tensors)
+    if not count:
+        return shared_objects(lifetimes, [])
+    sizes = np.array([tensor.bytes for tensor in lifetimes.tensors], float)
+    never = float(sizes.sum()) * 2 + 1
+    # Rows: tensors that get an object. Columns: tensors that hand theirs on, then a new object for each.
+    handed = np.where(lifetimes.before.T, np.maximum(0.0, sizes[:, None] - sizes[None, :]), never)
+    fresh = np.where(np.eye(count, dtype=np.bool_), sizes[:, None], never)
+    takers, givers = linear_sum_assignment(np.concatenate([handed, fresh], axis=1))
+    successor = {int(giver): int(taker) for taker, giver in zip(takers, givers, strict=True) if giver < count}
+    groups = []
+    for start in sorted(set(range(count)) - set(successor.values())):
+        group = [start]
+        while group[-1] in successor:
+            group.append(successor[group[-1]])
+        groups.append(group)
+    return shared_objects(lifetimes, groups)
+
+
+planners.register("flow")(plan_flow)
+
+
+def plan_offset(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
+    """Place tensors one after the other at the lowest offset that is free while they live; the best of several orders.
+
+    The largest first is nearly always best; the others are tried because they
+    cost little and win where small tensors live long.
+
+    Args:
+        alignment: Offsets are multiples of this many bytes.
+    """
+    if alignment < 1:
+        raise ValueError(f"an alignment of {alignment} bytes is not above zero")
+    tensors = lifetimes.tensors
+    overlap = lifetimes.overlap
+    degree = overlap.sum(axis=1)
+    orders = (
+        sorted(range(len(tensors)), key=lambda i: (-tensors[i].bytes, i)),
+        sorted(range(len(tensors)), key=lambda i: (-tensors[i].bytes * int(degree[i]), i)),
+        sorted(range(len(tensors)), key=lambda i: (-int(degree[i]), -tensors[i].bytes, i)),
+        range(len(tensors)),
+    )
+    plans = [_placed(lifetimes, order, overlap.tolist(), alignment) for order in orders]
+    return min(plans, key=lambda plan: plan.total_bytes)
+
+
+def _placed(lifetimes: Lifetimes, order: Iterable[int], overlap: list[list[bool]], alignment: int) -> MemoryPlan:
+    tensors = lifetimes.tensors
+    placed: list[tuple[int, int, int]] = []  # offset, end, tensor
+    size = 0
+    for i in order:
+        row, at = overlap[i], 0
+        for start, end, other in sorted(placed):
+            if row[other] and start < at + tensors[i].bytes and at < end:
+                at = -(-end // alignment) * alignment
+        placed.append((at, at + tensors[i].bytes, i))
+        size = max(size, at + tensors[i].bytes)
+    offsets = {tensors[i].name: start for start, _, i in placed}
+    return MemoryPlan(dict.fromkeys(offsets, 0), offsets, (size,) if placed else ())
+
+
+planners.register("offset")(plan_offset)

@@ -1,11 +1,12 @@
 """Where work is done on this machine, as plain data that may change while a plan runs."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import SubgraphEntry
+from scheduler.cores import available_cores
 
 Dispatch = Literal["inline", "async", "blocking"]
 
@@ -70,3 +71,23 @@ def interchangeable(placements: Iterable[Placement], movable: Collection[str]) -
         for queue, kind in kinds.items()
         if kind is not None
     }
+
+
+def fallback_placement(place: Placement, onto: str, why: str, queues: Mapping[str, Dispatch]) -> Placement:
+    """The placement on CPU cores that stands in for one whose delegate cannot run a subgraph.
+
+    It takes the cores of the other, or the last of this process where that had none.
+    """
+    cores = place.cores or available_cores()[-1:]
+    queue = f"cpu{'+'.join(map(str, cores))}"
+    return replace(
+        place,
+        delegate=onto,
+        cores=cores,
+        queue=queue,
+        dispatch=queues.get(queue, "blocking"),
+        stand_in=True,
+        reason=f"the {place.delegate} delegate cannot run it: {why}",
+        simulated=False,
+        waits_on=None,
+    )

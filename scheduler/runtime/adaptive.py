@@ -10,8 +10,7 @@ from statistics import median
 from typing import Any
 
 from predictors.errors import StretchError, UsageError
-from scheduler.adapt.alternatives import Alternative, Work
-from scheduler.adapt.policy import Decision, Policy, Probe, Probed, Ran, Rules
+from scheduler.adapt.policy import Alternative, Decision, Policy, Probe, Probed, Ran, Rules, Work
 from scheduler.runtime.inputs import zeros
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
@@ -148,12 +147,10 @@ def _measured(name: str, session: Session, quiet: int, watts: Mapping[str, float
         session.run(x)
         traces.append(session.trace)
     plan = session.plan
-    writers = {tensor: step for step in plan.order for tensor in plan.step(step).outputs}
     work = []
     for step in plan.order:
         spans = [span for trace in traces for span in trace.spans if span.name == step and span.kind in _COMPUTING]
-        before = tuple(dict.fromkeys(writers[tensor] for tensor in plan.step(step).inputs if tensor in writers))
-        work.append(Work(step, spans[0].processor, spans[0].queue, median(span.ms for span in spans), 0.0, before))
+        work.append(Work(step, spans[0].processor, spans[0].queue, median(span.ms for span in spans), 0.0, plan.before(step)))
     return Alternative(name, tuple(work), watts)
 
 

@@ -14,8 +14,7 @@ from scheduler.bundle.manifest import Tensor
 from scheduler.bundle.rows import ROW_AXIS, cut, cut_shape
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Invocation
 from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, Planner
-from scheduler.memory.naive import plan_naive
-from scheduler.memory.offset import plan_offset
+from scheduler.memory.plan import plan_naive, plan_offset
 from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph
 from scheduler.runtime.trace import Span
 from scheduler.shared import shared_bytes
@@ -42,52 +41,54 @@ class _Copies:
         return ("rows", self.start, self.end)
 
 
-class BandInvocation(Invocation):
-    """Copies the rows, then runs."""
+class AroundInvocation(Invocation):
+    """Copies rows, runs, then has the outputs looked at."""
 
-    def __init__(self, call: Invocation, copies: Sequence[Copy]) -> None:
-        self._call, self._rows = call, _Copies(copies)
+    def __init__(self, call: Invocation, copies: Sequence[Copy], check: Callable[[], None] | None) -> None:
+        self._call, self._check = call, check
+        self._rows = _Copies(copies) if copies else None
 
     def run(self) -> None:
-        """Copy, then compute."""
-        self._rows.run()
+        """Copy, compute, look."""
+        if self._rows is not None:
+            self._rows.run()
         self._call.run()
+        if self._check is not None:
+            self._check()
 
     def conversions(self) -> Sequence[tuple[str, int, int]]:
         """The copy, then what the delegate converts."""
-        return (self._rows.span, *self._call.conversions())
+        return (*(() if self._rows is None else (self._rows.span,)), *self._call.conversions())
 
 
-class AsyncBandInvocation(AsyncInvocation):
-    """Copies the rows, then enqueues."""
+class AsyncAroundInvocation(AroundInvocation, AsyncInvocation):
+    """Copies rows, enqueues, waits, then has the outputs looked at."""
 
-    def __init__(self, call: AsyncInvocation, copies: Sequence[Copy]) -> None:
-        self._call, self._rows = call, _Copies(copies)
+    _call: AsyncInvocation
 
     def enqueue(self) -> None:
         """Copy, then enqueue: the processor reads its buffers from then on."""
-        self._rows.run()
+        if self._rows is not None:
+            self._rows.run()
         self._call.enqueue()
 
     def wait(self) -> None:
-        """Wait for what was enqueued."""
+        """Wait for what was enqueued, then look."""
         self._call.wait()
+        if self._check is not None:
+            self._check()
 
     def times(self) -> tuple[int, int] | None:
         """From the copy on."""
-        found = self._call.times()
-        return None if found is None else (self._rows.start, found[1])
-
-    def conversions(self) -> Sequence[tuple[str, int, int]]:
-        """The copy, then what the delegate converts."""
-        return (self._rows.span, *self._call.conversions())
+        times = self._call.times()
+        return times if times is None or self._rows is None else (self._rows.start, times[1])
 
 
-def with_rows(call: Invocation, copies: Sequence[Copy]) -> Invocation:
-    """An invocation that first has its rows copied; itself where there is nothing to copy."""
-    if not copies:
+def around(call: Invocation, copies: Sequence[Copy], check: Callable[[], None] | None = None) -> Invocation:
+    """An invocation that first has its rows copied and whose outputs are looked at; itself where there is nothing to do."""
+    if not copies and check is None:
         return call
-    return AsyncBandInvocation(call, copies) if isinstance(call, AsyncInvocation) else BandInvocation(call, copies)
+    return (AsyncAroundInvocation if isinstance(call, AsyncInvocation) else AroundInvocation)(call, copies, check)
 
 
 #: Every tensor that is no slice of another starts at a multiple of this many bytes: a cache line, and the widest registers.
@@ -185,10 +186,7 @@ class Buffers:
         arrival, collection = 0, len(plan.order) + 1
         number = {name: at + 1 for name, at in plan.order.items()}
         uses: dict[str, set[int]] = {name: set() for name in self._tensors}
-        writer: dict[str, int] = {}
-        for name in plan.order:
-            for tensor in plan.step(name).outputs:
-                writer[tensor] = number[name]
+        writer = {tensor: number[name] for tensor, name in plan.writers.items()}
         for tensor, steps in uses.items():
             steps.add(writer.get(tensor, arrival))
             steps.update(number[name] for name in plan.readers.get(tensor, ()))
@@ -267,9 +265,17 @@ def _outermost(name: str, slices: Mapping[str, tuple[PlannedJoin, int]]) -> str:
 
 
 def bind_subgraph(
-    subgraph: PlannedSubgraph, compiled: Compiled, buffers: Buffers, outputs_into: Mapping[str, Array] | None = None
+    subgraph: PlannedSubgraph,
+    compiled: Compiled,
+    buffers: Buffers,
+    outputs_into: Mapping[str, Array] | None = None,
+    check: Callable[[], None] | None = None,
 ) -> Invocation:
-    """A compiled subgraph tied to the buffers of its tensors: by their names, else in their order; rows that are no piece are copied first."""
+    """A compiled subgraph tied to the buffers of its tensors: by their names, else in their order; rows that are no piece are copied first.
+
+    Args:
+        check: Looks at the outputs after each run.
+    """
     inputs, outputs = (
         list(own) if set(own) == set(planned) else planned
         for own, planned in ((compiled.inputs, subgraph.inputs), (compiled.outputs, subgraph.outputs))
@@ -277,7 +283,7 @@ def bind_subgraph(
     reads, copies = buffers.reads(subgraph)
     try:
         writes = buffers.arrays if outputs_into is None else outputs_into
-        return with_rows(compiled.bind([reads[name] for name in inputs], [writes[name] for name in outputs]), copies)
+        return around(compiled.bind([reads[name] for name in inputs], [writes[name] for name in outputs]), copies, check)
     except StretchError as error:
         error.message = f"{subgraph.file} does not fit the bundle: {error.message}"
         error.args = (error.message,)

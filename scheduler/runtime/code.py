@@ -12,10 +12,8 @@ from scheduler.bundle.load import Bundle
 from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate, get_delegate, origin
 from scheduler.delegates.base import UnableError
-from scheduler.faults.keeper import STAND_INS, Keeper
-from scheduler.faults.policy import Site
-from scheduler.placement.fallback import fallback_placement
-from scheduler.placement.place import Dispatch, Placement
+from scheduler.faults.policy import STAND_INS, Failed, Keeper, Site
+from scheduler.placement.place import Dispatch, Placement, fallback_placement
 from scheduler.runtime.distance import allowed
 from scheduler.runtime.failures import delegate_failure
 from scheduler.shared import can_share
@@ -68,7 +66,7 @@ class Code:
         """
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if self.keeper is not None:
-            self.keeper.failed(place, name, why)
+            self.keeper.tell(Failed(Site.of(place), name, why))
             return self.stand_in(name, place, error, queues)
         onto = self._delegate(place).falls_back_on
         if onto is None:

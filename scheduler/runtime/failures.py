@@ -52,10 +52,7 @@ def step_failure(step: str, place: Placement | None, cause: BaseException | None
 def delegate_failure(name: str, what: str, cause: Exception) -> StretchError:
     """An error that names a delegate which broke off, and the package it is from."""
     reason = (str(cause).strip().splitlines() or [""])[0]
-    return StretchError(
-        f"the delegate `{name}` failed to {what}: {type(cause).__name__}{f': {reason}' if reason else ''}",
-        _authors(name),
-    )
+    return StretchError(f"the delegate `{name}` failed to {what}: {type(cause).__name__}{f': {reason}' if reason else ''}", _authors(name))
 
 
 def _authors(name: str) -> str | None:

@@ -1,7 +1,7 @@
 """What callers may give and get: numpy arrays, and tensors of other libraries through DLPack, never copied on the way."""
 
-import math
 from collections.abc import Mapping, Sequence
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,9 @@ import numpy as np
 from predictors.errors import UsageError
 from scheduler.bundle.manifest import Manifest
 from scheduler.delegates.base import Array
+
+#: Priorities are from minus to plus this.
+MOST_PRIORITY = 100
 
 #: One array, or by name where a model has several inputs or outputs.
 Values = Array | Mapping[str, Array]
@@ -70,7 +73,7 @@ def check_input(x: Array, like: Array, name: str | None = None) -> None:
         raise UsageError(f"{what} has type {x.dtype}, the bundle takes {like.dtype}", f"convert it with x.astype('{like.dtype}')")
     # One pass that catches NaN and infinity; a sum that only overflowed is looked at again.
     with np.errstate(all="ignore"):
-        suspicious = x.dtype.kind == "f" and not math.isfinite(float(np.sum(x)))
+        suspicious = x.dtype.kind == "f" and not isfinite(float(np.sum(x)))
     if suspicious and not np.isfinite(x).all():
         raise UsageError(f"{what} contains NaN or infinity")
 
@@ -85,3 +88,26 @@ def zeros(manifest: Manifest) -> Values:
     """An input of zeros, as a session of the bundle takes it."""
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     return plain({name: np.zeros(tensors[name].shape, np.dtype(tensors[name].dtype)) for name in manifest.inputs})
+
+
+def checked_priority(priority: int) -> int:
+    """A priority."""
+    if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+        raise UsageError(f"{priority} is no priority", f"it is from {-MOST_PRIORITY} to {MOST_PRIORITY}, the highest goes first")
+    return priority
+
+
+def checked_deadline(deadline_ms: float | None) -> float | None:
+    """A latency that is allowed, ms; None for any."""
+    if deadline_ms is not None and not (isfinite(deadline_ms) and deadline_ms > 0):
+        raise UsageError(f"a deadline of {deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take")
+    return deadline_ms
+
+
+def deadline_at(now_s: float, deadline_ms: float | None) -> float:
+    """When a request has to be done, s; infinite for never.
+
+    Args:
+        deadline_ms: How long it may take, ms; None for any time.
+    """
+    return inf if checked_deadline(deadline_ms) is None else now_s + (deadline_ms or 0.0) / 1e3

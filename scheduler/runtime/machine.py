@@ -1,70 +1,240 @@
-"""The state machine that drives every run: Algorithm 1 of paper 003 over a plan, placements and lanes; no threads, no clock, no IO.
+"""The state machine that drives every run: Algorithm 1 of paper 003 over plans, placements, lanes and clients; no threads, no clock, no IO.
 
-A driver reports events and carries out the instructions it gets back, in their
-order. Three drive it: `scheduler.runtime.executor` one inference at a time,
-`scheduler.runtime.pipeline` several in flight, `scheduler.simulate.clock`
-under a clock that is only a number.
+An inference of a *client* runs in one of its *lanes*, which has buffers of its own; a *step* is a subgraph or join of
+the client's plan; a *queue* runs one step at a time. A driver reports events and carries out the instructions it gets
+back, in their order: `scheduler.runtime.executor` with threads, `scheduler.simulate.clock` under a clock that is only a
+number. The transitions are
 
-With a calling thread, the transitions are, tried from top to bottom after each event:
+=================================  =======================================================
+event                              what follows
+=================================  =======================================================
+`InputReady`                       the inference begins; what reads its inputs is ready
+`StepDone`                         the queue is free; what waited for the step is ready
+`StepFailed`                       the queue is free; nothing of the inference starts again
+`StepReturned`, `Replaced`         the subgraph is placed elsewhere, for all its inferences
+`ClientRemoved`                    its inferences are gone; queues that run them stay held
+`QueueReleased`                    the queue that was held for a removed client is free
+any                                each free queue takes the most urgent step that it can
+                                   run; an inference with nothing left to run ends
+=================================  =======================================================
 
-=====================================================  ==========================
-state                                                  instructions
-=====================================================  ==========================
-asynchronous queue free, subgraph of it ready          `Enqueue` (line 15 to 19)
-blocking queue free, subgraph of it ready              `Submit` (line 20)
-calling thread free, all branches of a join there      `Join` (line 6)
-calling thread free, inline subgraph ready             `RunInline` (line 4)
-calling thread free, all steps of the lane done        `Finish`, once
-calling thread free, a step failed, nothing runs       `Fail`, once
-calling thread free, others still run                  `Wait` for them (line 5)
-=====================================================  ==========================
+With a calling thread (latency, one lane), that thread is a queue, too: it runs inline subgraphs and all joins. The other
+queues are set to work before it, which would otherwise keep them waiting for the length of its own subgraph.
 
-Nothing of a lane starts once one of its steps has failed. The other processors
-are set to work before the calling thread, which would otherwise keep them
-waiting for the length of its own subgraph.
+===============================================  =====================
+state                                            instruction
+===============================================  =====================
+asynchronous queue free, subgraph of it ready    `Enqueue` (line 15 to 19)
+blocking queue free, subgraph of it ready        `Submit` (line 20)
+calling thread free, branches of a join there    `Join` (line 6)
+calling thread free, inline subgraph ready       `RunInline` (line 4)
+calling thread free, all steps of the lane done  `Finish`, once
+calling thread free, a step failed, nothing runs `Fail`, once
+calling thread free, others still run            `Wait` for them (line 5)
+===============================================  =====================
 
-Without one, every queue has a thread. A free queue takes a join, else a
-subgraph that is placed on it, else one of a queue of its kind; each of the lane
-whose input was ready first, so that no inference waits for ever. Joins go
-first, since they free work for others. That alone pipelines inferences over
-segments: while one waits at a meeting point, the next one's branch runs.
+Without one, every queue has a thread, whatever the placement says, and any queue of a client runs its joins. Several lanes
+then pipeline inferences over segments: while one waits at a meeting point, the next one's branch runs. A free queue takes,
+of the steps that are placed on it and joins,
+
+1. the one with the earliest deadline. An inference without one that has waited for `patience_ms` counts as one whose
+   deadline was then, so that none waits for ever;
+2. the one of the highest priority;
+3. the one of the client that was given least of the queue, over its weight (start-time fair queueing, Goyal et al. 1996,
+   with times that are known when they are over: two clients that always have something waiting differ by one step each
+   at most);
+4. a join before a subgraph, since joins free work for others;
+5. the one whose inference began first.
+
+A queue with nothing of its own to do helps a queue of the same kind of the same client. A step that runs is never
+interrupted. Moments are part of the events, so that the same events have the same answers; where events carry none, all
+happen at 0, no inference loses its patience, and deadlines count as an order.
 """
 
 from bisect import insort
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from math import inf, isfinite
+from typing import Generic, TypeVar
 
+import msgspec
+
+from predictors.errors import UsageError
 from scheduler.placement.place import Dispatch, Placement, interchangeable, queues_of
-from scheduler.runtime.events import (
-    Enqueue,
-    Event,
-    Fail,
-    Finish,
-    InputReady,
-    Instruction,
-    Join,
-    Replaced,
-    RunInline,
-    StepDone,
-    StepFailed,
-    StepReturned,
-    Submit,
-    Wait,
-)
 from scheduler.runtime.plan import ExecutionPlan
 
 #: Queue of the calling thread where no subgraph is placed on it: it joins, and waits.
 CALLING_THREAD = "calling thread"
 
+#: Name of the client of a machine that serves one alone.
+ONLY = ""
+
+#: Milliseconds after which an inference without a deadline is the most urgent of all.
+PATIENCE_MS = 1000.0
+
+
+class _Data(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Plain data, tagged with the name of its class where it is written down."""
+
+
+class InputReady(_Data, frozen=True):
+    """The inputs of an inference are in the buffers of its lane."""
+
+    lane: int
+    client: str = ONLY
+    at_ms: float = 0.0  # Now.
+    deadline_ms: float | None = None  # When it has to be over, by the same clock; None for any time.
+    priority: int = 0  # The higher the sooner.
+
+
+class StepDone(_Data, frozen=True):
+    """A step has written its output tensors."""
+
+    lane: int
+    step: str
+    queue: str
+    client: str = ONLY
+    at_ms: float = 0.0
+
+
+class StepFailed(_Data, frozen=True):
+    """A step raised; its output tensors are worthless."""
+
+    lane: int
+    step: str
+    queue: str
+    error: str
+    client: str = ONLY
+    at_ms: float = 0.0
+
+
+class StepReturned(_Data, frozen=True):
+    """A subgraph could not be run where it was placed and has touched nothing but its outputs; from now on it is placed elsewhere."""
+
+    lane: int
+    step: str
+    queue: str
+    placement: Placement
+    client: str = ONLY
+    at_ms: float = 0.0
+
+
+class Replaced(_Data, frozen=True):
+    """A subgraph is placed elsewhere from now on; where it runs already, it ends first."""
+
+    step: str
+    placement: Placement
+    client: str = ONLY
+    at_ms: float = 0.0
+
+
+class ClientRemoved(_Data, frozen=True):
+    """A client's inferences are given up; those steps that run still hold their queues."""
+
+    client: str
+    at_ms: float = 0.0
+
+
+class QueueReleased(_Data, frozen=True):
+    """A queue has nothing to do any more that a removed client left behind."""
+
+    queue: str
+    at_ms: float = 0.0
+
+
+class Start(_Data, frozen=True):
+    """A step is to be run on a queue, which has nothing else to do."""
+
+    lane: int
+    step: str
+    queue: str
+    client: str = ONLY
+
+
+class Enqueue(Start, frozen=True):
+    """Put a subgraph into the command queue of an asynchronous processor; it returns at once."""
+
+
+class Submit(Start, frozen=True):
+    """Hand a subgraph to the one thread of a queue whose call blocks."""
+
+
+class RunInline(Start, frozen=True):
+    """Run a subgraph on the calling thread, then report it."""
+
+
+class Join(Start, frozen=True):
+    """Join branch outputs on the thread of a queue, then report it."""
+
+
+class Wait(_Data, frozen=True):
+    """Nothing for the calling thread to do until one of these steps, by queue, is reported."""
+
+    running: dict[str, str]
+
+
+class Finish(_Data, frozen=True):
+    """All outputs of a lane are in their buffers; the lane is free once they were read."""
+
+    lane: int
+    client: str = ONLY
+
+
+class Fail(_Data, frozen=True):
+    """The inference of a lane is lost and nothing of it runs any more; the lane is free."""
+
+    lane: int
+    step: str
+    error: str
+    client: str = ONLY
+
+
+Event = InputReady | StepDone | StepFailed | StepReturned | Replaced | ClientRemoved | QueueReleased
+Instruction = Enqueue | Submit | RunInline | Join | Wait | Finish | Fail
+
 _HOW: dict[Dispatch, type[Enqueue | Submit | RunInline]] = {"async": Enqueue, "blocking": Submit, "inline": RunInline}
 
 
+@dataclass
+class Client:
+    """Whose inferences these are."""
+
+    plan: ExecutionPlan  # What each of them runs.
+    placements: Mapping[str, Placement]  # Where each subgraph is started from now on.
+    lanes: int = 1  # How many there may be at once.
+    weight: float = 1.0  # With twice the weight of another it is given twice as much of a queue that both want.
+    movable: frozenset[str] = frozenset()  # Delegates whose subgraphs any queue of such a delegate on as many cores may run.
+
+    def __post_init__(self) -> None:
+        """Take up the placements of the plan alone."""
+        if self.lanes < 1:
+            raise ValueError("a client needs a lane")
+        if not (isfinite(self.weight) and self.weight > 0):
+            raise UsageError(f"a client cannot have a weight of {self.weight:g}", "a weight is a number above 0")
+        self.placements = {name: self.placements[name] for name in self.plan.subgraphs if name in self.placements}
+        if len(self.placements) < len(self.plan.subgraphs):
+            raise ValueError("a subgraph is placed nowhere")
+
+    def place(self, placements: Mapping[str, Placement]) -> None:
+        """Have subgraphs placed so from now on."""
+        self.placements = placements
+        #: Dispatch of each queue.
+        self.queues = queues_of(placements.values())
+        #: Queues that each queue helps.
+        self.helps = interchangeable(placements.values(), self.movable) if self.movable else {}
+
+
 class _Inference:
-    """What the inference of a lane has left to do."""
+    """What an inference has left to do, and how urgent it is."""
 
-    __slots__ = ("failure", "left", "missing", "ready")
+    __slots__ = ("began_ms", "client", "deadline_ms", "failure", "lane", "left", "missing", "number", "priority", "ready")
 
-    def __init__(self, plan: ExecutionPlan) -> None:
+    def __init__(self, plan: ExecutionPlan, begins: InputReady, number: int) -> None:
+        self.client, self.lane, self.number = begins.client, begins.lane, number
+        self.began_ms, self.priority = begins.at_ms, begins.priority
+        self.deadline_ms = inf if begins.deadline_ms is None else begins.deadline_ms
         self.missing = dict(plan.missing)
         self.left = len(plan.missing)
         #: Position in the plan and name, in that order.
@@ -77,188 +247,312 @@ class _Inference:
         return other
 
     def key(self) -> Hashable:
-        return tuple(self.missing.values()), tuple(self.ready), self.left, self.failure
+        return self.client, self.lane, tuple(self.missing.values()), tuple(self.ready), self.left, self.failure
 
 
 class Machine:
-    """The state of all inferences of a plan.
+    """The state of all inferences of some clients.
 
     Args:
-        lanes: How many inferences there may be at once, at least 1.
+        clients: By name.
         caller: Whether the thread that reports events works, too: it runs inline subgraphs and all joins.
-        movable: Delegates whose subgraphs any queue of such a delegate on as many cores may run, when its own has none.
+        patience_ms: How long an inference without a deadline waits, at most, before it is the most urgent.
     """
 
-    def __init__(
-        self,
-        plan: ExecutionPlan,
-        placements: Mapping[str, Placement],
-        lanes: int = 1,
-        *,
-        caller: bool = True,
-        movable: Collection[str] = (),
-    ) -> None:
-        if lanes < 1:
-            raise ValueError("a machine needs a lane")
-        self.plan = plan
-        self.lanes = lanes
-        self.movable = frozenset(movable)
-        self._placements = {name: placements[name] for name in plan.subgraphs if name in placements}
-        if len(self._placements) < len(plan.subgraphs):
-            raise ValueError("a subgraph is placed nowhere")
-        inline = next((place.queue for place in self._placements.values() if place.dispatch == "inline"), CALLING_THREAD)
+    def __init__(self, clients: Mapping[str, Client], *, caller: bool = False, patience_ms: float = PATIENCE_MS) -> None:
+        if not patience_ms > 0:
+            raise UsageError(
+                f"a patience of {patience_ms:g} ms is none", "give the milliseconds that an inference may wait, more than none"
+            )
+        self.clients: dict[str, Client] = {}
+        self._patience_ms = patience_ms
         #: Queue that the calling thread serves; None if it serves none.
-        self.caller = inline if caller else None
-        self._inferences: dict[int, _Inference] = {}  # in order of arrival
-        self._running: dict[str, tuple[int, str]] = {}
+        self.caller: str | None = None
+        if caller:
+            places = [place for client in clients.values() for place in client.placements.values()]
+            self.caller = next((place.queue for place in places if place.dispatch == "inline"), CALLING_THREAD)
+        self._begun = 0
+        self._inferences: dict[tuple[str, int], _Inference] = {}  # in order of arrival
+        #: What each busy queue runs, and since when; None for what a removed client left there.
+        self._running: dict[str, tuple[_Inference, str, float] | None] = {}
+        #: Of each queue the time that each client was given, ms over its weight, and the least of these among clients that wanted
+        #: it when it was given away last: what a client was not given while it wanted nothing is not owed to it.
+        self._given: dict[str, dict[str, float]] = {}
+        self._floor: dict[str, float] = {}
+        for name, client in clients.items():
+            self.add(name, client)
+
+    @classmethod
+    def of(
+        cls, plan: ExecutionPlan, placements: Mapping[str, Placement], lanes: int = 1, *, caller: bool = True, movable: Collection[str] = ()
+    ) -> "Machine":
+        """A machine of one client."""
+        return cls({ONLY: Client(plan, placements, lanes, movable=frozenset(movable))}, caller=caller)
+
+    def add(self, name: str, client: Client) -> None:
+        """Have one more client, or another plan for one of whom nothing is in flight."""
+        if self.in_flight(name):
+            raise ValueError(f"inferences of `{name}` are in flight")
+        self._place(client, {step: self._fitted(place) for step, place in client.placements.items()})
+        self.clients[name] = client
         self._sort_queues()
 
-    @property
-    def placements(self) -> Mapping[str, Placement]:
-        """Where each subgraph is started from now on."""
-        return self._placements
+    def in_flight(self, client: str = ONLY) -> int:
+        """How many inferences of a client have not ended."""
+        return sum(owner == client for owner, _ in self._inferences)
 
-    @property
-    def in_flight(self) -> int:
-        """How many inferences have not ended."""
-        return len(self._inferences)
-
-    def waiting(self) -> dict[str, int]:
-        """Subgraphs that are ready and wait for each queue: its depth."""
-        depth = dict.fromkeys(self._queues, 0)
+    def waiting(self, client: str = ONLY) -> dict[str, int]:
+        """Subgraphs of a client that are ready and wait for each of its queues: its depth."""
+        depth = dict.fromkeys(self.clients[client].queues, 0)
+        placements = self.clients[client].placements
         for inference in self._inferences.values():
-            for _, step in inference.ready:
-                if step in self._placements:
-                    depth[self._placements[step].queue] += 1
+            if inference.client == client:
+                for _, step in inference.ready:
+                    if step in placements:
+                        depth[placements[step].queue] += 1
         return depth
+
+    def left_behind(self, queue: str) -> bool:
+        """Whether a queue is held by a step of a removed client."""
+        return queue in self._running and self._running[queue] is None
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take in one event."""
         match event:
-            case StepDone(lane, step, queue):
-                inference = self._freed(lane, step, queue)
+            case StepDone(lane, step, queue, client, at_ms):
+                inference = self._freed(client, lane, step, queue, at_ms)
                 inference.left -= 1
-                for tensor in self.plan.step(step).outputs:
-                    self._arrived(inference, tensor)
-                return self._advance(lane, queue)
-            case InputReady(lane):
-                if lane in self._inferences or not 0 <= lane < self.lanes:
-                    raise ValueError(f"lane {lane} is not free")
-                inference = self._inferences[lane] = _Inference(self.plan)
-                for tensor in self.plan.inputs:
-                    self._arrived(inference, tensor)
-                return self._advance(lane, None)
-            case StepFailed(lane, step, queue, error):
-                inference = self._freed(lane, step, queue)
+                plan = self.clients[client].plan
+                for tensor in plan.step(step).outputs:
+                    _arrived(inference, plan, tensor)
+                return self._advance(inference, queue, at_ms)
+            case InputReady(lane, client, at_ms):
+                if (client, lane) in self._inferences or client not in self.clients or not 0 <= lane < self.clients[client].lanes:
+                    raise ValueError(f"lane {lane}{f' of `{client}`' if client else ''} is not free")
+                plan = self.clients[client].plan
+                inference = self._inferences[client, lane] = _Inference(plan, event, self._begun)
+                self._begun += 1
+                for tensor in plan.inputs:
+                    _arrived(inference, plan, tensor)
+                return self._advance(inference, None, at_ms)
+            case StepFailed(lane, step, queue, error, client, at_ms):
+                inference = self._freed(client, lane, step, queue, at_ms)
                 inference.failure = inference.failure or (step, error)
-                return self._advance(lane, queue)
-            case StepReturned(lane, step, queue, placement):
-                inference = self._freed(lane, step, queue)
-                self._replace(step, placement)
-                insort(inference.ready, (self.plan.order[step], step))
-                return self._advance(lane, queue)
-            case Replaced(step, placement):
-                self._replace(step, placement)
-                return self._advance(None, None)
+                return self._advance(inference, queue, at_ms)
+            case StepReturned(lane, step, queue, placement, client, at_ms):
+                inference = self._freed(client, lane, step, queue, at_ms)
+                self._replace(client, step, placement)
+                insort(inference.ready, (self.clients[client].plan.order[step], step))
+                return self._advance(inference, queue, at_ms)
+            case Replaced(step, placement, client, at_ms):
+                self._replace(client, step, placement)
+                return self._advance(None, None, at_ms)
+            case ClientRemoved(client, at_ms):
+                self._inferences = {key: inference for key, inference in self._inferences.items() if key[0] != client}
+                for queue, held in self._running.items():
+                    if held is not None and held[0].client == client:
+                        self._charge(queue, client, at_ms - held[2])
+                        self._running[queue] = None
+                return self._advance(None, None, at_ms)
+            case QueueReleased(queue, at_ms):
+                if not self.left_behind(queue):
+                    raise ValueError(f"nothing that was left behind runs on `{queue}`")
+                del self._running[queue]
+                return self._advance(None, queue, at_ms)
 
     def copy(self) -> "Machine":
         """A machine that goes its own way from here."""
         other = copy(self)
-        other._placements = dict(self._placements)
-        other._inferences = {lane: inference.copy() for lane, inference in self._inferences.items()}
-        other._running = dict(self._running)
+        other.clients = {name: copy(client) for name, client in self.clients.items()}
+        other._inferences = {key: inference.copy() for key, inference in self._inferences.items()}
+        other._running = {
+            queue: held and (other._inferences[held[0].client, held[0].lane], *held[1:]) for queue, held in self._running.items()
+        }
+        other._given, other._floor = {queue: dict(given) for queue, given in self._given.items()}, dict(self._floor)
         return other
 
     def key(self) -> Hashable:
-        """Equal for machines of one plan that answer all events to come alike."""
-        inferences = tuple((lane, inference.key()) for lane, inference in self._inferences.items())
-        return inferences, tuple(self._running.items()), tuple(self._placements.values())
+        """Equal for machines of one client that answer all events to come alike, if those carry no moments."""
+        running = tuple((queue, held and (held[0].lane, held[1])) for queue, held in self._running.items())
+        placements = tuple(place for client in self.clients.values() for place in client.placements.values())
+        return tuple(inference.key() for inference in self._inferences.values()), running, placements
 
-    def _replace(self, step: str, placement: Placement) -> None:
-        if step not in self._placements:
+    def _fitted(self, place: Placement) -> Placement:
+        """A placement as this machine has it: without a calling thread, every queue has a thread."""
+        return place if self.caller is not None or place.dispatch == "blocking" else changed(place, dispatch="blocking")
+
+    def _replace(self, client: str, step: str, placement: Placement) -> None:
+        owner = self.clients[client]
+        if step not in owner.placements:
             raise ValueError(f"`{step}` is no subgraph, so it cannot be placed")
-        before = self._placements[step]
-        self._placements[step] = placement
-        try:
-            self._sort_queues()
-        except Exception:
-            self._placements[step] = before
-            raise
+        self._place(owner, {**owner.placements, step: self._fitted(placement)})
+        self._sort_queues()
+
+    def _place(self, client: Client, placements: Mapping[str, Placement]) -> None:
+        if any(dispatch == "inline" and queue != self.caller for queue, dispatch in queues_of(placements.values()).items()):
+            raise ValueError("a subgraph is placed on a calling thread that does not serve its queue")
+        client.place(placements)
 
     def _sort_queues(self) -> None:
-        queues = queues_of(self._placements.values())
-        if any(dispatch == "inline" and queue != self.caller for queue, dispatch in queues.items()):
-            raise ValueError("a subgraph is placed on a calling thread that does not serve its queue")
-        self._helps = interchangeable(self._placements.values(), self.movable) if self.movable else {}
+        queues = {queue: dispatch for client in self.clients.values() for queue, dispatch in client.queues.items()}
         # In the order in which they are set to work, the calling thread last.
         others = [queue for kind in ("async", "blocking") for queue, dispatch in queues.items() if dispatch == kind]
         self._queues = others if self.caller is None else [*others, self.caller]
+        self._helping = any(client.helps for client in self.clients.values())
 
-    def _advance(self, lane: int | None, freed: str | None) -> list[Instruction]:
-        """Set every free queue to work, and close the lane if it has ended."""
+    def _advance(self, inference: _Inference | None, freed: str | None, at_ms: float) -> list[Instruction]:
+        """Set every free queue to work, and close the inference if it has ended."""
         queues = self._queues
         if self.caller is None and freed is not None:
             queues = [freed, *(queue for queue in queues if queue != freed)]
         instructions: list[Instruction] = []
-        for able in (self._own, self._helped) if self._helps else (self._own,):
+        for able in (self._own, self._helped) if self._helping else (self._own,):
             for queue in queues:
-                found = None if queue in self._running else able(queue)
-                if found is not None:
-                    instructions.append(self._start(*found, queue))
-        instructions += self._ended(lane)
-        if self.caller is not None and self._running and self.caller not in self._running and not _ends(instructions):
-            instructions.append(Wait({queue: step for queue, (_, step) in self._running.items()}))
+                step = None if queue in self._running else self._most_urgent(queue, able, at_ms)
+                if step is not None:
+                    instructions.append(self._start(*step, queue, at_ms))
+        ended = None if inference is None else self._ended(inference)
+        if ended is not None:
+            instructions.append(ended)
+        elif self.caller is not None and self._running and self.caller not in self._running:
+            instructions.append(Wait({queue: held[1] for queue, held in self._running.items() if held is not None}))
         return instructions
 
-    def _ended(self, lane: int | None) -> list[Instruction]:
-        """The end of a lane of which nothing runs and nothing more will."""
-        inference = None if lane is None else self._inferences.get(lane)
-        if lane is None or inference is None or any(busy == lane for busy, _ in self._running.values()):
-            return []
-        if inference.failure is None and inference.left:
-            return []
-        del self._inferences[lane]
-        return [Finish(lane) if inference.failure is None else Fail(lane, *inference.failure)]
+    def _ended(self, inference: _Inference) -> Finish | Fail | None:
+        """The end of an inference of which nothing runs and nothing more will."""
+        if (inference.failure is None and inference.left) or any(held and held[0] is inference for held in self._running.values()):
+            return None
+        del self._inferences[inference.client, inference.lane]
+        if inference.failure is None:
+            return Finish(inference.lane, inference.client)
+        return Fail(inference.lane, *inference.failure, inference.client)
 
-    def _own(self, queue: str) -> tuple[int, str] | None:
-        """A join, if the queue may run joins, else a subgraph that is placed on it."""
-        joins = self.plan.joins
-        if self.caller in (None, queue) and (found := self._oldest(lambda step: step in joins)):
-            return found
-        return self._oldest(lambda step: step not in joins and self._placements[step].queue == queue)
+    def _most_urgent(self, queue: str, able: Callable[[_Inference, str], str | None], at_ms: float) -> tuple[_Inference, str] | None:
+        """Of the steps that a queue can run the next one."""
+        steps = [(inference, step) for inference in self._inferences.values() if (step := able(inference, queue)) is not None]
+        if not steps:
+            return None
+        given = self._given.setdefault(queue, {})
+        if len(self.clients) > 1:
+            floor, clients = self._floor.get(queue, 0.0), {inference.client for inference, _ in steps}
+            given.update({client: max(given.get(client, 0.0), floor) for client in clients})
+            self._floor[queue] = min(given[client] for client in clients)
 
-    def _helped(self, queue: str) -> tuple[int, str] | None:
-        others = self._helps.get(queue, ())
-        return self._oldest(lambda step: step in self._placements and self._placements[step].queue in others)
+        def urgency(step: tuple[_Inference, str]) -> tuple[float, float, float, bool, int]:
+            inference, name = step
+            client, deadline, patient = self.clients[inference.client], inference.deadline_ms, inference.began_ms + self._patience_ms
+            deadline = patient if deadline == inf and patient <= at_ms else deadline
+            return deadline, -inference.priority, given.get(inference.client, 0.0), name in client.placements, inference.number
 
-    def _oldest(self, able: Callable[[str], bool]) -> tuple[int, str] | None:
-        """The first step in the plan's order that a queue is able to run, of the lane that arrived first."""
-        for lane, inference in self._inferences.items():
-            if inference.failure is None:
-                for _, step in inference.ready:
-                    if able(step):
-                        return lane, step
-        return None
+        return steps[0] if len(steps) == 1 else min(steps, key=urgency)
 
-    def _start(self, lane: int, step: str, queue: str) -> Enqueue | Submit | RunInline | Join:
-        self._inferences[lane].ready.remove((self.plan.order[step], step))
-        self._running[queue] = (lane, step)
-        if step in self.plan.joins:
-            return Join(lane, step, queue)
-        return _HOW[self._placements[step].dispatch](lane, step, queue)
+    def _own(self, inference: _Inference, queue: str) -> str | None:
+        """A join of an inference, if the queue may run its joins, else a subgraph that is placed on it."""
+        if inference.failure is not None or not inference.ready:
+            return None
+        client = self.clients[inference.client]
+        placements, joins, own = client.placements, client.plan.joins, None
+        joining = queue == self.caller if self.caller is not None else queue in client.queues
+        for _, step in inference.ready:
+            if step in joins:
+                if joining:
+                    return step
+            elif own is None and placements[step].queue == queue:
+                own = step
+        return own
 
-    def _freed(self, lane: int, step: str, queue: str) -> _Inference:
-        if self._running.get(queue) != (lane, step):
-            raise ValueError(f"`{step}` of lane {lane} is not running on `{queue}`")
+    def _helped(self, inference: _Inference, queue: str) -> str | None:
+        """A subgraph of an inference that is placed on a queue which this one helps."""
+        client = self.clients[inference.client]
+        if inference.failure is not None or queue not in client.helps:
+            return None
+        placements, others = client.placements, client.helps[queue]
+        return next((step for _, step in inference.ready if step in placements and placements[step].queue in others), None)
+
+    def _start(self, inference: _Inference, step: str, queue: str, at_ms: float) -> Enqueue | Submit | RunInline | Join:
+        client = self.clients[inference.client]
+        inference.ready.remove((client.plan.order[step], step))
+        self._running[queue] = inference, step, at_ms
+        how = Join if step in client.plan.joins else _HOW[client.placements[step].dispatch]
+        return how(inference.lane, step, queue, inference.client)
+
+    def _freed(self, client: str, lane: int, step: str, queue: str, at_ms: float) -> _Inference:
+        held, inference = self._running.get(queue), self._inferences.get((client, lane))
+        if held is None or inference is None or held[0] is not inference or held[1] != step:
+            raise ValueError(f"`{step}` of lane {lane}{f' of `{client}`' if client else ''} is not running on `{queue}`")
         del self._running[queue]
-        return self._inferences[lane]
+        self._charge(queue, client, at_ms - held[2])
+        return inference
 
-    def _arrived(self, inference: _Inference, tensor: str) -> None:
-        for name in self.plan.readers.get(tensor, ()):
-            inference.missing[name] -= 1
-            if not inference.missing[name]:
-                insort(inference.ready, (self.plan.order[name], name))
+    def _charge(self, queue: str, client: str, ms: float) -> None:
+        """A client was given a queue for so long."""
+        given = self._given[queue]
+        given[client] = given.get(client, 0.0) + max(0.0, ms) / self.clients[client].weight
 
 
-def _ends(instructions: Iterable[Instruction]) -> bool:
-    return any(isinstance(instruction, Finish | Fail) for instruction in instructions)
+def _arrived(inference: _Inference, plan: ExecutionPlan, tensor: str) -> None:
+    """A tensor is there: steps that waited for it alone are ready."""
+    for name in plan.readers.get(tensor, ()):
+        inference.missing[name] -= 1
+        if not inference.missing[name]:
+            insort(inference.ready, (plan.order[name], name))
+
+
+A = TypeVar("A")
+
+
+class Node(Generic[A]):
+    """A state and the answers it has given so far.
+
+    Args:
+        machine: The state; never changed.
+    """
+
+    __slots__ = ("answers", "machine")
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.answers: dict[object, tuple[A, Node[A]]] = {}
+
+
+class Transitions(Generic[A]):
+    """The answers of a machine of one client, remembered: what was worked out once is looked up from then on.
+
+    Between two subgraphs, Python code runs from caches that the last subgraph has emptied; each object it touches costs a
+    miss. A look-up touches a tenth of what the rules above touch. States that answer alike are one node, so that the
+    table stays as small as the plan, whatever order things end in.
+
+    Args:
+        prepare: Turns the instructions of an answer into what the caller wants back; called once for each answer.
+    """
+
+    def __init__(self, prepare: Callable[[Sequence[Instruction]], A]) -> None:
+        self._prepare = prepare
+        self._nodes: dict[Hashable, Node[A]] = {}
+
+    def node(self, machine: Machine) -> Node[A]:
+        """The node of a state; the state is not changed any more."""
+        return self._nodes.setdefault(machine.key(), Node(machine))
+
+    def learn(self, node: Node[A], event: Event, name: Hashable | None) -> tuple[A, Node[A]]:
+        """Work out the answer to an event that `node.answers` does not have.
+
+        Args:
+            name: Key of the answer in `node.answers`; None to not remember it.
+        """
+        machine = node.machine.copy()
+        answer = self._prepare(machine.handle(event))
+        if name is None:
+            return answer, Node(machine)
+        node.answers[name] = (answer, self.node(machine))
+        return node.answers[name]
+
+    def clear(self) -> None:
+        """Forget everything: states lead back to where they began, and what they answer would live as long as that."""
+        for node in self._nodes.values():
+            node.answers.clear()
+        self._nodes.clear()
+
+    def __len__(self) -> int:
+        """Number of states met so far."""
+        return len(self._nodes)

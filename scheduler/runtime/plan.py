@@ -49,8 +49,13 @@ class ExecutionPlan:
     subgraphs: Mapping[str, PlannedSubgraph]  # By name, in topological order.
     joins: Mapping[str, PlannedJoin]  # By name, in topological order.
     readers: Mapping[str, tuple[str, ...]]  # Subgraphs and joins that read each tensor.
+    writers: Mapping[str, str]  # The subgraph or join that writes each tensor.
     missing: Mapping[str, int]  # How many tensors each subgraph or join reads.
     order: Mapping[str, int]  # Position of each subgraph and join in the topological order.
+
+    def before(self, name: str) -> tuple[str, ...]:
+        """Steps whose tensors the step called `name` reads."""
+        return tuple(dict.fromkeys(self.writers[tensor] for tensor in self.step(name).inputs if tensor in self.writers))
 
     def step(self, name: str) -> PlannedSubgraph | PlannedJoin:
         """The subgraph or join called `name`."""
@@ -82,24 +87,27 @@ def plan_of(
     for name, step in steps.items():
         for tensor in dict.fromkeys(step.inputs):
             readers.setdefault(tensor, []).append(name)
-    order = _topological_order(inputs, steps)
+    writers = {tensor: name for name, step in steps.items() for tensor in step.outputs}
+    order = _topological_order(inputs, steps, writers)
     return ExecutionPlan(
         inputs=inputs,
         outputs=tuple(outputs),
         subgraphs={name: named[name] for name in order if name in named},
         joins={name: meeting[name] for name in order if name in meeting},
         readers={tensor: tuple(sorted(who, key=order.__getitem__)) for tensor, who in readers.items()},
+        writers=writers,
         missing={name: len(set(step.inputs)) for name, step in steps.items()},
         order=order,
     )
 
 
-def _topological_order(start: tuple[str, ...], steps: Mapping[str, PlannedSubgraph | PlannedJoin]) -> dict[str, int]:
+def _topological_order(
+    start: tuple[str, ...], steps: Mapping[str, PlannedSubgraph | PlannedJoin], writers: Mapping[str, str]
+) -> dict[str, int]:
     """The steps as they were given, each moved behind what it waits for."""
     there = set(start)
     names = list(steps)
     given = {name: position for position, name in enumerate(names)}
-    writers = {tensor: name for name, step in steps.items() for tensor in step.outputs}
     readers: dict[str, list[int]] = {}
     missing: dict[str, int] = {}
     for name, step in steps.items():

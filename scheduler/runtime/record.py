@@ -17,8 +17,7 @@ import msgspec
 from predictors.errors import StretchError
 from predictors.files import open_regular
 from scheduler.placement.place import Placement
-from scheduler.runtime.events import Event, Finish, Instruction
-from scheduler.runtime.machine import Machine
+from scheduler.runtime.machine import ONLY, Event, Finish, Instruction, Machine
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
 
 SCHEMA = 1
@@ -46,7 +45,7 @@ class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     def make(self) -> Machine:
         """The machine, with nothing in flight."""
         plan = plan_of(self.inputs, self.outputs, self.subgraphs, self.joins)
-        return Machine(plan, self.placements, self.lanes, caller=self.caller, movable=self.movable)
+        return Machine.of(plan, self.placements, self.lanes, caller=self.caller, movable=self.movable)
 
 
 class Line(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -77,7 +76,8 @@ class Recorder:
 
     def open(self, machine: Machine) -> int:
         """Begin a machine."""
-        plan = machine.plan
+        client = machine.clients[ONLY]
+        plan = client.plan
         with self._lock:
             number, self._machines = self._machines, self._machines + 1
         self._write(
@@ -88,10 +88,10 @@ class Recorder:
                 plan.outputs,
                 tuple(plan.subgraphs.values()),
                 tuple(plan.joins.values()),
-                dict(machine.placements),
-                machine.lanes,
+                dict(client.placements),
+                client.lanes,
                 machine.caller is not None,
-                tuple(sorted(machine.movable)),
+                tuple(sorted(client.movable)),
             )
         )
         return number

@@ -2,191 +2,22 @@
 
 import threading
 import time
-import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from functools import partial
-from math import inf
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from time import monotonic
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.errors import UnknownNameError, UsageError
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.delegates import Delegate
-from scheduler.delegates.base import Array
 from scheduler.faults.policy import FaultPolicy
 from scheduler.placement.mapping import bundle_precisions, place_processors
-from scheduler.placement.place import Placement
-from scheduler.runtime.buffers import Buffers
-from scheduler.runtime.code import Code
-from scheduler.runtime.events import Event, Fail, Finish, InputReady, Replaced, Start
-from scheduler.runtime.executor import Executor
-from scheduler.runtime.inputs import Values
-from scheduler.runtime.multi_tenant import (
-    Client,
-    ClientRemoved,
-    Command,
-    MultiTenantMachine,
-    QueueReleased,
-    RequestArrived,
-    SharedEvent,
-    StepEvent,
-)
-from scheduler.runtime.pipeline import LOOK_S, Pipeline, QueueThreads
-from scheduler.runtime.plan import ExecutionPlan
+from scheduler.runtime.executor import Driver, Tenant
+from scheduler.runtime.inputs import checked_priority, deadline_at
+from scheduler.runtime.machine import PATIENCE_MS, Event, Instruction, Machine
 from scheduler.runtime.session import Session
-from scheduler.runtime.turns import PATIENCE_MS, checked_priority, deadline_at
-from scheduler.runtime.watch import TIME_LIMIT_S
-
-
-def now_ms() -> float:
-    """Now, by the clock of `time.monotonic`, ms."""
-    return monotonic() * 1e3
-
-
-class SharedQueues:
-    """Threads, one a queue, for the inferences of several clients.
-
-    Args:
-        patience_ms: How long an inference without a deadline waits, at most, before it is the most urgent.
-        now: The clock of deadlines, ms.
-    """
-
-    def __init__(self, patience_ms: float = PATIENCE_MS, now: Callable[[], float] = now_ms) -> None:
-        #: The clock of deadlines, ms.
-        self.now = now
-        #: Guards everything here and in the clients' pipelines.
-        self.changed = threading.Condition()
-        self.machine = MultiTenantMachine({}, patience_ms)
-        self._clients: dict[str, SharedPipeline] = {}
-        self.threads = QueueThreads()
-
-    def add(self, name: str, client: Client, pipeline: "SharedPipeline") -> None:
-        """Have a client's inferences, run by a pipeline; the lock is not held."""
-        with self.changed:
-            self.machine.add(name, client)
-            self._clients[name] = pipeline
-
-    def tell(self, event: SharedEvent) -> Sequence[Command]:
-        """Tell the state machine, and hand out the steps that it answers; the lock is held."""
-        answer = self.machine.handle(event)
-        for command in answer:
-            if isinstance(command.instruction, Start):
-                job = partial(self._clients[command.client].work, command.instruction, command.place)
-                self.threads.put(command.instruction.queue, job)
-        return answer
-
-    def give_up(self, client: str, queue: str) -> None:
-        """A client's step hangs: its inferences are given up, and its queue gets another thread; the lock is held."""
-        self.tell(ClientRemoved(client, self.now()))
-        self.threads.renew(queue)
-        self.tell(QueueReleased(queue, self.now()))
-
-    def left(self, queue: str) -> None:
-        """A step of a client who was given up has ended; the lock is held."""
-        if self.threads.calling(queue):
-            self.tell(QueueReleased(queue, self.now()))
-
-    def dismiss(self) -> None:
-        """Have every thread end once it has done what it was given."""
-        with self.changed:
-            self.threads.dismiss()
-
-    def close(self, *, wait: bool = True) -> None:
-        """Return when the threads have ended, but for those that hang."""
-        self.dismiss()
-        if wait:
-            self.threads.join()
-
-
-class SharedPipeline(Pipeline):
-    """One client's inferences among those of others.
-
-    Args:
-        lanes: Memory of the tensors that cross subgraphs, for each inference in flight.
-        limit_s: Seconds that one call of a delegate may take.
-        named: As of `Pipeline`.
-    """
-
-    def __init__(
-        self,
-        plan: ExecutionPlan,
-        placements: Mapping[str, Placement],
-        lanes: Sequence[Buffers],
-        code: Code,
-        shared: SharedQueues,
-        client: str,
-        weight: float = 1.0,
-        limit_s: float = TIME_LIMIT_S,
-        named: Callable[[Mapping[str, Array]], Mapping[str, Array]] = dict,
-    ) -> None:
-        self._shared, self._client, self._weight, self._count = shared, client, weight, len(lanes)
-        #: Whether it was closed.
-        self._gone = False
-        super().__init__(plan, placements, lanes, code, limit_s, None, named, shared.changed, shared.threads)
-
-    def submit(self, x: Mapping[str, Array], deadline_s: float = inf, priority: int = 0) -> Future[Values]:
-        """Start an inference; waits while as many of this client as there are lanes are in flight."""
-        number = self._filled(x)
-        future = self._lanes[number].future
-        with self._changed:
-            if self._hang is None and not self._gone:  # else its future was told
-                self._shared.tell(RequestArrived(self._client, number, self._shared.now(), deadline_s * 1e3, priority))
-        return future
-
-    def close(self, *, wait: bool = True) -> None:
-        """Return when what is in flight has ended."""
-        self.stop()
-        with self._changed:
-            while len(self._free) < self._count and self._hang is None:
-                if not self._changed.wait(LOOK_S) and not wait:
-                    break
-            left = [lane for number, lane in enumerate(self._lanes) if number not in self._free]
-            if self._hang is None and not self._gone:
-                self._gone = True
-                self._shared.tell(ClientRemoved(self._client, self._shared.now()))
-        self._watch.close()
-        for lane in left:
-            if lane.future.running():  # nobody computes it any more
-                with suppress(InvalidStateError):
-                    lane.future.set_exception(StretchError("this session was closed before the inference was over"))
-        if not left:
-            # Bound subgraphs hold memory, files and processes.
-            self._lanes = []
-
-    def _begin(self, placements: Mapping[str, Placement]) -> None:
-        self._shared.add(self._client, Client(self.plan, placements, self._count, self._weight), self)
-
-    def _running(self) -> int:
-        return self._shared.machine.in_flight(self._client)
-
-    def _waiting(self) -> dict[str, int]:
-        return self._shared.machine.waiting(self._client)
-
-    def _placed(self) -> Mapping[str, Placement]:
-        with self._changed:
-            return dict(self._shared.machine.placements(self._client))
-
-    def _tell(self, event: Event) -> Finish | Fail | None:
-        assert not isinstance(event, InputReady)
-        if self._gone:
-            if not isinstance(event, Replaced):
-                self._left(event.queue)
-            return None
-        answer = self._shared.tell(StepEvent(self._client, self._shared.now(), event))
-        return next((command.instruction for command in answer if isinstance(command.instruction, Finish | Fail)), None)
-
-    def _dismiss(self) -> None:
-        """The threads serve others, too."""
-
-    def _give_up(self, queue: str) -> None:
-        self._shared.give_up(self._client, queue)
-
-    def _left(self, queue: str) -> None:
-        self._shared.left(queue)
+from scheduler.runtime.threads import TIME_LIMIT_S, QueueThreads
 
 
 class SharedSession(Session):
@@ -199,8 +30,8 @@ class SharedSession(Session):
         options: As of `Session`.
     """
 
-    def __init__(self, shared: SharedQueues, client: str, weight: float, bundle: Bundle, **options: Any) -> None:
-        self._shared, self._client, self._weight = shared, client, weight
+    def __init__(self, tenant: Tenant, bundle: Bundle, **options: Any) -> None:
+        self._tenant, self._weight = tenant, tenant.weight
         super().__init__(bundle, **options)
 
     @property
@@ -211,11 +42,6 @@ class SharedSession(Session):
     def run(self, x: Any) -> Any:
         """Run one inference, in turns with others; see `Session.run`."""
         return self.submit(x).result()
-
-    def ready(self) -> None:
-        """Have everything ready that inferences take turns with."""
-        with self._lock:
-            self._piped(self._open())
 
     def submit(self, x: Any, *, deadline_ms: float | None = None, priority: int = 0) -> Future[Any]:
         """Start one inference beside those in flight.
@@ -229,29 +55,7 @@ class SharedSession(Session):
 
     def submit_until(self, x: Any, deadline_s: float, priority: int) -> Future[Any]:
         """`submit` with a deadline by the clock of `time.monotonic`, which may be over; infinite for none."""
-        priority = checked_priority(priority)
-
-        def begin(pipeline: Pipeline, given: Mapping[str, Any]) -> Future[Any]:
-            assert isinstance(pipeline, SharedPipeline)
-            return pipeline.submit(given, deadline_s, priority)
-
-        return self._submitted(x, begin)
-
-    def _piped(self, executor: Executor) -> Pipeline:
-        if self._pipeline is None:
-            lanes = [self._buffers(executor.places) for _ in range(self._in_flight)]
-            self._pipeline = SharedPipeline(
-                self.plan,
-                executor.places,
-                lanes,
-                self._code,
-                self._shared,
-                self._client,
-                self._weight,
-                self._time_limit,
-                self.bundle.manifest.named,
-            )
-        return self._pipeline
+        return self._submitted(x, deadline_s, checked_priority(priority))
 
 
 class Scheduler:
@@ -305,16 +109,13 @@ class Scheduler:
                 used = dict.fromkeys(each for own in processors.values() for each in own)
                 raise UsageError(f"processor `{name}` is mapped, but no bundle uses it", f"the bundles use {', '.join(used)}")
         wanted = _mapping(loaded.values(), mapping or {})
-        self._shared = SharedQueues(patience_ms)
-        # a scheduler that was never closed must not leave its threads behind
-        weakref.finalize(self, SharedQueues.dismiss, self._shared)
+        self._driver = Driver(Machine({}, patience_ms=patience_ms), QueueThreads(), threading.RLock(), now=lambda: time.monotonic() * 1e3)
         self._sessions: dict[str, SharedSession] = {}
         try:
             for name, bundle in loaded.items():
                 own = {key: target for key, target in wanted.items() if key in processors[name]}
                 options = {"mapping": own, "in_flight": in_flight, "delegates": delegates, "time_limit": time_limit, "faults": faults}
-                self._sessions[name] = SharedSession(self._shared, name, (weights or {}).get(name, 1.0), bundle, **options)
-                self._sessions[name].ready()
+                self._sessions[name] = SharedSession(Tenant(self._driver, name, (weights or {}).get(name, 1.0)), bundle, **options)
         except BaseException:
             self.close()
             raise
@@ -350,16 +151,16 @@ class Scheduler:
         return MappingProxyType(self._sessions)
 
     @property
-    def events(self) -> tuple[tuple[SharedEvent, tuple[Command, ...]], ...]:
+    def events(self) -> tuple[tuple[Event, tuple[Instruction, ...]], ...]:
         """What the state machine was told last, and what it answered: told the same from the beginning, it answers the same."""
-        with self._shared.changed:
-            return tuple(self._shared.machine.events)
+        with self._driver.lock:
+            return tuple(self._driver.events)
 
     def close(self) -> None:
         """End after what is in flight; may be called twice. What hangs is not waited for."""
         for session in self._sessions.values():
             session.close()
-        self._shared.close()
+        self._driver.threads.close()
 
     def __enter__(self) -> Self:
         """The scheduler itself."""
@@ -369,7 +170,7 @@ class Scheduler:
         """Close it; after Ctrl-C without waiting for what is in flight."""
         for session in self._sessions.values():
             session.__exit__(kind, error, traceback)
-        self._shared.close(wait=kind is not KeyboardInterrupt)
+        self._driver.threads.close(lambda: kind is not KeyboardInterrupt)
 
     def _model(self, name: str | None) -> str:
         if name is None:

@@ -2,9 +2,9 @@
 
 import math
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,23 +15,20 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.delegates import Delegate
 from scheduler.delegates.base import Array
-from scheduler.faults.keeper import Keeper
-from scheduler.faults.policy import Decision, FaultPolicy, Site
-from scheduler.faults.recovery import Recovery
+from scheduler.faults.policy import Decision, Ended, Failed, FaultPolicy, Keeper, Returned, Site
 from scheduler.memory import planners
 from scheduler.placement.mapping import bundle_precisions, mapping_of_used, place_processors, target_placement
 from scheduler.placement.place import Placement, place_subgraphs, queues_of
 from scheduler.placement.priority import Priority, choose_processors
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import Code
-from scheduler.runtime.executor import Executor
+from scheduler.runtime.executor import Executor, Tenant
 from scheduler.runtime.failures import HangError, hang_reason
 from scheduler.runtime.inputs import as_arrays, check_inputs, plain
-from scheduler.runtime.pipeline import Pipeline
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.record import Recorder
+from scheduler.runtime.threads import TIME_LIMIT_S
 from scheduler.runtime.trace import QueueDepth, Trace
-from scheduler.runtime.watch import TIME_LIMIT_S
 
 
 def again_after_a_hang(future: Future[Any], run: Callable[[], Any]) -> Future[Any]:
@@ -60,6 +57,62 @@ def again_after_a_hang(future: Future[Any], run: Callable[[], Any]) -> Future[An
 
     future.add_done_callback(ended)
     return found
+
+
+class Recovery:
+    """Where a session's subgraphs belong, and how they get there: carries out what was decided of sites whose delegates failed.
+
+    Args:
+        home: Where each subgraph runs if nothing is wrong.
+    """
+
+    def __init__(self, home: Mapping[str, Placement], keeper: Keeper, code: Code) -> None:
+        self.home = dict(home)
+        self.keeper = keeper
+        self._code = code
+
+    @property
+    def pending(self) -> bool:
+        """Whether something was decided that is not carried out."""
+        return self.keeper.pending
+
+    def carry_out(self, runner: Executor) -> None:
+        """Do what was decided since the last time, while nothing runs."""
+        # of a site that was retired and is on trial by now, the last word counts
+        for decision in {action.site: action for action in self.keeper.take()}.values():
+            if decision.what == "retired":
+                self._leave(decision.site, decision.reason, runner)
+            elif decision.what == "on trial":
+                self._come_back(decision.site, runner)
+
+    def without(self, site: Site, reason: str, places: Mapping[str, Placement]) -> dict[str, Placement]:
+        """Where each subgraph runs when a site is left."""
+        remaining = dict(places)
+        for name, place in places.items():
+            if Site.of(place) == site:
+                remaining[name] = self._code.stand_in(name, place, StretchError(reason), queues_of(remaining.values()))
+        return remaining
+
+    def _leave(self, site: Site, reason: str, runner: Executor) -> None:
+        """Nothing is given to a site any more; what nothing else can run stays, and says so when it runs."""
+        for name, place in list(runner.places.items()):
+            if Site.of(place) == site:
+                with suppress(StretchError):
+                    runner.replace(name, self._code.stand_in(name, place, StretchError(reason), queues_of(runner.places.values())))
+
+    def _come_back(self, site: Site, runner: Executor) -> None:
+        """A site is made anew, and does its own work again; where it cannot even compile it, it has failed again."""
+        runner.forget(site)
+        self._code.forget(site)
+        for name, place in self.home.items():
+            if Site.of(place) != site:
+                continue
+            try:
+                runner.replace(name, place)
+            except StretchError as error:
+                self.keeper.tell(Failed(Site.of(place), name, error.message))
+                return
+        self.keeper.tell(Returned(site))
 
 
 class Session:
@@ -99,6 +152,9 @@ class Session:
         MissingBackendError: If a delegate's library is missing.
     """
 
+    #: Among whose inferences submitted ones run.
+    _tenant: Tenant | None = None
+
     def __init__(
         self,
         bundle: Bundle | Path | str,
@@ -135,7 +191,6 @@ class Session:
         self._trace: Trace | None = None
         self._in_flight = in_flight
         self._time_limit = time_limit
-        self._pipeline: Pipeline | None = None
         self._executor: Executor | None = None
         self._recorder = None if record is None else Recorder(Path(record))
         self._keeper = None if faults is None else Keeper(faults)
@@ -146,6 +201,8 @@ class Session:
             if self._keeper is not None:
                 self._recovery = Recovery(places, self._keeper, self._code)
             self._executor = self._made(dict(places))
+            if self._tenant is not None:
+                self._executor.ready()
         except BaseException:
             self._let_go()
             raise
@@ -154,10 +211,18 @@ class Session:
         """The executor, with each subgraph compiled for where it can run."""
         for name, place in places.items():
             places[name] = self._code.ready(name, place, queues_of(places.values()))
-        return Executor(self.plan, places, self._buffers(places), self._code, self._time_limit, self._recorder)
-
-    def _buffers(self, places: Mapping[str, Placement]) -> Buffers:
-        return Buffers(self.plan, self.bundle.manifest.tensors, self._planner, shared=self._code.shares(places.values()))
+        manifest, shares = self.bundle.manifest, self._code.shares(places.values())
+        return Executor(
+            self.plan,
+            places,
+            lambda: Buffers(self.plan, manifest.tensors, self._planner, shared=shares),
+            self._code,
+            self._time_limit,
+            self._recorder,
+            in_flight=self._in_flight,
+            named=manifest.named,
+            tenant=self._tenant,
+        )
 
     def __call__(self, x: Any) -> Any:
         """Run once; see `run`."""
@@ -215,7 +280,7 @@ class Session:
                     arrays = executor.buffers.arrays
                 finally:
                     if self._keeper is not None:
-                        self._keeper.ended()
+                        self._keeper.tell(Ended())
             return self.bundle.manifest.named({name: arrays[name].copy() for name in self.plan.outputs})
 
     def submit(self, x: Any) -> Future[Any]:
@@ -234,10 +299,10 @@ class Session:
             UsageError: If an input is missing, has another shape or type or is not finite, or in a callback of such a future.
             StretchError: If the session is closed, or memory is short.
         """
-        return self._submitted(x, Pipeline.submit)
+        return self._submitted(x)
 
-    def _submitted(self, x: Any, begin: Callable[[Pipeline, Mapping[str, Array]], Future[Any]]) -> Future[Any]:
-        """Have an inference begun."""
+    def _submitted(self, x: Any, deadline_s: float = math.inf, priority: int = 0) -> Future[Any]:
+        """`submit`; deadlines and priorities count where others share the processors."""
         given = as_arrays(x, self.plan.inputs)
         self._refuse_callbacks()
         with self._lock:
@@ -245,22 +310,13 @@ class Session:
             check_inputs(given, executor.buffers.arrays)
             # Under the lock: `run` must not meet it in a subgraph that only one of them may use.
             if self._recovery is None:
-                return begin(self._piped(executor), given)
+                return executor.submit(given, deadline_s, priority)
             kept = {name: value.copy() for name, value in given.items()}
             while True:
                 try:
-                    return again_after_a_hang(begin(self._piped(executor), given), lambda: self.run(kept))
+                    return again_after_a_hang(executor.submit(given, deadline_s, priority), lambda: self.run(kept))
                 except HangError as error:  # of another inference, which this one waited for
                     executor = self._left_behind(error)
-
-    def _piped(self, executor: Executor) -> Pipeline:
-        """What runs submitted inferences, made when the first one is."""
-        if self._pipeline is None:
-            lanes, named = [self._buffers(executor.places) for _ in range(self._in_flight)], self.bundle.manifest.named
-            self._pipeline = Pipeline(self.plan, executor.places, lanes, self._code, self._time_limit, self._recorder, named)
-            # A session that was never closed must not leave its threads behind.
-            weakref.finalize(self, Pipeline.stop, self._pipeline)
-        return self._pipeline
 
     def replace(self, subgraph: str, target: str) -> None:
         """Run a subgraph elsewhere from now on; of inferences in flight, those that have not started it go along.
@@ -282,8 +338,6 @@ class Session:
             executor.replace(subgraph, place)
             if self._recovery is not None:
                 self._recovery.home[subgraph] = place
-            if self._pipeline is not None:
-                self._pipeline.replace(subgraph, place)
 
     def time_alone(self, subgraph: str) -> float:
         """Milliseconds of one subgraph where it is placed, every other processor idle."""
@@ -324,12 +378,12 @@ class Session:
     @property
     def submitted_traces(self) -> tuple[Trace, ...]:
         """The submitted inferences that ended last, oldest first."""
-        return self._pipeline.traces() if self._pipeline is not None else ()
+        return () if self._executor is None else self._executor.traces()
 
     @property
     def queue_depths(self) -> tuple[QueueDepth, ...]:
         """How many subgraphs of submitted inferences waited for each queue, over time."""
-        return self._pipeline.depths() if self._pipeline is not None else ()
+        return () if self._executor is None else self._executor.depths()
 
     @property
     def computes(self) -> bool:
@@ -339,7 +393,7 @@ class Session:
     @property
     def buffer_bytes(self) -> int:
         """Memory of the tensors that cross subgraphs, of all inferences in flight."""
-        return self._open().buffers.bytes + (self._pipeline.bytes if self._pipeline is not None else 0)
+        return self._open().bytes
 
     def close(self) -> None:
         """End the session's threads, after what is in flight, and its processes, and let go of its memory; may be called twice.
@@ -351,11 +405,8 @@ class Session:
     def _shut(self, *, wait: bool) -> None:
         with self._lock:
             executor, self._executor = self._executor, None
-            pipeline, self._pipeline = self._pipeline, None
-        if pipeline is not None:
-            pipeline.close(wait=wait)
         if executor is not None:
-            executor.close()
+            executor.close(wait=wait)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -379,19 +430,17 @@ class Session:
 
     def _refuse_callbacks(self) -> None:
         """A callback of a future runs on a thread that inferences in flight need: it must not wait for them."""
-        if self._pipeline is not None and self._pipeline.owns_calling_thread:
+        if self._executor is not None and self._executor.owns_calling_thread:
             raise UsageError("a callback of a future cannot start another inference", "start it from the thread that waits for results")
 
     def _idle(self) -> Executor:
         """The executor, once no submitted inference uses the compiled subgraphs; the lock keeps new ones out."""
-        executor = self._recovered(self._open())
-        return self._drained(executor)
+        return self._drained(self._recovered(self._open()))
 
     def _drained(self, executor: Executor) -> Executor:
         """The executor when no submitted inference runs; a new one where one of them hangs."""
         try:
-            if self._pipeline is not None:
-                self._pipeline.drain()
+            executor.drain()
         except HangError as error:
             return self._left_behind(error)
         return executor
@@ -400,26 +449,23 @@ class Session:
         """The executor, with what was decided of delegates that failed carried out; it may be a new one."""
         if self._recovery is None:
             return executor
-        if self._pipeline is not None and self._pipeline.hang is not None:
-            executor = self._left_behind(self._pipeline.hang)
+        if executor.hang is not None:
+            executor = self._left_behind(executor.hang)
         if not self._recovery.pending:
             return executor
         executor = self._drained(executor)
-        runners = [executor] if self._pipeline is None else [executor, self._pipeline]
-        self._recovery.carry_out(executor.places, *runners)
+        self._recovery.carry_out(executor)
         return executor
 
     def _left_behind(self, hang: HangError) -> Executor:
         """A new executor with memory of its own, which gives nothing to what hangs; that may still write to the old memory."""
         if self._recovery is None:
             raise hang
-        executor, pipeline = self._open(), self._pipeline
-        self._recovery.keeper.failed(hang.place, hang.subgraph, hang_reason(hang.limit_s), for_good=True)
+        executor = self._open()
+        self._recovery.keeper.tell(Failed(Site.of(hang.place), hang.subgraph, hang_reason(hang.limit_s), for_good=True))
         site = Site.of(hang.place)
         places = self._recovery.without(site, hang.message, executor.places)
         self._recovery.home = {name: places[name] if Site.of(home) == site else home for name, home in self._recovery.home.items()}
-        self._executor, self._pipeline = self._made(places), None
-        executor.close()
-        if pipeline is not None:
-            pipeline.close(wait=False)
+        self._executor = self._made(places)
+        executor.close(wait=False)
         return self._executor

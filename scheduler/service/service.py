@@ -7,21 +7,93 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from math import inf
 from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from scheduler.runtime.inputs import zeros
+from scheduler.runtime.inputs import checked_priority, deadline_at, zeros
 from scheduler.runtime.scheduler import Scheduler, SharedSession
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
-from scheduler.runtime.turns import checked_priority, deadline_at
-from scheduler.service.requests import DeadlineError, OverloadedError, Request, Waiting
 from scheduler.simulate.admit import Admission, Demand, admit
-from scheduler.simulate.networks import Network
-from scheduler.simulate.times import StepTime
+from scheduler.simulate.networks import Network, StepTime
+
+
+class OverloadedError(StretchError):
+    """As many requests wait as may, so this one was not taken; or rates that were asked for cannot be held."""
+
+
+class DeadlineError(StretchError):
+    """The deadline of a request passed before it was begun, so it was not."""
+
+
+@dataclass
+class Request:
+    """An inference that is asked for."""
+
+    model: str  # Of which model.
+    x: Any  # Its input, which the caller leaves as it is until the future is done.
+    priority: int  # Higher ones go first.
+    arrived_s: float  # When it came.
+    deadline_s: float = inf  # When it has to be done; infinite for never.
+    future: "Future[Any]" = field(default_factory=Future)  # Who waits for it.
+
+
+class Waiting:
+    """Requests that wait, for several models.
+
+    The next one is of the highest priority, of these the one whose deadline is earliest, of these (those without a
+    deadline, mostly) of the model that has been given least of the processors, of these the one that came first.
+    """
+
+    def __init__(self, models: Collection[str], bound: int) -> None:
+        self._bound = bound
+        self._requests: list[Request] = []
+        #: Seconds that each model's inferences took so far.
+        self._used = dict.fromkeys(models, 0.0)
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._requests)
+
+    @property
+    def first_deadline(self) -> float | None:
+        """The earliest deadline of those that wait, s; None if none has one."""
+        first = min((request.deadline_s for request in self._requests), default=inf)
+        return None if first == inf else first
+
+    def add(self, request: Request) -> None:
+        """Take a request."""
+        if len(self._requests) >= self._bound:
+            raise OverloadedError(f"{self._bound} requests wait already", "ask again later, or for fewer a second")
+        self._requests.append(request)
+
+    def used(self, model: str, seconds: float) -> None:
+        """An inference of a model took so long."""
+        self._used[model] += seconds
+
+    def overdue(self, now_s: float) -> list[Request]:
+        """Take away the requests whose deadline has passed."""
+        late = [request for request in self._requests if request.deadline_s <= now_s]
+        self._requests = [request for request in self._requests if request.deadline_s > now_s]
+        return late
+
+    def next(self, room: Mapping[str, bool]) -> Request | None:
+        """Take away the next request of the models that have room; None if there is none."""
+        able = [(self._key(request), number) for number, request in enumerate(self._requests) if room[request.model]]
+        return self._requests.pop(min(able)[1]) if able else None
+
+    def everything(self) -> list[Request]:
+        """Take away all."""
+        requests, self._requests = self._requests, []
+        return requests
+
+    def _key(self, request: Request) -> tuple[float, float, float, float]:
+        return (-request.priority, request.deadline_s, self._used[request.model], request.arrived_s)
+
 
 #: Upper ends of the classes of latency, s: from a small network on a desktop to a large one on a phone.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

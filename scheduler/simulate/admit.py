@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from math import ceil, floor, isfinite
 
 from predictors.errors import UsageError
-from scheduler.runtime.turns import checked_priority
-from scheduler.simulate.arrivals import Arrivals
-from scheduler.simulate.clock import Clock, Served
+from scheduler.runtime.inputs import checked_deadline, checked_priority
+from scheduler.simulate.clock import Clock, Served, Sharing
 from scheduler.simulate.networks import Network
-from scheduler.simulate.scene import MOST_RUNS, Scene
-from scheduler.simulate.sharing import Sharing
+from scheduler.simulate.scene import MOST_RUNS, Arrivals, Scene
 
 #: Requests of the rarest demand that are simulated.
 REQUESTS = 100
@@ -53,10 +51,7 @@ class Demand:
         """Check the numbers."""
         if not (isfinite(self.per_second) and 1e-6 <= self.per_second <= 1e6):
             raise UsageError(f"{self.per_second:g} requests a second are no rate", "a rate is from 1e-06 to 1e+06")
-        if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
-            raise UsageError(
-                f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take"
-            )
+        checked_deadline(self.deadline_ms)
         checked_priority(self.priority)
 
     def times(self, factor: float) -> "Demand":
@@ -104,12 +99,12 @@ def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int
     def kept(factor: float) -> dict[str, Kept]:
         return _simulated(networks, [demand.times(factor) for demand in demands], alone, scene)
 
-    users = kept(1.0) if most <= 1 + _ROUNDING else {}
-    holds = bool(users) and not any(user.missed for user in users.values())
+    met = kept(1.0) if most <= 1 + _ROUNDING else {}
+    holds = bool(met) and not any(one.missed for one in met.values())
     factor = _greatest(
-        lambda factor: not any(user.missed for user in kept(factor).values()), 1.0 if holds else 0.0, 1 / most if most else 1.0
+        lambda factor: not any(one.missed for one in kept(factor).values()), 1.0 if holds else 0.0, 1 / most if most else 1.0
     )
-    return Admission(holds, _reason(names, demands, alone, busy, users, factor), busy, users, factor)
+    return Admission(holds, _reason(names, demands, alone, busy, met, factor), busy, met, factor)
 
 
 def _busy(networks: Sequence[Network], demands: Sequence[Demand]) -> dict[str, float]:
@@ -147,7 +142,7 @@ def _simulated(networks: Sequence[Network], demands: Sequence[Demand], alone: Se
         sharing=Sharing(tuple(demands[index].weight for index in order)),
     )
     ran = clock.run()
-    served = dict(zip(order, ran.users, strict=True))
+    served = dict(zip(order, ran.clients, strict=True))
     return {
         network.name: _kept(served[index], periods[index], allowed[index], alone[index], ran.elapsed_ms, scenes[index].runs)
         for index, network in enumerate(networks)

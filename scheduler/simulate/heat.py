@@ -29,8 +29,7 @@ def thermal_of(device: DeviceProfile) -> Thermal:
     """What the device's profile states of heat."""
     if device.thermal is None:
         raise UsageError(
-            f"the profile of {device.id} says nothing of heat",
-            "describe it in a file, with where its numbers come from, and give its path",
+            f"the profile of {device.id} says nothing of heat", "describe it in a file, with where its numbers come from, and give its path"
         )
     return device.thermal
 
@@ -55,7 +54,7 @@ class Heat:
     """The temperature, as time goes on."""
 
     def __init__(self, thermal: Thermal, power: Mapping[str, Power]) -> None:
-        self._thermal, self._power = thermal, power
+        self.thermal, self._power = thermal, power
         self._level = 0
         self._watts = 0.0
         self._at = 0.0
@@ -72,12 +71,12 @@ class Heat:
     @property
     def speed(self) -> float:
         """Of the processors now, as a share of their profile's."""
-        return self._thermal.throttle[self._level - 1].speed if self._level else 1.0
+        return self.thermal.throttle[self._level - 1].speed if self._level else 1.0
 
     @property
     def slowest(self) -> float:
         """The speed at the hottest that it was."""
-        return min((step.speed for step in self._thermal.throttle if step.at_c <= self.hottest_c), default=1.0)
+        return min((step.speed for step in self.thermal.throttle if step.at_c <= self.hottest_c), default=1.0)
 
     def set(self, shares: Mapping[str, float]) -> None:
         """From now on processors compute as stated.
@@ -85,7 +84,7 @@ class Heat:
         Args:
             shares: How much of each computes, 0 to 1, this bundle's work and others'; those that are not named idle.
         """
-        scale = self.speed**self._thermal.power_exponent
+        scale = self.speed**self.thermal.power_exponent
         self._watts = 0.0
         for name, power in self._power.items():
             share = shares.get(name, 0.0)
@@ -99,7 +98,7 @@ class Heat:
             self.processors_mj += self._watts * spent
             self.throttled_ms += spent if self._level else 0.0
             end = self._end_c()
-            self.temperature_c = end + (self.temperature_c - end) * exp(-spent / (1e3 * self._thermal.time_constant_s))
+            self.temperature_c = end + (self.temperature_c - end) * exp(-spent / (1e3 * self.thermal.time_constant_s))
             self.hottest_c = max(self.hottest_c, self.temperature_c)
             self._at = now
 
@@ -115,14 +114,14 @@ class Heat:
 
     def _end_c(self) -> float:
         """Where the temperature would end."""
-        thermal = self._thermal
+        thermal = self.thermal
         return thermal.ambient_c + thermal.resistance_c_per_w * (self._watts + thermal.rest_w)
 
     def _bounds(self) -> tuple[float, float]:
         """Temperatures at which the next step begins and the present one ends."""
-        steps = self._thermal.throttle
+        steps = self.thermal.throttle
         up = steps[self._level].at_c if self._level < len(steps) else inf
-        return up, steps[self._level - 1].at_c - self._thermal.hysteresis_c if self._level else -inf
+        return up, steps[self._level - 1].at_c - self.thermal.hysteresis_c if self._level else -inf
 
     def _crossing_ms(self) -> float:
         """How long it takes to the next step, ms."""
@@ -131,4 +130,4 @@ class Heat:
         bound = up if end > up else down if end < down else None
         if bound is None:
             return inf
-        return max(_NOW_MS, 1e3 * self._thermal.time_constant_s * log(max(1.0, (end - now) / (end - bound))))
+        return max(_NOW_MS, 1e3 * self.thermal.time_constant_s * log(max(1.0, (end - now) / (end - bound))))

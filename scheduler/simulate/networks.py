@@ -1,13 +1,188 @@
-"""What a simulation runs: a plan, where its steps run, and what each takes."""
+"""What a simulation runs: a plan, where its steps run, and what each takes.
 
-from collections.abc import Mapping
+Of a bundle these are exchanges, computing and joins, as its plan states them or its device's profile predicts; of a table
+they are its rows. A step of a table waits for those that it needs and for its processor, which takes the first of the
+table that is ready; no step is interrupted. Without a device, transfers are steps of the table like any other. With one,
+a result that another processor needs moves over the device's links: what is read back from a GPU or a DSP goes through
+that processor's own queue, right behind the step, so it waits for what runs there and holds up what comes next; what is
+handed over is part of the step that reads it. Times of the table are those of each step alone then: processors that
+compute at the same time are slower by the profile's contention.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from math import prod
+from pathlib import Path
+from typing import Annotated, Literal
 
-from scheduler.adapt.alternatives import Alternative, Work
-from scheduler.placement.place import Placement
+import msgspec
+
+from predictors.devices import DeviceProfile
+from predictors.energy import EnergyModel
+from predictors.errors import StretchError
+from predictors.faults import nearest
+from predictors.host import HOST, host_among, is_host, kind_of
+from predictors.measurements.tables import MAX_MS, numbered_rows
+from predictors.predictor import LatencyPredictor, LinkModel
+from predictors.side_by_side import Work, ends
+from scheduler.adapt.policy import Alternative
+from scheduler.adapt.policy import Work as PlannedWork
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import Manifest, SubgraphEntry
+from scheduler.bundle.rows import cut_shape
+from scheduler.formats.onnx import open_onnx
+from scheduler.placement.place import Placement, place_subgraphs
+from scheduler.placement.processors import device_dispatch
 from scheduler.runtime.machine import CALLING_THREAD
-from scheduler.runtime.plan import ExecutionPlan
-from scheduler.simulate.times import StepTime
+from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph, plan_of
+
+#: What goes on in a part of a step: a tensor is handed over, a subgraph computed, its output taken back, branches joined.
+Doing = Literal["in", "subgraph", "out", "join"]
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """What a step takes, alone but for the other branches of its segment."""
+
+    processor: str  # Processor of the device that is occupied.
+    parts: tuple[tuple[Doing, float], ...]  # What it does one after the other, and how long each takes, ms; at least one.
+    contention: float = 1.0  # Factor on its computing time while another inference computes on another processor.
+    within: bool = False  # Whether steps of its own inference count as well; the time of a plan's branches contains them already.
+    feeder: float = 0.0  # Share of the CPU that the thread takes which feeds the processor while it computes.
+
+
+def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Placement]:
+    """Where each subgraph runs on the device: a queue for each processor."""
+    used = dict.fromkeys(entry.processor for entry in manifest.subgraphs)
+    return place_subgraphs(manifest.subgraphs, {processor: _on_device(processor, device) for processor in used})
+
+
+def step_times(manifest: Manifest, device: DeviceProfile, contention: Mapping[str, float] | None = None) -> dict[str, StepTime]:
+    """The time of each step of a bundle all of whose subgraphs have a predicted time.
+
+    A subgraph takes its predicted time, and longer while other branches of its segment
+    compute; before it the tensors it reads are handed to its processor, and after it
+    what the host joins is taken back.
+    """
+    predictor = LatencyPredictor(device)
+    times = {}
+    moved = {entry.name: _moved(manifest, entry, predictor) for entry in manifest.subgraphs}
+    computing = _computing(manifest, {name: arriving for name, (arriving, _) in moved.items()}, device)
+    for entry in manifest.subgraphs:
+        arriving, leaving = moved[entry.name]
+        doing: tuple[tuple[Doing, float], ...] = (("in", arriving), ("subgraph", computing[entry.name]), ("out", leaving))
+        parts = tuple(part for part in doing if part[1]) or (("subgraph", 0.0),)
+        slower = (contention or {}).get(entry.name, 1.0)
+        times[entry.name] = StepTime(entry.processor, parts, slower, feeder=device.feeder(entry.processor))
+    host = _host(manifest)
+    for join in manifest.joins:
+        times[join.name] = StepTime(host, (("join", _join_ms(manifest, join.name, host, predictor)),))
+    return times
+
+
+def with_times(bundle: Bundle, device: DeviceProfile, *, anew: bool = False) -> Manifest:
+    """The bundle's description with a time for each subgraph: the plan's, or where it has none, that of the file by the profile."""
+    entries = []
+    for entry in bundle.manifest.subgraphs:
+        if entry.predicted_ms is None or anew:
+            ms, slower = _by_profile(bundle, entry, device)
+            entry = msgspec.structs.replace(entry, predicted_ms=ms, contention=slower)
+        entries.append(entry)
+    return msgspec.structs.replace(bundle.manifest, subgraphs=tuple(entries))
+
+
+def contention_factors(bundle: Bundle, device: DeviceProfile) -> dict[str, float]:
+    """Contention factors of the profile for subgraphs that are whole segments; predicted times of branches contain contention already."""
+    entries = bundle.manifest.subgraphs
+    return {entry.name: _by_profile(bundle, entry, device)[1] for entry in entries if _branches(bundle.manifest, entry) == 1}
+
+
+def _on_device(processor: str, device: DeviceProfile) -> Placement:
+    backend = device.processor(processor).profile.backend
+    return Placement(processor, backend, (), processor, device_dispatch(processor), False, "predicted")
+
+
+def _branches(manifest: Manifest, entry: SubgraphEntry) -> int:
+    """On how many processors its segment runs."""
+    return len({other.processor for other in manifest.subgraphs if other.segment == entry.segment})
+
+
+def _by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> tuple[float, float]:
+    """Time of a subgraph's file, ms, and the factor on it while other processors compute."""
+    processor = device.processor(entry.processor)
+    precision = entry.planned_precision if entry.planned_precision in processor.precisions else processor.default_precision
+    estimate = LatencyPredictor(device).predict(open_onnx(bundle.file(entry.file)).graph, entry.processor, precision)
+    return estimate.computing_ms, estimate.contention
+
+
+def _host(manifest: Manifest) -> str:
+    """The processor that joins, and that has the inputs and gets the outputs: the CPU, also where no subgraph runs on it."""
+    return host_among(entry.processor for entry in manifest.subgraphs) or HOST
+
+
+def _join_ms(manifest: Manifest, name: str, host: str, predictor: LatencyPredictor) -> float:
+    join = next(join for join in manifest.joins if join.name == name)
+    shape = next(tensor.shape for tensor in manifest.tensors if tensor.name == join.output)
+    precision = next((sub.planned_precision for sub in manifest.subgraphs if sub.processor == host), None)
+    return predictor.join_ms(join.kind, shape, len(join.inputs), host, precision)
+
+
+def _computing(manifest: Manifest, starts: Mapping[str, float], device: DeviceProfile) -> dict[str, float]:
+    """How long each subgraph computes beside the other branches of its segment, ms.
+
+    Args:
+        starts: When each computes, from the start of its segment: once what it reads has arrived.
+    """
+    found: dict[str, float] = {}
+    segments: dict[str, list[SubgraphEntry]] = {}
+    for entry in manifest.subgraphs:
+        segments.setdefault(entry.segment, []).append(entry)
+    for entries in segments.values():
+        processors = {entry.processor for entry in entries}
+        written = {name for entry in entries for name in entry.outputs}
+        works = [
+            Work(entry.processor, starts[entry.name], _stated(entry), entry.contention, device.feeder(entry.processor)) for entry in entries
+        ]
+        if len(processors) == len(entries) and not any(written.intersection(entry.inputs) for entry in entries):
+            found |= {entry.name: end - starts[entry.name] for entry, end in zip(entries, ends(works), strict=True)}
+        else:
+            # portions wait for each other: contention counts all the time
+            slower = {entry.name: entry.contention if len(processors) > 1 else 1.0 for entry in entries}
+            found |= {entry.name: _stated(entry) * slower[entry.name] for entry in entries}
+    return found
+
+
+def _stated(entry: SubgraphEntry) -> float:
+    """Time of a subgraph alone, ms."""
+    if entry.predicted_ms is None:
+        raise ValueError(f"`{entry.name}` has no predicted time")
+    return entry.predicted_ms
+
+
+def _moved(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor) -> tuple[float, float]:
+    """Transfers into and out of a subgraph, ms."""
+    links = predictor.links
+    tensors = {tensor.name: tensor for tensor in manifest.tensors}
+    by_name = {sub.name: sub for sub in manifest.subgraphs}
+    host = _host(manifest)
+    arriving = leaving = 0.0
+    for name in entry.inputs:
+        producer = by_name.get(tensors[name].producer)
+        holder = producer.processor if producer is not None else host
+        shape = cut_shape(tensors[name].shape, entry.rows.get(name), tensors[name].layout)
+        arriving += links.ms(holder, entry.processor, prod(shape), _crossing(entry, producer))
+    for name in entry.outputs:
+        if any(reader not in by_name for reader in tensors[name].consumers):
+            leaving += links.ms(entry.processor, host, prod(tensors[name].shape), entry.planned_precision)
+    return arriving, leaving
+
+
+def _crossing(entry: SubgraphEntry, producer: SubgraphEntry | None) -> str:
+    """Precision of a tensor that a subgraph reads while it crosses: that of the processor that is not the CPU."""
+    if is_host(entry.processor) and producer is not None:
+        return producer.planned_precision
+    return entry.planned_precision
 
 
 @dataclass(frozen=True)
@@ -26,13 +201,149 @@ def alternative_of(network: Network) -> Alternative:
     """The network as the policy sees it that chooses between several."""
     plan, places = network.plan, network.placements
     inline = next((place.queue for place in places.values() if place.dispatch == "inline"), CALLING_THREAD)
-    writers = {tensor: name for name in plan.order for tensor in plan.step(name).outputs}
     work = []
     for name in plan.order:
         time = network.times[name]
         # what the host joins grows with what else uses it, as what it computes does
         computing = sum(ms for doing, ms in time.parts if doing in ("subgraph", "join"))
-        before = tuple(dict.fromkeys(writers[tensor] for tensor in plan.step(name).inputs if tensor in writers))
         queue = places[name].queue if name in places else inline
-        work.append(Work(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, before))
+        work.append(PlannedWork(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, plan.before(name)))
     return Alternative(network.name, tuple(work), network.watts)
+
+
+#: Steps of a table, at most.
+MOST_STEPS = 10_000
+
+#: The tensor that steps read which need no other.
+_INPUT = "(input)"
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+
+
+class TableStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of a table of steps; the fields are its columns."""
+
+    name: _Name  # Unique in the table.
+    processor: _Name  # What it occupies, such as ``gpu`` or ``cpu[1large]``.
+    ms: Annotated[float, msgspec.Meta(gt=0, le=MAX_MS)]  # How long.
+    needs: str = ""  # Names of the steps that end before it starts, separated by spaces or ``;``.
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] | None = None  # Size of its result, for transfers to other processors.
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The steps that it waits for."""
+        return tuple(dict.fromkeys(self.needs.replace(";", " ").split()))
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """A table of steps, checked."""
+
+    path: Path  # Its file.
+    steps: tuple[TableStep, ...]  # In the order of the file.
+
+    @property
+    def processors(self) -> tuple[str, ...]:
+        """Names of the processors, in the order in which they come."""
+        return tuple(dict.fromkeys(step.processor for step in self.steps))
+
+
+def read_steps(path: Path) -> StepTable:
+    """A table of steps.
+
+    Args:
+        path: A CSV file with the columns `name`, `processor`, `ms`, and perhaps `needs` and `bytes`.
+
+    Raises:
+        StretchError: If it cannot be read or makes no sense, with the line.
+    """
+    steps: list[TableStep] = []
+    lines: dict[str, int] = {}
+    for line, step in numbered_rows(path, TableStep):
+        if ";" in step.name or len(step.name.split()) != 1:
+            raise StretchError(f"{path}, line {line}: the name `{step.name}` has a space or a `;`, which separate names", "write `_` there")
+        if step.name in lines:
+            raise StretchError(f"{path}, line {line}: the step `{step.name}` stands in line {lines[step.name]} already", "rename one")
+        if len(steps) == MOST_STEPS:
+            raise StretchError(f"{path} has more than {MOST_STEPS} steps", "merge steps that follow each other on one processor")
+        lines[step.name] = line
+        steps.append(step)
+    if not steps:
+        raise StretchError(f"{path} has a header and no step")
+    for step in steps:
+        for name in step.needed:
+            if name not in lines:
+                what = f"{path}, line {lines[step.name]}: `{step.name}` needs `{name}`, which is no step of the table"
+                raise StretchError(what, nearest(name, lines))
+    try:
+        TopologicalSorter({step.name: step.needed for step in steps}).prepare()
+    except CycleError as error:
+        circle = error.args[1][::-1]
+        first = min(range(len(circle) - 1), key=lambda i: lines[circle[i]])
+        words = " needs ".join(f"`{name}`" for name in (*circle[first:-1], *circle[: first + 1]))
+        raise StretchError(
+            f"{path}, line {lines[circle[first]]}: steps wait for each other: {words}", "take one of these needs out"
+        ) from error
+    return StepTable(path, tuple(steps))
+
+
+def without_bytes(table: StepTable) -> tuple[str, ...]:
+    """Names of steps whose result another kind of processor needs, and whose size the table does not state."""
+    kinds = {step.name: kind_of(step.processor) for step in table.steps}
+    unsized = {step.name for step in table.steps if step.bytes is None}
+    crossing = {name for step in table.steps for name in step.needed if kinds[name] != kinds[step.name]}
+    return tuple(name for name in kinds if name in unsized & crossing)
+
+
+def network_of_steps(table: StepTable, device: DeviceProfile | None) -> Network:
+    """The table as a simulation sees it.
+
+    Args:
+        device: Whose links, contention and power count; None for the times of the table alone.
+
+    Raises:
+        UnknownNameError: If the device has no processor of a name in the table.
+    """
+    plan = plan_of((_INPUT,), _results(table.steps), [_planned(step) for step in table.steps], ())
+    places = {name: Placement(name, "table", (), name, "blocking", False, "stated by the table") for name in table.processors}
+    times = {step.name: StepTime(step.processor, (("subgraph", step.ms),)) for step in table.steps}
+    watts = {}
+    if device is not None:
+        times = _times_on_device(table, device)
+        powers = {name: EnergyModel(device).mj(name, 1.0) for name in table.processors}
+        watts = {name: power for name, power in powers.items() if power is not None}
+    return Network(table.path.stem, plan, {step.name: places[step.processor] for step in table.steps}, times, watts)
+
+
+def _planned(step: TableStep) -> PlannedSubgraph:
+    return PlannedSubgraph(step.name, step.name, "", step.processor, step.needed or (_INPUT,), (step.name,))
+
+
+def _results(steps: Sequence[TableStep]) -> tuple[str, ...]:
+    """Names of the steps that no other needs."""
+    needed = {name for step in steps for name in step.needed}
+    return tuple(step.name for step in steps if step.name not in needed)
+
+
+def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepTime]:
+    """What each step fetches, computes and hands back, by the links and the contention of a device."""
+    links, by_name = LinkModel(device), {step.name: step for step in table.steps}
+    families = {step.name: device.processor(step.processor).family for step in table.steps}
+    readers: dict[str, set[str]] = {}
+    for step in table.steps:
+        for name in step.needed:
+            readers.setdefault(name, set()).add(families[step.name])
+    times = {}
+    for step in table.steps:
+        family, profile = families[step.name], device.processor(step.processor).profile
+        into = back = 0.0
+        for name in step.needed:
+            moved = links.parts_of_bytes(families[name], family, by_name[name].bytes or 0)
+            into += sum(ms for end, ms in moved.items() if end != families[name])
+        for reader in readers.get(step.name, ()):
+            # read back once, whoever reads it
+            back = max(back, links.parts_of_bytes(family, reader, step.bytes or 0).get(family, 0.0))
+        doing: tuple[tuple[Doing, float], ...] = (("in", into), ("subgraph", step.ms), ("out", back))
+        parts = tuple(part for part in doing if part[1])
+        times[step.name] = StepTime(step.processor, parts, profile.contention.value, within=True, feeder=device.feeder(step.processor))
+    return times

@@ -1,15 +1,187 @@
-"""What goes on around a bundle while it is simulated."""
+"""What goes on around a bundle while it is simulated: when inferences are asked for, what else uses the processors, how times vary."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from itertools import count
+from math import inf, isfinite
+from typing import Literal
 
 import numpy as np
 
-from predictors.errors import UsageError
-from scheduler.runtime.turns import checked_priority
-from scheduler.simulate.arrivals import Arrivals
-from scheduler.simulate.load import Frequency, Load
+from predictors.errors import UnknownNameError, UsageError
+from scheduler.runtime.inputs import checked_deadline, checked_priority
+
+#: Random numbers are drawn for so many inferences at a time.
+_CHUNK = 256
+
+#: Milliseconds between requests, and requests a second, are at most this and at least one over it.
+_MOST = 1e9
+
+_ARRIVALS_EXAMPLE = "write periodic:MS, as periodic:33.3, or poisson:RATE with requests a second, as poisson:30"
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Requests that come whether the last one is answered or not."""
+
+    #: ``periodic``: the first at once, then at equal distances; ``poisson``: at random, independently of each other.
+    kind: Literal["periodic", "poisson"]
+    every_ms: float  # Time between two, on average.
+
+    def times(self, seed: int, client: int = 0) -> Iterator[float]:
+        """When they come, ms, without an end; every client's at random times of their own."""
+        if self.kind == "periodic":
+            for number in count():
+                yield number * self.every_ms
+        rng, at = np.random.default_rng([seed, 1, client] if client else [seed, 1]), 0.0
+        while True:
+            for gap in rng.exponential(self.every_ms, _CHUNK).tolist():
+                at += gap
+                yield at
+
+
+def parse_arrivals(text: str) -> Arrivals:
+    """Arrivals as they are written on the command line: ``periodic:MS`` or ``poisson:RATE``, the rate in requests a second."""
+    form = re.fullmatch(r"(periodic|poisson):(.+)", text.strip())
+    if form is None:
+        raise UsageError(f"`{text}` says nothing of arrivals", _ARRIVALS_EXAMPLE)
+    try:
+        number = float(form[2])
+    except ValueError:
+        raise UsageError(f"`{text}` has something in the place of a number", _ARRIVALS_EXAMPLE) from None
+    if not (isfinite(number) and 1 / _MOST <= number <= _MOST):
+        raise UsageError(f"requests cannot come as `{text}` says", f"the number is from {1 / _MOST:g} to {_MOST:g}")
+    return Arrivals("periodic", number) if form[1] == "periodic" else Arrivals("poisson", 1e3 / number)
+
+
+#: Moments of loads are at most this, ms: about twelve days.
+LAST_MS = 1e9
+
+#: Sums of shares may be over 1 by this, for 0.9 and 0.1 are not exactly 1.
+_ROUNDING = 1e-9
+
+_EXAMPLE = "write a share of a processor and the milliseconds between which it is taken, as gpu=0.9@50:155"
+
+_SPEED_EXAMPLE = "write a processor, a factor on its speed and the milliseconds between which it holds, as gpu=0.5@100:500"
+
+#: Factors on a processor's speed.
+LEAST_SPEED, MOST_SPEED = 0.01, 10.0
+
+_FORM = re.compile(r"(?P<processor>[^=]+)=(?P<number>[^@=]+)@(?P<start>[^:@]+):(?P<end>[^:@]+)")
+
+
+@dataclass(frozen=True)
+class Load:
+    """A share of a processor that is taken for a while."""
+
+    processor: str  # Processor of the device.
+    share: float  # What is taken, from 0 to 1.
+    start_ms: float  # From when on.
+    end_ms: float  # Until when.
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not 0 <= self.share <= 1:
+            raise UsageError(f"the load on {self.processor} takes {self.share:g} of it, which is no share", "a share is from 0 to 1")
+        _check_times(f"the load on {self.processor}", self.start_ms, self.end_ms, _EXAMPLE)
+
+
+@dataclass(frozen=True)
+class Frequency:
+    """Another speed of a processor for a while, as dynamic voltage and frequency scaling sets it."""
+
+    processor: str  # Processor of the device.
+    speed: float  # Factor on the speed that the profile's times are of.
+    start_ms: float  # From when on.
+    end_ms: float  # Until when.
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not LEAST_SPEED <= self.speed <= MOST_SPEED:
+            raise UsageError(
+                f"{self.processor} cannot run at {self.speed:g} of its speed",
+                f"a speed is from {LEAST_SPEED:g} to {MOST_SPEED:g}; 1 is the profile's",
+            )
+        _check_times(f"the speed of {self.processor}", self.start_ms, self.end_ms, _SPEED_EXAMPLE)
+
+
+def parse_loads(texts: Iterable[str]) -> tuple[Load, ...]:
+    """Loads as they are written on the command line, such as ``gpu=0.9@50:155``, several separated by commas."""
+    return tuple(Load(*parts) for parts in _windows(texts, "load", _EXAMPLE))
+
+
+def parse_frequencies(texts: Iterable[str]) -> tuple[Frequency, ...]:
+    """Speeds as they are written on the command line, such as ``gpu=0.5@100:500``, several separated by commas."""
+    return tuple(Frequency(*parts) for parts in _windows(texts, "speed", _SPEED_EXAMPLE))
+
+
+def _windows(texts: Iterable[str], what: str, example: str) -> Iterator[tuple[str, float, float, float]]:
+    """Processor, number, start and end of each."""
+    for word in (word.strip() for text in texts for word in text.split(",")):
+        form = _FORM.fullmatch(word)
+        if form is None:
+            raise UsageError(f"`{word}` is no {what}", example)
+        try:
+            number, start, end = (float(form[name]) for name in ("number", "start", "end"))
+        except ValueError:
+            raise UsageError(f"`{word}` has something in the place of a number", example) from None
+        yield form["processor"].strip(), number, start, end
+
+
+def _check_times(what: str, start_ms: float, end_ms: float, example: str) -> None:
+    for moment in (start_ms, end_ms):
+        if not (isfinite(moment) and 0 <= moment <= LAST_MS):
+            raise UsageError(f"{what} has {moment:g} ms for a moment", f"moments are from 0 to {LAST_MS:g} ms")
+    if end_ms <= start_ms:
+        raise UsageError(f"{what} ends at {end_ms:g} ms, and begins at {start_ms:g} ms", example)
+
+
+class Free:
+    """What loads and clocks leave of each processor as time goes on."""
+
+    def __init__(self, loads: Sequence[Load], processors: Collection[str], frequencies: Sequence[Frequency] = ()) -> None:
+        everything: list[Load | Frequency] = [*loads, *frequencies]
+        for interval in everything:
+            if interval.processor not in processors:
+                raise UnknownNameError.among("processor of the bundle", interval.processor, processors)
+        taking = [load for load in loads if load.share]
+        counting: list[Load | Frequency] = [*taking, *frequencies]
+        moments = sorted({moment for period in counting for moment in (period.start_ms, period.end_ms)})
+        self._changes: list[tuple[float, dict[str, float]]] = []
+        for moment in moments:
+            left = dict.fromkeys(processors, 1.0)
+            for load in taking:
+                if load.start_ms <= moment < load.end_ms:
+                    left[load.processor] -= load.share
+            for processor, share in left.items():
+                if share < -_ROUNDING:
+                    raise UsageError(f"loads take {1 - share:g} of {processor} from {moment:g} ms on", "together they may take 1 of it")
+            speeds = _speeds_at(frequencies, moment)
+            shares = {name: share * speeds.get(name, 1.0) if share > _ROUNDING else 0.0 for name, share in left.items()}
+            self._changes.append((moment, shares))
+        self._next = 0
+        #: Share of each processor that is free now, times its speed.
+        self.shares = dict.fromkeys(processors, 1.0)
+        #: When that changes next, ms; infinite if it does not.
+        self.until = moments[0] if moments else inf
+
+    def change(self) -> None:
+        """Go on to the moment `until`."""
+        self.shares = self._changes[self._next][1]
+        self._next += 1
+        self.until = self._changes[self._next][0] if self._next < len(self._changes) else inf
+
+
+def _speeds_at(frequencies: Sequence[Frequency], moment: float) -> dict[str, float]:
+    speeds: dict[str, float] = {}
+    for frequency in frequencies:
+        if frequency.start_ms <= moment < frequency.end_ms:
+            if frequency.processor in speeds:
+                raise UsageError(f"{frequency.processor} would have two speeds from {moment:g} ms on", "state one at a time")
+            speeds[frequency.processor] = frequency.speed
+    return speeds
+
 
 #: Inferences at once, as `stretch run --in-flight` has it.
 MOST_IN_FLIGHT = 64
@@ -19,9 +191,6 @@ MOST_RUNS = 1_000_000
 
 #: Standard deviation of a time's logarithm; at this one a time in twenty is over five times the predicted one.
 MOST_JITTER = 1.0
-
-#: Random numbers are drawn for so many inferences at a time.
-_CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -36,7 +205,9 @@ class Scene:
     jitter: float = 0.0  # Standard deviation of the logarithm of each subgraph's computing time, in each inference anew.
     seed: int = 0  # Of everything random.
     traced: int = 0  # Inferences of which the spans are kept, the first ones.
-    deadline_ms: float | None = None  # Latency allowed, which counts where users take turns (`scheduler.simulate.sharing`); None for any.
+    deadline_ms: float | None = (
+        None  # Latency allowed, which counts where clients take turns (`scheduler.simulate.clock.Sharing`); None for any.
+    )
     priority: int = 0  # Likewise, the higher the sooner.
 
     def __post_init__(self) -> None:
@@ -51,18 +222,15 @@ class Scene:
             )
         if self.seed < 0:
             raise UsageError(f"{self.seed} is no seed", "a seed is 0 or a positive whole number")
-        if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
-            raise UsageError(
-                f"a deadline of {self.deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take"
-            )
+        checked_deadline(self.deadline_ms)
         checked_priority(self.priority)
 
-    def factors(self, subgraphs: int, user: int = 0) -> Iterator[list[float] | None]:
+    def factors(self, subgraphs: int, client: int = 0) -> Iterator[list[float] | None]:
         """Of each inference in turn the factors on its subgraphs' times, in the order of the plan; None where nothing jitters.
 
-        They depend on the seed, the user and the number of the inference alone: whatever disturbs a run, its jitter is the same.
+        They depend on the seed, the client and the number of the inference alone: whatever disturbs a run, its jitter is the same.
         """
-        rng = np.random.default_rng([self.seed, 0, user] if user else [self.seed, 0])
+        rng = np.random.default_rng([self.seed, 0, client] if client else [self.seed, 0])
         while True:
             if self.jitter:
                 yield from rng.lognormal(0.0, self.jitter, (_CHUNK, subgraphs)).tolist()

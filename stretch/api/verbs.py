@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from scheduler.explain.answer import RuntimeExplanation
+    from scheduler.simulate.answer import SimulateAnswer
     from scheduler.simulate.clock import Simulated
-    from scheduler.simulate.figures import SimulateAnswer
     from stretch.capture.inputs import InputShapes
     from stretch.planning.cost.accuracy import AccuracySource
     from stretch.planning.design.branch_design import DesignDraft
@@ -405,14 +405,11 @@ def simulate(
     from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
     from scheduler.measure.trace_files import write_perfetto
-    from scheduler.simulate.answer import Request, simulate_steps, tracks
+    from scheduler.simulate.answer import ConcurrentWorkload, Request, parse_other, parse_workload, simulate_steps, tracks
     from scheduler.simulate.answer import simulate as simulate_bundle
-    from scheduler.simulate.arrivals import parse_arrivals
     from scheduler.simulate.heat import thermal_of
-    from scheduler.simulate.load import parse_frequencies, parse_loads
-    from scheduler.simulate.prepare import ConcurrentWorkload, parse_other, parse_workload
-    from scheduler.simulate.scene import Scene
-    from scheduler.simulate.steps import read_steps
+    from scheduler.simulate.networks import read_steps
+    from scheduler.simulate.scene import Scene, parse_arrivals, parse_frequencies, parse_loads
 
     scene = Scene(
         runs=inferences,

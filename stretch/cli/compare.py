@@ -16,7 +16,7 @@ from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
-    from scheduler.measure.bench.subject import Asked
+    from scheduler.measure.bench.subject import InputShapes
     from stretch.comparison import ComparedRow
 
 Rounds = Annotated[int | None, typer.Option(help="With --measure: measured rounds per start. Default: 20.", min=1, max=100_000)]
@@ -183,7 +183,7 @@ def _measure(out: Output, what: Sequence[str], timing: dict[str, Any], html: Pat
     out.show(answer, lambda command: bench_page(answer, command), html)
 
 
-def _named_shapes(texts: Sequence[str] | None) -> "Asked":
+def _named_shapes(texts: Sequence[str] | None) -> "InputShapes":
     """Input shapes by name, as `scheduler.measure.bench` takes them."""
     from scheduler.measure.bench.subject import UNNAMED
 

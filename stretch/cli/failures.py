@@ -64,7 +64,7 @@ def guard(
 
 def _last_words(*, as_json: bool) -> int:
     """What is said where the main thread hangs: that a delegate took too long, or that it was interrupted."""
-    from scheduler.runtime.watch import last_hang
+    from scheduler.runtime.threads import last_hang
 
     failure = last_hang()
     say(failure or StretchError("interrupted"), as_json=as_json)

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
     from scheduler.checks.judge import Judgement
     from scheduler.delegates import Delegate
-    from scheduler.measure.benchmark import Benchmark, Effort
+    from scheduler.measure.benchmark import Benchmark, Effort, Throughput
     from scheduler.measure.energy.loop import MeasuredEnergy
-    from scheduler.measure.throughput import Throughput
     from scheduler.placement.place import Placement
     from scheduler.placement.priority import Priority
     from scheduler.runtime.session import Session
@@ -214,8 +213,7 @@ def _measure(
 ) -> "tuple[Benchmark, Judgement | None, Throughput | None]":
     """Check the results, time the contestants and, if requested, measure the throughput."""
     from scheduler.checks.judge import check_output, judge
-    from scheduler.measure.benchmark import benchmark
-    from scheduler.measure.throughput import throughput
+    from scheduler.measure.benchmark import benchmark, throughput
 
     right = judge(session, x) if session.computes else None
     with out.progress("running", total=effort.warmup + effort.rounds if effort.width is None else None) as step:
@@ -286,7 +284,7 @@ def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, 
     """Groups of the timeline: measured, measured with several inferences in flight, and predicted on the device."""
     from predictors.devices import load_device
     from predictors.errors import StretchError
-    from scheduler.simulate.predicted import predicted_trace
+    from scheduler.simulate.clock import predicted_trace
 
     manifest = session.bundle.manifest
     tracks: dict[str, Sequence[Trace]] = {"measured": result.traces[:TRACED]}

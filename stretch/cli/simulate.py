@@ -37,7 +37,7 @@ def simulate(
     beside: Annotated[
         list[str] | None,
         typer.Option(
-            help="Bundle of another user that shares the processors, such as runs/other, runs/other@periodic:33.3 with its own requests, or "
+            help="Bundle of another client that shares the processors, such as runs/other, runs/other@periodic:33.3 with its own requests, or "
             "runs/other@periodic:33.3@50 with a deadline in ms; repeatable."
         ),
     ] = None,

@@ -16,7 +16,7 @@ from predictors.predictor import Estimate, LatencyPredictor
 from scheduler.bundle.manifest import Alternative, Manifest, SubgraphEntry
 from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.trace import Trace
-from scheduler.simulate.predicted import predicted_trace
+from scheduler.simulate.clock import predicted_trace
 from stretch.planning.cost.ahead import ahead
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import NO_CLEAR_WINNER, Branch, PredictedRun, certainty, deciding, recommend, single_run

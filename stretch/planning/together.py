@@ -22,11 +22,9 @@ from scheduler.placement.place import Placement
 from scheduler.placement.processors import device_dispatch
 from scheduler.progress import Progress, silent
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
-from scheduler.simulate.clock import Clock, Simulated
-from scheduler.simulate.networks import Network
+from scheduler.simulate.clock import Clock, Sharing, Simulated
+from scheduler.simulate.networks import Doing, Network, StepTime
 from scheduler.simulate.scene import Scene
-from scheduler.simulate.sharing import Sharing
-from scheduler.simulate.times import Doing, StepTime
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import timeline
@@ -259,7 +257,7 @@ def run_together(one: Candidate, other: Candidate, *, throughput: bool = False) 
     rate = None
     if throughput:
         rate = 1e3 * ROUNDS / _simulated(one, other, Scene(runs=ROUNDS, in_flight=IN_FLIGHT)).elapsed_ms
-    mine, theirs = (user.latencies_ms[0] for user in once.users)
+    mine, theirs = (user.latencies_ms[0] for user in once.clients)
     return Ran((mine, theirs), once.elapsed_ms, rate)
 
 

@@ -29,11 +29,23 @@ from predictors.models.terms import Grain
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates import Delegate
 from scheduler.delegates.base import AsyncInvocation, UnableError
-from scheduler.measure.links import Handover, Reads, fit_link, time_reads
-from scheduler.measure.networks import runner, time_kernels, time_operators
-from scheduler.measure.steady import LEAST, MOST, UNSTEADY, Steady, preferred, time_steadily
-from scheduler.measure.together import time_together
-from scheduler.runtime.workers import Completion, Worker
+from scheduler.measure.steady import (
+    LEAST,
+    MOST,
+    UNSTEADY,
+    Handover,
+    Reads,
+    Steady,
+    fit_link,
+    preferred,
+    runner,
+    time_kernels,
+    time_operators,
+    time_reads,
+    time_steadily,
+    time_together,
+)
+from scheduler.runtime.threads import QueueThread
 from scheduler.tuning.interrupt import interruption_waits
 from stretch.environment import processor_name
 from stretch.profiling.choose import Chooser, Committee, appoint, doubt, family_of, one_thread
@@ -354,18 +366,26 @@ class Handing:
 
     def __init__(self, host: tuple[int, ...], cores: tuple[int, ...]) -> None:
         self._host = host
-        self._completions: SimpleQueue[Completion] = SimpleQueue()
-        self._worker = Worker("profile", cores, self._completions)
+        self._completions: SimpleQueue[tuple[BaseException | None, int, int]] = SimpleQueue()
+        self._thread = QueueThread("profile", cores)
+        self._thread.start()
 
     def handing(self, work: Callable[[], None]) -> Callable[[], float]:
         """A function that runs work on the thread, waits for it, and returns the overhead in ms."""
-        submit = self._worker.submitter([("handed over", work, True)])
+
+        def timed() -> None:
+            start, error = perf_counter_ns(), None
+            try:
+                work()
+            except BaseException as raised:  # it belongs to the caller
+                error = raised
+            self._completions.put((error, start, perf_counter_ns()))
 
         def run() -> float:
             with pinned(self._host[:1]):
                 handed = perf_counter_ns()
-                submit()
-                _, error, start, end = self._completions.get()
+                self._thread.inbox.put(timed)
+                error, start, end = self._completions.get()
                 back = perf_counter_ns()
             if error is not None:
                 raise error
@@ -375,7 +395,8 @@ class Handing:
 
     def close(self) -> None:
         """End the thread."""
-        self._worker.close()
+        self._thread.inbox.put(None)
+        self._thread.join()
 
 
 def _computing() -> OpGraph:

@@ -11,7 +11,7 @@ from predictors.devices import KERNEL_KINDS
 from predictors.host import HOST
 from predictors.measurements.tables import KernelLatency
 from predictors.models.roofline import MULTIPLIES
-from scheduler.measure.links import LinkTimes, Reads
+from scheduler.measure.steady import LinkTimes, Reads
 from stretch.profiling.places import Place
 
 #: Share of the peak that the fastest measured kernel is assumed to reach.

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from scheduler.answer import RunAnswer, TimingAnswer
 from scheduler.runtime.trace import Trace, typical
-from scheduler.simulate.figures import SimulateAnswer
+from scheduler.simulate.answer import SimulateAnswer
 from stretch.phone.answer import PhoneAnswer
 from stretch.report.html.charts import Bar, Chart, Interval, histogram, intervals, over_time, timeline
 from stretch.report.html.page import Fact, Grid, Page, Section

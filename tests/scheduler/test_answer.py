@@ -10,9 +10,8 @@ from scheduler.answer import RunAnswer, read_run_answer, run_answer
 from scheduler.checks.judge import judge
 from scheduler.checks.verify import random_input
 from scheduler.cores import available_cores
-from scheduler.measure.benchmark import Effort, benchmark
+from scheduler.measure.benchmark import Effort, benchmark, throughput
 from scheduler.measure.energy.loop import MeasuredEnergy
-from scheduler.measure.throughput import throughput
 from scheduler.runtime.session import Session
 
 CORE = available_cores()[0]

@@ -17,7 +17,7 @@ from scheduler.delegates.opencl.memory import intermediates
 from scheduler.delegates.opencl.programs import Programs
 from scheduler.delegates.opencl.tensors import TEXEL, View
 from scheduler.memory import Lifetimes, MemoryPlan, Planner
-from scheduler.memory.offset import plan_offset
+from scheduler.memory.plan import plan_offset
 
 
 class DeviceError(UnableError):

@@ -37,7 +37,7 @@ from scheduler.delegates.opencl.tuner import (
     tuned_key,
 )
 from scheduler.memory import Planner
-from scheduler.memory.offset import plan_offset
+from scheduler.memory.plan import plan_offset
 from scheduler.progress import Progress, silent
 from scheduler.tuning.cache import Entry, TuningCache
 from scheduler.tuning.interrupt import interruption_waits

@@ -16,11 +16,9 @@ from predictors.errors import StretchError, UsageError
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates.base import Array
 from scheduler.measure.bench.answer import BenchAnswer, BenchContender, BenchFile, summarise, verdict
-from scheduler.measure.bench.conditions import conditions, look
-from scheduler.measure.bench.files import open_subject
-from scheduler.measure.bench.rounds import Effort, Measured, play
+from scheduler.measure.bench.rounds import Effort, Measured, conditions, look, play
 from scheduler.measure.bench.runtimes import RUNTIMES, Ready, expected_of, prepare, runtimes_for, used_cores, version_of
-from scheduler.measure.bench.subject import UNNAMED, InputShapes, Subject, hash_of
+from scheduler.measure.bench.subject import UNNAMED, InputShapes, Subject, hash_of, open_subject
 from scheduler.runtime.distance import TOLERANCE
 from scheduler.runtime.sequential import relative
 

@@ -1,19 +1,23 @@
-"""Subjects of a benchmark: ONNX files, TFLite files and bundles, with hash, multiply-accumulates and a random input."""
+"""What is measured: a model file or a bundle, its inputs and what it costs."""
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
 
 from predictors.errors import StretchError, UsageError
 from predictors.files import open_regular
+from predictors.formats.onnx import read_onnx
 from predictors.shapes import Shape
 from scheduler.bundle.load import MANIFEST, load_bundle
 from scheduler.delegates.base import Array
+from scheduler.delegates.cpu import load_runtime
+from scheduler.formats.onnx.file import external_locations, load_onnx
+from scheduler.formats.tflite.file import Network, open_tflite
 
 Kind = Literal["onnx", "tflite", "bundle"]
 
@@ -161,3 +165,172 @@ def hash_of(arrays: Mapping[str, Any]) -> str:
         hasher.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
         hasher.update(array.tobytes())
     return hasher.hexdigest()
+
+
+#: Element types that inputs and outputs may have.
+TYPES = frozenset({"float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"})
+
+
+def open_subject(name: str, requested: InputShapes, seed: int, folder: Path) -> Subject:
+    """Read what a word of the command line names."""
+    path = Path(name)
+    kind = kind_of(path)
+    if kind == "bundle":
+        return _bundle(name, path, seed)
+    return (_onnx if kind == "onnx" else _tflite)(name, path, requested, seed, folder)
+
+
+def _bundle(name: str, path: Path, seed: int) -> Subject:
+    sha256, size = digest("bundle", path)
+    bundle = load_bundle(path)
+    tensors = {tensor.name: tensor for tensor in bundle.manifest.tensors}
+    inputs = random_arrays({tensor: (tensors[tensor].dtype, tuple(tensors[tensor].shape)) for tensor in bundle.manifest.inputs}, seed)
+    return Subject(name, "bundle", sha256, size, bundle.manifest.model.macs, path, inputs, {})
+
+
+def _onnx(name: str, path: Path, requested: InputShapes, seed: int, folder: Path) -> Subject:
+    try:
+        proto = load_onnx(path)
+    except StretchError as error:
+        raise StretchError(error.message, "export it again") from error
+    beside = external_locations(proto.graph)
+    for where in beside:
+        inside = PurePosixPath(where)
+        if inside.is_absolute() or ".." in inside.parts:
+            raise StretchError(
+                f"{path} has weights in {where[:200]}, outside of its folder", "export it with its weights inside or beside it"
+            )
+    sha256, size = digest("onnx", path, beside)
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [_end(path, value) for value in proto.graph.input if value.name not in weights]
+    outputs = [_end(path, value) for value in proto.graph.output]
+    if len(outputs) > MAX_ENDS:
+        raise StretchError(f"{path} has {len(outputs)} outputs, up to {MAX_ENDS} are taken", "export the part that has fewer")
+    shapes = settled(path, inputs, requested)
+    model, arrays = path, random_arrays({end.name: (end.dtype, shapes[end.name]) for end in inputs}, seed)
+    known: dict[str, Shape] = {end.name: tuple(n for n in end.shape if n is not None) for end in outputs}
+    unknown = {value.name for value in proto.graph.output if not value.type.tensor_type.HasField("shape")}
+    if unknown or any(None in end.shape for end in (*inputs, *outputs)):
+        if beside:
+            raise StretchError(f"{path} leaves sizes open, and its weights lie in other files", "export it with fixed shapes")
+        model = folder / f"{sha256[:16]}_{len(list(folder.iterdir()))}.onnx"
+        known = _fixed(path, proto, arrays, model)
+    typed = {end.name: (end.dtype, checked(path, end.name, known[end.name])) for end in outputs}
+    return Subject(name, "onnx", sha256, size, _onnx_macs(path, shapes), model, arrays, typed)
+
+
+def _end(path: Path, value: Any) -> End:
+    import onnx.helper
+
+    tensor = value.type.tensor_type
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name if tensor.elem_type else "none"
+    except (KeyError, TypeError):
+        dtype = "unknown"
+    if dtype not in TYPES:
+        raise StretchError(f"`{value.name[:100]}` of {path} is no tensor of plain numbers", "export the part that computes with numbers")
+    return End(value.name, tuple(d.dim_value if d.dim_value > 0 else None for d in tensor.shape.dim), dtype)
+
+
+def _fixed(path: Path, proto: Any, arrays: Mapping[str, Any], target: Path) -> dict[str, Shape]:
+    """Write the model with the shapes that its inputs and outputs have here; those of outputs come of running it once."""
+    for value in proto.graph.input:
+        if value.name in arrays:
+            _state(value, arrays[value.name].shape)
+    # what was worked out for other sizes would contradict these
+    del proto.graph.value_info[:]
+    runtime = load_runtime()
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4
+    names = [value.name for value in proto.graph.output]
+    try:
+        session = runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        outputs = session.run(names, dict(arrays))
+    # ONNX Runtime's exceptions share no base class of their own.
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise StretchError(f"ONNX Runtime cannot run {path}: {reason}", "try other sizes with --input") from error
+    for value, array in zip(proto.graph.output, outputs, strict=True):
+        _state(value, array.shape)
+    target.write_bytes(proto.SerializeToString())
+    return {name: tuple(array.shape) for name, array in zip(names, outputs, strict=True)}
+
+
+def _state(value: Any, shape: Shape) -> None:
+    dims = value.type.tensor_type.shape.dim
+    del dims[:]
+    value.type.tensor_type.shape.SetInParent()
+    for n in shape:
+        dims.add().dim_value = n
+
+
+def _onnx_macs(path: Path, shapes: Mapping[str, Shape]) -> int | None:
+    """Multiply-accumulates as predictions count them; None where the file has what they cannot read."""
+    try:
+        return read_onnx(path, dict(shapes)).macs
+    except StretchError:
+        return None
+
+
+def _tflite(name: str, path: Path, requested: InputShapes, seed: int, folder: Path) -> Subject:
+    del folder  # a runtime of TFLite files changes shapes by itself
+    sha256, size = digest("tflite", path)
+    network = open_tflite(path)
+    ends = []
+    for i in network.inputs:
+        tensor = network.tensors[i]
+        if tensor.kind not in TYPES:
+            raise StretchError(f"`{tensor.name[:100]}` of {path} has elements {tensor.kind}, which no input can have", "convert it again")
+        # converters leave the batch open and state 1: only what they cannot know has to be asked for
+        opened = [axis for axis in tensor.opened if axis > 0 or tensor.name in requested]
+        ends.append(End(tensor.name, tuple(None if axis in opened else n for axis, n in enumerate(tensor.shape)), tensor.kind))
+    if len({end.name for end in ends}) < len(ends):
+        raise StretchError(f"two inputs of {path} have one name", "convert it with a name for each")
+    shapes = settled(path, ends, requested)
+    same = all(shapes[network.tensors[i].name] == network.tensors[i].shape for i in network.inputs)
+    arrays = random_arrays({end.name: (end.dtype, shapes[end.name]) for end in ends}, seed)
+    return Subject(name, "tflite", sha256, size, tflite_macs(network) if same else None, path, arrays, {})
+
+
+def tflite_macs(network: Network) -> int | None:
+    """Multiply-accumulates of convolutions, linear layers and products of matrices; None where a shape does not tell."""
+    macs = list(_macs(network))
+    return None if None in macs else sum(n for n in macs if n is not None)
+
+
+def _macs(network: Network) -> Iterator[int | None]:
+    for operator in network.operators:
+        if operator.code in _UNCOUNTED:
+            yield None
+        if operator.code not in _FORMULAS:
+            continue
+        reads = [() if i is None else network.tensors[i].shape for i in operator.inputs]
+        try:
+            yield _FORMULAS[operator.code](reads, network.tensors[operator.outputs[0]].shape, operator.settings)
+        except IndexError:
+            yield None
+
+
+#: Of what an operator reads and writes and its settings; weights are output × height × width × input, linear ones output × input.
+_FORMULAS: Mapping[str, Any] = {
+    "CONV_2D": lambda reads, writes, settings: math.prod(writes) * math.prod(reads[1][1:]),
+    "DEPTHWISE_CONV_2D": lambda reads, writes, settings: math.prod(writes) * reads[1][1] * reads[1][2],
+    "TRANSPOSE_CONV": lambda reads, writes, settings: math.prod(reads[2]) * math.prod(reads[1][:3]),
+    "FULLY_CONNECTED": lambda reads, writes, settings: math.prod(writes) * reads[1][1],
+    "BATCH_MATMUL": lambda reads, writes, settings: math.prod(writes) * reads[0][-2 if settings.get("adj_x") else -1],
+}
+
+
+#: Operators that multiply as well, in ways that their shapes do not tell.
+_UNCOUNTED = frozenset(
+    {"CUSTOM", "CONV_3D", "CONV_3D_TRANSPOSE", "SVDF", "RNN", "LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
+    | {"BIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_LSTM"}
+)
+
+
+def hash_again(kind: Kind, path: Path) -> str:
+    """SHA-256 of a file or bundle as it is now, as `Subject.sha256` has it."""
+    beside = external_locations(load_onnx(path).graph) if kind == "onnx" else set()
+    return digest(kind, path, (name for name in beside if ".." not in PurePosixPath(name).parts and not PurePosixPath(name).is_absolute()))[
+        0
+    ]

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import UsageError
-from scheduler.adapt.alternatives import Alternative, Work
-from scheduler.adapt.policy import Policy, Probed, Ran, Rules
+from scheduler.adapt.policy import Alternative, Policy, Probed, Ran, Rules, Work
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.networks import Network, alternative_of
 from scheduler.simulate.scene import Scene

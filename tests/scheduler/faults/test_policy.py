@@ -5,11 +5,9 @@ import threading
 import pytest
 
 from predictors.errors import StretchError, UsageError
-from scheduler.faults.keeper import Keeper
-from scheduler.faults.policy import Ended, Failed, FaultPolicy, Probation, Returned, Site
-from scheduler.faults.recovery import Recovery
-from scheduler.placement.fallback import fallback_placement
-from scheduler.placement.place import Placement
+from scheduler.faults.policy import Ended, Failed, FaultPolicy, Keeper, Probation, Returned, Site
+from scheduler.placement.place import Placement, fallback_placement
+from scheduler.runtime.session import Recovery
 
 GPU, CPU = Site("opencl", ()), Site("cpu", (1,))
 
@@ -76,7 +74,7 @@ KEPT_GPU = Placement("gpu", "opencl", (), "gpu", "async", True, "")
 
 def test_many_threads_that_see_the_same_fault_decide_once():
     keeper = Keeper(FaultPolicy())
-    threads = [threading.Thread(target=keeper.failed, args=(KEPT_GPU, "s1.gpu", "it broke")) for _ in range(16)]
+    threads = [threading.Thread(target=keeper.tell, args=(Failed(Site.of(KEPT_GPU), "s1.gpu", "it broke"),)) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -126,12 +124,12 @@ def recovery(code):
 def test_everything_on_a_retired_site_leaves_and_comes_back_made_anew():
     code, runner = Code(), Runner(HOME)
     found = recovery(code)
-    found.keeper.failed(GPU_PLACE, "a", "it broke")
-    found.carry_out(runner.places, runner)
+    found.keeper.tell(Failed(Site.of(GPU_PLACE), "a", "it broke"))
+    found.carry_out(runner)
     assert {name: place.delegate for name, place in runner.places.items()} == dict.fromkeys("abc", "cpu")
     assert code.forgotten == []
-    found.keeper.ended()
-    found.carry_out(runner.places, runner)
+    found.keeper.tell(Ended())
+    found.carry_out(runner)
     assert runner.places == HOME
     assert code.forgotten == runner.forgotten == [Site.of(GPU_PLACE)]
 
@@ -139,8 +137,8 @@ def test_everything_on_a_retired_site_leaves_and_comes_back_made_anew():
 def test_what_nothing_else_can_run_stays():
     runner = Runner(HOME)
     found = recovery(Code("b"))
-    found.keeper.failed(GPU_PLACE, "a", "it broke")
-    found.carry_out(runner.places, runner)
+    found.keeper.tell(Failed(Site.of(GPU_PLACE), "a", "it broke"))
+    found.carry_out(runner)
     assert {name: place.delegate for name, place in runner.places.items()} == {"a": "cpu", "b": "opencl", "c": "cpu"}
 
 

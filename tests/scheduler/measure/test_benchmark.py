@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from scheduler.checks.verify import random_input
-from scheduler.measure.benchmark import Benchmark, Effort, Timing, benchmark, ideal_ms
+from scheduler.measure.benchmark import Benchmark, Effort, Timing, benchmark, ideal_ms, judge_speed
 from scheduler.measure.trace_files import write_perfetto
-from scheduler.measure.verdict import judge_speed
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Span, Trace
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scheduler.delegates import get_delegate
-from scheduler.measure.links import LinkTimes, Reads, time_reads
+from scheduler.measure.steady import LinkTimes, Reads, time_reads
 from stretch.profiling.files import write_network
 from stretch.profiling.run import _computing, _handed
 

@@ -3,7 +3,7 @@ import pytest
 from predictors.fusion import fuse
 from scheduler.cores import available_cores
 from scheduler.delegates import get_delegate
-from scheduler.measure.networks import runner, time_kernels, time_operators
+from scheduler.measure.steady import runner, time_kernels, time_operators
 from stretch.profiling.files import write_network
 from stretch.profiling.styles import STYLES, draw
 

@@ -8,11 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.measure.interval import BATCHES, T_975, ratio_interval
-from scheduler.measure.links import MOST_GBS, Handover, fit_link
-from scheduler.measure.steady import time_steadily
-from scheduler.measure.together import time_together
-from scheduler.measure.turns import play_round
+from scheduler.measure.steady import MOST_GBS, Handover, fit_link, time_steadily, time_together
+from scheduler.measure.turns import BATCHES, T_975, play_round, ratio_interval
 
 
 def work(turns: int) -> int:

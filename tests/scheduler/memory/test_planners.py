@@ -5,10 +5,8 @@ import pytest
 from predictors.fusion import fuse
 from predictors.graph import Op, OpGraph
 from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, chained, plan_memory
-from scheduler.memory.flow import plan_flow
 from scheduler.memory.graph import graph_lifetimes
-from scheduler.memory.greedy import plan_greedy
-from scheduler.memory.offset import plan_offset
+from scheduler.memory.plan import plan_flow, plan_greedy, plan_offset
 
 TWO = Lifetimes([Lifetime("a", 4, (0, 1)), Lifetime("b", 4, (1, 2))])
 

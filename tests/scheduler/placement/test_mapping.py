@@ -13,9 +13,8 @@ from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Alternative
 from scheduler.delegates import CpuDelegate, delegates
-from scheduler.placement.fallback import fallback_placement
 from scheduler.placement.mapping import parse_mapping, place_processors, target_placement
-from scheduler.placement.place import Placement, interchangeable, place_subgraphs, queues_of
+from scheduler.placement.place import Placement, fallback_placement, interchangeable, place_subgraphs, queues_of
 from scheduler.placement.priority import choose_processors
 from scheduler.placement.processors import device_dispatch, is_integer_only
 

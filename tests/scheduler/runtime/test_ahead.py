@@ -1,86 +1,18 @@
+"""Steps that follow each other on one queue, and what becomes of them if one fails."""
+
+import threading
 import warnings
 from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from scheduler.cores import available_cores
 from scheduler.delegates.base import Invocation, UnableError
 from scheduler.delegates.reference import ReferenceDelegate
-from scheduler.runtime.executor import awaited, followers, in_a_row
-from scheduler.runtime.plan import PlannedSubgraph, plan_of
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
-from tests.scheduler.bundles import one_after_the_other
-
-
-def steps(**reads):
-    """Subgraphs by name, with the steps that they read; what reads nothing reads the input."""
-    return [
-        PlannedSubgraph(name, name, name, "p", tuple(f"{each}.y" for each in read.split()) or ("x",), (f"{name}.y",))
-        for name, read in reads.items()
-    ]
-
-
-def plan(subgraphs, joins=()):
-    return plan_of(["x"], [f"{subgraphs[-1].name}.y"], subgraphs, joins)
-
-
-def test_what_only_waits_for_the_step_before_on_its_queue_follows_it():
-    made = plan(steps(a="", b="a", c="b", d="c"))
-    assert followers(made, {"a": "q", "b": "q", "c": "r", "d": "r"}) == {"a": "b", "c": "d"}
-    assert in_a_row("a", followers(made, dict.fromkeys("abcd", "q"))) == ("a", "b", "c", "d")
-
-
-def test_step_that_waits_for_another_queue_does_not_follow():
-    made = plan(steps(a="", b="", c="a b"))
-    assert followers(made, {"a": "q", "b": "r", "c": "q"}) == {}
-
-
-def test_what_waits_for_steps_of_long_ago_follows_too():
-    made = plan(steps(a="", b="a", c="b", d="a c"))
-    assert followers(made, {"a": "r", "b": "q", "c": "q", "d": "q"}) == {"b": "c", "c": "d"}
-
-
-def test_end_of_a_step_is_news_unless_one_step_alone_reads_it():
-    made = plan(steps(a="", b="a", c="a", d="b c", e="d"))
-    assert [awaited(made, name) for name in "abcde"] == [True, False, False, False, True]
-
-
-@st.composite
-def plans(draw):
-    count = draw(st.integers(1, 8))
-    names = [f"s{each}" for each in range(count)]
-    reads = {
-        name: " ".join(draw(st.lists(st.sampled_from(names[:number]), unique=True, max_size=3))) if number else ""
-        for number, name in enumerate(names)
-    }
-    return plan(steps(**reads)), {name: draw(st.sampled_from("qrs")) for name in names}
-
-
-@given(plans())
-def test_a_queue_that_goes_on_by_itself_does_what_it_would_have_been_told(made):
-    """Whatever the other queues have done, when a step ends its follower is ready, and nothing else of its queue is."""
-    planned, queues = made
-    writers = {tensor: name for name in planned.order for tensor in planned.step(name).outputs}
-    direct = {name: {writers[tensor] for tensor in planned.step(name).inputs if tensor in writers} for name in planned.order}
-    for name, following in followers(planned, queues).items():
-        least = {name}
-        while (more := least.union(*(direct[each] for each in least))) != least:
-            least = more
-        # at least what the step waited for has ended; at most everything that does not wait for what this queue has yet to do
-        most = set(least)
-        grown = True
-        while grown:
-            new = {each for each in planned.order if queues[each] != queues[name] and direct[each] <= most} - most
-            most |= new
-            grown = bool(new)
-        assert direct[following] <= least
-        for done in (least, most):
-            ready = [each for each in planned.order if queues[each] == queues[name] and each not in done and direct[each] <= done]
-            assert ready == [following]
-
+from tests.scheduler.bundles import Builder, one_after_the_other
 
 X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
 
@@ -143,3 +75,45 @@ def test_step_that_fails_is_redone_elsewhere_and_what_follows_runs_after_it(path
     counts = Counter(noting.begun)
     assert counts.pop(broken) == 2
     assert set(counts.values()) == {4}
+
+
+class Waiting(ReferenceDelegate):
+    """The reference delegate, one of whose subgraphs does not end before another one has begun."""
+
+    def __init__(self, waiting, awaited):
+        super().__init__()
+        self.waiting, self.awaited, self.begun = waiting, awaited, threading.Event()
+
+    def compile(self, model):
+        compiled = super().compile(model)
+        bind = compiled.bind
+        compiled.bind = lambda inputs, outputs: WaitingInvocation(bind(inputs, outputs), model.stem, self)
+        return compiled
+
+
+class WaitingInvocation(Invocation):
+    def __init__(self, inner, name, delegate):
+        self._inner, self._name, self._delegate = inner, name, delegate
+
+    def run(self):
+        if self._name == self._delegate.awaited:
+            self._delegate.begun.set()
+        if self._name == self._delegate.waiting:
+            assert self._delegate.begun.wait(60)
+        self._inner.run()
+
+
+@pytest.mark.parametrize("reads", [("t", "a"), ("t", "t")], ids=["one after the other", "side by side"])
+def test_queue_goes_on_with_its_next_step_while_the_calling_thread_is_at_work(tmp_path, reads):
+    builder = Builder(tmp_path / "bundle")
+    builder.conv("stem", "stem", "cpu", "x", "t", 4)
+    builder.conv("s1.cpu", "s1", "cpu", "t", "c", 4)
+    for name, source, target in zip(("s1.gpu", "s2.gpu"), reads, "ab", strict=True):
+        builder.conv(name, "s1", "gpu", source, target, 4)
+    builder.join("s1.join", "s1", "sum", ["c", "b", "a"], "y")
+    path = builder.write("y")
+    waiting = Waiting("s1.cpu", "s2.gpu")
+    with Session(path, {"cpu": f"reference{available_cores()[0]}", "gpu": "reference"}, delegates={"reference": waiting}) as session:
+        for number in range(3):
+            waiting.begun.clear()
+            assert np.allclose(session(X * number), onnx_runtime.output(path / "model.onnx", X * number), atol=1e-5)

@@ -13,7 +13,7 @@ from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Tensor
 from scheduler.delegates.base import AsyncInvocation, Invocation
 from scheduler.memory import planners
-from scheduler.runtime.buffers import SHARED_AT_MOST, Buffers, with_rows
+from scheduler.runtime.buffers import SHARED_AT_MOST, Buffers, around
 from scheduler.runtime.plan import PlannedSubgraph, make_plan, plan_of
 from tests.scheduler.runtime.plans import plans
 
@@ -286,7 +286,7 @@ def image():
 
 def test_rows_are_copied_before_every_run_and_told_as_a_conversion():
     x, own, y = image()
-    call = with_rows(Doubled(own, y), [(own, x[:, :, 1:3])])
+    call = around(Doubled(own, y), [(own, x[:, :, 1:3])])
     for _ in range(2):
         call.run()
         assert np.array_equal(y, 2 * x[:, :, 1:3])
@@ -298,7 +298,7 @@ def test_rows_are_copied_before_every_run_and_told_as_a_conversion():
 
 def test_what_is_enqueued_reads_rows_as_they_were_then():
     x, own, y = image()
-    call = with_rows(DoubledLater(own, y), [(own, x[:, :, 1:3])])
+    call = around(DoubledLater(own, y), [(own, x[:, :, 1:3])])
     assert isinstance(call, AsyncInvocation)
     before = x[:, :, 1:3].copy()
     call.enqueue()
@@ -311,4 +311,4 @@ def test_what_is_enqueued_reads_rows_as_they_were_then():
 def test_nothing_to_copy_leaves_the_invocation_as_it_is():
     _, own, y = image()
     call = Doubled(own, y)
-    assert with_rows(call, []) is call
+    assert around(call, []) is call

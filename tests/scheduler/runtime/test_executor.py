@@ -2,6 +2,7 @@
 
 import os
 import statistics
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -17,11 +18,9 @@ from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.faults.policy import FaultPolicy
 from scheduler.placement.mapping import place_processors
 from scheduler.placement.place import Placement, place_subgraphs
-from scheduler.runtime.buffers import Buffers
+from scheduler.runtime.buffers import Buffers, around
 from scheduler.runtime.code import Code
-from scheduler.runtime.distance import TOLERANCE
-from scheduler.runtime.driver import Check, Driver, Lane, checked
-from scheduler.runtime.events import StepFailed, StepReturned
+from scheduler.runtime.distance import TOLERANCE, Check
 from scheduler.runtime.executor import Executor
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.sequential import Sequential, max_error
@@ -29,12 +28,12 @@ from scheduler.runtime.trace import Span, Trace, timeline, typical
 from tests import onnx_runtime
 
 
-def executor_of(path, delegate, mapping=None, placed=None):
+def executor_of(path, delegate, mapping=None, placed=None, in_flight=1):
     """An executor all of whose delegates are one."""
     manifest, plan = (bundle := load_bundle(path)).manifest, make_plan(load_bundle(path).manifest)
     places = place_subgraphs(manifest.subgraphs, placed or place_processors(["cpu", "gpu"], mapping))
     code = Code(bundle, {place.delegate: delegate for place in places.values()})
-    return Executor(plan, places, Buffers(plan, manifest.tensors), code)
+    return Executor(plan, places, lambda: Buffers(plan, manifest.tensors), code, in_flight=in_flight)
 
 
 class Noting(NullDelegate):
@@ -95,15 +94,15 @@ def test_placement_that_promises_a_command_queue_needs_a_delegate_that_has_one(b
 
 
 def test_failing_join_is_one_error_and_the_next_run_is_whole(bundle_dir):
-    executor = executor_of(bundle_dir, NullDelegate())
+    executor, broken = executor_of(bundle_dir, NullDelegate()), [MemoryError("no room")]
 
-    def broken():
-        raise MemoryError("no room")
+    def join():
+        if broken:
+            raise broken.pop()
 
-    kept, executor.buffers.joins["s2.join"] = executor.buffers.joins["s2.join"], broken
+    executor.buffers.joins["s2.join"] = join
     with pytest.raises(StretchError, match=r"join `s2\.join` failed: no room"):
         executor.run()
-    executor.buffers.joins["s2.join"] = kept
     assert len(executor.run().spans) == 8
     executor.close()
 
@@ -112,86 +111,91 @@ STEM = "stem"
 
 
 class Falling(ReferenceDelegate):
-    """Computes, and says what runs instead where it cannot."""
+    """Computes, and says what runs instead where it cannot; raises what it is told to in the stem."""
 
     falls_back_on = "cpu"
 
+    def __init__(self):
+        super().__init__()
+        self.error = None
 
-class Standing(Driver[Lane]):
-    """Starts nothing; notes which queues it was to open."""
-
-    def __init__(self, path, lanes=1, delegate=None):
-        bundle = load_bundle(path)
-        plan = make_plan(bundle.manifest)
-        buffers = [Buffers(plan, bundle.manifest.tensors) for _ in range(lanes)]
-        super().__init__(plan, [Lane(each) for each in buffers], Code(bundle, {"reference": delegate or Falling()}), None)
-        self.places = place_subgraphs(
-            bundle.manifest.subgraphs, place_processors(["cpu", "gpu"], dict.fromkeys(("cpu", "gpu"), "reference"))
-        )
-        self.opened = []
-
-    def _open(self, place):
-        self.opened.append(place.queue)
-
-    def _placed(self):
-        return self.places
+    def compile(self, model):
+        compiled = super().compile(model)
+        bind = compiled.bind
+        compiled.bind = lambda inputs, outputs: FallingInvocation(bind(inputs, outputs), self if model.stem == STEM else None)
+        return compiled
 
 
-def test_code_is_bound_once_to_every_lanes_own_buffers(bundle_dir):
-    driver = Standing(bundle_dir, lanes=3)
-    place = driver.places[STEM]
-    for _ in range(2):
-        driver._add(STEM, place)
-    calls = [lane.calls[STEM, place] for lane in driver._lanes]
-    assert len(set(map(id, calls))) == 3
-    out = driver.plan.subgraphs[STEM].outputs[0]
-    for number, lane in enumerate(driver._lanes):
-        lane.buffers.arrays["x"][...] = number
-        lane.calls[STEM, place].run()
-    results = [lane.buffers.arrays[out].copy() for lane in driver._lanes]
-    assert not np.allclose(results[1], results[2])
-    driver._add(STEM, place)
-    assert [lane.calls[STEM, place] for lane in driver._lanes] == calls
+class FallingInvocation(Invocation):
+    def __init__(self, inner, delegate):
+        self.inner, self.delegate = inner, delegate
+
+    def run(self):
+        if self.delegate is not None and self.delegate.error is not None:
+            raise self.delegate.error
+        self.inner.run()
+
+
+def falling_executor(path, in_flight=1):
+    delegate = Falling()
+    return delegate, executor_of(path, delegate, {"cpu": "reference", "gpu": "reference"}, in_flight=in_flight)
+
+
+def test_each_inference_in_flight_has_buffers_of_its_own(bundle_dir):
+    _, executor = falling_executor(bundle_dir, in_flight=3)
+    xs = [np.full((1, 3, 8, 8), number, np.float32) for number in range(6)]
+    futures = [executor.submit({"x": x}) for x in xs]
+    for x, future in zip(xs, futures, strict=True):
+        assert np.allclose(future.result(60), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+    out = executor.plan.subgraphs[STEM].outputs[0]
+    assert len({lane.buffers.arrays[out].ctypes.data for lane in executor.lanes}) == 3
+    executor.close()
 
 
 def test_invocations_that_are_not_asynchronous_as_they_should_be_are_refused(bundle_dir):
-    driver = Standing(bundle_dir)
-    place = Placement("gpu", "reference", (), "reference:gpu", "async", True, "")
+    _, executor = falling_executor(bundle_dir)
+    before = dict(executor.places)
     with pytest.raises(StretchError, match="`reference` says that it is asynchronous"):
-        driver._add(STEM, place)
-    assert (STEM, place) not in driver._lanes[0].calls
-    assert driver.opened == []
+        executor.replace(STEM, Placement("gpu", "reference", (), "reference:gpu", "async", True, ""))
+    assert executor.places == before
+    executor.close()
 
 
-def test_step_that_cannot_run_goes_where_its_delegate_falls_back_on(bundle_dir):
-    driver = Standing(bundle_dir)
-    place = driver.places[STEM]
-    with pytest.warns(UserWarning, match="subgraph `stem` of the cpu runs on the CPU: lost"):
-        event = driver._lost(0, STEM, place.queue, place, UnableError("lost"))
-    assert isinstance(event, StepReturned)
-    assert event.placement.delegate == "cpu"
-    assert (STEM, event.placement) in driver._lanes[0].calls
-    assert driver._replaced == {STEM: event.placement.reason}
-    assert driver._lanes[0].errors == {}
+@pytest.mark.parametrize("way", ["run", "submit"])
+def test_step_that_cannot_run_goes_where_its_delegate_falls_back_on(bundle_dir, way):
+    delegate, executor = falling_executor(bundle_dir, in_flight=2)
+    delegate.error = UnableError("lost")
+    x = np.ones((1, 3, 8, 8), np.float32)
+    with warnings.catch_warnings(record=True, action="always") as noted:
+        if way == "run":
+            executor.buffers.arrays["x"][...] = x
+            replaced, output = executor.run().replaced, executor.buffers.arrays["y"]
+        else:
+            first, second = executor.submit({"x": x}), executor.submit({"x": x})
+            output = first.result(60)
+            assert np.array_equal(second.result(60), output)
+            replaced = executor.traces()[-1].replaced
+    assert "subgraph `stem` of the cpu runs on the CPU: lost" in str(noted[0].message)
+    assert np.allclose(output, onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+    assert executor.places[STEM].delegate == "cpu"
+    assert replaced == {STEM: executor.places[STEM].reason}
+    # both ways to run go along
+    executor.buffers.arrays["x"][...] = x
+    assert next(span.queue for span in executor.run().spans if span.name == STEM) == executor.places[STEM].queue
+    assert np.allclose(executor.submit({"x": x}).result(60), output, atol=1e-5)
+    executor.close()
 
 
-def test_step_that_another_inference_has_placed_anew_is_not_placed_again(bundle_dir):
-    driver = Standing(bundle_dir)
-    before = driver.places[STEM]
-    elsewhere = Placement("cpu", "cpu", (), "elsewhere", "blocking", True, "found before")
-    driver.places = {**driver.places, STEM: elsewhere}
-    event = driver._lost(0, STEM, before.queue, before, UnableError("lost"))
-    assert event == StepReturned(0, STEM, before.queue, elsewhere)
-    assert driver.opened == []
-
-
-@pytest.mark.parametrize("error", [ValueError("broken"), UnableError("lost")])
-def test_step_that_has_nowhere_to_go_fails_with_its_own_error(bundle_dir, error):
-    driver = Standing(bundle_dir, delegate=NullDelegate())
-    place = driver.places[STEM]
-    event = driver._lost(0, STEM, place.queue, place, error)
-    assert event == StepFailed(0, STEM, place.queue, str(error))
-    assert driver._lanes[0].errors == {STEM: error}
+def test_step_that_has_nowhere_to_go_fails_with_its_own_error(bundle_dir):
+    delegate, executor = falling_executor(bundle_dir)
+    for error in (ValueError("broken"), RuntimeError("odd")):
+        delegate.error = error
+        with pytest.raises(StretchError, match=f"`stem` failed on processor `cpu`.*{error}") as told:
+            executor.run()
+        assert told.value.__cause__ is error
+        with pytest.raises(StretchError, match=f"`stem` failed on processor `cpu`.*{error}"):
+            executor.submit({"x": np.ones((1, 3, 8, 8), np.float32)}).result(60)
+    executor.close()
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])
@@ -250,7 +254,7 @@ class WritesLater(Writes, AsyncInvocation):
 
 def made(kind, values, policy, other=lambda: ("cpu", [WANT]), precision="fp32"):
     array = np.zeros(6, np.float32)
-    return checked(kind(array, *values), Check([array], other, precision, [TOLERANCE[precision]], policy))
+    return around(kind(array, *values), [], Check([array], other, precision, [TOLERANCE[precision]], policy))
 
 
 @pytest.mark.parametrize("kind", [Writes, WritesLater])

@@ -9,8 +9,7 @@ from predictors.errors import UsageError
 from scheduler.placement.place import Placement
 from scheduler.runtime.distance import TOLERANCE, distance
 from scheduler.runtime.failures import HangError, step_failure
-from scheduler.runtime.inputs import as_array, as_arrays, check_input, check_inputs, plain
-from scheduler.runtime.turns import checked_priority, deadline_at
+from scheduler.runtime.inputs import as_array, as_arrays, check_input, check_inputs, checked_priority, deadline_at, plain
 
 LIKE = np.zeros((1, 3, 4, 5), np.float32)
 

@@ -6,12 +6,14 @@ import pytest
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
-from scheduler.runtime.events import (
+from scheduler.runtime.machine import (
+    CALLING_THREAD,
     Enqueue,
     Fail,
     Finish,
     InputReady,
     Join,
+    Machine,
     Replaced,
     RunInline,
     StepDone,
@@ -20,24 +22,23 @@ from scheduler.runtime.events import (
     Submit,
     Wait,
 )
-from scheduler.runtime.machine import CALLING_THREAD, Machine
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, make_plan, plan_of
 from tests.scheduler.runtime.plans import CPU, DSP, GPU, blocking, planned, three_processors
 
 
 def machine_of(*arguments, **more):
-    return Machine(*planned(*arguments, **more))
+    return Machine.of(*planned(*arguments, **more))
 
 
 def after_stem():
-    machine = Machine(*three_processors())
+    machine = Machine.of(*three_processors())
     machine.handle(InputReady(0))
     machine.handle(StepDone(0, "stem", "cpu0"))
     return machine
 
 
 def test_meeting_point_enqueues_then_submits_then_runs_inline_then_waits_then_joins():
-    machine = Machine(*three_processors())
+    machine = Machine.of(*three_processors())
     assert machine.handle(InputReady(0)) == [RunInline(0, "stem", "cpu0")]
     assert machine.handle(StepDone(0, "stem", "cpu0")) == [
         Enqueue(0, "s1.gpu", "gpu"),
@@ -106,7 +107,7 @@ def test_lane_that_ended_takes_the_next_inference():
     for end in (StepDone(0, "a", "cpu0"), StepFailed(0, "a", "cpu0", "odd"), StepDone(0, "a", "cpu0")):
         assert machine.handle(InputReady(0)) == [RunInline(0, "a", "cpu0")]
         machine.handle(end)
-        assert machine.in_flight == 0
+        assert machine.in_flight() == 0
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_lane_that_ended_takes_the_next_inference():
     ],
 )
 def test_event_of_a_step_that_does_not_run_is_refused(event):
-    machine = Machine(*three_processors())
+    machine = Machine.of(*three_processors())
     machine.handle(InputReady(0))
     with pytest.raises(ValueError, match="not running"):
         machine.handle(event)
@@ -129,7 +130,7 @@ def test_event_of_a_step_that_does_not_run_is_refused(event):
 
 @pytest.mark.parametrize("lane", [0, 1, -1])
 def test_input_is_refused_where_its_lane_is_in_use_or_is_none(lane):
-    machine = Machine(*three_processors())
+    machine = Machine.of(*three_processors())
     machine.handle(InputReady(0))
     with pytest.raises(ValueError, match="is not free"):
         machine.handle(InputReady(lane))
@@ -138,13 +139,13 @@ def test_input_is_refused_where_its_lane_is_in_use_or_is_none(lane):
 def test_machine_without_a_lane_or_with_a_subgraph_that_is_placed_nowhere_is_refused():
     plan, placements = three_processors()
     with pytest.raises(ValueError, match="needs a lane"):
-        Machine(plan, placements, 0)
+        Machine.of(plan, placements, 0)
     with pytest.raises(ValueError, match="placed nowhere"):
-        Machine(plan, {"stem": CPU})
+        Machine.of(plan, {"stem": CPU})
 
 
 def test_subgraph_that_is_not_started_goes_where_it_is_placed_last():
-    machine = Machine(*three_processors())
+    machine = Machine.of(*three_processors())
     machine.handle(InputReady(0))
     assert machine.handle(Replaced("s1.gpu", blocking("gpu", 5))) == []
     assert Submit(0, "s1.gpu", "cpu5") in machine.handle(StepDone(0, "stem", "cpu0"))
@@ -195,7 +196,7 @@ def pipeline(lanes, movable=()):
         [("s1.join", ("a", "b"), "u")],
     )
     places = {name: blocking(s.processor, 0 if s.processor == "cpu" else 1) for name, s in plan.subgraphs.items()}
-    return Machine(plan, places, lanes, caller=False, movable=movable)
+    return Machine.of(plan, places, lanes, caller=False, movable=movable)
 
 
 def test_second_inference_fills_a_processor_that_waits_at_a_meeting_point():
@@ -242,10 +243,14 @@ def test_failed_inference_starts_nothing_more_and_leaves_the_others_alone():
     assert machine.handle(StepDone(1, "stem", "cpu0")) == [Submit(1, "s1.cpu", "cpu0"), Submit(1, "s1.gpu", "cpu1")]
 
 
-def test_inline_placement_needs_a_calling_thread():
-    plan, placements = three_processors()
-    with pytest.raises(ValueError, match="calling thread"):
-        Machine(plan, placements, caller=False)
+def test_every_queue_has_a_thread_where_the_calling_one_does_not_work():
+    machine = Machine.of(*three_processors(), caller=False)
+    assert machine.handle(InputReady(0)) == [Submit(0, "stem", "cpu0")]
+    assert machine.handle(StepDone(0, "stem", "cpu0")) == [
+        Submit(0, "s1.cpu", "cpu0"),
+        Submit(0, "s1.gpu", "gpu"),
+        Submit(0, "s1.dsp", "cpu1"),
+    ]
 
 
 def test_plan_knows_order_readers_and_how_many_inputs_are_missing(bundle_dir):

@@ -14,7 +14,7 @@ from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.placement.mapping import place_processors
 from scheduler.placement.place import place_subgraphs
-from scheduler.runtime.events import (
+from scheduler.runtime.machine import (
     Enqueue,
     Event,
     Fail,
@@ -22,6 +22,7 @@ from scheduler.runtime.events import (
     InputReady,
     Instruction,
     Join,
+    Machine,
     Replaced,
     RunInline,
     Start,
@@ -29,13 +30,12 @@ from scheduler.runtime.events import (
     StepFailed,
     StepReturned,
     Submit,
+    Transitions,
     Wait,
 )
-from scheduler.runtime.machine import Machine
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.record import Recorder, Replay, replay
 from scheduler.runtime.session import Session
-from scheduler.runtime.transitions import Transitions
 from tests.scheduler.runtime.plans import GPU, blocking, plans
 
 KIND = {"async": Enqueue, "blocking": Submit, "inline": RunInline}
@@ -49,7 +49,7 @@ class Play:
     def __init__(self, data, plan, places, lanes, caller, movable=()):
         self.data, self.plan, self.caller = data, plan, caller
         self.places = dict(places)
-        self.machine = Machine(plan, places, lanes, caller=caller, movable=movable)
+        self.machine = Machine.of(plan, places, lanes, caller=caller, movable=movable)
         self.movable = movable
         self.running, self.ran, self.ends = {}, Counter(), {}
         self.written = {}
@@ -160,7 +160,7 @@ def test_each_step_runs_once_in_each_lane_after_what_it_reads_in_any_order_of_co
             play.end(data.draw(st.sampled_from(sorted(play.running))))
     assert play.ends == {lane: Finish(lane) for lane in range(lanes)}
     assert play.ran == Counter({(lane, step): 1 for lane in range(lanes) for step in plan.order})
-    assert play.machine.in_flight == 0
+    assert play.machine.in_flight() == 0
 
 
 @pytest.mark.slow
@@ -206,7 +206,7 @@ def machine(bundles, tmp_path_factory):
     """stem, three branches, join, three branches, join, head."""
     processors = ("cpu", "gpu", "dsp")
     manifest = load_bundle(bundles.two_branches(tmp_path_factory.mktemp("b"), processors=processors)).manifest
-    return Machine(make_plan(manifest), place_subgraphs(manifest.subgraphs, place_processors(processors, cores=(0, 1, 2))))
+    return Machine.of(make_plan(manifest), place_subgraphs(manifest.subgraphs, place_processors(processors, cores=(0, 1, 2))))
 
 
 def key(event):
@@ -304,7 +304,7 @@ def test_record_that_cannot_be_written_is_told_before_anything_runs(bundle_dir, 
 @given(plans(), st.data())
 def test_any_machine_comes_back_from_its_record(tmp_path_factory, case, data):
     path = tmp_path_factory.mktemp("r") / "run.jsonl"
-    machine = Machine(*case)
+    machine = Machine.of(*case)
     with closing(Recorder(path)) as recorder:
         number, running, event = recorder.open(machine), [], InputReady(0)
         while event is not None:
@@ -317,7 +317,7 @@ def test_any_machine_comes_back_from_its_record(tmp_path_factory, case, data):
 
 
 def test_every_event_and_instruction_survives_json():
-    from scheduler.runtime import events
+    from scheduler.runtime import machine as events
     from tests.scheduler.runtime.plans import GPU
 
     some = [

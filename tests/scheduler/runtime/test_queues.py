@@ -1,121 +1,119 @@
-"""Threads of queues and how they tell of what they did."""
+"""Threads of queues, interrupted runs, and second tries after a hang."""
 
+import _thread
 import threading
 from concurrent.futures import Future
-from queue import SimpleQueue
 
 import numpy as np
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.delegates.null import NullInvocation
+from scheduler.delegates.base import Invocation
+from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.placement.place import Placement
-from scheduler.runtime.executor import REST_S, Queues
 from scheduler.runtime.failures import HangError
-from scheduler.runtime.session import again_after_a_hang
-from scheduler.runtime.workers import Worker
-
-PLACE = Placement("gpu", "cpu", (), "cpu1", "blocking", True, "")
-
-
-@pytest.fixture
-def queues():
-    made = Queues(60.0, lambda name: PLACE)
-    made.open(PLACE)
-    yield made
-    made.close()
+from scheduler.runtime.session import Session, again_after_a_hang
+from scheduler.runtime.threads import QueueThreads
+from tests import onnx_runtime
 
 
-def fail():
-    raise ValueError("broken")
+def test_jobs_run_in_order_on_one_thread_that_is_not_the_callers():
+    threads, seen, done = QueueThreads(), [], threading.Event()
+    threads.open("cpu1", ())
+    for number in range(5):
+        threads.inbox("cpu1").put(lambda number=number: seen.append((number, threading.current_thread().name, threads.calling("cpu1"))))
+    threads.inbox("cpu1").put(done.set)
+    assert done.wait(60)
+    assert seen == [(number, "nn-stretch cpu1", True) for number in range(5)]
+    assert not threads.calling()
+    assert threads.close()
 
 
-def test_call_on_a_thread_of_its_own_is_reported_with_its_times(queues):
-    ran = []
-    queues.submitter("cpu1", ("a", lambda: ran.append(threading.current_thread().name), True))()
-    name, error, start, end = queues.wait()
-    assert (name, error, ran) == ("a", None, ["nn-stretch cpu1"])
-    assert start <= end
-
-
-def test_enqueued_call_is_waited_for_in_turn_and_a_refusal_is_found(queues):
-    class Refusing(NullInvocation):
-        def enqueue(self):
-            fail()
-
-    queues.enqueue("a", NullInvocation(0.0))
-    queues.enqueue("b", NullInvocation(0.0))
-    queues.enqueue("c", Refusing(0.0))
-    assert [queues.wait()[0] for _ in range(3)] == ["c", "a", "b"]
-
-
-def test_completions_of_an_interrupted_run_are_forgotten(queues):
-    free, seen = threading.Event(), np.zeros(1)
-    queues.begin(tuple)
-    queues.submitter("cpu1", ("left behind", lambda: (free.wait(60), seen.fill(1)), True))()
-    assert not queues.settle(0.01, tuple)
+def test_thread_that_hangs_gives_its_jobs_to_another_and_ends_when_it_comes_back():
+    threads, free, begun, done = QueueThreads(), threading.Event(), threading.Event(), threading.Event()
+    threads.open("cpu1", ())
+    threads.inbox("cpu1").put(lambda: (begun.set(), free.wait(60)))
+    threads.inbox("cpu1").put(done.set)
+    assert begun.wait(60)
+    (hung,) = [thread for thread in threading.enumerate() if thread.name == "nn-stretch cpu1"]
+    threads.renew("cpu1")
+    assert done.wait(60)
     free.set()
-    queues.begin(tuple)  # waits for it
-    assert seen[0] == 1
-    queues.submitter("cpu1", ("next", lambda: None, True))()
-    assert queues.wait()[0] == "next"
-    queues.end()
-    assert not queues.disturbed
+    hung.join(60)
+    assert not hung.is_alive()
+    assert threads.close()
 
 
-def test_hang_is_raised_wherever_somebody_waits_and_nothing_begins_after_it():
-    queues, free = Queues(0.05, lambda name: PLACE), threading.Event()
-    queues.open(PLACE)
-    queues.begin(tuple)
-    queues.submitter("cpu1", ("a", lambda: free.wait(60), True))()
-    with pytest.raises(StretchError, match=r"subgraph `a` did not end within 0.05 s"):
-        queues.wait()
-    with pytest.raises(StretchError, match="did not end"):
-        queues.begin(tuple)
-    assert not queues.settle(REST_S, tuple)
-    free.set()
-    queues.close()
+def test_threads_that_nobody_holds_any_more_end():
+    threads = QueueThreads()
+    threads.open("cpu1", ())
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "nn-stretch cpu1"]
+    del threads
+    thread.join(60)
+    assert not thread.is_alive()
 
 
-def test_steps_handed_together_run_in_order_until_one_raises(queues):
-    ran = []
-    queues.submitter("cpu1", ("a", lambda: ran.append("a"), False), ("b", fail, False), ("c", lambda: ran.append("c"), True))()
-    queues.submitter("cpu1", ("d", lambda: ran.append("d"), True))()
-    found = [queues.wait() for _ in range(3)]
-    assert [name for name, *_ in found] == ["a", "b", "d"]
-    assert [type(error) for _, error, *_ in found] == [type(None), ValueError, type(None)]
-    assert ran == ["a", "d"]
+class Interrupting(ReferenceDelegate):
+    """The reference delegate, of which one subgraph on a thread presses Ctrl-C and waits until it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.armed, self.free = False, threading.Event()
+
+    def compile(self, model):
+        compiled = super().compile(model)
+        bind = compiled.bind
+        if model.stem == "s1.gpu":
+            compiled.bind = lambda inputs, outputs: InterruptingInvocation(bind(inputs, outputs), self)
+        return compiled
 
 
-@pytest.fixture
-def completions():
-    return SimpleQueue()
+class InterruptingInvocation(Invocation):
+    def __init__(self, inner, delegate):
+        self.inner, self.delegate = inner, delegate
+
+    def run(self):
+        if self.delegate.armed:
+            self.delegate.armed = False
+            _thread.interrupt_main()
+            assert self.delegate.free.wait(60)
+        self.inner.run()
 
 
-def test_calls_run_in_order_on_one_thread_that_is_not_the_callers(completions):
-    seen = []
-    worker = Worker("w", (), completions)
-    for i in range(5):
-        worker.submit(str(i), lambda i=i: seen.append((i, threading.get_ident())))
-    names = [completions.get()[0] for _ in range(5)]
-    worker.close()
-    assert names == ["0", "1", "2", "3", "4"]
-    assert [i for i, _ in seen] == [0, 1, 2, 3, 4]
-    assert len({ident for _, ident in seen} - {threading.get_ident()}) == 1
+@pytest.mark.parametrize("late", [False, True])
+def test_run_after_an_interrupted_one_waits_for_what_that_left_behind_and_is_whole(bundle_dir, late):
+    delegate = Interrupting()
+    with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": delegate}) as session:
+        for seed in range(3):
+            x = np.random.default_rng(seed).standard_normal((1, 3, 8, 8)).astype(np.float32)
+            delegate.armed = True
+            if not late:
+                delegate.free.set()
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the interrupt may come behind the run
+                session(x)
+                threading.Event().wait(60)
+            timer = threading.Timer(0.1, delegate.free.set)
+            timer.start()
+            assert np.allclose(session(x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-6)
+            assert [span.name for span in session.trace.spans].count("s1.gpu") == 1
+            timer.join()
+            delegate.free.clear()
 
 
-def test_what_a_call_raises_is_reported_and_the_next_one_runs(completions):
-    def broken():
-        raise SystemExit("no")
-
-    worker = Worker("w", (), completions)
-    worker.submit("bad", broken)
-    worker.submit("good", lambda: None)
-    bad, good = completions.get(), completions.get()
-    worker.close()
-    assert isinstance(bad[1], SystemExit)
-    assert good[:2] == ("good", None)
-    assert bad[2] <= bad[3] <= good[2]
+def test_run_is_refused_while_what_an_interrupted_one_left_behind_does_not_end(bundle_dir):
+    delegate = Interrupting()
+    x = np.zeros((1, 3, 8, 8), np.float32)
+    with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": delegate}, time_limit=1000) as session:
+        session(x)
+        delegate.armed = True
+        with pytest.raises(KeyboardInterrupt):
+            session(x)
+        session._executor._limit_s = 0.05
+        with pytest.raises(StretchError, match="left behind does not end"):
+            session(x)
+        delegate.free.set()
+        session._executor._limit_s = 60.0
+        assert np.allclose(session(x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-6)
 
 
 GPU = Placement("gpu", "cpu", (), "gpu", "blocking", True, "")

@@ -173,9 +173,10 @@ def test_asynchronous_processor_overlaps_without_a_thread(bundle_dir):
     cost = AsyncNullDelegate({"s1.gpu": 0.05, "s2.gpu": 0.05})
     inline = NullDelegate({"s1.cpu": 0.05, "s2.cpu": 0.05})
     with Session(bundle_dir, {"cpu": "null", "gpu": "null_async"}, delegates={"null": inline, "null_async": cost}) as session:
-        session(numbers())
-        assert workers() == []
-        assert session.trace.overlap_ms("cpu", "gpu") > 0
+        for _ in range(3):
+            session(numbers())
+            assert workers() == []
+            assert session.trace.overlap_ms("cpu", "gpu") > 0
 
 
 class FailingQueue(AsyncNullDelegate):

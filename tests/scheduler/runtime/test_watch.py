@@ -12,7 +12,7 @@ from scheduler.cores import available_cores
 from scheduler.delegates.base import Invocation
 from scheduler.delegates.null import NullDelegate
 from scheduler.runtime.session import Session
-from scheduler.runtime.watch import Watch, interrupt, last_hang, note_hang
+from scheduler.runtime.threads import Watch, interrupt, last_hang, note_hang
 
 X = np.zeros((1, 3, 8, 8), np.float32)
 
@@ -129,7 +129,7 @@ class Pressed(StuckInvocation):
     """Ctrl-C that wakes nobody, as one does that comes just before the calling thread goes to sleep."""
 
     def run(self):
-        while sys._current_frames()[threading.main_thread().ident].f_code.co_name != "_completion":
+        while sys._current_frames()[threading.main_thread().ident].f_code.co_name != "_serve":
             os.sched_yield()
         _thread.interrupt_main()
         super().run()

@@ -1,6 +1,6 @@
 """Plans and times for the tests of the simulation."""
 
-from scheduler.simulate.times import StepTime
+from scheduler.simulate.networks import StepTime
 from tests.scheduler.runtime.plans import planned
 
 PROCESSORS = ("cpu", "gpu", "dsp")

@@ -8,10 +8,9 @@ from predictors.errors import UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.simulate.admit import Demand, admit
 from scheduler.simulate.answer import Request, simulate, tracks
-from scheduler.simulate.arrivals import Arrivals
+from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.networks import Network
-from scheduler.simulate.predicted import predicted_trace
-from scheduler.simulate.scene import Scene
+from scheduler.simulate.scene import Arrivals, Scene
 from tests.predictors.specified import specified
 from tests.scheduler.simulate.plans import single
 

@@ -1,6 +1,7 @@
 """The simulation against the runtime, event for event."""
 
 import threading
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,15 +15,13 @@ from scheduler.delegates.null import NullCompiled, NullDelegate, NullInvocation
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import Code
-from scheduler.runtime.events import Finish, Start
-from scheduler.runtime.multi_tenant import StepEvent
+from scheduler.runtime.executor import Driver, Executor, Tenant
+from scheduler.runtime.machine import Finish, Machine, Start, StepDone
 from scheduler.runtime.plan import make_plan
-from scheduler.runtime.scheduler import SharedPipeline, SharedQueues
-from scheduler.simulate.clock import Clock
-from scheduler.simulate.networks import Network
+from scheduler.runtime.threads import QueueThreads
+from scheduler.simulate.clock import Clock, Sharing
+from scheduler.simulate.networks import Network, StepTime
 from scheduler.simulate.scene import Scene
-from scheduler.simulate.sharing import Sharing
-from scheduler.simulate.times import StepTime
 from tests.effort import examples
 from tests.scheduler.bundles import Builder
 from tests.scheduler.simulate.plans import PROCESSORS
@@ -79,29 +78,31 @@ def write(folder, segments):
     return load_bundle(builder.write(arriving))
 
 
-class Conducted(SharedQueues):
-    """Has steps of all users end in the order of their times."""
+class Conducted(Driver):
+    """Has steps of all clients end in the order of their times."""
 
     def __init__(self, times):
-        super().__init__(now=lambda: self.clock)
         self.times, self.clock = times, 0.0
         self.ends, self.held = {}, {}
         self.joining = self.finished = 0
+        super().__init__(Machine({}), QueueThreads(), threading.RLock(), now=lambda: self.clock)
+        self.changed = threading.Condition(self.lock)
 
-    def tell(self, event):
-        answer = super().tell(event)
-        self.joining -= isinstance(event, StepEvent) and (event.client, event.event.step) not in self.times
-        for command in answer:
-            if isinstance(command.instruction, Finish):
+    def tell(self, event, key=None):
+        end = super().tell(event, key)
+        event, answer = self.events[-1]
+        self.joining -= isinstance(event, StepDone) and (event.client, event.step) not in self.times
+        for instruction in answer:
+            if isinstance(instruction, Finish):
                 self.finished += 1
-            elif isinstance(command.instruction, Start):
-                key = (command.client, command.instruction.step)
+            elif isinstance(instruction, Start):
+                key = (instruction.client, instruction.step)
                 if key in self.times:
                     self.ends[key] = self.clock + self.times[key]
                 else:
                     self.joining += 1
         self.changed.notify_all()
-        return answer
+        return end
 
     def hold(self, key):
         """A subgraph waits here for its end."""
@@ -121,8 +122,8 @@ class Conducted(SharedQueues):
                 key = min(self.ends, key=self.ends.__getitem__)
                 self.clock = self.ends.pop(key)
                 self.held.pop(key).set()
-                seen = len(self.machine.events)
-                assert self.changed.wait_for(lambda told=seen: len(self.machine.events) > told, PATIENCE)
+                seen = len(self.events)
+                assert self.changed.wait_for(lambda told=seen: len(self.events) > told, PATIENCE)
 
 
 class Own:
@@ -161,7 +162,7 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
     weights = (2.0, 1.0) if heavier else (1.0, 1.0)
     with TemporaryDirectory() as folder:
         shared = Conducted(times)
-        networks, pipelines = [], []
+        networks, executors = [], []
         for user, own, weight in zip("01", segments, weights, strict=True):
             bundle = write(Path(folder) / user, own)
             plan = make_plan(bundle.manifest)
@@ -170,29 +171,24 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
             steps = {name: StepTime(places[name].processor, (("subgraph", times[user, name]),)) for name in plan.subgraphs}
             networks.append(Network(user, plan, places, steps | {name: StepTime("cpu", (("join", 0.0),)) for name in plan.joins}))
             code = Code(bundle, {"null": ConductedDelegate(Own(shared, user))})
-            lines = [Buffers(plan, bundle.manifest.tensors) for _ in range(lanes)]
-            pipelines.append(SharedPipeline(plan, places, lines, code, shared, user, weight))
+            buffers = partial(Buffers, plan, bundle.manifest.tensors)
+            executors.append(Executor(plan, places, buffers, code, in_flight=lanes, tenant=Tenant(shared, user, weight)))
+            executors[-1].ready()
         try:
-            for pipeline, deadline, priority in zip(pipelines, deadlines, priorities, strict=True):
+            for executor, deadline, priority in zip(executors, deadlines, priorities, strict=True):
                 for _ in range(lanes):
                     until = {} if deadline is None else {"deadline_s": deadline / 1e3}
-                    pipeline.submit({"x": np.zeros((1, 3, 8, 8), np.float32)}, priority=priority, **until)
+                    executor.submit({"x": np.zeros((1, 3, 8, 8), np.float32)}, priority=priority, **until)
             shared.conduct(2 * lanes)
-            told = list(shared.machine.events)
+            told = list(shared.events)
         finally:
-            for pipeline in pipelines:
-                pipeline.close(wait=False)
-            shared.close()
+            for executor in executors:
+                executor.close(wait=False)
+            shared.threads.close()
     scenes = [
         Scene(runs=lanes, in_flight=lanes, deadline_ms=deadline, priority=priority)
         for deadline, priority in zip(deadlines, priorities, strict=True)
     ]
     clock = Clock(networks[0], scenes[0], [(networks[1], scenes[1])], sharing=Sharing(weights))
     clock.run(everyone=True)
-    assert [_plain(each) for each in clock.shared.machine.events] == [_plain(each) for each in told]
-
-
-def _plain(told):
-    """An event and its answer, without where subgraphs are placed."""
-    event, answer = told
-    return event, [(command.client, command.instruction) for command in answer]
+    assert [(event, list(answer)) for event, answer in clock.shared.events] == [(event, list(answer)) for event, answer in told]

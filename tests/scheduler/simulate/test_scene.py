@@ -14,11 +14,9 @@ from predictors.errors import UsageError
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.load import load_bundle
 from scheduler.formats.onnx import open_onnx
-from scheduler.simulate.arrivals import Arrivals, parse_arrivals
-from scheduler.simulate.load import Free, Load, parse_loads
-from scheduler.simulate.prepare import prepare
-from scheduler.simulate.scene import Scene
-from scheduler.simulate.times import step_times, with_times
+from scheduler.simulate.answer import prepare
+from scheduler.simulate.networks import step_times, with_times
+from scheduler.simulate.scene import Arrivals, Free, Load, Scene, parse_arrivals, parse_loads
 from tests.predictors.specified import specified
 
 

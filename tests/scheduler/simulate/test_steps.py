@@ -10,8 +10,8 @@ from predictors.devices import load_device
 from predictors.errors import StretchError
 from predictors.side_by_side import Work, ends
 from scheduler.simulate.clock import Clock
+from scheduler.simulate.networks import StepTable, TableStep, network_of_steps, read_steps
 from scheduler.simulate.scene import Scene
-from scheduler.simulate.steps import StepTable, TableStep, network_of_steps, read_steps
 from tests.effort import examples
 
 

@@ -10,7 +10,7 @@ from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.load import load_bundle
 from scheduler.formats.onnx import open_onnx
-from scheduler.simulate.predicted import predicted_trace
+from scheduler.simulate.clock import predicted_trace
 from stretch.export.precision import export_precision
 from stretch.export.repredict import repredict, runs_in
 from stretch.planning.config import PlanConfig

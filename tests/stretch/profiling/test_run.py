@@ -13,7 +13,7 @@ from predictors.measurements.tables import KernelLatency
 from predictors.predictor import LatencyPredictor
 from scheduler.boards.board import Board, Line, Where, boot
 from scheduler.boards.facts import read_facts
-from scheduler.measure.links import LinkTimes, Reads
+from scheduler.measure.steady import LinkTimes, Reads
 from stretch.planning.cost import compare
 from stretch.profiling.places import Place, find_places
 from stretch.profiling.run import open_table, profile_machine

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from scheduler.measure.bench.answer import BenchAnswer, BenchFile, verdict
-from scheduler.measure.bench.conditions import Conditions
+from scheduler.measure.bench.rounds import Conditions
 from stretch.report.comparison import bench_page
 from stretch.report.fit import print_page
 from tests.scheduler.measure.bench.test_answer import contender, drawn

@@ -25,7 +25,7 @@ from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.checks.verify import verify_bundle  # noqa: E402
 from scheduler.placement.priority import choose_processors  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
-from scheduler.simulate.predicted import predicted_trace  # noqa: E402
+from scheduler.simulate.clock import predicted_trace  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.export.facts import bundle_facts  # noqa: E402

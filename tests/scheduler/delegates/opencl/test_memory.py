@@ -8,7 +8,7 @@ from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.device import Traits
 from scheduler.delegates.opencl.schedule import COSTS, Problem, Schedules, analytic_cycles, rank_tiles, tile_cycles
 from scheduler.delegates.opencl.tensors import Blocking
-from scheduler.memory.naive import plan_naive
+from scheduler.memory.plan import plan_naive
 from tests.scheduler.delegates.opencl import networks
 
 shapes = st.tuples(*[st.integers(1, 9)] * 4)

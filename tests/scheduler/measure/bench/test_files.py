@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError, UsageError
 from scheduler.cores import available_cores
 from scheduler.formats.tflite import open_tflite
-from scheduler.measure.bench.files import open_subject, tflite_macs
 from scheduler.measure.bench.runtimes import prepare, unavailable
-from scheduler.measure.bench.subject import UNNAMED, End, digest, hash_of, random_arrays, settled
+from scheduler.measure.bench.subject import UNNAMED, End, digest, hash_of, open_subject, random_arrays, settled, tflite_macs
 from tests.scheduler.measure.bench.nets import CHANNELS, FILTERS, WIDE, conv_onnx, linear_tflite
 
 

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
-from scheduler.measure.bench.check import check_bench, read_bench
+from scheduler.measure.bench.answer import check_bench, read_bench
 from scheduler.measure.bench.compare import Request, compare
-from scheduler.measure.bench.conditions import Conditions
-from scheduler.measure.bench.interval import MOST_STARTS, known
-from scheduler.measure.bench.rounds import LEAST_STARTS, WINDOW, Effort, holds, play
+from scheduler.measure.bench.rounds import LEAST_STARTS, WINDOW, Conditions, Effort, holds, play
 from scheduler.measure.bench.runtimes import Ready
+from scheduler.measure.turns import MOST_STARTS, known
 from tests.scheduler.measure.bench.nets import conv_onnx
 
 

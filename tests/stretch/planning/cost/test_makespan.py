@@ -11,8 +11,7 @@ from predictors.energy import EnergyModel
 from predictors.errors import UnknownNameError
 from predictors.predictor import LatencyPredictor
 from scheduler.placement.place import Placement
-from scheduler.runtime.events import Finish, InputReady, Start, StepDone
-from scheduler.runtime.machine import Machine
+from scheduler.runtime.machine import Finish, InputReady, Machine, Start, StepDone
 from scheduler.runtime.plan import PlannedSubgraph, plan_of
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
@@ -150,7 +149,7 @@ def test_state_machine_drives_subgraphs_of_these_times_to_the_same_end(jobs):
     places = {
         name: Placement(job.processor, "null", (), job.processor, "blocking", False, "test") for name, job in zip(names, jobs, strict=True)
     }
-    machine, clock, coming, order = Machine(plan, places), SimpleNamespace(now=0.0), [], 0
+    machine, clock, coming, order = Machine.of(plan, places), SimpleNamespace(now=0.0), [], 0
     event = InputReady(0)
     while True:
         for instruction in machine.handle(event):

@@ -65,9 +65,8 @@ def test_simulation_of_many_inferences_in_flight_takes_as_long_as_the_busiest_pr
     from scheduler.bundle.load import load_bundle
     from scheduler.runtime.plan import make_plan
     from scheduler.simulate.clock import Clock
-    from scheduler.simulate.networks import Network
+    from scheduler.simulate.networks import Network, device_placements, step_times
     from scheduler.simulate.scene import Scene
-    from scheduler.simulate.times import device_placements, step_times
 
     config = PlanConfig(processors=("cpu", "gpu"), alpha=5, beta=5, objective="throughput")
     plan_of = stretch.branch("tiny_resnet", kept("mi9"), out=tmp_path / "bundle", weights="none", config=config).plan

@@ -16,11 +16,9 @@ from scheduler.checks.verify import random_input
 from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.measure.energy.loop import measure_energy
 from scheduler.runtime.session import Session
-from scheduler.simulate.answer import Request, simulate
-from scheduler.simulate.figures import DecisionAnswer, PlanAnswer
-from scheduler.simulate.load import Load
-from scheduler.simulate.predicted import predicted_trace
-from scheduler.simulate.scene import Scene
+from scheduler.simulate.answer import DecisionAnswer, PlanAnswer, Request, simulate
+from scheduler.simulate.clock import predicted_trace
+from scheduler.simulate.scene import Load, Scene
 from stretch.comparison import CompareAnswer, ComparedRow
 from stretch.planning.config import PlanConfig
 from stretch.planning.messages import chance

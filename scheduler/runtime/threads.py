@@ -1,0 +1,183 @@
+"""A thread for each queue, created once and pinned, and a watch that notices calls which do not end.
+
+A hand-off through two queues is the quickest of what there is; `ThreadPoolExecutor` adds a future with its lock and
+condition to every call. A call that hangs cannot be ended from outside: the thread that made it is given up, and whoever
+waits for it is told. The thread that called the session itself is interrupted as Ctrl-C would do it.
+"""
+
+import ctypes
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from math import inf
+from queue import SimpleQueue
+from time import perf_counter_ns
+
+from predictors.errors import StretchError
+from scheduler.cores import pin_thread
+
+#: Seconds after which a wait looks up: a signal that comes between a thread's last step and its sleep does not wake it.
+LOOK_S = 0.5
+
+#: What a thread is given to run; None ends it.
+Job = Callable[[], object] | None
+
+
+class QueueThread(threading.Thread):
+    """Runs the jobs of one queue.
+
+    Args:
+        cores: Cores that it is pinned to; empty for none.
+        inbox: Where its jobs come from.
+    """
+
+    def __init__(self, queue: str, cores: tuple[int, ...], inbox: SimpleQueue[Job] | None = None) -> None:
+        super().__init__(name=f"nn-stretch {queue}", daemon=True)
+        self.cores, self.inbox = cores, inbox or SimpleQueue()
+        #: Whether another thread has its place, because it hangs.
+        self.retired = False
+
+    def run(self) -> None:
+        """Serve the inbox."""
+        pin_thread(self.cores)
+        while not self.retired and (job := self.inbox.get()) is not None:
+            job()
+            job = None  # what it holds must not outlive it in this frame
+
+
+class QueueThreads:
+    """A thread for each queue; whoever uses them guards them with a lock."""
+
+    def __init__(self) -> None:
+        self._threads: dict[str, QueueThread] = {}
+        # what was never closed must not leave its threads behind
+        self._finalizer = weakref.finalize(self, _dismiss, self._threads)
+
+    def open(self, queue: str, cores: tuple[int, ...]) -> None:
+        """Have a thread for a queue."""
+        if queue not in self._threads:
+            self._threads[queue] = QueueThread(queue, cores)
+            self._threads[queue].start()
+            if not self._finalizer.alive:
+                self._threads[queue].inbox.put(None)
+
+    def inbox(self, queue: str) -> SimpleQueue[Job]:
+        """Takes jobs for the thread of a queue, which runs them in their order."""
+        return self._threads[queue].inbox
+
+    def renew(self, queue: str) -> None:
+        """Have another thread for a queue whose thread hangs."""
+        hung = self._threads[queue]
+        hung.retired = True  # should it ever come back
+        self._threads[queue] = QueueThread(queue, hung.cores, hung.inbox)
+        self._threads[queue].start()
+
+    def calling(self, queue: str | None = None) -> bool:
+        """Whether the caller is the thread of a queue, or of any."""
+        threads = self._threads.values() if queue is None else [self._threads.get(queue)]
+        return threading.current_thread() in threads
+
+    def close(self, go_on: Callable[[], bool] = lambda: True) -> bool:
+        """Have the threads end once they have done what they were given, and wait for them; whether none is left.
+
+        Args:
+            go_on: Whether to wait longer for one that has not ended within a moment.
+        """
+        self._finalizer()
+        for thread in list(self._threads.values()):
+            if thread is not threading.current_thread():
+                thread.join(LOOK_S)
+                while thread.is_alive() and go_on():
+                    thread.join(LOOK_S)
+        return not any(thread.is_alive() for thread in self._threads.values())
+
+
+def _dismiss(threads: Mapping[str, QueueThread]) -> None:
+    for thread in threads.values():
+        thread.inbox.put(None)
+
+
+#: Seconds that one call of a delegate may take: far above any real subgraph, simulators included.
+TIME_LIMIT_S = 600.0
+
+#: What runs now by the thread that runs it: name of the subgraph, and when it started in nanoseconds.
+Running = dict[str, tuple[str, int] | None]
+
+_last: list[StretchError] = []
+
+
+class Watch:
+    """A thread that looks at running calls now and then, and at nothing while none runs.
+
+    Args:
+        limit_s: How long a call may take, s.
+        overdue: A method that is told of each call that took longer: its thread,
+            and what `running` has for it; once, unless it answers that it wants to be told
+            again when as much time has gone by. Its object is not kept alive.
+    """
+
+    def __init__(self, limit_s: float, overdue: Callable[[str, tuple[str, int]], bool]) -> None:
+        #: Written by the threads that call delegates.
+        self.running: Running = {}
+        ended = threading.Event()
+        thread = threading.Thread(
+            target=_look, args=(self.running, limit_s, weakref.WeakMethod(overdue), ended), name="nn-stretch watch", daemon=True
+        )
+        thread.start()
+        self._finalizer = weakref.finalize(self, _end, ended, thread)
+
+    def close(self) -> None:
+        """Return when the thread has ended."""
+        self._finalizer()
+
+
+def interrupt(thread: int) -> None:
+    """Raise `KeyboardInterrupt` in a thread, wherever Python code of it waits or runs.
+
+    Args:
+        thread: Its identity, as `threading.get_ident` tells it.
+    """
+    if thread == threading.main_thread().ident and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # A signal wakes a thread that waits for a lock or sleeps.
+        signal.pthread_kill(thread, signal.SIGINT)
+    else:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))
+
+
+def note_hang(failure: StretchError) -> None:
+    """Remember a hang, for the case that the thread it happened in can never say so."""
+    # not the error itself, whose traceback would keep the session and its bundle
+    _last[:] = [StretchError(failure.message, failure.hint)]
+
+
+def last_hang() -> StretchError | None:
+    """The hang that was noted last."""
+    return _last[0] if _last else None
+
+
+def _look(
+    running: Running, limit_s: float, overdue: "weakref.WeakMethod[Callable[[str, tuple[str, int]], bool]]", ended: threading.Event
+) -> None:
+    limit_ns = int(limit_s * 1e9)
+    #: Calls that were told of, and when to tell of them again.
+    told: dict[str, tuple[tuple[str, int], float]] = {}
+    wait = limit_s
+    while not ended.wait(min(wait, threading.TIMEOUT_MAX)):
+        now, wait = perf_counter_ns(), limit_s
+        for thread, call in list(running.items()):
+            if call is None:
+                continue
+            known, again = told.get(thread, (None, inf))
+            left = (again if known is call else call[1] + limit_ns) - now
+            if left > 0:
+                wait = min(wait, left / 1e9)
+            elif tell := overdue():
+                told[thread] = call, now + limit_ns if tell(thread, call) else inf
+                del tell
+
+
+def _end(ended: threading.Event, thread: threading.Thread) -> None:
+    ended.set()
+    if thread is not threading.current_thread():
+        thread.join()
