@@ -30,14 +30,19 @@ from predictors.models.fitted import FittedModel
 FOLDS = 5
 
 
-def family_folds(families: Mapping[str, str], kinds: Mapping[str, Set[str]], folds: int = FOLDS) -> dict[str, int]:
-    """The fold of each network; every family is in one fold.
+#: Families of a table up to which each is left out by itself: with two of seven gone, a fit knows too little of the others.
+FEW_FAMILIES = 8
+
+
+def family_folds(families: Mapping[str, str], kinds: Mapping[str, Set[str]], folds: int | None = None) -> dict[str, int]:
+    """The fold of each network; every family is in one fold, of few families each in a fold of its own.
 
     Largest families first, each into the fold with the fewest networks. Where only
     two families have a kind of kernel, they are put into different folds, so that
     no fold is predicted without ever having seen the kind.
     """
     sizes = Counter(families.values())
+    folds = folds or (len(sizes) if len(sizes) <= FEW_FAMILIES else FOLDS)
     has = {family: frozenset().union(*(kinds[name] for name, of in families.items() if of == family)) for family in sizes}
     often = Counter(kind for some in has.values() for kind in some)
     rare = {family: {kind for kind in some if often[kind] == 2} for family, some in has.items()}

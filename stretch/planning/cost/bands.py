@@ -35,16 +35,6 @@ _Place = tuple[int, int, int]
 Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shape], ...]
 
 
-class BandKey(NamedTuple):
-    """A band of a run of parts on a processor."""
-
-    first: int  # Number of the run's first part.
-    last: int  # Number of its last part.
-    processor: str  # Where it runs.
-    start: int  # First row of the run's output.
-    stop: int  # The one behind the last row.
-
-
 @dataclass(frozen=True)
 class _Edge:
     """What follows from a band's first row, or from its last, for each of them."""
@@ -163,8 +153,8 @@ class _Built:
 class RunBands:
     """Bands of runs of a network's parts, numbered as they are asked for, whatever the device: a number is a place in each array."""
 
-    def __init__(self, parts: Sequence[Segment], alike: Sequence[_Part], built: _Built) -> None:
-        self._parts, self._alike, self._built = parts, alike, built
+    def __init__(self, parts: Sequence[_Part], built: _Built) -> None:
+        self._parts, self._built = parts, built
         self._numbers: dict[_RunRows, int | None] = {}
         self._new: list[tuple[list[int], tuple[int, int, int, int]]] = []
         self._steps: Ints = np.zeros((0, len(parts)), np.int64)
@@ -185,8 +175,8 @@ class RunBands:
 
     def _add(self, first: int, last: int, start: int, stop: int) -> int | None:
         graphs, steps, number = [], [], len(self)
-        written = (stop - start) * _line(self._alike[last].graph.by_name[self._alike[last].graph.output].shape)
-        for part in reversed(self._alike[first : last + 1]):
+        written = (stop - start) * _line(self._parts[last].graph.by_name[self._parts[last].graph.output].shape)
+        for part in reversed(self._parts[first : last + 1]):
             step = _Step(part, start, stop) if start < stop else None
             graph = step.graph(cut=False) if step is not None else None
             if step is None or graph is None:
@@ -196,9 +186,19 @@ class RunBands:
             start, stop = part.reads(start, stop)
         if start >= stop:
             return None
-        read = (stop - start) * _line(self._alike[first].graph.input.shape)
+        read = (stop - start) * _line(self._parts[first].graph.input.shape)
         self._new.append((steps, (sum(graph.macs for graph in graphs), read, written, steps[-1])))
         return number
+
+    @property
+    def steps(self) -> Ints:
+        """Numbers of the steps, the last part's first, filled up with -1 (bands × parts)."""
+        return self._arrays()[0]
+
+    @property
+    def facts(self) -> Ints:
+        """Multiply-accumulates, elements that are read, those that are written, and the number of the step that comes first (bands × 4)."""
+        return self._arrays()[1]
 
     def _arrays(self) -> tuple[Ints, Ints]:
         if self._new:
@@ -208,31 +208,6 @@ class RunBands:
             self._facts = np.concatenate([self._facts, facts])
             self._new = []
         return self._steps, self._facts
-
-    @property
-    def steps(self) -> Ints:
-        """Numbers of the steps, the last part's first, filled up with -1 (bands × parts)."""
-        return self._arrays()[0]
-
-    @property
-    def macs(self) -> Ints:
-        """Multiply-accumulates."""
-        return self._arrays()[1][:, 0]
-
-    @property
-    def reads(self) -> Ints:
-        """Elements of the rows that a band reads."""
-        return self._arrays()[1][:, 1]
-
-    @property
-    def writes(self) -> Ints:
-        """Elements of the rows that it writes."""
-        return self._arrays()[1][:, 2]
-
-    @property
-    def begins(self) -> Ints:
-        """Number of the step that it begins with."""
-        return self._arrays()[1][:, 3]
 
 
 class BandTimes(NamedTuple):
@@ -267,7 +242,7 @@ class BandCosts:
         self._cutters: dict[str, bool] = {}
         same = tuple(map(id, self._parts))
         if same not in self._built.runs:
-            self._built.runs[same] = RunBands(self.parts, self._parts, self._built)
+            self._built.runs[same] = RunBands(self._parts, self._built)
         #: The bands by number.
         self.bands = self._built.runs[same]
 
@@ -281,27 +256,24 @@ class BandCosts:
         """Rows of what a part writes."""
         return self._parts[last].rows
 
-    def band(self, key: BandKey) -> BranchCost | None:
-        """What a band costs; None if an operator would read no row for it."""
-        number = self.bands.number(key.first, key.last, key.start, key.stop)
-        return None if number is None else self.cost(key, number)
-
-    def cost(self, key: BandKey, number: int, depth: int = 0) -> BranchCost:
-        """What a band costs as a branch of so many blocks, by its number."""
-        time = BandTimes(*self.times(key.processor, np.array([number]))[:, 0].tolist())
-        facts = (int(column[number]) for column in (self.bands.macs, self.bands.reads, self.bands.writes))
-        macs, reads, writes = facts
+    def band(self, first: int, last: int, processor: str, start: int, stop: int, depth: int = 0) -> BranchCost | None:
+        """What rows of the output of a run cost on a processor, as a branch of so many blocks; None if an operator would read no row for them."""
+        number = self.bands.number(first, last, start, stop)
+        if number is None:
+            return None
+        time = BandTimes(*self.times(processor, np.array([number]))[:, 0].tolist())
+        macs, reads, writes, _ = self.bands.facts[number].tolist()
         return BranchCost(
-            key.processor,
+            processor,
             depth,
-            width=self.parts[key.last].width,
-            entry="none",
-            macs=macs,
-            params=0,
-            ms=time.ms,
-            contended_ms=time.contended_ms,
-            peak_bytes=int(time.peak_bytes),
-            rows=(key.start, key.stop),
+            self.parts[last].width,
+            "none",
+            macs,
+            0,
+            time.ms,
+            time.contended_ms,
+            int(time.peak_bytes),
+            rows=(start, stop),
             reads=reads,
             writes=writes,
             cut_ms=time.cut_ms,
@@ -313,7 +285,7 @@ class BandCosts:
         known = self._known.bands[where] = _grown(self._known.bands.get(where), len(self.bands))
         new = np.unique(bands[np.isnan(known[0, bands])])
         if len(new):
-            chains, begins = self.bands.steps[new], self.bands.begins[new]
+            chains, begins = self.bands.steps[new], self.bands.facts[new, 3]
             cuts = self._cutting(processor)
             steps = np.append(self._step_times(processor, chains[chains >= 0], begins if cuts else begins[:0]), np.zeros((4, 1)), axis=1)
             sums = np.zeros((2, len(new)))

@@ -7,13 +7,13 @@ more than `MAX_HALO` twice is not offered, nor one that takes more than `WORTH`
 times what the fastest processor takes for it alone wherever it was divided.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, compress
 from math import prod
-from typing import overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from predictors.fusion import Kernel
 from predictors.graph import OpGraph
 from predictors.rows import height
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.bands import BandCosts, BandKey, BandTimes
+from stretch.planning.cost.bands import BandCosts, BandTimes
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.elision import cuts_itself
 from stretch.planning.cost.makespan import BranchTime, schedule, subgraph_times
@@ -307,21 +307,14 @@ class _Divided:
 class _Bands(Sequence[BranchCost]):
     """What one band of a run costs, by the place where the run is divided; most are never asked for."""
 
-    def __init__(self, bands: BandCosts, run: _Run, processor: str, rows: Sequence[tuple[int, int]], numbers: Ints, depth: int) -> None:
-        self._bands, self._run, self._processor = bands, run, processor
-        self._rows, self._numbers, self._depth = rows, numbers, depth
+    def __init__(self, cost: Callable[[int, int], BranchCost | None], rows: Sequence[tuple[int, int]]) -> None:
+        self._cost, self._rows = cost, rows
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, at: int) -> BranchCost: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[BranchCost]: ...
-    def __getitem__(self, at: int | slice) -> BranchCost | Sequence[BranchCost]:
-        if isinstance(at, slice):
-            return [self[i] for i in range(*at.indices(len(self)))]
-        return self._bands.cost(BandKey(*self._run, self._processor, *self._rows[at]), int(self._numbers[at]), self._depth)
+    def __getitem__(self, at: Any) -> Any:
+        return self._cost(*self._rows[at])
 
 
 class _Divisions:
@@ -399,7 +392,7 @@ class BandedSpace:
         halves = self._places((first, last), ((rows // 2,),)).bands
         if not halves.size:
             return None
-        return int(self.bands.bands.macs[halves].sum()) / macs - 1 if macs else 0.0
+        return int(self.bands.bands.facts[halves, 0].sum()) / macs - 1 if macs else 0.0
 
     def mixed(self, kinds: Collection[str] = ("rows",)) -> DesignSpace:
         """The designs of the space and those whose segments are divided."""
@@ -503,17 +496,17 @@ class BandedSpace:
 
     def _times(self, divided: _Divided) -> tuple[Floats, Floats]:
         """Computation and transfers of every band, for each holder (holders × bands × places), ms."""
-        costs, numbers = self.space.costs, self.bands.bands
+        costs, facts = self.space.costs, self.bands.bands.facts
         computed = np.zeros((len(self.space.holders), *divided.bands.shape))
         moved = np.zeros_like(computed)
         whole = np.repeat([prod(self.parts[first].graph.input.shape) for first, _ in divided.runs], divided.counts)
         for i, (processor, band) in enumerate(zip(divided.order, divided.bands, strict=True)):
             times = BandTimes(*self.bands.times(processor, band))
-            leaving = costs.transfers(processor, costs.host, numbers.writes[band])
+            leaving = costs.transfers(processor, costs.host, facts[band, 2])
             for at, holder in enumerate(self.space.holders):
                 cuts = cuts_itself(holder, processor, costs.predictor)
                 computed[at, i] = times.contended_ms + times.cut_ms if cuts else times.contended_ms
-                moved[at, i] = leaving + costs.transfers(holder, processor, whole if cuts else numbers.reads[band])
+                moved[at, i] = leaving + costs.transfers(holder, processor, whole if cuts else facts[band, 1])
         return computed, moved
 
     def alone_ms(self, first: int, last: int, processor: int) -> float:
@@ -556,9 +549,7 @@ class BandedSpace:
         options = SegmentOptions(
             segment,
             "rows",
-            tuple(
-                _Bands(self.bands, run, name, [each[i] for each in edges], places.bands[i], segment.depth) for i, name in enumerate(order)
-            ),
+            tuple(_Bands(partial(self._cost, run, name, segment.depth), [each[i] for each in edges]) for i, name in enumerate(order)),
             macs=np.full(count, segment.graph.macs),
             params=np.full(count, sum(int(self._wholes[part][0].params[0]) for part in range(run[0], run[1] + 1))),
             ms=total + join,
@@ -573,6 +564,9 @@ class BandedSpace:
             busy=lambda: {name: computed[:, i] for i, name in enumerate(order)},
         )
         return replace(options, allowed=self.space.allowed(options))
+
+    def _cost(self, run: _Run, processor: str, depth: int, start: int, stop: int) -> BranchCost | None:
+        return self.bands.band(*run, processor, start, stop, depth)
 
     def name(self, first: int, last: int) -> str:
         """Name of a run: of its stage or stages where it is all of them, such as ``s2`` or ``s2_to_s4``, else of its parts."""

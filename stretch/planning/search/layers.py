@@ -92,11 +92,12 @@ def shortest_path(layers: Sequence[Layer], states: int, start: int, final_ms: Fl
     layers = [undominated(layer.take(np.isfinite(layer.ms) & (layer.macs <= high))) for layer in layers]
     if any(len(layer.ms) == 0 for layer in layers):
         return None
-    bounds = Completion(layers, states, final_ms, low, high)
+    # a table over buckets sees no other options
+    reduced = [_best_per_bucket(layer, bucket_width(high)) for layer in layers]
+    bounds = Completion(reduced, states, final_ms, low, high)
     lower = float(bounds.of(0, np.array([start]), np.zeros(1, np.int64))[0])
     if not np.isfinite(lower):
         return None
-    reduced = [_best_per_bucket(layer, bounds.width) for layer in layers]
     best, _ = _search(reduced, bounds, start, final_ms, low, high, np.inf, BEAM)
     limit = best[1] if best else np.inf
     if best and limit <= lower + TIE:
@@ -117,7 +118,7 @@ class Completion:
     """
 
     def __init__(self, layers: Sequence[Layer], states: int, final_ms: Floats, low: int, high: int) -> None:
-        self.width = max(1, high // BUCKETS)
+        self.width = bucket_width(high)
         self._low, self._high = low, high
         size = high // self.width + 1
         table = np.full((states, size), np.inf)
@@ -144,6 +145,11 @@ class Completion:
         window = self._windows[layer]
         bound = window[state, np.clip(first, 0, window.shape[1] - 1)]
         return np.where(macs > self._high, np.inf, bound)
+
+
+def bucket_width(high: int) -> int:
+    """Multiply-accumulates of a bucket."""
+    return max(1, high // BUCKETS)
 
 
 def _window_min(table: Floats, length: int) -> Floats:

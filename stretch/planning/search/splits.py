@@ -9,6 +9,7 @@ neighbours.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations, pairwise, permutations, product
 
 import numpy as np
@@ -42,18 +43,25 @@ def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]
     """Places at which the slowest of two or three bands is expected to be fastest, which were not tried yet."""
     if rows <= EVERY.get(bands, 0) or bands > max(EVERY):
         return []
+    every, heights = _between_tried(rows, bands, tuple(tried))
+    found: set[Split] = set()
+    for each in times:
+        slowest = np.max([_between(heights[i], *_line(rows, tried, each[i], i)) for i in range(bands)], axis=0)
+        best = [tuple(split) for split in every[np.argsort(slowest, kind="stable")[:BEST]].tolist()]
+        found.update(best, _around(best[0], rows))
+    return sorted(found - set(tried))
+
+
+@lru_cache(maxsize=1024)
+def _between_tried(rows: int, bands: int, tried: tuple[Split, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places between those tried whose bands are no shorter (places × edges), and the heights of their bands (bands × places)."""
     first, last = min(split[0] for split in tried), max(split[-1] for split in tried)
     every = np.array(list(combinations(range(first, last + 1), bands - 1)))
     edges = np.concatenate([np.zeros((len(every), 1), int), every, np.full((len(every), 1), rows)], axis=1)
     shortest = min(b - a for split in tried for a, b in zip((0, *split), (*split, rows), strict=True))
-    edges = edges[(np.diff(edges, axis=1) >= shortest).all(axis=1)]
-    members: set[Split] = set()
-    for time in times:
-        slowest = np.max([_between(np.diff(edges, axis=1)[:, i], *_line(rows, tried, time[i], i)) for i in range(bands)], axis=0)
-        best = np.argsort(slowest, kind="stable")[:BEST]
-        members.update(tuple(int(n) for n in edges[at][1:-1]) for at in best)
-        members.update(_around(edges[best[0]][1:-1].tolist(), rows))
-    return sorted(members - set(tried))
+    heights = np.diff(edges, axis=1)
+    kept = (heights >= shortest).all(axis=1)
+    return every[kept], np.ascontiguousarray(heights[kept].T)
 
 
 def _line(rows: int, tried: Sequence[Split], ms: Floats, band: int) -> tuple[list[int], list[float]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from predictors.devices import load_device
 from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
-from stretch.planning.cost.bands import BandCosts, BandKey
+from stretch.planning.cost.bands import BandCosts
 from stretch.planning.cost.branch import Costs, Wholes
 from stretch.planning.cost.elision import cuts_itself, handed
 from stretch.planning.cost.makespan import TimedBand, halo_ms
@@ -139,7 +139,7 @@ def test_band_costs_what_its_built_operators_cost(data, name, processor):
     first = data.draw(st.integers(max(0, last - 4), last))
     start = data.draw(st.integers(0, bands.rows(last) - 1))
     stop = data.draw(st.integers(start + 1, bands.rows(last)))
-    cost = bands.band(BandKey(first, last, processor, start, stop))
+    cost = bands.band(first, last, processor, start, stop)
     run = cut_segment(graph, "run", bands.parts[first].start, bands.parts[last].end)
     try:
         whole = band_graph(run.graph, "band", start, stop)
