@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from predictors.errors import UsageError
-from stretch.cli.inputs import InputSizes, read_inputs
+from stretch.cli.inputs import InputSizes, TrustCode, read_inputs
 from stretch.cli.options import settings
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html
@@ -79,7 +79,7 @@ def compare(
     ] = None,
     inputs: InputSizes = None,
     html: Html = None,
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Compare bundles, plans, searches and runs in one table, or time ONNX files, TFLite files and bundles in turns."""
     timing = {

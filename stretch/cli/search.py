@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from predictors.devices import load_device
 from predictors.errors import UsageError
-from stretch.cli.inputs import InputSizes, read_inputs, tell_size
+from stretch.cli.inputs import Device, InputSizes, Model, TrustCode, Weights, read_inputs, tell_size
 from stretch.cli.options import Preprocessing, Rare, settings
 from stretch.cli.output import Output, import_torch, only_flags, verb
 from stretch.cli.pages import Html, check_html, check_picture
@@ -35,11 +35,8 @@ PAIR = (
 def search(
     out: Output,
     *,
-    model: Annotated[
-        str,
-        typer.Argument(help="Name of `stretch list models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file."),
-    ],
-    device: Annotated[str, typer.Option(help="Id of a profile (see `stretch list devices`), or the path of one.")],
+    model: Model,
+    device: Device,
     pareto: Annotated[
         str | None,
         typer.Option(
@@ -70,11 +67,11 @@ def search(
         Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) for measuring the loss of single segments.")
     ] = None,
     input_size: InputSizes = None,
-    weights: Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")] = "default",
+    weights: Weights = "default",
     folder: Annotated[Path | None, typer.Option("--out", help="New folder for the design files and the measurements.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Plot the front into this .svg or .png file.")] = None,
     html: Html = None,
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
+    trust_code: TrustCode = False,
     pair_goal: Annotated[
         str | None, Rare("Objective of a pair of networks: makespan (the default), latency (mean of both) or throughput.")
     ] = None,
