@@ -1,7 +1,7 @@
 """`stretch search`: search Pareto fronts of designs, and alternative designs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from msgspec import Meta
@@ -14,9 +14,6 @@ from stretch.cli.output import Output, import_torch, only_flags, verb
 from stretch.cli.pages import Html, check_html, check_picture
 from stretch.planning.config import PlanConfig
 from stretch.planning.sentences import FLAGS
-
-if TYPE_CHECKING:
-    from stretch.capture.inputs import InputShapes
 
 #: Default factor of the best design's value that alternatives may have.
 WITHIN = 1.2
@@ -91,7 +88,8 @@ def search(
     shape = read_inputs(input_size)
     if other is not None:
         only_flags("a pair of networks", PAIR)
-        _pair(out, (model, other), device, config, pair_goal, top or PAIR_TOP, within or WITHIN, shape, folder, trust_code)
+        options = {"top": top or PAIR_TOP, "within": within or WITHIN, "input_shape": shape, "out": folder, "trust_code": trust_code}
+        _pair(out, (model, other), device, config, pair_goal, options)
         return
     if pair_goal is not None:
         raise UsageError("pair_goal says what two networks are best in", "name the second one with --with")
@@ -133,25 +131,14 @@ def search(
     out.show(answer, lambda command: front_page(answer, command), html)
 
 
-def _pair(
-    out: Output,
-    models: tuple[str, str],
-    device: str,
-    config: PlanConfig,
-    goal: str | None,
-    top: int,
-    within: float,
-    shape: "InputShapes | None",
-    folder: Path | None,
-    trust_code: bool,
-) -> None:
+def _pair(out: Output, models: tuple[str, str], device: str, config: PlanConfig, goal: str | None, options: dict[str, Any]) -> None:
     """Search pairs of designs of two networks."""
     from stretch.api.verbs import check_search
     from stretch.planning.together import GOALS
 
     if config.accuracy:
         raise UsageError("accuracy is about the designs of one network", "leave it out, or leave out --with")
-    check_search(config, (), out=folder)
+    check_search(config, (), out=options["out"])
     profile = load_device(device)
     config.checked(profile)
     if goal not in (None, *GOALS):
@@ -161,7 +148,6 @@ def _pair(
     from stretch.report.front import together_page
 
     with out.progress("searching") as progress:
-        options = {"top": top, "within": within, "config": config, "input_shape": shape, "out": folder, "trust_code": trust_code}
-        answer = search_pair(models, profile, goal=goal or GOALS[0], **options, progress=progress)
+        answer = search_pair(models, profile, goal=goal or GOALS[0], config=config, progress=progress, **options)
     answer = out.told(answer)
     out.show(answer, lambda command: together_page(answer, command))
