@@ -423,9 +423,8 @@ def _build(
     progress: Progress,
 ) -> None:
     """Fill in the networks of a plan."""
-    from stretch.api.present import fingerprint
-    from stretch.stages.build import build_control, compare_on
-    from stretch.stages.refine import refine_and_compare
+    from stretch.api.arguments import fingerprint
+    from stretch.stages.build import build_control, compare_on, refine_and_compare
     from stretch.transform import build
     from stretch.transform.calibrate import calibrate
     from stretch.transform.refine import Refinement
