@@ -77,7 +77,7 @@ def search(
     seed: int = 0,
     out: str | Path | None = None,
     trust_code: bool = False,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     **options: Any,
 ) -> "FrontAnswer":
     """Search a Pareto front of designs, or the best design and alternatives, without building them.
@@ -100,7 +100,7 @@ def search(
     """
     from stretch.planning.pareto import check_weighed, front, front_answer, several
 
-    request = (config or PlanConfig()).having(options)
+    progress, request = progress or silent, (config or PlanConfig()).having(options)
     weighed = check_weighed(tuple(pareto)) if pareto else ()
     differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
     folder = None if out is None else Path(out)
@@ -143,7 +143,7 @@ def search_pair(
     input_shape: "InputShapes | None" = None,
     out: str | Path | None = None,
     trust_code: bool = False,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> "TogetherAnswer":
     """Search pairs of designs of two networks that run concurrently.
 
@@ -164,6 +164,7 @@ def search_pair(
 
     if goal not in GOALS:
         raise UsageError(f"`{goal}` is no objective of a pair", f"one of {', '.join(GOALS)}")
+    progress = progress or silent
     request, folder = config or PlanConfig(), None if out is None else Path(out)
     check_search(request, (), out=folder)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
@@ -300,7 +301,7 @@ def advise(
     *,
     input_shape: "InputShapes | None" = None,
     trust_code: bool = False,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> "Advice":
     """Say for each device whether to branch a model.
 
@@ -318,7 +319,7 @@ def advise(
     profiles = [each if isinstance(each, DeviceProfile) else load_device(each) for each in devices or list_devices()]
     check_precision(profiles, precision)
     graph = read_network(model, input_shape, weights="none", trust_code=trust_code).graph
-    return advise_on(model, graph, profiles, precision, warnings=[], progress=progress)
+    return advise_on(model, graph, profiles, precision, warnings=[], progress=progress or silent)
 
 
 def predict(
@@ -404,7 +405,7 @@ def simulate(
     shared: bool = False,
     admit: bool = False,
     trace: Path | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> "tuple[SimulateAnswer, Simulated]":
     """Simulate a bundle on its device, or a table of steps, under disturbances.
 
@@ -478,11 +479,11 @@ def simulate(
         ),
     )
     if table is not None:
-        answer, simulated = simulate_steps(table, profile, scene, request, said, said.append, progress)
+        answer, simulated = simulate_steps(table, profile, scene, request, said, said.append, progress or silent)
     else:
         assert loaded is not None
         assert profile is not None
-        answer, simulated = simulate_bundle(loaded, profile, scene, request, said, said.append, progress)
+        answer, simulated = simulate_bundle(loaded, profile, scene, request, said, said.append, progress or silent)
     if trace is not None:
         write_perfetto(trace, tracks(answer, simulated))
     return answer, simulated
@@ -542,7 +543,7 @@ def explain(
     runtime: str | None = None,
     mapping: Sequence[str] = (),
     fix: Path | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> "Explanation | RuntimeExplanation":
     """Show where each operator of a bundle runs, why, and its cost; or where a runtime puts the operators of a file.
 
@@ -563,7 +564,6 @@ def explain(
         if mapping:
             raise UsageError("--map places the processors of a bundle, --runtime explains a file", "give one of the two")
         explanation = explain_file(path, runtime, None if device is None else str(device))
-        progress("about changes")
         return fix_file(explanation, runtime, None if device is None else str(device), fix)
     from scheduler.bundle.load import load_bundle
     from stretch.stages.explain import explain_here, explain_on
@@ -576,5 +576,5 @@ def explain(
         raise UsageError(f"{path} is a file, not the folder of a bundle", "add --runtime onnxruntime, qnn, openvino, litert or opencl")
     loaded = load_bundle(path, check_hashes=True)
     if device is None:
-        return explain_here(loaded, list(mapping), progress, [])
-    return explain_on(loaded, load_device(device), progress, [])
+        return explain_here(loaded, list(mapping), progress or silent, [])
+    return explain_on(loaded, load_device(device), progress or silent, [])
