@@ -70,13 +70,11 @@ def test_what_makes_no_sense_is_one_sentence(capsys, tmp_path, monkeypatch, word
     assert says in done.message
 
 
-@pytest.mark.parametrize(("content", "says"), [(None, "cannot read the measurement"), ("{}", "is no measurement")])
-def test_file_that_is_no_measurement_is_refused_by_its_check(capsys, tmp_path, content, says):
+def test_file_that_is_no_measurement_is_refused_by_its_check(capsys, tmp_path):
     file = tmp_path / "m.json"
-    if content:
-        file.write_text(content)
-    done = call(capsys, "verify", file)
-    assert (done.code, says in done.message) == (1, True)
+    assert "cannot read the measurement" in call(capsys, "verify", file).message
+    file.write_text("{}")
+    assert "is no measurement" in call(capsys, "verify", file).message
     assert call(capsys, "verify", file, "--sign", "key.pem").code == 2
 
 
