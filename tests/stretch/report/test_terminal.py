@@ -158,8 +158,8 @@ def test_no_cell_of_a_table_is_lost_whatever_the_width(lines, width):
 
 def test_terminal_has_lead_facts_printed_sections_and_notes_in_their_order():
     sections = [Section("a", "h", ["said"], [Grid("c", ("x",), [("cell",)])]), Section("b", "h", ["hidden"], printed=False)]
-    lines = page_printed(Page("t", ["lead"], [Fact("fact", "1 ms", "read so")], sections, notes=["next"]), 80).split("\n")
-    assert [line.strip() for line in lines if line.strip()] == ["lead", "fact  1 ms (read so)", "said", "x", "cell", "next"]
+    text = page_printed(Page("t", ["lead"], [Fact("fact", "1 ms", "read so")], sections, notes=["next"]), 80)
+    assert [line.strip() for line in text.split("\n") if line.strip()] == ["lead", "fact  1 ms (read so)", "said", "x", "cell", "next"]
 
 
 def test_bars_of_text_are_in_proportion_to_time():
@@ -169,8 +169,7 @@ def test_bars_of_text_are_in_proportion_to_time():
     assert gpu == f"gpu |{'~' * 10}{'o' * 40}{'.' * 10}|"
     assert labels.strip() == "s1"
     assert "the whole is 6.00 ms" in legend
-    drawn = timeline("name", "title", "words", {"one": bars, "two": bars}, 6)
-    text = page_printed(Page("t", [], sections=[Section("s", "h", (), [drawn])]), 80)
+    text = page_printed(Page("t", [], sections=[Section("s", "h", (), [timeline("n", "t", "w", {"one": bars, "two": bars}, 6)])]), 80)
     assert [line for line in text.splitlines() if line in ("one", "two")] == ["one", "two"]
 
 
