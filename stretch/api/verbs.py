@@ -195,38 +195,32 @@ def check_search(
     differ: bool = False,
 ) -> None:
     """Refuse searches that cannot be made or written, before any work is done for them."""
-    image_flag, accuracy_flag = Mention("images", "DIR"), Mention("accuracy", "FILE")
-    if weighed and differ:
-        raise UsageError(
-            Sentence("{} searches a front, {} alternatives of the best design", Mention("pareto"), Mention("within")), "give one of the two"
-        )
-    if weighed and request.objective != "latency":
-        hint = Sentence("leave out {} or {}", Mention("pareto"), Mention("objective"))
-        raise UsageError(f"a front has no objective such as {request.objective}", hint)
-    if images is not None and differ:
-        hint = Sentence("leave out {}", Mention("images"))
-        raise UsageError(Sentence("{} applies to a front, not to alternatives of the best design", Mention("images")), hint)
-    if images is not None and request.accuracy:
-        raise UsageError(
-            Sentence("{} and {} both predict the accuracy of designs", Mention("images"), Mention("accuracy")), "give one of the two"
-        )
-    if images is not None and weighed and "agreement" not in weighed:
-        hint = Sentence("leave out {}, or ask for {}", Mention("images"), Mention("pareto", ("latency", "agreement")))
-        raise UsageError(f"images say nothing of {','.join(weighed)}", hint)
-    for name in ("agreement", "accuracy"):
-        if name in weighed and images is None and not request.accuracy:
-            ways = (image_flag, accuracy_flag) if name == "agreement" else (accuracy_flag,)
-            hint = Sentence(" or ".join("{}" for _ in ways) + ", or {}", *ways, Mention("pareto", ("latency", "macs")))
-            raise UsageError(f"nothing predicts the {name} of designs", Sentence("give {}", hint))
+    named, accuracy, only = Mention("images"), Mention("accuracy", "FILE"), "give one of the two"
+    both = Sentence("leave out {} or {}", Mention("pareto"), Mention("objective"))
+    front = Sentence("leave out {}, or ask for {}", named, Mention("pareto", ("latency", "agreement")))
+    mixed = Sentence("{} searches a front, {} alternatives of the best design", Mention("pareto"), Mention("within"))
+    predicts = Sentence("{} and {} both predict the accuracy of designs", named, Mention("accuracy"))
+    alternatives = Sentence("{} applies to a front, not to alternatives of the best design", named)
+    with_images = images is not None
+    for wrong, message, hint in (
+        (weighed and differ, mixed, only),
+        (weighed and request.objective != "latency", f"a front has no objective such as {request.objective}", both),
+        (with_images and differ, alternatives, Sentence("leave out {}", named)),
+        (with_images and request.accuracy, predicts, only),
+        (with_images and weighed and "agreement" not in weighed, f"images say nothing of {','.join(weighed)}", front),
+    ):
+        if wrong:
+            raise UsageError(message, hint)
+    for name, ways in (("agreement", (Mention("images", "DIR"), accuracy)), ("accuracy", (accuracy,))):
+        if name in weighed and not with_images and not request.accuracy:
+            hint = Sentence(f"give {' or '.join('{}' for _ in ways)}, or ask for {{}}", *ways, Mention("pareto", ("latency", "macs")))
+            raise UsageError(f"nothing predicts the {name} of designs", hint)
     for name in ("min_accuracy", "min_agreement", "latency_budget"):
         if getattr(request, name) is not None:
-            raise UsageError(
-                Sentence("what is searched for is not bounded by {}", Mention(name)), "take the design that keeps it from the front"
-            )
+            message = Sentence("what is searched for is not bounded by {}", Mention(name))
+            raise UsageError(message, "take the design that keeps it from the front")
     if images is not None and not Path(images).is_dir():
-        raise StretchError(
-            f"there is no folder {images} with images", Sentence("give a folder of pictures or .npy arrays with {}", Mention("images"))
-        )
+        raise StretchError(f"there is no folder {images} with images", "give a folder of pictures or .npy arrays")
     if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
         raise UsageError(f"{out} is no new or empty folder", "give another one")
 
