@@ -1,8 +1,9 @@
-"""Arguments of the Python interface, read without changing what the caller passes."""
+"""Networks of the Python interface as they are given and as they are now, read without changing what the caller has."""
 
 import contextlib
 import copy
 import gc
+import hashlib
 import operator
 import random
 from collections.abc import Iterator, Mapping
@@ -12,8 +13,10 @@ import torch
 from torch import nn
 
 from predictors.errors import StretchError, UsageError
+from predictors.graph import OpGraph
 from stretch.capture.hooks import check_hooks, hooks_of
 from stretch.capture.inputs import Inputs, InputShapes
+from stretch.transform.model import BranchedModel, op_weights
 
 
 @contextlib.contextmanager
@@ -99,3 +102,47 @@ def _check_weights(module: nn.Module, name: str) -> None:
             raise StretchError(f"`{name}` has no weights: `{key}` is on the device `meta`", "load its weights before you branch it")
         if tensor.is_complex():
             raise StretchError(f"`{name}` has complex weights: `{key}`", "branches support real weights only")
+
+
+def as_it_is(model: nn.Module, graph: OpGraph) -> BranchedModel:
+    """A copy that can be exported: on the CPU, in float32 and evaluation mode."""
+    if not isinstance(model, BranchedModel):
+        raise StretchError(
+            f"the network is {type(model).__name__}, no longer the BranchedModel that was built", "leave `model` as it was made"
+        )
+    _check_layers(model, graph)
+    copied = copy_module(model, Inputs({op.name: op.shape for op in graph.inputs}))
+    assert isinstance(copied, BranchedModel)
+    for key, tensor in copied.state_dict().items():
+        if not tensor.isfinite().all():
+            raise StretchError(f"`{key}` is not finite, so the network computes nothing", "did training diverge? lower the learning rate")
+    return copied
+
+
+def fingerprint(model: BranchedModel) -> str:
+    """SHA-256 of weights and statistics; equal for equal networks."""
+    digest = hashlib.sha256()
+    for name, weights in sorted(op_weights(model).items()):
+        for key, tensor in sorted(weights.items()):
+            digest.update(f"{name}.{key}".encode())
+            digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def _check_layers(model: BranchedModel, graph: OpGraph) -> None:
+    """Compare kinds of layers and shapes of weights with those that the design gives."""
+    with torch.device("meta"):
+        built = _layers(BranchedModel(graph, model.design))
+    present = _layers(model)
+    for name in dict.fromkeys((*built, *present)):
+        if present.get(name) != built.get(name):
+            raise StretchError(
+                f"the network is no longer the one that was built: `{name}` is {present.get(name, 'gone')}, it was {built.get(name, 'not there')}",
+                "train its weights, and leave its layers as they are",
+            )
+
+
+def _layers(model: BranchedModel) -> dict[str, str]:
+    """The class of every module and the shape of every weight."""
+    layers = {name: type(part).__name__ for name, part in model.named_modules()}
+    return layers | {key: "×".join(map(str, tensor.shape)) or "a number" for key, tensor in model.state_dict().items()}

@@ -140,9 +140,9 @@ class Branched:
             raise UsageError(
                 f"there is no network to save: {why}", "call `branch` " + ("with anyway" if self.withheld else "without dry_run")
             )
-        from stretch.api.present import as_it_is, fingerprint
+        from stretch.api.arguments import as_it_is, fingerprint
         from stretch.export.staging import check_target
-        from stretch.stages.bundle import write_bundle
+        from stretch.stages.build import write_bundle
 
         folder = Path(path)
         check_target(folder)
@@ -215,8 +215,7 @@ class Branched:
 
     def _control(self) -> "BranchedModel | None":
         """The sequential control to export; built now if that was left out."""
-        from stretch.api.arguments import random_state_kept
-        from stretch.api.present import as_it_is
+        from stretch.api.arguments import as_it_is, random_state_kept
         from stretch.stages.build import build_control
 
         if self.original is None:

@@ -57,7 +57,7 @@ def export(
     input_shape: "InputShapes | None" = None,
     seed: int = 0,
     trust_code: bool = False,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> "ExportAnswer | ChipsAnswer | EmitAnswer | RunnerAnswer | ExtractAnswer":
     """Write a bundle in another form, or a design of a trained run, and compare it with the original.
 
@@ -81,6 +81,7 @@ def export(
     Raises:
         StretchError: Or one of its kinds: no bundle, int8 without images, a comparison that fails, no folder to write to.
     """
+    progress = progress or silent
     if out is None and not (Path(source) / RUN_FILE).is_file():
         raise UsageError("nothing says where to write", "name a folder with --out")
     if form == "code":

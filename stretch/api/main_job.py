@@ -27,16 +27,28 @@ if TYPE_CHECKING:
     from stretch.capture import Captured
     from stretch.capture.inputs import InputShapes
     from stretch.models.load import LoadedModel
-    from stretch.planning.cost.accuracy import Sensitivity
     from stretch.stages.build import Images
     from stretch.stages.network import Network, Phase
+
+#: A refinement takes less than this: a week.
+MAX_MINUTES = 7 * 24 * 60
 
 #: Plans and builds for a request.
 Make = Callable[[PlanConfig], Branched]
 
 
-def check_request(config: PlanConfig, *, repair: bool, images: bool, design: bool, dry_run: bool) -> None:
-    """Refuse what cannot be measured, before any work is done for it."""
+def check_request(config: PlanConfig, minutes: float | None, *, repair: bool, images: bool, design: bool, dry_run: bool) -> None:
+    """Refuse what cannot be measured or refined, before any work is done for it."""
+    if minutes is not None:
+        if not 0 < minutes < MAX_MINUTES:
+            raise UsageError(
+                Message("{} asks for {} minutes, which is no time to refine for", OptionName("refine"), f"{minutes:g}"),
+                "give minutes, more than none and less than a week",
+            )
+        if not images:
+            raise UsageError("a network is refined on images, and there are none", Message("give {}", OptionName("images", "DIR")))
+        if dry_run:
+            raise UsageError("a dry run builds no network that could be refined", Message("leave out {}", OptionName("refine")))
     if config.min_agreement is None:
         if repair:
             raise UsageError(
@@ -159,10 +171,6 @@ def _refusal(result: Branched, least: float, *, repaired: bool) -> InfeasibleErr
     )
 
 
-#: A refinement takes less than this: a week.
-MAX_MINUTES = 7 * 24 * 60
-
-
 def branch(
     model: "str | nn.Module",
     device: str | Path | DeviceProfile,
@@ -225,31 +233,60 @@ def branch(
         StretchError: Or one of its kinds, in one sentence each: unknown names, networks that are not captured, no design, no folder.
     """
     seconds: dict[str, float] = {}
-    phase = partial(phase_of, seconds, progress or silent)
-    profile, draft, request = _read_request(device, design, config, options)
-    least = request.min_agreement
-    check_minutes(refine, images=images is not None, dry_run=dry_run)
-    check_request(request, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
+    tell = progress or silent
+    phase = partial(phase_of, seconds, tell)
+    # what is wrong with a request is said before torch is loaded
+    config = (config or PlanConfig()).having(options)
+    profile = device if isinstance(device, DeviceProfile) else load_device(device)
+    if design is None or len(profile.processors) < 2:
+        config.checked(profile)
+    draft = load_draft(Path(design)) if isinstance(design, str | Path) else design
+    least = config.min_agreement
+    check_request(config, refine, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
     check_run(run_images, mapped=bool(mapping), images=images is not None)
-    _check_target(None if dry_run else out)
+    if out is not None and not dry_run:
+        from stretch.export.staging import check_target
+
+        check_target(Path(out))
     with torch_loaded(phase):
+        from scheduler.bundle.preprocessing import requested_preprocessing
+        from scheduler.placement.mapping import place_processors
+        from stretch.sensitivity.source import plannable, sensitivity_of
+        from stretch.stages.build import divide_images
+
         network = read_model(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
-        read = _preprocessing(network, preprocessing)
-        calibration_images = None if images is None or dry_run else _images(network, images, image_count, read, phase)
+        loaded, captured = network.loaded, network.captured
+        read = requested_preprocessing(loaded.preprocessing, preprocessing, network.graph.inputs[0].shape)
+        fitted = None
+        if images is not None and not dry_run:
+            with phase("images"):
+                fitted = divide_images(Path(images), captured, image_count, read)
         source = None
-        if least is not None and draft is None and calibration_images is not None and not request.accuracy:
-            source = _sensitivity(network, profile, request, calibration_images, budget_minutes * 60, phase)
+        if least is not None and draft is None and fitted is not None and fitted.held_back and not config.accuracy and plannable(config):
+            with phase("sensitivity"):
+                source = sensitivity_of(captured, profile, config, fitted.fitted, fitted.held_back, budget_minutes * 60)
 
         def make(request: PlanConfig) -> Branched:
-            branched = _planned(network, profile, draft, request, source, seconds, read, calibrated=images is not None, phase=phase)
-            _check_mapping(branched, mapping or {})
-            branched.run_images, branched.mapping = run_images, dict(mapping or {})
-            branched.withheld = not (anyway or dry_run) and draft is None and request.leaves_design_open and branched.plan.advised_against
+            # agreement that nothing predicts is measured on what was built
+            asked = request if source is not None or request.accuracy else replace(request, min_agreement=None)
+            with phase("plan"):
+                planned = decide_design(network.graph, profile, asked, draft, source)
+            if mapping:
+                place_processors(planned.design.processors, mapping)
+            branched = Branched(planned, loaded.weights_source, loaded.weights_detail, [*loaded.warnings, *captured.warnings], seconds)
+            branched.preprocessing, branched.run_images, branched.mapping = read, run_images, dict(mapping or {})
+            if captured.refusal:
+                branched.warnings.append(
+                    f"{captured.refusal}, so the network was captured by torch.export instead: it is planned for inputs of this size alone"
+                )
+            if images is None and planned.changes_network:
+                branched.warnings.append(UNKNOWN_ACCURACY)
+            branched.withheld = not (anyway or dry_run) and draft is None and request.leaves_design_open and planned.advised_against
             if not dry_run and not branched.withheld:
-                _build(branched, network.captured, controls, calibration_images, refine, phase, progress or silent)
+                _build(branched, captured, controls, fitted, refine, phase, tell)
             return branched
 
-        result = first_of(make, request, repair=repair)
+        result = first_of(make, config, repair=repair)
         if least is not None and not dry_run:
             result = agreeing(result, least, make if repair else None)
         if dry_run or result.withheld:
@@ -258,48 +295,6 @@ def branch(
         with phase("export"):
             result.save(out, controls=controls, progress=progress)
     return result
-
-
-def _read_request(
-    device: str | Path | DeviceProfile, design: str | Path | DesignDraft | None, config: PlanConfig | None, options: dict[str, Any]
-) -> tuple[DeviceProfile, DesignDraft | None, PlanConfig]:
-    """Profile, design and constraints, read before torch is loaded so that what is wrong with them is told at once."""
-    config = (config or PlanConfig()).having(options)
-    profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    if design is None or len(profile.processors) < 2:
-        config.checked(profile)
-    return profile, load_draft(Path(design)) if isinstance(design, str | Path) else design, config
-
-
-def check_minutes(minutes: float | None, *, images: bool, dry_run: bool) -> None:
-    """Refuse a refinement that cannot be made, before any work is done for it."""
-    if minutes is None:
-        return
-    if not 0 < minutes < MAX_MINUTES:
-        raise UsageError(
-            Message("{} asks for {} minutes, which is no time to refine for", OptionName("refine"), f"{minutes:g}"),
-            "give minutes, more than none and less than a week",
-        )
-    if not images:
-        raise UsageError("a network is refined on images, and there are none", Message("give {}", OptionName("images", "DIR")))
-    if dry_run:
-        raise UsageError("a dry run builds no network that could be refined", Message("leave out {}", OptionName("refine")))
-
-
-def _check_mapping(branched: Branched, mapping: Mapping[str, str]) -> None:
-    """See that processors can run where they are mapped, before anything is built."""
-    if mapping:
-        from scheduler.placement.mapping import place_processors
-
-        place_processors(branched.plan.design.processors, mapping)
-
-
-def _check_target(out: str | Path | None) -> None:
-    """See that the bundle can be written, before any work is done for it."""
-    if out is not None:
-        from stretch.export.staging import check_target
-
-        check_target(Path(out))
 
 
 @contextmanager
@@ -339,63 +334,6 @@ def import_torch() -> None:
         raise MissingBackendError("branching a model needs torch, which is not installed", install_line("torch")) from error
 
 
-def _planned(
-    network: "Network",
-    profile: DeviceProfile,
-    draft: DesignDraft | None,
-    config: PlanConfig,
-    source: "Sensitivity | None",
-    seconds: dict[str, float],
-    read: "Preprocessing",
-    *,
-    calibrated: bool,
-    phase: "Phase",
-) -> Branched:
-    """What is there before anything is built."""
-    loaded = network.loaded
-    if source is None and not config.accuracy:
-        # agreement that nothing predicts is measured on what was built
-        config = replace(config, min_agreement=None)
-    with phase("plan"):
-        planned = decide_design(network.graph, profile, config, draft, source)
-        result = Branched(planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds, preprocessing=read)
-    result.warnings += network.captured.warnings
-    if network.captured.refusal:
-        result.warnings.append(
-            f"{network.captured.refusal}, so the network was captured by torch.export instead: it is planned for inputs of this size alone"
-        )
-    if not calibrated and planned.changes_network:
-        result.warnings.append(UNKNOWN_ACCURACY)
-    return result
-
-
-def _preprocessing(network: "Network", requested: "Preprocessing | Mapping[str, Any] | None") -> "Preprocessing":
-    """What pictures go through."""
-    from scheduler.bundle.preprocessing import requested_preprocessing
-
-    return requested_preprocessing(network.loaded.preprocessing, requested, network.graph.inputs[0].shape)
-
-
-def _images(network: "Network", folder: str | Path, count: int, read: "Preprocessing", phase: "Phase") -> "Images":
-    """A folder's images, some of them held back from calibration."""
-    from stretch.stages.build import divide_images
-
-    with phase("images"):
-        return divide_images(Path(folder), network.captured, count, read)
-
-
-def _sensitivity(
-    network: "Network", profile: DeviceProfile, config: PlanConfig, images: "Images", budget_s: float, phase: "Phase"
-) -> "Sensitivity | None":
-    """What single segments lose; None where designs are not chosen by it."""
-    from stretch.sensitivity.source import plannable, sensitivity_of
-
-    if not plannable(config) or not images.held_back:
-        return None
-    with phase("sensitivity"):
-        return sensitivity_of(network.captured, profile, config, images.fitted, images.held_back, budget_s)
-
-
 def _load_module(module: Any, shape: "InputShapes | None") -> "LoadedModel":
     """A caller's module as a loaded one, without touching it."""
     from torch import nn
@@ -424,9 +362,8 @@ def _build(
     progress: Progress,
 ) -> None:
     """Fill in the networks of a plan."""
-    from stretch.api.present import fingerprint
-    from stretch.stages.build import build_control, compare_on
-    from stretch.stages.refine import refine_and_compare
+    from stretch.api.arguments import fingerprint
+    from stretch.stages.build import build_control, compare_on, refine_and_compare
     from stretch.transform import build
     from stretch.transform.calibrate import calibrate
     from stretch.transform.refine import Refinement

@@ -17,8 +17,7 @@ from stretch.planning.messages import Message, OptionName
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
     from scheduler.bundle.manifest import Manifest, WeightsInfo
-    from stretch.stages.build import Images
-    from stretch.stages.refine import Outcome
+    from stretch.stages.build import Images, Outcome
     from stretch.stages.reopen import Reopened
     from stretch.transform.refine import Refined
 
@@ -90,8 +89,7 @@ def refine_bundle(
     from scheduler.placement.mapping import place_processors
     from stretch.api.arguments import random_state_kept
     from stretch.export.staging import check_target, sweep
-    from stretch.stages.build import divide_images
-    from stretch.stages.refine import refine_and_compare
+    from stretch.stages.build import divide_images, refine_and_compare
     from stretch.stages.reopen import reopen
     from stretch.transform.refine import Checkpoint, Refinement
 

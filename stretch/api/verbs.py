@@ -76,7 +76,7 @@ def search(
     seed: int = 0,
     out: str | Path | None = None,
     trust_code: bool = False,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     **options: Any,
 ) -> "FrontAnswer":
     """Search a Pareto front of designs, or the best design and alternatives, without building them.
@@ -99,7 +99,7 @@ def search(
     """
     from stretch.planning.pareto import check_weighed, diverse_front, front, front_answer
 
-    request = (config or PlanConfig()).having(options)
+    progress, request = progress or silent, (config or PlanConfig()).having(options)
     weighed = check_weighed(tuple(pareto)) if pareto else ()
     differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
     folder = None if out is None else Path(out)
@@ -142,7 +142,7 @@ def search_pair(
     input_shape: "InputShapes | None" = None,
     out: str | Path | None = None,
     trust_code: bool = False,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> "TogetherAnswer":
     """Search pairs of designs of two networks that run concurrently.
 
@@ -163,6 +163,7 @@ def search_pair(
 
     if goal not in GOALS:
         raise UsageError(f"`{goal}` is no objective of a pair", f"one of {', '.join(GOALS)}")
+    progress = progress or silent
     request, folder = config or PlanConfig(), None if out is None else Path(out)
     check_search(request, (), out=folder)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
@@ -193,39 +194,32 @@ def check_search(
     differ: bool = False,
 ) -> None:
     """Refuse searches that cannot be made or written, before any work is done for them."""
-    image_flag, accuracy_flag = OptionName("images", "DIR"), OptionName("accuracy", "FILE")
-    if weighed and differ:
-        raise UsageError(
-            Message("{} searches a front, {} alternatives of the best design", OptionName("pareto"), OptionName("within")),
-            "give one of the two",
-        )
-    if weighed and request.objective != "latency":
-        hint = Message("leave out {} or {}", OptionName("pareto"), OptionName("objective"))
-        raise UsageError(f"a front has no objective such as {request.objective}", hint)
-    if images is not None and differ:
-        hint = Message("leave out {}", OptionName("images"))
-        raise UsageError(Message("{} applies to a front, not to alternatives of the best design", OptionName("images")), hint)
-    if images is not None and request.accuracy:
-        raise UsageError(
-            Message("{} and {} both predict the accuracy of designs", OptionName("images"), OptionName("accuracy")), "give one of the two"
-        )
-    if images is not None and weighed and "agreement" not in weighed:
-        hint = Message("leave out {}, or ask for {}", OptionName("images"), OptionName("pareto", ("latency", "agreement")))
-        raise UsageError(f"images say nothing of {','.join(weighed)}", hint)
-    for name in ("agreement", "accuracy"):
-        if name in weighed and images is None and not request.accuracy:
-            options = (image_flag, accuracy_flag) if name == "agreement" else (accuracy_flag,)
-            hint = Message(" or ".join("{}" for _ in options) + ", or {}", *options, OptionName("pareto", ("latency", "macs")))
-            raise UsageError(f"nothing predicts the {name} of designs", Message("give {}", hint))
+    named, accuracy, only = OptionName("images"), OptionName("accuracy", "FILE"), "give one of the two"
+    both = Message("leave out {} or {}", OptionName("pareto"), OptionName("objective"))
+    front = Message("leave out {}, or ask for {}", named, OptionName("pareto", ("latency", "agreement")))
+    mixed = Message("{} searches a front, {} alternatives of the best design", OptionName("pareto"), OptionName("within"))
+    predicts = Message("{} and {} both predict the accuracy of designs", named, OptionName("accuracy"))
+    alternatives = Message("{} applies to a front, not to alternatives of the best design", named)
+    with_images = images is not None
+    for wrong, message, hint in (
+        (weighed and differ, mixed, only),
+        (weighed and request.objective != "latency", f"a front has no objective such as {request.objective}", both),
+        (with_images and differ, alternatives, Message("leave out {}", named)),
+        (with_images and request.accuracy, predicts, only),
+        (with_images and weighed and "agreement" not in weighed, f"images say nothing of {','.join(weighed)}", front),
+    ):
+        if wrong:
+            raise UsageError(message, hint)
+    for name, ways in (("agreement", (OptionName("images", "DIR"), accuracy)), ("accuracy", (accuracy,))):
+        if name in weighed and not with_images and not request.accuracy:
+            hint = Message(f"give {' or '.join('{}' for _ in ways)}, or ask for {{}}", *ways, OptionName("pareto", ("latency", "macs")))
+            raise UsageError(f"nothing predicts the {name} of designs", hint)
     for name in ("min_accuracy", "min_agreement", "latency_budget"):
         if getattr(request, name) is not None:
-            raise UsageError(
-                Message("what is searched for is not bounded by {}", OptionName(name)), "take the design that keeps it from the front"
-            )
+            message = Message("what is searched for is not bounded by {}", OptionName(name))
+            raise UsageError(message, "take the design that keeps it from the front")
     if images is not None and not Path(images).is_dir():
-        raise StretchError(
-            f"there is no folder {images} with images", Message("give a folder of pictures or .npy arrays with {}", OptionName("images"))
-        )
+        raise StretchError(f"there is no folder {images} with images", "give a folder of pictures or .npy arrays")
     if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
         raise UsageError(f"{out} is no new or empty folder", "give another one")
 
@@ -375,7 +369,7 @@ def simulate(
     shared: bool = False,
     admit: bool = False,
     trace: Path | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> "tuple[SimulateAnswer, Simulated]":
     """Simulate a bundle on its device, or a table of steps, under disturbances.
 
@@ -446,11 +440,11 @@ def simulate(
         ),
     )
     if table is not None:
-        answer, simulated = simulate_steps(table, profile, scene, request, said, said.append, progress)
+        answer, simulated = simulate_steps(table, profile, scene, request, said, said.append, progress or silent)
     else:
         assert loaded is not None
         assert profile is not None
-        answer, simulated = simulate_bundle(loaded, profile, scene, request, said, said.append, progress)
+        answer, simulated = simulate_bundle(loaded, profile, scene, request, said, said.append, progress or silent)
     if trace is not None:
         write_perfetto(trace, tracks(answer, simulated))
     return answer, simulated
@@ -510,7 +504,7 @@ def explain(
     runtime: str | None = None,
     mapping: Sequence[str] = (),
     fix: Path | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> "Explanation | RuntimeExplanation":
     """Show where each operator of a bundle runs, why, and its cost; or where a runtime puts the operators of a file.
 
@@ -531,7 +525,6 @@ def explain(
         if mapping:
             raise UsageError("--map places the processors of a bundle, --runtime explains a file", "give one of the two")
         explanation = explain_file(path, runtime, None if device is None else str(device))
-        progress("about changes")
         return fix_file(explanation, runtime, None if device is None else str(device), fix)
     from scheduler.bundle.load import load_bundle
     from stretch.stages.explain import explain_here, explain_on
@@ -544,5 +537,5 @@ def explain(
         raise UsageError(f"{path} is a file, not the folder of a bundle", "add --runtime onnxruntime, qnn, openvino, litert or opencl")
     loaded = load_bundle(path, check_hashes=True)
     if device is None:
-        return explain_here(loaded, list(mapping), progress, [])
-    return explain_on(loaded, load_device(device), progress, [])
+        return explain_here(loaded, list(mapping), progress or silent, [])
+    return explain_on(loaded, load_device(device), progress or silent, [])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import Meta
 
-from stretch.cli.inputs import InputSizes, read_inputs, tell_size
+from stretch.cli.inputs import Device, InputSizes, Model, TrustCode, Weights, read_inputs, tell_size
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import PANEL, Preprocessing, Rare, settings
 from stretch.cli.output import Output, verb
@@ -43,14 +43,11 @@ GRACE_S = WRITER_GRACE_S
 def branch(
     out: Output,
     *,
-    model: Annotated[
-        str,
-        typer.Argument(help="Name of `stretch list models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file."),
-    ],
-    device: Annotated[str, typer.Option(help="Id of a profile (see `stretch list devices`), or the path of one.")],
+    model: Model,
+    device: Device,
     folder: Annotated[Path | None, typer.Option("--out", help="Folder of the bundle. Default: runs/MODEL_DEVICE.")] = None,
     input_size: InputSizes = None,
-    weights: Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")] = "default",
+    weights: Weights = "default",
     config: PlanConfig,
     design: Annotated[
         Path | None, typer.Option(help="Build this design (TOML) instead of searching for one.", rich_help_panel=PANEL)
@@ -84,7 +81,7 @@ def branch(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: build no model and write nothing.")] = False,
     html: Html = None,
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
+    trust_code: TrustCode = False,
     seed: Annotated[int, Rare("Seed of random weights.")] = 0,
     image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 256,
     run_images: Annotated[

@@ -3,41 +3,28 @@
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from predictors.errors import UsageError
-from stretch.cli.inputs import InputSizes, read_inputs
+from stretch.cli.inputs import InputSizes, TrustCode, read_inputs
 from stretch.cli.options import settings
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output, import_torch, no_flags, only_flags, verb
 from stretch.cli.pages import Html, check_html
 from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
+    from scheduler.measure.bench.rounds import Effort
     from scheduler.measure.bench.subject import InputShapes
     from stretch.comparison import ComparedRow
 
-Rounds = Annotated[int | None, typer.Option(help="With --measure: measured rounds per start. Default: 20.", min=1, max=100_000)]
-Starts = Annotated[
-    int | None,
-    typer.Option(
-        help="With --measure: number of starts, each of which loads all files again; with --width, the maximum. Default: 5.", min=1, max=8
-    ),
-]
-Warmup = Annotated[
-    int | None,
-    typer.Option(
-        help="With --measure: maximum number of warm-up rounds, which end when times are stable. Default: 50.", min=0, max=100_000
-    ),
-]
-Width = Annotated[
-    float | None,
-    typer.Option(
-        help="With --measure: after 3 starts, stop when the interval of every median is narrower than this share of it, such as 0.02."
-    ),
-]
+#: Heading of the options of timing in the help.
+PANEL = "Options of --measure"
+
+#: Parameters of timing alone.
+TIMING = "runtimes cores rounds starts warmup width seed inputs"
 
 
 @verb
@@ -57,50 +44,55 @@ def compare(
     ] = None,
     config: PlanConfig,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Time the files and bundles here in turns, with confidence intervals.")
+        bool,
+        typer.Option("--measure", help="Time the files and bundles here in turns, with confidence intervals.", rich_help_panel=PANEL),
     ] = False,
     runtimes: Annotated[
         list[str] | None,
         typer.Option(
             "--with",
-            help="With --measure: runtime for the files: onnxruntime, openvino, opencl or litert; repeatable. Default: all installed ones except opencl.",
+            help="Runtime for the files: onnxruntime, openvino, opencl or litert; repeatable. Default: all installed ones except opencl.",
+            rich_help_panel=PANEL,
         ),
     ] = None,
     cores: Annotated[
         int | None,
-        typer.Option(help="With --measure: cores for each contender, one thread per core. Default: all cores of this process.", min=1),
+        typer.Option(help="Cores for each contender, one thread per core. Default: all of this process.", min=1, rich_help_panel=PANEL),
     ] = None,
-    rounds: Rounds = None,
-    starts: Starts = None,
-    warmup: Warmup = None,
-    width: Width = None,
+    rounds: Annotated[int, typer.Option(help="Measured rounds per start.", min=1, max=100_000, rich_help_panel=PANEL)] = 20,
+    starts: Annotated[
+        int,
+        typer.Option(
+            help="Number of starts, each of which loads all files again; with --width, the maximum.", min=1, max=8, rich_help_panel=PANEL
+        ),
+    ] = 5,
+    warmup: Annotated[
+        int,
+        typer.Option(help="Maximum number of warm-up rounds; they end when times are stable.", min=0, max=100_000, rich_help_panel=PANEL),
+    ] = 50,
+    width: Annotated[
+        float | None,
+        typer.Option(
+            help="After 3 starts, stop when the interval of every median is narrower than this share of it.", rich_help_panel=PANEL
+        ),
+    ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="With --measure: random seed of inputs and of the order within rounds.", min=0, max=1 << 32)
-    ] = None,
+        int, typer.Option(help="Random seed of inputs and of the order within rounds.", min=0, max=1 << 32, rich_help_panel=PANEL)
+    ] = 0,
     inputs: InputSizes = None,
     html: Html = None,
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Compare bundles, plans, searches and runs in one table, or time ONNX files, TFLite files and bundles in turns."""
-    timing = {
-        "with": runtimes,
-        "cores": cores,
-        "rounds": rounds,
-        "starts": starts,
-        "warmup": warmup,
-        "width": width,
-        "seed": seed,
-        "input": inputs,
-    }
     check_html(html)
     if measure:
-        if device:
-            raise UsageError("--device plans models, --measure times files here", "give one of the two")
-        _measure(out, what, timing, html)
-        return
-    if stated := next((name for name, value in timing.items() if value is not None), None):
-        raise UsageError(f"--{stated} is about timing", "add --measure")
-    _compare(out, what, device or [], config, html, trust_code)
+        from scheduler.measure.bench.rounds import Effort
+
+        only_flags("--measure", f"what measure html {TIMING}")
+        _measure(out, what, runtimes or [], cores, _named_shapes(inputs), Effort(rounds, starts, warmup, width), seed, html)
+    else:
+        no_flags("a comparison without --measure", TIMING, "add --measure")
+        _compare(out, what, device or [], config, html, trust_code)
 
 
 def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: PlanConfig, html: Path | None, trust_code: bool) -> None:
@@ -145,7 +137,6 @@ def _result_rows(name: str) -> "list[ComparedRow]":
 def _model_rows(name: str, profiles: "list[DeviceProfile]", request: PlanConfig, trust_code: bool) -> "list[ComparedRow]":
     """Plan a model for each device; a device without a feasible design gets a row with the reason."""
     from predictors.errors import InfeasibleError
-    from stretch.cli.output import import_torch
 
     import_torch()
     from stretch.comparison import plan_row, refused_row
@@ -164,19 +155,25 @@ def _model_rows(name: str, profiles: "list[DeviceProfile]", request: PlanConfig,
     return rows
 
 
-def _measure(out: Output, what: Sequence[str], timing: dict[str, Any], html: Path | None) -> None:
+def _measure(
+    out: Output,
+    what: Sequence[str],
+    runtimes: Sequence[str],
+    cores: int | None,
+    shapes: "InputShapes",
+    effort: "Effort",
+    seed: int,
+    html: Path | None,
+) -> None:
     """Time files and bundles in turns."""
     from scheduler.measure.bench.compare import Request
     from scheduler.measure.bench.compare import compare as time_in_turns
-    from scheduler.measure.bench.rounds import Effort
     from stretch.environment import OTHERS, processor_name, version
     from stretch.report.comparison import bench_page
 
-    effort = Effort(**{name: timing[name] for name in ("rounds", "starts", "warmup", "width") if timing[name] is not None})
     versions = {"python": platform.python_version()} | {name: known for name in ("nn-stretch", *OTHERS) if (known := version(name))}
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    shapes = _named_shapes(timing["input"])
-    request = Request(what, timing["with"] or [], timing["cores"], shapes, effort, timing["seed"] or 0, processor_name(), system, versions)
+    request = Request(what, runtimes, cores, shapes, effort, seed, processor_name(), system, versions)
     with out.progress("timing", total=effort.rounds * effort.starts) as step:
         answer = time_in_turns(request, out.warn, step)
 

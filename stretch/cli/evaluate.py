@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stretch.cli.inputs import BundleFolder, Mapping, Processors, read_names
 from stretch.cli.options import Preprocessing, settings
 from stretch.cli.output import Output, verb
 
@@ -18,27 +19,21 @@ if TYPE_CHECKING:
 def evaluate(
     out: Output,
     *,
-    bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
+    bundle: BundleFolder,
     images: Annotated[
         Path, typer.Option(help="Folder of class folders, a .csv or .tsv table of file and label, or a folder of unlabelled images.")
     ],
     classes: Annotated[Path | None, typer.Option(help="File with the class names in output order, one per line.")] = None,
     labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether folder names are class labels.")] = True,
     image_count: Annotated[int | None, typer.Option(help="Maximum number of images, spread evenly over all.", min=1)] = None,
-    mapping: Annotated[
-        list[str] | None,
-        typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas."),
-    ] = None,
-    processors: Annotated[
-        str | None, typer.Option(help="Processors to use, such as cpu,gpu; subgraphs of the others move to them.")
-    ] = None,
+    mapping: Mapping = None,
+    processors: Processors = None,
     preprocessing: Preprocessing = None,
 ) -> None:
     """Measure a bundle's accuracy on images, and its agreement with the original."""
     from scheduler.placement.mapping import parse_mapping
     from stretch.evaluation.answer import evaluate as measure
 
-    only = None if processors is None else [name.strip() for name in processors.split(",")]
     with out.progress("evaluating") as step:
         answer = measure(
             bundle,
@@ -47,7 +42,7 @@ def evaluate(
             labels=labels,
             image_count=image_count,
             mapping=parse_mapping(mapping or []),
-            processors=only,
+            processors=read_names(processors),
             preprocessing=preprocessing,
             progress=step,
         )

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from stretch.cli.inputs import Mapping
 from stretch.cli.output import Output, verb
 
 
@@ -20,10 +21,7 @@ def explain(
             help="Predict for this device (see `stretch list devices`) instead of measuring here; with --runtime, a device of the runtime.",
         ),
     ] = None,
-    mapping: Annotated[
-        list[str] | None,
-        typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas."),
-    ] = None,
+    mapping: Mapping = None,
     foreign_runtime: Annotated[
         str | None, typer.Option("--runtime", help="Show how this runtime places a file: onnxruntime, qnn, openvino, litert or opencl.")
     ] = None,

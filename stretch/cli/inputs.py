@@ -1,6 +1,7 @@
-"""What verbs read of the command line: the shapes of `--input`."""
+"""Arguments and flags that several verbs have, the shapes of `--input`, and the profiles of `--device` where several may be named."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +21,19 @@ InputSizes = Annotated[
     ),
 ]
 
+Model = Annotated[
+    str, typer.Argument(help="Name of `stretch list models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file.")
+]
+Device = Annotated[str, typer.Option(help="Id of a profile (see `stretch list devices`), or the path of one.")]
+Weights = Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")]
+TrustCode = Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")]
+BundleFolder = Annotated[Path, typer.Argument(help="Folder of a bundle.")]
+Mapping = Annotated[
+    list[str] | None,
+    typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas."),
+]
+Processors = Annotated[str | None, typer.Option(help="Processors to use, such as cpu,gpu; subgraphs of the others move to them.")]
+
 _EXAMPLE = "write channels, height and width as 3x224x224, with the batch as 4x3x224x224, and for several inputs one NAME=1x3x224x224 each"
 
 
@@ -35,6 +49,11 @@ def read_inputs(texts: Sequence[str] | None) -> "InputShapes | None":
     if any(names):
         return dict(zip(names, shapes, strict=True))
     return shapes[0] if len(shapes) == 1 else shapes
+
+
+def read_names(text: str | None) -> list[str] | None:
+    """Names separated by commas; None without any."""
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def tell_size(out: "Output", shapes: "InputShapes | None", graph: "OpGraph") -> None:

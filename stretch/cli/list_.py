@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -35,9 +35,8 @@ class ListedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     width_slice: int  # Preferred multiple of channel counts.
     origin: Origin  # Source of its predicted times by default: ``fit``, ``sibling``, ``relatives`` or ``roofline``.
     cores: dict[str, str]  # Description of each core set.
-    measurements: dict[
-        str, str
-    ]  # Measurements that its times are fitted to, by core set and precision, such as ``1large fp32``; empty without a fit.
+    #: Measurements that its times are fitted to, by core set and precision, such as ``1large fp32``; empty without a fit.
+    measurements: dict[str, str]
 
 
 class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,12 +50,6 @@ class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
     aliases: list[str]  # Other names that `--device` accepts.
     left_out: dict[str, str]  # Processors that the device has and the profile lacks, with the reason.
     sources: dict[str, str]  # Where the profile's numbers come from, by key.
-
-
-class DevicesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The device profiles; the fields are the keys of `stretch list devices --json`."""
-
-    items: list[ListedDevice]
 
 
 class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,12 +70,6 @@ class DetailedModel(ListedModel, frozen=True, kw_only=True):
     why: str  # Reason of a refusal, or empty.
 
 
-class ModelsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Models by name; the fields are the keys of `stretch list models --json`."""
-
-    items: list[ListedModel] | list[DetailedModel]  # The latter with `--details`.
-
-
 class ListedDelegate(msgspec.Struct, frozen=True, kw_only=True):
     """A delegate."""
 
@@ -94,35 +81,6 @@ class ListedDelegate(msgspec.Struct, frozen=True, kw_only=True):
     computes: bool  # Whether it computes real outputs.
     module: str  # Python module of the class.
     origin: str | None  # Package and entry point of a third-party delegate; None for built-in ones.
-
-
-class DelegatesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The delegates; the fields are the keys of `stretch list delegates --json`."""
-
-    items: list[ListedDelegate]
-    broken: dict[str, str]  # Third-party delegates that cannot be used, with the reason.
-
-
-class EnvItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the report."""
-
-    name: str
-    value: str
-
-
-class EnvAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Environment of this installation; the fields are the keys of `stretch list env --json`."""
-
-    nn_stretch: str  # Version of nn-stretch.
-    python: str
-    system: str  # The operating system.
-    processor: str  # The CPU.
-    cores: list[int]  # CPU cores that this process may use.
-    opencl: str | None  # OpenCL devices, or the loader; None without OpenCL.
-    packages: dict[str, str | None]  # Versions of relevant packages; None if not installed.
-    imported_from: dict[str, str]  # Folder of each package of nn-stretch.
-    warnings: list[str]
-    items: list[EnvItem] = []  # All of the above as text, in reading order.
 
 
 @verb
@@ -167,9 +125,7 @@ def _list_devices(out: Output, device: str | None) -> None:
     from predictors.devices import list_devices, load_device
 
     items = [_listed_device(load_device(name)) for name in (list_devices() if device is None else [device])]
-    out.emit(
-        DevicesAnswer(items=items), lambda console: _print_devices(console, items) if device is None else _print_device(console, items[0])
-    )
+    out.emit({"items": items}, lambda console: _print_devices(console, items) if device is None else _print_device(console, items[0]))
 
 
 def _print_devices(console: "Console", items: Sequence[ListedDevice]) -> None:
@@ -244,7 +200,7 @@ def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details
         return
     width = max(len(item.name) for item in items)
     lines = [f"{item.name:<{width}}  {item.family:<11}  {'checked' if item.checked else ''}".rstrip() for item in items]
-    out.emit(ModelsAnswer(items=items), lambda console: console.print("\n".join(lines)))
+    out.emit({"items": items}, lambda console: console.print("\n".join(lines)))
 
 
 def _listed_models(pattern: str) -> list[ListedModel]:
@@ -317,7 +273,7 @@ def _print_details(out: Output, items: list[DetailedModel]) -> None:
             if item.stages:
                 console.print(table("stage", "shape", "blocks", "scaled", "exact", "why not stretched", rows=rows))
 
-    out.emit(ModelsAnswer(items=items), human)
+    out.emit({"items": items}, human)
 
 
 def _list_delegates(out: Output) -> None:
@@ -363,7 +319,7 @@ def _list_delegates(out: Output) -> None:
         )
         console.print(table("delegate", "what it is", "available", "how work reaches it", rows=rows))
 
-    out.emit(DelegatesAnswer(items=items, broken=broken), human)
+    out.emit({"items": items, "broken": broken}, human)
 
 
 def _documented(delegate: "type[Delegate]") -> str:
@@ -376,18 +332,24 @@ def _list_environment(out: Output) -> None:
     from stretch import __version__
     from stretch.environment import OTHERS, OURS, cores, folder, opencl_devices, other_owner, processor_name, version
 
-    partial_answer = EnvAnswer(
-        nn_stretch=__version__,
-        python=platform.python_version(),
-        system=platform.platform(),
-        processor=processor_name(),
-        cores=cores(),
-        opencl=opencl_devices(),
-        packages={name: version(name) for name in OTHERS},
-        imported_from={name: str(folder(name)) for name in OURS},
-        warnings=out.warnings,
-    )
-    answer = msgspec.structs.replace(partial_answer, items=_items(partial_answer))
+    data: dict[str, Any] = {
+        "nn_stretch": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": processor_name(),
+        "cores": cores(),
+        "opencl": opencl_devices(),
+        "packages": {name: version(name) for name in OTHERS},
+        "imported_from": {name: str(folder(name)) for name in OURS},
+    }
+    lines = {
+        "nn-stretch": __version__,
+        **{key: data[key] for key in ("python", "system", "processor")},
+        "cores": ", ".join(map(str, data["cores"])),
+        "opencl": data["opencl"] or "none",
+        **{name: version or "not installed" for name, version in data["packages"].items()},
+        **{f"{name} from": where for name, where in data["imported_from"].items()},
+    }
     for name in OURS:
         if stranger := other_owner(name):
             out.warn(
@@ -395,18 +357,6 @@ def _list_environment(out: Output) -> None:
             )
         if folder(name).parent != folder("stretch").parent:
             out.warn(f"`{name}` is imported from {folder(name)}, not from beside `stretch`")
-
-    def human(console: "Console") -> None:
-        for item in answer.items:
-            console.print(f"{item.name:<16} {item.value}", soft_wrap=True)
-
-    out.emit(answer, human)
-
-
-def _items(answer: EnvAnswer) -> list[EnvItem]:
-    """The report as text, in reading order."""
-    lines = [("nn-stretch", answer.nn_stretch), ("python", answer.python), ("system", answer.system), ("processor", answer.processor)]
-    lines += [("cores", ", ".join(map(str, answer.cores))), ("opencl", answer.opencl or "none")]
-    lines += [(name, version or "not installed") for name, version in answer.packages.items()]
-    lines += [(f"{name} from", folder) for name, folder in answer.imported_from.items()]
-    return [EnvItem(name=name, value=value) for name, value in lines]
+    data |= {"warnings": out.warnings, "items": [{"name": name, "value": value} for name, value in lines.items()]}
+    text = "\n".join(f"{name:<16} {value}" for name, value in lines.items())
+    out.emit(data, lambda console: console.print(text, soft_wrap=True))

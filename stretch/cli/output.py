@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -86,9 +87,7 @@ class Output:
             page: Makes the report of a command line.
             html: File of the HTML page.
         """
-        from stretch.cli.pages import write_html
-
-        write_html(self, html, page)
+        self.write_page(html, page)
 
         def human(console: "Console") -> None:
             from stretch.report.fit import print_page
@@ -96,6 +95,17 @@ class Output:
             print_page(console, page(""))
 
         self.emit(data, human)
+
+    def write_page(self, path: Path | None, page: "Callable[[str], Page]") -> None:
+        """Write the report of this command line, if one is requested, and print its path."""
+        if path is None:
+            return
+        from stretch.report.html.page import write_page
+
+        words = COMMAND_LINE.get()
+        with self.progress("writing the report"):
+            write_page(page(shlex.join(["stretch", *words]) if words else ""), path)
+        self.note(f"report: {path}")
 
     def note(self, message: str) -> None:
         """Print a note on stderr."""

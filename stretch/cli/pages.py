@@ -1,6 +1,5 @@
 """`--html`: write a verb's result as an HTML report."""
 
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from predictors.errors import UsageError
-from stretch.cli.output import COMMAND_LINE, Output
+from stretch.cli.output import Output
 
 if TYPE_CHECKING:
     from stretch.report.html.page import Page
@@ -29,14 +28,7 @@ def check_html(path: Path | None) -> None:
 
 def write_html(out: Output, path: Path | None, make: "Callable[[str], Page]") -> None:
     """Write the report of this command line, if requested, and print its path."""
-    if path is None:
-        return
-    from stretch.report.html.page import write_page
-
-    words = COMMAND_LINE.get()
-    with out.progress("writing the report"):
-        write_page(make(shlex.join(["stretch", *words]) if words else ""), path)
-    out.note(f"report: {path}")
+    out.write_page(path, make)
 
 
 def check_picture(path: Path, processors: list[str]) -> None:

@@ -9,7 +9,7 @@ import typer
 from predictors.devices import is_pattern, load_devices
 from predictors.errors import UsageError
 from predictors.models.base import ORIGINS, Origin
-from stretch.cli.inputs import InputSizes, read_inputs, tell_size
+from stretch.cli.inputs import InputSizes, TrustCode, read_inputs, tell_size
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, check_picture
 
@@ -53,7 +53,7 @@ def predict(
             help="A weights file, which is checked against the model; default and none read no weights, as latency does not depend on them."
         ),
     ] = "none",
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Predict the latency of a model, or of many, per processor and per kernel."""
     # Names are checked before the slow import of torch, so that a misspelt one fails early.

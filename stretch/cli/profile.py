@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from scheduler.answer import TuneAnswer
     from scheduler.boards.board import Where
     from scheduler.bundle.load import Bundle
-    from scheduler.delegates import Delegate
     from scheduler.delegates.base import Tuning
-    from scheduler.placement.place import Placement
     from stretch.profiling.run import Profiled
 
 GRACE_S = WRITER_GRACE_S
@@ -169,7 +167,8 @@ def profile(
         only_flags("--fit", "measurements device measured_on folder statistic size rewrite trust_code")
         if device is None:
             raise UsageError("a fit is of a device", "name its profile with --device")
-        _fit(out, measurements, device, measured_on, folder, statistic, size, rewrite or [], trust_code)
+        networks = {"statistic": statistic, "size": size, "rewrites": tuple(rewrite or ())}
+        _fit(out, measurements, device, measured_on, folder, networks, trust_code)
         return
     if bundle is not None:
         only_flags("--tune", "bundle mode mapping budget")
@@ -303,15 +302,7 @@ def _show(console: "Console", data: dict[str, Any]) -> None:
 
 
 def _fit(
-    out: Output,
-    measurements: str,
-    device: str,
-    measured_on: str | None,
-    file: Path | None,
-    statistic: str,
-    size: str,
-    rewrites: list[str],
-    trust_code: bool,
+    out: Output, measurements: str, device: str, measured_on: str | None, file: Path | None, networks: dict[str, Any], trust_code: bool
 ) -> None:
     """Fit kernel models and cross-validate them, or calibrate a profile by times of a few whole networks."""
     from predictors.devices import PROFILE_FOLDER, list_devices, load_device
@@ -323,7 +314,7 @@ def _fit(
                 "a calibration by networks writes a profile of its own", "name it with `--out mine`; --measured-on is for tables"
             )
         target = file.with_name(f"{file.name.removesuffix('.toml')}.toml")
-        rows = _from_networks(out, measurements, device, target, statistic, size, rewrites, trust_code)
+        rows = _from_networks(out, measurements, device, target, networks, trust_code)
         answer = FitAnswer(profile=target.stem, file=str(target), measured_on=None, held_out=rows, warnings=out.warnings)
         out.emit(answer, lambda console: _show_fits(console, answer))
         return
@@ -357,9 +348,7 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
     return {_named(fit): _fit_row(fit, fit.held_out, fit.held_out.families, within_10=fit.held_out.within_10) for fit in fits}
 
 
-def _from_networks(
-    out: Output, table: str, device: str, target: Path, statistic: str, size: str, rewrites: list[str], trust_code: bool
-) -> dict[str, FitRow]:
+def _from_networks(out: Output, table: str, device: str, target: Path, networks: dict[str, Any], trust_code: bool) -> dict[str, FitRow]:
     """Calibrate a profile by times of whole networks, and write it; returns how well each network is predicted by the others."""
     from stretch.cli.inputs import read_inputs
     from stretch.stages.calibrate import calibrate_profile
@@ -370,7 +359,7 @@ def _from_networks(
         return read_graph(model, read_inputs([side] if side else None), trust_code=trust_code).graph
 
     with out.progress("reading networks") as step:
-        news = calibrate_profile(Path(table), device, target, read, statistic=statistic, size=size, rewrites=tuple(rewrites), step=step)
+        news = calibrate_profile(Path(table), device, target, read, **networks, step=step)
     return {
         name: _fit_row(new.prior, new.prior.left_out, new.prior.left_out.chips, measure_next=new.next_network) for name, new in news.items()
     }
@@ -469,26 +458,17 @@ def _tunings(bundle: "Bundle", mapping: list[str], mode: str | None) -> "tuple[l
             f"no subgraph of {bundle.path} runs here on a delegate that can be tuned ({where})",
             f"map a processor to one, as --map gpu={able[0]}",
         )
-    modes = [_mode(placements[entry.processor].delegate, mode) for entry in chosen]
-    created = [_created(placements[entry.processor]) for entry in chosen]
-    return [delegate.tuning_from(bundle, entry.name, known) for delegate, entry, known in zip(created, chosen, modes, strict=True)], modes
-
-
-def _mode(delegate: str, wanted: str | None) -> str:
-    """The requested mode, or the delegate's default."""
-    from scheduler.delegates import get_delegate
-
-    known = get_delegate(delegate).tunes
-    if wanted is not None and wanted not in known:
-        modes_text = "; ".join(f"{name}: {what}" for name, what in known.items())
-        raise UsageError(f"`--mode {wanted}` is no mode of the {delegate} delegate", modes_text)
-    return next(iter(known)) if wanted is None else wanted
-
-
-def _created(place: "Placement") -> "Delegate":
-    from scheduler.delegates import get_delegate
-
-    return get_delegate(place.delegate).create(place.cores)
+    modes, tunings = [], []
+    for entry in chosen:
+        place = placements[entry.processor]
+        known = get_delegate(place.delegate).tunes
+        if mode is not None and mode not in known:
+            raise UsageError(
+                f"`--mode {mode}` is no mode of the {place.delegate} delegate", "; ".join(f"{name}: {what}" for name, what in known.items())
+            )
+        modes.append(mode or next(iter(known)))
+        tunings.append(get_delegate(place.delegate).create(place.cores).tuning_from(bundle, entry.name, modes[-1]))
+    return tunings, modes
 
 
 def _show_tuned(console: "Console", answer: "TuneAnswer") -> None:

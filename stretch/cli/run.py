@@ -7,6 +7,7 @@ import typer
 
 from predictors.errors import UsageError
 from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, where
+from stretch.cli.inputs import BundleFolder, Mapping, Processors, read_names
 from stretch.cli.output import Output, no_flags, verb
 from stretch.cli.pages import Html, check_html
 
@@ -65,14 +66,9 @@ MOST_BYTES = 256 << 20
 @verb
 def run(
     out: Output,
-    bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
-    mapping: Annotated[
-        list[str] | None,
-        typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas."),
-    ] = None,
-    processors: Annotated[
-        str | None, typer.Option(help="Processors to use, such as cpu,gpu; subgraphs of the others move to them.")
-    ] = None,
+    bundle: BundleFolder,
+    mapping: Mapping = None,
+    processors: Processors = None,
     priority: Annotated[
         str | None, typer.Option(help="Choose processors by predicted latency or energy on the device. Default: those of the design.")
     ] = None,
@@ -166,8 +162,11 @@ def run(
             answer = out.told(measure(loaded, request, x, step))
         out.show(answer, lambda _: phone_page(answer))
         return
-    only = None if processors is None else [name.strip() for name in processors.split(",")]
-    options: dict[str, Any] = {"processors": only, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}
+    options: dict[str, Any] = {
+        "processors": read_names(processors),
+        "priority": _priority(priority),
+        "delegates": _dsp(dsp_code, trust_code),
+    }
     with Session(loaded, parse_mapping(mapping or []), **options, in_flight=in_flight or 1, time_limit=time_limit) as session:
         _tell_placements(out, session, priority)
         result, right, rates = _measure(out, session, x, _effort(repeat, warmup), in_flight)

@@ -1,22 +1,19 @@
 """`stretch search`: search Pareto fronts of designs, and alternative designs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from msgspec import Meta
 
 from predictors.devices import load_device
 from predictors.errors import UsageError
-from stretch.cli.inputs import InputSizes, read_inputs, tell_size
+from stretch.cli.inputs import Device, InputSizes, Model, TrustCode, Weights, read_inputs, tell_size
 from stretch.cli.options import Preprocessing, Rare, settings
 from stretch.cli.output import Output, import_torch, only_flags, verb
 from stretch.cli.pages import Html, check_html, check_picture
 from stretch.planning.config import PlanConfig
 from stretch.planning.messages import FLAGS
-
-if TYPE_CHECKING:
-    from stretch.capture.inputs import InputShapes
 
 #: Default factor of the best design's value that alternatives may have.
 WITHIN = 1.2
@@ -35,11 +32,8 @@ PAIR = (
 def search(
     out: Output,
     *,
-    model: Annotated[
-        str,
-        typer.Argument(help="Name of `stretch list models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file."),
-    ],
-    device: Annotated[str, typer.Option(help="Id of a profile (see `stretch list devices`), or the path of one.")],
+    model: Model,
+    device: Device,
     pareto: Annotated[
         str | None,
         typer.Option(
@@ -70,11 +64,11 @@ def search(
         Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) for measuring the loss of single segments.")
     ] = None,
     input_size: InputSizes = None,
-    weights: Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")] = "default",
+    weights: Weights = "default",
     folder: Annotated[Path | None, typer.Option("--out", help="New folder for the design files and the measurements.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Plot the front into this .svg or .png file.")] = None,
     html: Html = None,
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
+    trust_code: TrustCode = False,
     pair_goal: Annotated[
         str | None, Rare("Objective of a pair of networks: makespan (the default), latency (mean of both) or throughput.")
     ] = None,
@@ -94,7 +88,8 @@ def search(
     shape = read_inputs(input_size)
     if other is not None:
         only_flags("a pair of networks", PAIR)
-        _pair(out, (model, other), device, config, pair_goal, top or PAIR_TOP, within or WITHIN, shape, folder, trust_code)
+        options = {"top": top or PAIR_TOP, "within": within or WITHIN, "input_shape": shape, "out": folder, "trust_code": trust_code}
+        _pair(out, (model, other), device, config, pair_goal, options)
         return
     if pair_goal is not None:
         raise UsageError("pair_goal says what two networks are best in", "name the second one with --with")
@@ -136,25 +131,14 @@ def search(
     out.show(answer, lambda command: front_page(answer, command), html)
 
 
-def _pair(
-    out: Output,
-    models: tuple[str, str],
-    device: str,
-    config: PlanConfig,
-    goal: str | None,
-    top: int,
-    within: float,
-    shape: "InputShapes | None",
-    folder: Path | None,
-    trust_code: bool,
-) -> None:
+def _pair(out: Output, models: tuple[str, str], device: str, config: PlanConfig, goal: str | None, options: dict[str, Any]) -> None:
     """Search pairs of designs of two networks."""
     from stretch.api.verbs import check_search
     from stretch.planning.together import GOALS
 
     if config.accuracy:
         raise UsageError("accuracy is about the designs of one network", "leave it out, or leave out --with")
-    check_search(config, (), out=folder)
+    check_search(config, (), out=options["out"])
     profile = load_device(device)
     config.checked(profile)
     if goal not in (None, *GOALS):
@@ -164,7 +148,6 @@ def _pair(
     from stretch.report.front import together_page
 
     with out.progress("searching") as progress:
-        options = {"top": top, "within": within, "config": config, "input_shape": shape, "out": folder, "trust_code": trust_code}
-        answer = search_pair(models, profile, goal=goal or GOALS[0], **options, progress=progress)
+        answer = search_pair(models, profile, goal=goal or GOALS[0], config=config, progress=progress, **options)
     answer = out.told(answer)
     out.show(answer, lambda command: together_page(answer, command))

@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -83,7 +83,10 @@ def train(
         only_flags("a bundle", "recipe folder images minutes steps image_count run_images mapping checkpoint")
         if images is None:
             raise UsageError("a bundle is refined on images, and none are named", "give a folder of unlabelled images with --images")
-        _refine(out, Path(recipe), images, folder, minutes, steps, image_count, run_images, mapping or [], checkpoint)
+        limits = {"minutes": 5.0 if minutes is None and steps is None else minutes, "steps": steps}
+        _refine(
+            out, Path(recipe), images, folder, checkpoint, mapping or [], limits | {"image_count": image_count, "run_images": run_images}
+        )
         return
     only_flags("a recipe", "recipe folder change resume dry_run trust_code gpus", "what a recipe trains on stands in it, under [data]")
     from stretch.api.verbs import train as train_recipe
@@ -106,16 +109,7 @@ def train(
 
 
 def _refine(
-    out: Output,
-    bundle: Path,
-    images: Path,
-    folder: Path | None,
-    minutes: float | None,
-    steps: int | None,
-    image_count: int,
-    run_images: int,
-    mapping: list[str],
-    checkpoint: Path | None,
+    out: Output, bundle: Path, images: Path, folder: Path | None, checkpoint: Path | None, mapping: list[str], limits: dict[str, Any]
 ) -> None:
     """Distil a bundle's network from its original, and measure their agreement."""
     from scheduler.placement.mapping import parse_mapping
@@ -124,18 +118,8 @@ def _refine(
     kept = checkpoint_folder(folder or bundle, checkpoint)
     try:
         with out.progress("refining", total=REFINING) as progress:
-            answer = refine_bundle(
-                bundle,
-                images,
-                out=folder,
-                minutes=5.0 if minutes is None and steps is None else minutes,
-                steps=steps,
-                image_count=image_count,
-                run_images=run_images,
-                mapping=parse_mapping(mapping),
-                checkpoint=kept,
-                progress=progress,
-            )
+            places = parse_mapping(mapping)
+            answer = refine_bundle(bundle, images, out=folder, mapping=places, checkpoint=kept, progress=progress, **limits)
     except KeyboardInterrupt:
         if kept.is_dir() and any(kept.iterdir()):
             out.note(f"the checkpoint is in {kept}: the same command continues from there")

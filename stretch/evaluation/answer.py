@@ -74,7 +74,7 @@ def evaluate(
     mapping: Mapping[str, str] | None = None,
     processors: Sequence[str] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> EvaluateAnswer:
     """Measure a bundle's accuracy on images, and its agreement with the original.
 
@@ -104,7 +104,9 @@ def evaluate(
         if (control := manifest.controls.get("original")) is None:
             warnings.append("the bundle was written without controls, so it cannot be compared with the original")
         original = None if control is None else Sequential(loaded.file(control), used_cores(session)).run
-        result = measure(session, original, _images(files, manifest.model.input_shape, read, progress), outputs, manifest.calibrated_on)
+        result = measure(
+            session, original, _images(files, manifest.model.input_shape, read, progress or silent), outputs, manifest.calibrated_on
+        )
         if original is not None and not result.diverse:
             warnings.append(one_sided(result.classes))
         if result.calibrated_on:

@@ -555,32 +555,29 @@ def _alike(kernel: Kernel, kind: str) -> bool:
 PROFILE = "profile.csv"
 
 
+@dataclass(frozen=True)
 class PhoneTable:
     """Measurements that grow by a phone's."""
 
-    def __init__(self, table: Table, device: str, runtime: str) -> None:
-        self._table, self._device, self._runtime = table, device, runtime
+    table: Table  # The measurements in a folder.
+    device: str  # The phone's name in them.
+    runtime: str  # What measures.
 
-    def has(self, work: Work) -> bool:
-        """Whether a signature was measured there with this runtime before."""
-        return any(
-            (row.device, row.network, row.processor, row.core_set, row.precision, row.runtime)
-            == (self._device, work.network, work.place.family, work.place.core_set, work.precision, self._runtime)
-            for row in self._table.latencies
-        )
+    def where(self, work: Work) -> tuple[str, ...]:
+        """What tells a signature on a processor of this phone from all others."""
+        return self.device, work.network, work.place.family, work.place.core_set, work.precision, self.runtime
 
     def add(self, bundle: Bundle, work: Work, spoken: Spoken, kernels: list[tuple[Kernel, float]]) -> None:
         """Add a signature, and have it on disk."""
-        graph = graph_of(bundle, work)
-        known = self._table.graphs.get(graph.name)
+        graph, where = graph_of(bundle, work), self.where(work)
+        known = self.table.graphs.get(graph.name)
         if known is not None and known.to_json() != graph.to_json():
             raise StretchError(
-                f"{self._table.folder} has another network called `{graph.name}`", "choose another folder with --measurements"
+                f"{self.table.folder} has another network called `{graph.name}`", "choose another folder with --measurements"
             )
-        where = (self._device, work.network, work.place.family, work.place.core_set, work.precision, self._runtime)
         rows = [KernelLatency(*where, kernel.name, "", *kernel.cost, ms) for kernel, ms in kernels]
-        self._table.add(graph, family_of(bundle, work), Latency(*where, spoken.ms, spoken.std_ms), rows)
-        self._table.save()
+        self.table.add(graph, family_of(bundle, work), Latency(*where, spoken.ms, spoken.std_ms), rows)
+        self.table.save()
 
 
 def open_table(folder: Path, device: str, benchmark: Path, works: list[Work]) -> PhoneTable:
@@ -590,55 +587,60 @@ def open_table(folder: Path, device: str, benchmark: Path, works: list[Work]) ->
         benchmark: The `benchmark_model` that is run: its content tells its version.
     """
     digest = hashlib.sha256(read_bytes(benchmark, "program", MAX_BYTES)).hexdigest()[:12]
-    table = PhoneTable(Table.open(folder, brought_in(device), resume=True), device, f"benchmark_model {digest}")
+    opened = PhoneTable(Table.open(folder, brought_in(device), resume=True), device, f"benchmark_model {digest}")
+    known = {(row.device, row.network, row.processor, row.core_set, row.precision, row.runtime) for row in opened.table.latencies}
     for work in works:
-        if table.has(work):
+        if opened.where(work) in known:
             raise StretchError(
                 f"{folder} has a time of {work.network} on {work.place.name} already", "choose another folder with --measurements"
             )
-    return table
+    return opened
 
 
+@dataclass(frozen=True)
 class Timing:
     """Times signatures of a bundle."""
 
-    def __init__(
-        self, bundle: Bundle, content: bytes, phone: Phone, request: Request, table: PhoneTable, profile: DeviceProfile, scratch: Path
-    ) -> None:
-        self._bundle, self._phone, self._request, self._table, self._scratch = bundle, phone, request, table, scratch
-        self._file = parse_tflite(content, bundle.path / str(bundle.manifest.tflite))
-        self._profile = profile
+    bundle: Bundle
+    content: bytes  # Of its TFLite file.
+    phone: Phone
+    request: Request  # Of every signature.
+    table: PhoneTable  # Where times go.
+    profile: DeviceProfile  # That they are named after.
+    scratch: Path  # Folder for what is copied here.
 
     def row(self, work: Work) -> SignatureRow:
         """Measure a signature and keep its time.
 
         It runs twice: alone, and with the times of its operators, which take time themselves.
         """
-        request = replace(self._request, signature=work.signature, target=work.place.target, threads=work.place.threads)
+        request = replace(self.request, signature=work.signature, target=work.place.target, threads=work.place.threads)
         what = f"measure {work.signature} on {work.place.name}"
-        ended = self._phone.attempt(request.command(), what)
+        ended = self.phone.attempt(request.command(), what)
         if ended.code != 0:
             return _row(work, None, [], f"benchmark_model failed: {ended.reason}")
         spoken = read_spoken(ended.err + ended.out, work.place.target)
         if spoken.elsewhere is not None:
             return _row(work, None, [], spoken.elsewhere)
-        profiled = self._phone.attempt(request.command(f"{self._phone.folder}/{PROFILE}"), what)
+        profiled = self.phone.attempt(request.command(f"{self.phone.folder}/{PROFILE}"), what)
         kernels = self._kernels(work, profiled)
-        self._table.add(self._bundle, work, spoken, kernels)
+        self.table.add(self.bundle, work, spoken, kernels)
         return _row(work, spoken, kernels, None)
 
     def _kernels(self, work: Work, profiled: Ended) -> list[tuple[Kernel, float]]:
         if profiled.code != 0:
             return []
-        path = self._scratch / PROFILE
-        self._phone.pull(PROFILE, path)
+        path = self.scratch / PROFILE
+        self.phone.pull(PROFILE, path)
         try:
             operators = read_op_profile(path)
         except StretchError:
             return []  # some delegates tell no operator
-        backend = self._profile.processors[work.place.family].backend
-        order = [name for name, _ in self._file.operators(work.signature)]
-        return pair(operators, fuse(graph_of(self._bundle, work), backend), order)
+        backend = self.profile.processors[work.place.family].backend
+        order = [
+            name for name, _ in parse_tflite(self.content, self.bundle.path / str(self.bundle.manifest.tflite)).operators(work.signature)
+        ]
+        return pair(operators, fuse(graph_of(self.bundle, work), backend), order)
 
 
 def _row(work: Work, spoken: Spoken | None, kernels: list[tuple[Kernel, float]], reason: str | None) -> SignatureRow:

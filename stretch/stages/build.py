@@ -1,7 +1,7 @@
-"""Third stage: the branched network, its control, and images for calibration and comparison."""
+"""Stages from a design to a bundle: the branched network, its control, images to calibrate and compare with, refinement, writing."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +9,25 @@ import numpy as np
 import torch
 
 from predictors.errors import StretchError, UsageError
-from scheduler.bundle.agreement import BundleAgreement
+from scheduler.bundle.agreement import Agreement, BundleAgreement
 from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import Manifest
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from scheduler.progress import Progress, silent
+from stretch import __version__
 from stretch.capture import Captured
 from stretch.capture.results import pairs
 from stretch.evaluation.agreement import Compared, compare
 from stretch.evaluation.files import SECONDS, measure_files
 from stretch.evaluation.shares import one_sided
+from stretch.export.bundle import export_bundle
+from stretch.export.facts import bundle_facts
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.result import PlanResult
 from stretch.quantize.images import fingerprint, load_images
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES
+from stretch.transform.refine import Checkpoint, Refined, Refinement, refine
 
 #: Batch size.
 BATCH = 32
@@ -163,3 +168,109 @@ def run_on(
     if measured.left:
         said.append(f"in the time there is, the bundle's files were run on {measured.agreement.images} of {len(taken)} images")
     return measured.agreement, said
+
+
+#: Warning if the refinement did not improve the network.
+KEPT = "refining brought the network no closer to the original on images held back, so its weights stay as they were"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of refining a network."""
+
+    refinement: Refined  # Errors on the images that the steps left out; where the start was kept, the same after as before.
+    before: Compared | None  # Comparison with the original on the images held back, before; None where there were too few.
+    after: Compared | None  # The same of what was kept.
+    kept: str  # ``refined``, or ``start`` where no step brought the network closer, or it then agreed less often.
+    warnings: list[str]  # What a person should know.
+
+
+def refine_and_compare(
+    model: BranchedModel,
+    captured: Captured,
+    images: Images,
+    how: Refinement,
+    checkpoint: Checkpoint | None = None,
+    progress: Progress = silent,
+) -> Outcome:
+    """Refine a network where it can be refined fastest, and keep its start unless it is as close to the original afterwards.
+
+    Closer is what sees the original's class more often, or as often with outputs that are less far off.
+
+    The images held back have no part in the steps, nor in which state of them is the best; they decide between two
+    networks, the first and the best.
+    """
+    progress("compare")
+    before, said_before = compare_on(model, captured, images.held_back)
+    start = {key: value.clone() for key, value in model.state_dict().items()}
+    refinement = refined(model, captured, images.fitted, how, progress, checkpoint)
+    progress("compare")
+    after, said = compare_on(model, captured, images.held_back)
+    if refinement.after < refinement.before and not (before and after and _worse(after.agreement, before.agreement)):
+        return Outcome(refinement, before, after, "refined", said)
+    model.load_state_dict(start)
+    return Outcome(replace(refinement, after=refinement.before), before, before, "start", [*said_before, KEPT])
+
+
+def refined(
+    model: BranchedModel,
+    captured: Captured,
+    images: Sequence[torch.Tensor],
+    how: Refinement,
+    progress: Progress = silent,
+    checkpoint: Checkpoint | None = None,
+) -> Refined:
+    """Refine a network, on a GPU where there is one; it is back where it was afterwards.
+
+    Args:
+        images: Batches that it was calibrated with, (n, channels, height, width).
+    """
+    place = next(model.parameters()).device
+    try:
+        return refine(model.to("cuda") if torch.cuda.is_available() else model, captured, images, how, progress, checkpoint)
+    finally:
+        model.to(place)
+
+
+def _worse(after: Agreement, before: Agreement) -> bool:
+    """Whether a network sees the original's class less often, or as often with outputs that are further off; outputs alone where they are no classes."""
+    return (after.value or 0.0, -after.error) < (before.value or 0.0, -before.error)
+
+
+def write_bundle(
+    folder: Path,
+    planned: PlanResult,
+    original: Captured,
+    networks: tuple[BranchedModel, BranchedModel | None],
+    weights: tuple[str, str],
+    preprocessing: Preprocessing | None,
+    *,
+    controls: bool = True,
+    agreement: Agreement | None = None,
+    agreeing: Callable[[Bundle], Agreement | None] | None = None,
+    ranges: Mapping[str, Mapping[str, tuple[float, int]]] | None = None,
+    calibrated_on: tuple[str, ...] = (),
+    progress: Progress = silent,
+) -> Manifest:
+    """Write a bundle, each file checked against torch.
+
+    Args:
+        folder: Of the bundle; an earlier bundle there is replaced in one step.
+        weights: Source (``default``, ``random``, ``file``, ``given`` or ``trained``) and which.
+        preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
+        agreeing: Gives it from the complete files in place of `agreement`.
+        ranges: Scale and zero point, by subgraph and tensor, that the network was trained with and that int8 is to have.
+        calibrated_on: Fingerprints of the images that weights were fitted to.
+    """
+    facts = replace(
+        bundle_facts(planned, planned.device, *weights, preprocessing),
+        agreement=agreement,
+        ranges=ranges or {},
+        calibrated_on=calibrated_on,
+    )
+    model, sequential = networks
+
+    def tell(what: str) -> None:
+        progress(f"export {what}")
+
+    return export_bundle(folder, original, model, sequential, facts, __version__, controls=controls, agreeing=agreeing, progress=tell)

@@ -113,18 +113,10 @@ def _latency(estimate: Estimate, profile: DeviceProfile, kernels: bool) -> Predi
 
 
 def _kernel(estimate: KernelEstimate) -> PredictedKernel:
-    return PredictedKernel(
-        name=estimate.kernel.name,
-        kind=estimate.kernel.cost.kind,
-        ops=estimate.kernel.ops,
-        macs=estimate.kernel.macs,
-        ms=estimate.time.ms,
-        launch_ms=estimate.time.launch_ms,
-        compute_ms=estimate.time.compute_ms,
-        memory_ms=estimate.time.memory_ms,
-        bound="the CPU" if estimate.kernel.elsewhere else estimate.time.bound,
-        origin=estimate.time.origin,
-    )
+    kernel, spent = estimate.kernel, estimate.time
+    times = {name: getattr(spent, name) for name in ("ms", "launch_ms", "compute_ms", "memory_ms", "origin")}
+    bound = "the CPU" if kernel.elsewhere else spent.bound
+    return PredictedKernel(name=kernel.name, kind=kernel.cost.kind, ops=kernel.ops, macs=kernel.macs, bound=bound, **times)
 
 
 class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,19 +157,7 @@ def predicted_rows(model: str, graph: OpGraph, places: Sequence[tuple[LatencyPre
     """
     rows = []
     for predictor, processor, precision in places:
-        estimate = predictor.predict(graph, processor, precision)
-        rows.append(
-            PredictedRow(
-                model=model,
-                device=predictor.device.id,
-                processor=processor,
-                precision=estimate.precision,
-                macs=graph.macs,
-                latency_ms=estimate.ms,
-                low_ms=estimate.low_ms,
-                high_ms=estimate.high_ms,
-                calibrated=estimate.calibrated,
-                origin=estimate.origin,
-            )
-        )
+        row = _latency(predictor.predict(graph, processor, precision), predictor.device, False)
+        same = {name: getattr(row, name) for name in ("precision", "latency_ms", "low_ms", "high_ms", "calibrated", "origin")}
+        rows.append(PredictedRow(model=model, device=predictor.device.id, processor=processor, macs=graph.macs, **same))
     return rows

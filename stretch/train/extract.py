@@ -15,8 +15,7 @@ from scheduler.bundle.preprocessing import Preprocessing
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.messages import as_key, errors_spelled
 from stretch.planning.plan import evaluate as evaluate_plan
-from stretch.stages.build import BATCH, HELD_BACK, Images, build_control, compare_on, run_on
-from stretch.stages.bundle import write_bundle
+from stretch.stages.build import BATCH, HELD_BACK, Images, build_control, compare_on, run_on, write_bundle
 from stretch.stages.design import read_design
 from stretch.train.augment import Normalise, preprocessing
 from stretch.train.finished import open_run

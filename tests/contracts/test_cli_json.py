@@ -48,11 +48,7 @@ KEYS = {
         ),
     },
     "train": {"": "run checkpoint metrics", "metrics.": "accuracy best_accuracy agreement best_agreement loss epochs"},
-    "export RUN": {
-        "": "checkpoint accuracy agreement",
-        "accuracy.": "supernet extracted",
-        "agreement.": "value low high error images bundle",
-    },
+    "export RUN": {"": "checkpoint accuracy agreement", "accuracy.": "supernet extracted", "agreement.": "value low high error images"},
     "export": {"": "files checks"},
     "export --as code": {"": "package network branched files segments max_error warnings"},
     "run": {
@@ -111,6 +107,9 @@ KEYS = {
     "list env": {"": "items"},
 }
 
+#: A refinement that takes little time.
+ONE_STEP = ("--steps", 1, "--run-images", 1)
+
 #: Whether the rates of both bundles can be held.
 ADMIT = ("--arrivals", "periodic:9", "--admit")
 
@@ -153,32 +152,10 @@ def words(verb, bundle):
         "export": (bundle, "--precision", "cpu=int8", "--out", bundle.parent / "int8"),
         "export --as code": (bundle, "--as", "code", "--out", bundle.parent / "emitted"),
         "run": (bundle, "--repeat", 2, "--warmup", 0),
-        "compare --measure": (
-            bundle / "model.onnx",
-            bundle,
-            "--measure",
-            "--with",
-            "onnxruntime",
-            "--rounds",
-            2,
-            "--starts",
-            2,
-            "--warmup",
-            2,
-        ),
+        "compare --measure": (bundle / "model.onnx", bundle, "--measure", *("--with", "onnxruntime", "--rounds", 2, "--starts", 2)),
         "simulate": (bundle, "--inferences", 20, "--busy", "gpu=0.5@0:5", "--deadline", 9, "--beside", f"{bundle}@periodic:9@9", *ADMIT),
         "evaluate": (bundle, "--images", bundle.parent / "pictures"),
-        "train BUNDLE": (
-            bundle,
-            "--images",
-            many(bundle.parent / "many"),
-            "--steps",
-            1,
-            "--run-images",
-            1,
-            "--out",
-            bundle.parent / "refined",
-        ),
+        "train BUNDLE": (bundle, "--images", many(bundle.parent / "many"), *ONE_STEP, "--out", bundle.parent / "refined"),
         "predict": ("tiny_resnet", "--device", "pixel6", "--kernels"),
         "explain": (bundle,),
         "verify": (bundle,),

@@ -40,12 +40,11 @@ def test_unknown_verb_is_a_usage_error_that_names_the_closest(capsys):
 
 def test_old_name_of_a_verb_says_in_one_sentence_what_to_type(capsys):
     for old, new in MOVED.items():
-        code, out, err = run(capsys, old, "anything", "--flag")
-        assert (code, out) == (2, "")
+        code, _, err = run(capsys, old, "anything", "--flag")
+        assert code == 2
         assert err.startswith(f"error: `stretch {old}` is called `stretch {new}` now\n")
-        verb, *words = new.split()
-        help_text = run(capsys, verb, "--help")[1]
-        assert all(word in help_text for word in words if word.startswith("--"))
+        help_text = run(capsys, new.split()[0], "--help")[1]
+        assert all(word in help_text for word in new.split() if word.startswith("--"))
 
 
 def test_old_name_of_a_flag_is_told_with_the_new_one(capsys):

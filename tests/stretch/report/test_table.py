@@ -66,13 +66,9 @@ def words(plan):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("columns", [60, 120])
-@pytest.mark.parametrize(
-    "name",
-    ["resnet50"],
-)
-def test_report_of_three_processors_keeps_every_name_and_number_at_any_width(captured, name, columns):
+def test_report_of_three_processors_keeps_every_name_and_number_at_any_width(captured, columns):
     pytest.importorskip("torch")
-    data = _planned(captured, name)
+    data = _planned(captured, "resnet50")
     assert len({b.processor for s in data.segments for b in s.branches}) >= 2
     text = printed(data, columns)
     assert "…" not in text
