@@ -218,7 +218,7 @@ def test_float_subgraph_is_not_moved_to_a_processor_without_floating_point(bundl
     assert places(choose_processors(with_times(manifest, options, precision="int8"), priority="energy"))["stem"] == "dsp"
 
 
-@pytest.mark.parametrize(("ways", "what"), [({"cpu": (1.0, 1.0)}, "time"), ({"cpu": (1.0, None), "gpu": (1.0, None)}, "energy")])
+@pytest.mark.parametrize(("options", "what"), [({"cpu": (1.0, 1.0)}, "time"), ({"cpu": (1.0, None), "gpu": (1.0, None)}, "energy")])
 def test_priority_without_the_predictions_it_needs_is_a_usage_error(manifest, options, what):
     with pytest.raises(UsageError, match=f"needs the predicted {what}"):
         choose_processors(with_times(manifest, options), priority="energy")

@@ -242,7 +242,7 @@ def test_products_that_the_runtime_joins_with_their_scales_are_one_layer(tmp_pat
     assert functions(built) == ["Linear"]
 
 
-@pytest.mark.parametrize("ways", [1, 2])
+@pytest.mark.parametrize("options", [1, 2])
 @pytest.mark.parametrize("case", [False, True], ids=["per tensor", "per gate"])
 def test_recurrent_layer_rounded_by_its_own_ranges_computes_what_the_runtime_does(tmp_path, options, case):
     scales = {f"{name}s": np.full((options, 12) if case else options, 0.004, np.float32) for name in "wr"}
