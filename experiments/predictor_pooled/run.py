@@ -83,17 +83,12 @@ def estimates(pool: Pool) -> list[Row]:
     networks, families = pool.networks, pool.networks.families | FIRST_FAMILIES
     first = replace(pool, networks=replace(networks, families=families), folds=family_folds(families, networks.kinds))
     one = [row for row in pool.rows if row.runtime == ONE_RUNTIME]
-    ways = {
-        "five folds, relatives apart": first,
-        f"five folds, {ONE_RUNTIME} alone": replace(first, rows=one),
-        "each family with its relatives alone": pool,
-        f"each family with its relatives alone, {ONE_RUNTIME} alone": replace(pool, rows=one),
-    }
+    ways = {"five folds, relatives apart": first, "each family with its relatives alone": pool}
+    ways |= {f"{title}, {ONE_RUNTIME} alone": replace(way, rows=one) for title, way in ways.items()}
     found: list[Row] = []
     for title, way in ways.items():
         for precision in ("int8", "fp16"):
-            places = [place for place in way.ratios if place[0] == precision]
-            values = score(way, places)
+            values = score(way, [place for place in way.ratios if place[0] == precision])
             some = {key: value for key, value in values.items() if key in ("times", "families") or "15 %" in key or "25 %" in key}
             found.append({"left out": title, "precision": precision, **some})
     return found

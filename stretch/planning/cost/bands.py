@@ -239,7 +239,6 @@ class BandCosts:
         self.parts = tuple(parts)
         self._built, self._known = costs.built(_Built), costs.remembered(_Known)
         self._parts = [self._part(part.graph) for part in parts]
-        self._cutters: dict[str, bool] = {}
         same = tuple(map(id, self._parts))
         if same not in self._built.runs:
             self._built.runs[same] = RunBands(self._parts, self._built)
@@ -286,7 +285,8 @@ class BandCosts:
         new = np.unique(bands[np.isnan(known[0, bands])])
         if len(new):
             chains, begins = self.bands.steps[new], self.bands.facts[new, 3]
-            cuts = self._cutting(processor)
+            # else nobody asks what it takes to copy the rows that are read, where the tensor is there already
+            cuts = cuts_itself(processor, processor, self.costs.predictor)
             steps = np.append(self._step_times(processor, chains[chains >= 0], begins if cuts else begins[:0]), np.zeros((4, 1)), axis=1)
             sums = np.zeros((2, len(new)))
             for column in chains.T:
@@ -307,25 +307,16 @@ class BandCosts:
         ]
         launched = [self._launched(*each, processor) for each in new]
         # at once, since a fit's trees are walked for many kernels in little more time than for one
-        times, item = (
-            iter(self.costs.each_kernels_time([k for kernels in launched for k in kernels], processor)),
-            self.costs.item_bytes(processor),
-        )
+        times = iter(self.costs.each_kernels_time([k for kernels in launched for k in kernels], processor))
         for (step, cut), kernels in zip(new, launched, strict=True):
             some = list(islice(times, len(kernels)))
             contended = sum([time.contended_ms for time in some])
             if cut:
                 known[3, step] = contended
             else:
-                peak = max([k.cost.reads + k.cost.writes for k in kernels], default=0) * item
+                peak = max([k.cost.reads + k.cost.writes for k in kernels], default=0) * self.costs.item_bytes(processor)
                 known[:3, step] = sum([time.ms for time in some]), contended, peak
         return known
-
-    def _cutting(self, processor: str) -> bool:
-        """Whether bands on a processor copy the rows they read where the tensor is there already; else nobody asks what that takes."""
-        if processor not in self._cutters:
-            self._cutters[processor] = cuts_itself(processor, processor, self.costs.predictor)
-        return self._cutters[processor]
 
     def _launched(self, step: int, cut: bool, processor: str) -> list[Kernel]:
         """Kernels of a step; those of one backend are the same on all its processors."""
