@@ -81,8 +81,10 @@ def export(
     Raises:
         StretchError: Or one of its kinds: no bundle, int8 without images, a comparison that fails, no folder to write to.
     """
-    progress = progress or silent
-    if out is None and not (Path(source) / RUN_FILE).is_file():
+    progress, run = progress or silent, (Path(source) / RUN_FILE).is_file()
+    if run and form != "onnx":
+        raise UsageError(f"the run {source} is no bundle that could be written as {form}", "export the run first, then its bundle")
+    if out is None and not run:
         raise UsageError("nothing says where to write", "name a folder with --out")
     if form == "code":
         from stretch.emit.package import emit
@@ -90,7 +92,7 @@ def export(
         return emit(str(source), Path(out or ""), input_shape, weights=weights, seed=seed, trust_code=trust_code)
     if form == "cpp":
         return _runner(Path(source), Path(out or ""))
-    if (Path(source) / RUN_FILE).is_file():
+    if run:
         return _extracted(Path(source), Path(out) if out else None, design, bundle, controls, rank, trust_code, progress)
     from stretch.export.answer import aot_answer, contexts_answer, export_answer
     from stretch.export.precision import export_precision, planned_precision

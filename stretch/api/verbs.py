@@ -48,7 +48,13 @@ def plan(
     """Plan branches for a device, without building them.
 
     Args:
-        model: As of `stretch.branch`, as are all other arguments.
+        model: A name of `stretch list models`, ``package.module:factory``, a file, or a module.
+        device: Profile id, path of a profile, or a profile.
+        config: Constraints of the search; with a design, precisions and floors of the controls.
+        design: A design, or the path of one, to be predicted instead of searching for one.
+        input_shape: As of `stretch.branch`.
+        trust_code: Whether ``file.py:factory`` may be executed.
+        options: Options of the planner by name, in place of those of `config`.
 
     Raises:
         StretchError: Or one of its kinds: unknown names, a network that is not captured, no design.
@@ -83,13 +89,21 @@ def search(
 
     Args:
         model: A name of `stretch list models`, Python code or a file; or a network that was read before.
+        device: Profile id, path of a profile, or a profile.
         pareto: Two or three objectives: ``latency``, ``energy``, ``macs``, ``memory``, ``agreement`` and ``accuracy``. If empty,
             latency and what is predicted of these, else MACs.
         within: Instead of a front, alternatives of the best design whose value is at most this factor times the best one.
         top: Designs, at most.
+        config: Constraints and objective.
         images: Folder of unlabelled images for measuring the loss of single segments.
+        image_count: Images to calibrate with, at most.
         budget_minutes: For these measurements.
+        preprocessing: What differs from what the model states, such as ``{"crop": 0.9}``.
+        input_shape: As of `stretch.branch`.
+        weights: ``default``, ``none`` (random) or a file; read where there are images.
+        seed: Of random weights.
         out: New folder for the design files and the measurements. None: nothing is written.
+        trust_code: Whether ``file.py:factory`` may be executed.
         progress: Called with a few words for what comes next.
         options: Options of the planner by name, in place of those of `config`.
 
@@ -301,10 +315,13 @@ def predict(
 
     Args:
         model: A name of `stretch list models`, Python code or a file; or what was read of one before.
+        device: Profile id, path of a profile, or a profile.
         processor: Such as ``gpu`` or ``cpu[1large]``; all, with every core set, if None.
         precision: ``fp32``, ``fp16`` or ``int8``; that of each processor if None.
         kernels: Whether every kernel is listed.
+        input_shape: As of `stretch.branch`.
         weights: A file that the model must take; no other weights are read.
+        trust_code: Whether ``file.py:factory`` may be executed.
 
     Raises:
         StretchError: Or one of its kinds: unknown names, a model without a graph.
@@ -376,11 +393,14 @@ def simulate(
     Args:
         bundle: Folder of a bundle, or a .csv table of steps.
         device: Profile of the simulated device; the one that the bundle was planned for if None.
+        inferences: How many.
+        in_flight: How many at once.
         arrivals: ``periodic:MS`` or ``poisson:RATE``; None for an inference as soon as a lane is free.
         busy: Background load, such as ``gpu=0.9@50:155``.
         frequency: Speed factors of processors, such as ``gpu=0.5@100:500``.
         heat: ``profile`` or a TOML file of a thermal model. None: no heat.
         jitter: Standard deviation of the logarithm of computing times.
+        seed: Of jitter and arrivals.
         deadline: Milliseconds from request to output.
         alternatives: Other plans: bundles of the same network, or processors of this one.
         prefer: ``latency``, ``energy`` or ``deadline``.
@@ -514,6 +534,7 @@ def explain(
         runtime: ``onnxruntime``, ``qnn``, ``openvino``, ``litert`` or ``opencl``. None: a bundle is explained.
         mapping: Where processors run here, as ``gpu=cpu1``.
         fix: File for a copy with all changes that improve the placement and preserve the results; needs `runtime`.
+        progress: Called for each subgraph.
 
     Raises:
         StretchError: Or one of its kinds: no bundle, a runtime that is not installed.

@@ -79,6 +79,7 @@ def evaluate(
     """Measure a bundle's accuracy on images, and its agreement with the original.
 
     Args:
+        bundle: Its folder.
         images: Folder of class folders, a .csv or .tsv table of file and label, or a folder of unlabelled images.
         classes: File with the class names in output order, one a line.
         labels: Whether folder names are class labels.

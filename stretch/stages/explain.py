@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from predictors.devices import DeviceProfile, Processor
-from predictors.graph import Op, OpGraph
+from predictors.graph import OpGraph
 from predictors.joins import meeting_of
 from predictors.models.base import Origin
 from predictors.predictor import Estimate, LatencyPredictor, not_measured
@@ -118,16 +118,7 @@ def _measured(bundle: Bundle, entry: SubgraphEntry, place: Placement) -> Iterato
     with pinned(place.cores[:1]):
         nodes = get_delegate(place.delegate).create(place.cores).places_from(bundle, entry.name)
     for node in nodes:
-        yield PlacedOperator(
-            name=node.name,
-            op=node.op,
-            subgraph=entry.name,
-            processor=entry.processor,
-            delegate=place.delegate,
-            reason=node.reason,
-            ms=node.ms,
-            source=None if node.ms is None else "measured",
-        )
+        yield _placed(entry, node.name, node.op, place.delegate, node.reason, node.ms, "measured")
 
 
 def _joined(before: PlacedProcessor | None, processor: Processor, entry: SubgraphEntry, device: str, precision: str) -> PlacedProcessor:
@@ -158,24 +149,20 @@ def _predicted(graph: OpGraph, estimate: Estimate, entry: SubgraphEntry, backend
             continue
         kernel_estimate = kernel_of.get(op.name)
         if kernel_estimate is None:
-            yield _on_backend(op, entry, backend, f"{backend} launches nothing for it")
+            yield _placed(entry, op.name, op.kind, backend, f"{backend} launches nothing for it")
         elif kernel_estimate.kernel.name == op.name:
-            yield _on_backend(op, entry, backend, f"a kernel of {backend} in {estimate.precision}", kernel_estimate.time.ms)
+            reason = f"a kernel of {backend} in {estimate.precision}"
+            yield _placed(entry, op.name, op.kind, backend, reason, kernel_estimate.time.ms, "predicted")
         else:
-            yield _on_backend(op, entry, backend, f"merged into `{kernel_estimate.kernel.name}` by {backend}")
+            yield _placed(entry, op.name, op.kind, backend, f"merged into `{kernel_estimate.kernel.name}` by {backend}")
 
 
-def _on_backend(op: Op, entry: SubgraphEntry, backend: str, reason: str, ms: float | None = None) -> PlacedOperator:
-    return PlacedOperator(
-        name=op.name,
-        op=op.kind,
-        subgraph=entry.name,
-        processor=entry.processor,
-        delegate=backend,
-        reason=reason,
-        ms=ms,
-        source=None if ms is None else "predicted",
-    )
+def _placed(
+    entry: SubgraphEntry, name: str, op: str, delegate: str, reason: str, ms: float | None = None, source: str | None = None
+) -> PlacedOperator:
+    """An operator of a subgraph, with a source where it has a time."""
+    where = {"subgraph": entry.name, "processor": entry.processor, "delegate": delegate, "reason": reason}
+    return PlacedOperator(name=name, op=op, **where, ms=ms, source=None if ms is None else source)
 
 
 def _explanation(

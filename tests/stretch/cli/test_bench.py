@@ -79,8 +79,7 @@ def test_file_that_is_no_measurement_is_refused_by_its_check(capsys, tmp_path):
 
 
 def test_timing_flags_without_measure_are_refused(capsys, bundle_dir):
-    done = call(capsys, "compare", bundle_dir, "--rounds", 3)
-    assert (done.code, done.message, done.hint) == (2, "--rounds does not go with a comparison without --measure", "add --measure")
+    assert call(capsys, "compare", bundle_dir, "--rounds", 3).message == "--rounds does not go with a comparison without --measure"
 
 
 def test_files_are_timed_without_torch(tmp_path):

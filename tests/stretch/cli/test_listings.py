@@ -58,7 +58,7 @@ def test_report_warns_of_a_distribution_that_owns_a_package_of_ours(tmp_path):
     stranger.mkdir()
     (stranger / "METADATA").write_text("Metadata-Version: 2.1\nName: scheduler\nVersion: 9.0\n")
     (stranger / "top_level.txt").write_text("scheduler\n")
-    command = [sys.executable, "-P", "-c", "from stretch.cli import app; app()", "env", "--json"]
+    command = [sys.executable, "-P", "-c", "from stretch.cli import app; app()", "list", "env", "--json"]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert "`scheduler`" in result.stderr
     assert "pip uninstall scheduler" in json.loads(result.stdout)["warnings"][0]

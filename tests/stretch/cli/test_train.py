@@ -32,6 +32,7 @@ def test_recipe_to_weights_to_bundle_to_execution(capsys, tmp_path, make):
     assert trained.code == 0, trained.out
     assert json.loads(trained.out)["run"] == str(run)
     assert list((run / "tensorboard").iterdir())
+    assert "export the run first" in call(capsys, "export", run, "--as", "tflite", "--out", tmp_path / "lite").hint
     taken = call(capsys, "export", run, "--out", tmp_path / "out", "--json", "--quiet", "--no-controls")
     assert taken.code == 0, taken.out
     accuracy = json.loads(taken.out)["accuracy"]
