@@ -626,11 +626,7 @@ class Executor:
             self._move(name, place)
 
     def _move(self, name: str, place: Placement, informed: Driver | None = None) -> None:
-        """Have a subgraph placed elsewhere; the lock is held.
-
-        Args:
-            informed: Who hears of it by another event.
-        """
+        """Have a subgraph placed elsewhere; the lock is held, and `informed` hears of it by another event."""
         self.places[name], self._replaced[name] = place, place.reason
         for driver, client in ((self._alone, ONLY), (self._flight, self._client)):
             if driver is not None and driver is not informed:
