@@ -482,6 +482,7 @@ class Executor:
                 self._threads.open(place.queue, place.thread_cores)
             if self._tenant is not None:
                 flight.machine.add(self._client, Client(self.plan, self.places, self._in_flight, self._tenant.weight))
+            flight.forget(self._client)  # tasks of an executor that hangs
             flight.executors[self._client] = self
             self._free.extend(range(self._in_flight))
             self._flight = flight
