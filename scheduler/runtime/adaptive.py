@@ -13,7 +13,6 @@ from predictors.errors import StretchError, UsageError
 from scheduler.adapt.policy import Alternative, Decision, Policy, Probe, Probed, Ran, Rules, Work
 from scheduler.runtime.inputs import zeros
 from scheduler.runtime.session import Session
-from scheduler.runtime.trace import Trace
 
 #: Inferences whose events are kept.
 KEPT = 4096
@@ -87,7 +86,7 @@ class AdaptiveSession:
             session = self._sessions[name]
             output = session.run(x)
             number, self._runs = self._runs, self._runs + 1
-            self._tell(Ran(number, name, self._policy.alternatives[name].computing_ms, _busy(session.trace)))
+            self._tell(Ran(number, name, self._policy.alternatives[name].computing_ms, session.trace.busy_ms(_COMPUTING)))
             with suppress(Empty):
                 while True:
                     probe, ms = self._probed.get_nowait()
@@ -152,15 +151,6 @@ def _measured(name: str, session: Session, quiet: int, watts: Mapping[str, float
         spans = [span for trace in traces for span in trace.spans if span.name == step and span.kind in _COMPUTING]
         work.append(Work(step, spans[0].processor, spans[0].queue, median(span.ms for span in spans), 0.0, plan.before(step)))
     return Alternative(name, tuple(work), watts)
-
-
-def _busy(trace: Trace) -> dict[str, float]:
-    """What each processor computed, ms."""
-    found: dict[str, float] = {}
-    for span in trace.spans:
-        if span.kind in _COMPUTING:
-            found[span.processor] = found.get(span.processor, 0.0) + span.ms
-    return found
 
 
 def _ends(session: Session) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -237,7 +237,7 @@ class Tenant(NamedTuple):
 
     driver: Driver  # Of all of them.
     client: str  # Its name there.
-    weight: float = 1.0  # With twice the weight of another it is given twice as much of a processor that both want.
+    weight: float = 1.0  # With twice the weight of another it gets twice as much of a processor that both want.
 
 
 class Executor:
@@ -482,6 +482,7 @@ class Executor:
                 self._threads.open(place.queue, place.thread_cores)
             if self._tenant is not None:
                 flight.machine.add(self._client, Client(self.plan, self.places, self._in_flight, self._tenant.weight))
+            flight.forget(self._client)  # tasks of an executor that hangs
             flight.executors[self._client] = self
             self._free.extend(range(self._in_flight))
             self._flight = flight
@@ -602,7 +603,7 @@ class Executor:
         if place is not None and (isinstance(error, UnableError) or self._code.keeper is not None):
             try:
                 instead = self.places[done.step]
-                if instead == place:  # else another inference has found the same, and it is placed anew already
+                if instead == place:  # else another inference has met the same, and it is placed anew already
                     instead = self._code.fall_back(done.step, place, error, queues_of(self.places.values()))
                     self._add(done.step, instead)
             except Exception as again:
@@ -625,15 +626,11 @@ class Executor:
         with self._changed:
             self._move(name, place)
 
-    def _move(self, name: str, place: Placement, told: Driver | None = None) -> None:
-        """Have a subgraph placed elsewhere; the lock is held.
-
-        Args:
-            told: Who is told of it by another event.
-        """
+    def _move(self, name: str, place: Placement, informed: Driver | None = None) -> None:
+        """Have a subgraph placed elsewhere; the lock is held, and `informed` hears of it by another event."""
         self.places[name], self._replaced[name] = place, place.reason
         for driver, client in ((self._alone, ONLY), (self._flight, self._client)):
-            if driver is not None and driver is not told:
+            if driver is not None and driver is not informed:
                 driver.tell(Replaced(name, place, client))
 
     def _add(self, name: str, place: Placement) -> None:
@@ -659,12 +656,12 @@ class Executor:
 
         def other() -> tuple[str, list[Array]] | None:
             """What another delegate computes, from the inputs that are still there."""
-            found = self._code.other(name, place)
-            if found is None:
+            code = self._code.other(name, place)
+            if code is None:
                 return None
             expected = lane.buffers.like(subgraph.outputs)
-            bind_subgraph(subgraph, found[1], lane.buffers, expected).run()
-            return found[0], [expected[output] for output in subgraph.outputs]
+            bind_subgraph(subgraph, code[1], lane.buffers, expected).run()
+            return code[0], [expected[output] for output in subgraph.outputs]
 
         outputs = [lane.buffers.arrays[output] for output in subgraph.outputs]
         return Check(outputs, other, *self._code.accuracy(name), keeper.policy)

@@ -40,7 +40,7 @@ of the steps that are placed on it and joins,
 1. the one with the earliest deadline. An inference without one that has waited for `patience_ms` counts as one whose
    deadline was then, so that none waits for ever;
 2. the one of the highest priority;
-3. the one of the client that was given least of the queue, over its weight (start-time fair queueing, Goyal et al. 1996,
+3. the one of the client that the queue served least, over its weight (start-time fair queueing, Goyal et al. 1996,
    with times that are known when they are over: two clients that always have something waiting differ by one step each
    at most);
 4. a join before a subgraph, since joins free work for others;
@@ -204,7 +204,7 @@ class Client:
     plan: ExecutionPlan  # What each of them runs.
     placements: Mapping[str, Placement]  # Where each subgraph is started from now on.
     lanes: int = 1  # How many there may be at once.
-    weight: float = 1.0  # With twice the weight of another it is given twice as much of a queue that both want.
+    weight: float = 1.0  # With twice the weight of another it gets twice as much of a queue that both want.
     movable: frozenset[str] = frozenset()  # Delegates whose subgraphs any queue of such a delegate on as many cores may run.
 
     def __post_init__(self) -> None:
@@ -275,9 +275,9 @@ class Machine:
         self._inferences: dict[tuple[str, int], _Inference] = {}  # in order of arrival
         #: What each busy queue runs, and since when; None for what a removed client left there.
         self._running: dict[str, tuple[_Inference, str, float] | None] = {}
-        #: Of each queue the time that each client was given, ms over its weight, and the least of these among clients that wanted
-        #: it when it was given away last: what a client was not given while it wanted nothing is not owed to it.
-        self._given: dict[str, dict[str, float]] = {}
+        #: Of each queue the time that it served each client, ms over its weight, and the least of these among clients that wanted
+        #: it when it chose last: what a client did not get while it wanted nothing is not owed to it.
+        self._service_ms: dict[str, dict[str, float]] = {}
         self._floor: dict[str, float] = {}
         for name, client in clients.items():
             self.add(name, client)
@@ -368,7 +368,7 @@ class Machine:
         other._running = {
             queue: held and (other._inferences[held[0].client, held[0].lane], *held[1:]) for queue, held in self._running.items()
         }
-        other._given, other._floor = {queue: dict(given) for queue, given in self._given.items()}, dict(self._floor)
+        other._service_ms, other._floor = {queue: dict(by_client) for queue, by_client in self._service_ms.items()}, dict(self._floor)
         return other
 
     def key(self) -> Hashable:
@@ -406,7 +406,7 @@ class Machine:
         if self.caller is None and freed is not None:
             queues = [freed, *(queue for queue in queues if queue != freed)]
         instructions: list[Instruction] = []
-        for able in (self._own, self._helped) if self._helping else (self._own,):
+        for able in (self._placed_here, self._placed_at_helped) if self._helping else (self._placed_here,):
             for queue in queues:
                 step = None if queue in self._running else self._most_urgent(queue, able, at_ms)
                 if step is not None:
@@ -432,36 +432,36 @@ class Machine:
         steps = [(inference, step) for inference in self._inferences.values() if (step := able(inference, queue)) is not None]
         if not steps:
             return None
-        given = self._given.setdefault(queue, {})
+        service_ms = self._service_ms.setdefault(queue, {})
         if len(self.clients) > 1:
             floor, clients = self._floor.get(queue, 0.0), {inference.client for inference, _ in steps}
-            given.update({client: max(given.get(client, 0.0), floor) for client in clients})
-            self._floor[queue] = min(given[client] for client in clients)
+            service_ms.update({client: max(service_ms.get(client, 0.0), floor) for client in clients})
+            self._floor[queue] = min(service_ms[client] for client in clients)
 
         def urgency(step: tuple[_Inference, str]) -> tuple[float, float, float, bool, int]:
             inference, name = step
             client, deadline, patient = self.clients[inference.client], inference.deadline_ms, inference.began_ms + self._patience_ms
             deadline = patient if deadline == inf and patient <= at_ms else deadline
-            return deadline, -inference.priority, given.get(inference.client, 0.0), name in client.placements, inference.number
+            return deadline, -inference.priority, service_ms.get(inference.client, 0.0), name in client.placements, inference.number
 
         return steps[0] if len(steps) == 1 else min(steps, key=urgency)
 
-    def _own(self, inference: _Inference, queue: str) -> str | None:
+    def _placed_here(self, inference: _Inference, queue: str) -> str | None:
         """A join of an inference, if the queue may run its joins, else a subgraph that is placed on it."""
         if inference.failure is not None or not inference.ready:
             return None
         client = self.clients[inference.client]
-        placements, joins, own = client.placements, client.plan.joins, None
+        placements, joins, subgraph = client.placements, client.plan.joins, None
         joining = queue == self.caller if self.caller is not None else queue in client.queues
         for _, step in inference.ready:
             if step in joins:
                 if joining:
                     return step
-            elif own is None and placements[step].queue == queue:
-                own = step
-        return own
+            elif subgraph is None and placements[step].queue == queue:
+                subgraph = step
+        return subgraph
 
-    def _helped(self, inference: _Inference, queue: str) -> str | None:
+    def _placed_at_helped(self, inference: _Inference, queue: str) -> str | None:
         """A subgraph of an inference that is placed on a queue which this one helps."""
         client = self.clients[inference.client]
         if inference.failure is not None or queue not in client.helps:
@@ -485,9 +485,9 @@ class Machine:
         return inference
 
     def _charge(self, queue: str, client: str, ms: float) -> None:
-        """A client was given a queue for so long."""
-        given = self._given[queue]
-        given[client] = given.get(client, 0.0) + max(0.0, ms) / self.clients[client].weight
+        """A queue served a client for so long."""
+        service_ms = self._service_ms[queue]
+        service_ms[client] = service_ms.get(client, 0.0) + max(0.0, ms) / self.clients[client].weight
 
 
 def _arrived(inference: _Inference, plan: ExecutionPlan, tensor: str) -> None:

@@ -46,11 +46,11 @@ class Trace:
         """From input ready to output ready, in milliseconds."""
         return (self.end_ns - self.start_ns) / 1e6
 
-    def busy_ms(self) -> dict[str, float]:
-        """How long each processor ran subgraphs, in milliseconds."""
+    def busy_ms(self, kinds: Sequence[str] = ("subgraph",)) -> dict[str, float]:
+        """How long each processor ran subgraphs, or spans of some kinds, in milliseconds."""
         busy: dict[str, float] = {}
         for span in self.spans:
-            if span.kind == "subgraph":
+            if span.kind in kinds:
                 busy[span.processor] = busy.get(span.processor, 0.0) + span.ms
         return busy
 

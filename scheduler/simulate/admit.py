@@ -54,10 +54,6 @@ class Demand:
         checked_deadline(self.deadline_ms)
         checked_priority(self.priority)
 
-    def times(self, factor: float) -> "Demand":
-        """The same of so many times the rate."""
-        return replace(self, per_second=self.per_second * factor)
-
 
 @dataclass(frozen=True)
 class Kept:
@@ -97,7 +93,7 @@ def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int
     most = max(busy.values(), default=0.0)
 
     def kept(factor: float) -> dict[str, Kept]:
-        return _simulated(networks, [demand.times(factor) for demand in demands], alone, scene)
+        return _simulated(networks, [replace(demand, per_second=demand.per_second * factor) for demand in demands], alone, scene)
 
     met = kept(1.0) if most <= 1 + _ROUNDING else {}
     holds = bool(met) and not any(one.missed for one in met.values())

@@ -41,7 +41,7 @@ def started(answer):
     return [(start.client, start.lane, start.step) for start in answer if isinstance(start, Start)]
 
 
-def test_between_two_steps_of_one_inference_another_user_comes_first_if_it_is_more_urgent():
+def test_between_two_steps_of_one_inference_another_client_comes_first_if_it_is_more_urgent():
     machine = two()
     machine.handle(InputReady(0, "a", 0.0))
     machine.handle(InputReady(0, "b", 1.0, deadline_ms=20.0))
@@ -52,7 +52,7 @@ def test_between_two_steps_of_one_inference_another_user_comes_first_if_it_is_mo
     assert ended[-1] == Finish(0, "b")
 
 
-def test_without_deadlines_users_take_turns_by_what_they_were_given():
+def test_without_deadlines_clients_take_turns_by_what_they_were_given():
     machine = two()
     machine.handle(InputReady(0, "a", 0.0))
     machine.handle(InputReady(0, "b", 0.0))
@@ -102,7 +102,7 @@ def test_subgraph_that_is_placed_elsewhere_starts_there_in_inferences_to_come():
     assert machine.handle(InputReady(0, "b", 1.0)) == [Submit(0, "one", "gpu", "b")]
 
 
-def test_user_who_is_gone_holds_a_queue_until_it_is_left_and_may_come_back():
+def test_client_that_is_gone_holds_a_queue_until_it_is_left_and_may_come_back():
     machine = two()
     machine.handle(InputReady(0, "a", 0.0))
     machine.handle(InputReady(1, "a", 0.0))
@@ -119,7 +119,7 @@ def test_user_who_is_gone_holds_a_queue_until_it_is_left_and_may_come_back():
     assert started(ended) == [("a", 0, "one")]
 
 
-def test_users_are_checked():
+def test_clients_are_checked():
     with pytest.raises(UsageError, match="weight"):
         Machine({"a": client(weight=0.0)})
     with pytest.raises(ValueError, match="needs a lane"):
