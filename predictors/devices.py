@@ -67,14 +67,14 @@ class NotNegative(_Part, frozen=True):
     source: _Text
 
 
-class Ratio(_Part, frozen=True):
+class RatioWithSource(_Part, frozen=True):
     """A number above 0 and up to 1, and the key of its source."""
 
     value: _Ratio
     source: _Text
 
 
-class Factor(_Part, frozen=True):
+class FactorWithSource(_Part, frozen=True):
     """A number from 1 on, and the key of its source."""
 
     value: Annotated[float, msgspec.Meta(ge=1, le=_MOST)]
@@ -95,7 +95,7 @@ class Cores(_Part, frozen=True):
     source: _Text
 
 
-Quantity = Positive | NotNegative | Ratio | Factor | Spread | Cores
+Quantity = Positive | NotNegative | RatioWithSource | FactorWithSource | Spread | Cores
 
 
 class CoreSet(_Part, frozen=True):
@@ -104,7 +104,7 @@ class CoreSet(_Part, frozen=True):
     cores: str  # The cores in words.
     #: Arithmetic peak of all these cores together per precision, 10⁹ operations a second (a multiply-accumulate is two).
     peak_gops: dict[Precision, Positive]
-    scaling: Ratio  # Fraction of the peak that remains after threads wait for each other.
+    scaling: RatioWithSource  # Fraction of the peak that remains after threads wait for each other.
     bandwidth_gbs: Positive  # Sustained DRAM bandwidth, 10⁹ bytes a second.
     cache_kib: Positive  # Cache these cores keep activations in, KiB.
     cache_gbs: Positive  # Bandwidth of that cache, 10⁹ bytes a second.
@@ -124,13 +124,15 @@ class ProcessorProfile(_Part, frozen=True):
     half_outputs: NotNegative  # Output elements of a kernel at which it reaches half of its rate.
     #: Work per output element of a convolution beside its products (bias, re-quantisation, store), as a number of multiply-accumulates.
     epilogue_macs: NotNegative
-    contention: Factor  # Factor on the time of kernels that compute, while another processor works.
+    contention: FactorWithSource  # Factor on the time of kernels that compute, while another processor works.
     uncertainty: Positive  # Relative half-width of the 90 % interval around a prediction without a fit.
-    efficiency: dict[str, Ratio]  # Fraction of the peak per kernel kind when nothing else limits.
+    efficiency: dict[str, RatioWithSource]  # Fraction of the peak per kernel kind when nothing else limits.
     core_sets: dict[str, CoreSet]  # Core sets by name.
-    contention_memory: Factor | None = None  # The same for kernels that move memory; `contention` if None (`predictors.predictor`).
+    contention_memory: FactorWithSource | None = (
+        None  # The same for kernels that move memory; `contention` if None (`predictors.predictor`).
+    )
     #: Share of the CPU, on the core set that a plan uses, that the thread takes which feeds this processor while it computes; 0 if None.
-    feeder: Ratio | None = None
+    feeder: RatioWithSource | None = None
     idle_w: NotNegative | None = None  # Power while it has no work in a run, W; None where not known, and then not counted.
     waiting_w: NotNegative | None = None  # Power while it waits for other processors between its parts of a run, W; `idle_w` if None.
     #: Backends of other kinds of processors whose fits say something of this one, where none of its own kind was ever fitted.
@@ -251,7 +253,7 @@ __all__ = [
     "CoreSet",
     "Cores",
     "DeviceProfile",
-    "Factor",
+    "FactorWithSource",
     "Layout",
     "LinkProfile",
     "NotNegative",
@@ -260,7 +262,7 @@ __all__ = [
     "Processor",
     "ProcessorProfile",
     "Quantity",
-    "Ratio",
+    "RatioWithSource",
     "find_device",
     "list_devices",
     "load_device",

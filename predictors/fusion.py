@@ -17,7 +17,7 @@ import msgspec
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import Op, OpGraph
 from predictors.in_place import copied_parts, is_view
-from predictors.kinds import Work
+from predictors.kinds import KernelWork
 from predictors.operators import kind_of, kinds
 from predictors.rewrites.grouped import GROUPED, is_grouped
 from predictors.shapes import Shape
@@ -127,7 +127,7 @@ class Implementation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tile: Annotated[int, msgspec.Meta(ge=1)] = 1  # Rows and columns of output that it computes at a time.
     min_tiles: int = 1  # Fewest of such tiles.
 
-    def takes(self, work: Work, shape: Shape) -> bool:
+    def takes(self, work: KernelWork, shape: Shape) -> bool:
         """Whether the backend chooses it.
 
         Args:

@@ -10,7 +10,7 @@ import msgspec
 
 from predictors.channels import OperatorView
 from predictors.errors import StretchError
-from predictors.kinds import Work
+from predictors.kinds import KernelWork
 from predictors.operators import kind_of
 from predictors.rows import Band, Rows, height
 from predictors.shapes import Attr, Shape
@@ -19,17 +19,17 @@ from predictors.slices import Channels, Slice, width
 MAX_OPS = 100_000
 
 
-class Facts(NamedTuple):
+class OperatorFacts(NamedTuple):
     """What follows from an operator's kind, attributes and shapes."""
 
     params: int  # Learned numbers; batch-norm statistics are not counted.
     weights: int  # Numbers that its kernel reads beside its inputs; none where runtimes fold them into the operator before.
     macs: int  # Multiply-accumulates.
-    work: Work  # What it computes, if it is the main operator of its kernel.
+    work: KernelWork  # What it computes, if it is the main operator of its kernel.
 
 
 #: Facts of operators by all that they depend on: networks repeat themselves, and so do designs.
-_known_facts: dict[tuple[object, ...], Facts] = {}
+_known_facts: dict[tuple[object, ...], OperatorFacts] = {}
 
 #: Operators whose facts are kept.
 _MOST_FACTS = 1 << 16
@@ -149,7 +149,7 @@ class OpGraph:
         """Shape of each weight of one operator, by name (``weight``, ``bias``, ``running_mean`` …)."""
         return kind_of(op.kind).weights(self.input_shapes(op), op.attrs)
 
-    def op_facts(self, op: Op) -> Facts:
+    def op_facts(self, op: Op) -> OperatorFacts:
         """Facts of one operator; those of equal operators are computed once."""
         facts = self._facts.get(op.name)
         if facts is None:
@@ -164,7 +164,7 @@ class OpGraph:
         return facts
 
     @cached_property
-    def _facts(self) -> dict[str, Facts]:
+    def _facts(self) -> dict[str, OperatorFacts]:
         return {}
 
     def op_rows(self, op: Op, start: int, stop: int) -> Band:
@@ -214,12 +214,12 @@ class OpGraph:
         return graph
 
 
-def _facts(op: Op, shapes: Sequence[Shape]) -> Facts:
+def _facts(op: Op, shapes: Sequence[Shape]) -> OperatorFacts:
     kind = kind_of(op.kind)
     sizes = {name: prod(shape) for name, shape in kind.weights(shapes, op.attrs).items()}
     params = sum(size for name, size in sizes.items() if not name.startswith("running_"))
     weights = 0 if kind.folds else sum(sizes.values())
-    return Facts(params, weights, kind.macs(shapes, op.attrs, op.shape), kind.work(shapes, op.attrs, op.shape))
+    return OperatorFacts(params, weights, kind.macs(shapes, op.attrs, op.shape), kind.work(shapes, op.attrs, op.shape))
 
 
 def _size(shape: Shape) -> int:

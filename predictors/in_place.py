@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 from predictors.graph import Op, OpGraph
 
 
-class Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """Where a tensor is written."""
 
     whole: str  # Name of the tensor that it is a part of.
@@ -18,7 +18,7 @@ class Place(NamedTuple):
 
 def places(
     wholes: Iterable[tuple[str, Sequence[str]]], channels: Mapping[str, int], written: Collection[str], lanes: int
-) -> dict[str, Place]:
+) -> dict[str, TensorPlace]:
     """Tensors that the kernels which compute them write straight into a larger one.
 
     A kernel writes its result nowhere else: of several tensors that it is a part of, the first has it.
@@ -27,14 +27,14 @@ def places(
         wholes: Names of tensors and, in order, of those that lie side by side in each.
         written: Tensors that kernels write, and that may lie elsewhere than by themselves.
     """
-    places_by_name: dict[str, Place] = {}
+    places_by_name: dict[str, TensorPlace] = {}
     for whole, parts in wholes:
         first = 0
         for name in parts:
             # Padding of a part that ends within a block would overwrite the next part's first lanes.
             aligned = first % lanes == 0 and (channels[name] % lanes == 0 or name == parts[-1])
             if aligned and name in written and name not in places_by_name and parts.count(name) == 1:
-                places_by_name[name] = Place(whole, first)
+                places_by_name[name] = TensorPlace(whole, first)
             first += channels[name]
     return places_by_name
 

@@ -16,7 +16,7 @@ from predictors.shapes import Attrs, Shape
 from predictors.slices import Additive, SliceRule, all_channels
 
 
-class Work(NamedTuple):
+class KernelWork(NamedTuple):
     """What a kernel computes, apart from the tensors that it moves."""
 
     kind: str  # One of `predictors.devices.KERNEL_KINDS`.
@@ -31,8 +31,8 @@ class Work(NamedTuple):
 def per_channel(kind: str) -> "WorkRule":
     """A kernel of this kind that does a step for each element of its result."""
 
-    def work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
-        return Work(kind, 1, 1, out[1] if len(out) > 1 else 1, 1, pixels(out))
+    def work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
+        return KernelWork(kind, 1, 1, out[1] if len(out) > 1 else 1, 1, pixels(out))
 
     return work
 
@@ -67,7 +67,7 @@ def never(attrs: Attrs) -> bool:
     return False
 
 
-WorkRule = Callable[[Sequence[Shape], Attrs, Shape], Work]
+WorkRule = Callable[[Sequence[Shape], Attrs, Shape], KernelWork]
 
 #: A kernel that computes each element of its result from those at the same place.
 elementwise_work = per_channel("elementwise")

@@ -52,7 +52,7 @@ class Registry(Generic[T]):
         return iter(self.names())
 
 
-class Rules(dict[str, T]):
+class RuleTable(dict[str, T]):
     """A table of rules by the name of what they are for, which the modules of a package fill."""
 
     def add(self, *names: str) -> Callable[[T], T]:

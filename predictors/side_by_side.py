@@ -14,7 +14,7 @@ from predictors.host import is_host
 
 
 @dataclass(frozen=True)
-class Work:
+class ProcessorWork:
     """What one processor computes without a pause."""
 
     processor: str  # Which.
@@ -39,7 +39,7 @@ def speed(processor: str, contention: float, feeders: Iterable[float]) -> float:
     return max(0.0, 1.0 - fed) / contention
 
 
-def ends(works: Sequence[Work]) -> list[float]:
+def ends(works: Sequence[ProcessorWork]) -> list[float]:
     """When each of some pieces of work on processors of their own ends, ms."""
     left = [work.ms for work in works]
     found = [work.start_ms for work in works]

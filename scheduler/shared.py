@@ -17,7 +17,7 @@ _ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _SharedPiece:
     """Memory of this process that is a file at the same time."""
 
     size: int
@@ -25,7 +25,7 @@ class _Piece:
 
 
 #: All there is, by the address at which it begins.
-_pieces: dict[int, _Piece] = {}
+_pieces: dict[int, _SharedPiece] = {}
 
 
 def can_share() -> bool:
@@ -46,7 +46,7 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
         os.close(file)
         raise
     start = array.ctypes.data
-    _pieces[start] = _Piece(size, file)
+    _pieces[start] = _SharedPiece(size, file)
     # nothing is left behind, however this process ends
     weakref.finalize(array, _forget, start)
     return array

@@ -21,7 +21,7 @@ from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.delegate import OpenCLDelegate
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.fuse import NONE, fuse
-from scheduler.delegates.opencl.graph import Graph, Node, read_graph
+from scheduler.delegates.opencl.graph import KernelGraph, KernelNode, read_graph
 from scheduler.delegates.opencl.lower import lower
 from scheduler.delegates.opencl.programs import programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
@@ -34,12 +34,12 @@ HERE = Path(__file__).parent
 ONNX_ACTIVATIONS = {"relu": ["Relu"], "clip": ["Clip"], "silu": ["Sigmoid", "Mul"], "sigmoid": ["Sigmoid"]}
 
 
-def convolutions(model: Path) -> dict[str, tuple[Graph, Node, int]]:
+def convolutions(model: Path) -> dict[str, tuple[KernelGraph, KernelNode, int]]:
     """The different convolutions of a network by what decides their time, each with how often it occurs; additions are left out."""
     graph = read_graph(model)
     simplify(graph)
     fuse(graph, residual=False)
-    result: dict[str, tuple[Graph, Node, int]] = {}
+    result: dict[str, tuple[KernelGraph, KernelNode, int]] = {}
     for node in graph.nodes:
         if node.op == "Conv":
             m, _, kh, kw = graph.shapes[node.inputs[1]]
@@ -53,7 +53,7 @@ def convolutions(model: Path) -> dict[str, tuple[Graph, Node, int]]:
     return result
 
 
-def save_alone(graph: Graph, node: Node, path: Path) -> Path:
+def save_alone(graph: KernelGraph, node: KernelNode, path: Path) -> Path:
     """One convolution with its activation as an ONNX model."""
     x, y = node.inputs[0], node.output
     attrs = {key: value for key, value in node.attrs.items() if key not in ("activation", "residual", "residual_last")}
@@ -80,7 +80,7 @@ def save_alone(graph: Graph, node: Node, path: Path) -> Path:
     return path
 
 
-def compile_alone(graph: Graph, node: Node, core: int, winograd: str) -> OpenCLCompiled:
+def compile_alone(graph: KernelGraph, node: KernelNode, core: int, winograd: str) -> OpenCLCompiled:
     """One convolution on our kernels, its input and output in our layout as inside a network."""
     device = open_device((core,))
     small = alone(graph, node)

@@ -21,7 +21,7 @@ from experiments.opencl_networks.resnet50 import save_resnet50
 from experiments.records import About, Value, write_record
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.device import open_device
-from scheduler.delegates.opencl.graph import Graph, read_graph
+from scheduler.delegates.opencl.graph import KernelGraph, read_graph
 from scheduler.delegates.opencl.schedule import Options
 
 HERE = Path(__file__).parent
@@ -32,7 +32,7 @@ PROFILED = 10
 class TorchGraph:
     """The same ONNX file run by PyTorch's functions, captured in a CUDA graph, so that launches cost nothing."""
 
-    def __init__(self, graph: Graph, batch_input: np.ndarray[Any, Any], half: bool, tf32: bool) -> None:
+    def __init__(self, graph: KernelGraph, batch_input: np.ndarray[Any, Any], half: bool, tf32: bool) -> None:
         import torch
 
         self._torch, self._graph = torch, graph
@@ -118,7 +118,7 @@ class OpenCL:
         return (spans[-1].ended - spans[0].started) / 1e9
 
 
-def oracle(graph: Graph, model: Path, x: np.ndarray[Any, Any]) -> tuple[str, np.ndarray[Any, Any]] | None:
+def oracle(graph: KernelGraph, model: Path, x: np.ndarray[Any, Any]) -> tuple[str, np.ndarray[Any, Any]] | None:
     """What the outputs are compared with: PyTorch in float32 without TF32, else ONNX Runtime, else nothing."""
     if importlib.util.find_spec("torch"):
         torch_graph = TorchGraph(graph, x, half=False, tf32=False)

@@ -24,7 +24,7 @@ from experiments.opencl_tuning.gather import HELD_OUT
 from experiments.records import Value, write_record
 from scheduler.delegates.opencl import schedule
 from scheduler.delegates.opencl.device import Traits, open_device
-from scheduler.delegates.opencl.schedule import Costs, Problem, analytic_cycles
+from scheduler.delegates.opencl.schedule import KernelProblem, TileCosts, analytic_cycles
 
 HERE = Path(__file__).parent
 COSTS_FILE = Path(schedule.__file__).with_name("costs.json")
@@ -41,7 +41,7 @@ class Measured:
     """All tiles of one problem."""
 
     network: str  # Where it is first met.
-    problem: Problem  # What is computed.
+    problem: KernelProblem  # What is computed.
     times: dict[tuple[int, int, int], float]  # Milliseconds by (VW, VC, CHANNELS_FIRST).
 
 
@@ -54,14 +54,14 @@ def read_tiles(path: Path) -> list[Measured]:
                 continue
             sizes = (int(row[key]) for key in ("pixels", "blocks", "depth", "batch"))
             key = row["kernel"], row["shape"]
-            one = tiles.setdefault(key, Measured(row["network"], Problem(*key, *sizes), {}))
+            one = tiles.setdefault(key, Measured(row["network"], KernelProblem(*key, *sizes), {}))
             vw, vc, first = (int(row[key]) for key in ("VW", "VC", "CHANNELS_FIRST"))
             one.times[vw, vc, first] = float(row["ms"])
             one.problem.depths[vc] = int(row["tile_depth"])
     return [one for one in tiles.values() if len(one.times) > 1]
 
 
-def fit(measured: list[Measured], group: int) -> Costs:
+def fit(measured: list[Measured], group: int) -> TileCosts:
     """The costs that explain times best.
 
     Args:
@@ -70,7 +70,7 @@ def fit(measured: list[Measured], group: int) -> Costs:
     """
     tiles = sorted({(vw, vc) for one in measured for vw, vc, _ in one.times})
     # Costs are linear in each of its numbers: the features of a time are its cycles with one of them 1 and the others 0.
-    units = [Costs({tile: float(tile == unit) for tile in tiles}, float(unit is None)) for unit in (*tiles, None)]
+    units = [TileCosts({tile: float(tile == unit) for tile in tiles}, float(unit is None)) for unit in (*tiles, None)]
     features, weights = [], []
     for one in measured:
         best = min(one.times.values())
@@ -78,10 +78,10 @@ def fit(measured: list[Measured], group: int) -> Costs:
             features.append([unit.cycles(one.problem, vw, vc, group) / (ms * CYCLES_A_MS) for unit in units])
             weights.append((best / ms) ** (SLOW_COUNTS_LESS / 2))
     result, _ = nnls(np.array(features) * np.array(weights)[:, None], np.array(weights))
-    return Costs(dict(zip(tiles, (round(float(x), 3) for x in result), strict=False)), round(float(result[-1]), 3))
+    return TileCosts(dict(zip(tiles, (round(float(x), 3) for x in result), strict=False)), round(float(result[-1]), 3))
 
 
-def judge(name: str, measured: list[Measured], cycles: Callable[[Problem, int, int], float]) -> dict[str, Value]:
+def judge(name: str, measured: list[Measured], cycles: Callable[[KernelProblem, int, int], float]) -> dict[str, Value]:
     """How well an estimate ranks: each tile in both orders of the grid, channels first before pixels first, as `rank_tiles` does."""
     correlations, first, of_four, of_eight, sums = [], [], [], [], [0.0, 0.0]
     for one in measured:
@@ -110,9 +110,9 @@ def _mean(ratios: list[float]) -> float:
     return math.exp(statistics.mean(map(math.log, ratios)))
 
 
-def rows(measured: list[Measured], traits: Traits, costs: Costs) -> list[dict[str, Value]]:
+def rows(measured: list[Measured], traits: Traits, costs: TileCosts) -> list[dict[str, Value]]:
     """The analytic ranking and the learned one, on networks it was fitted to and on others."""
-    estimates: dict[str, Callable[[Problem, int, int], float]] = {
+    estimates: dict[str, Callable[[KernelProblem, int, int], float]] = {
         "in no order": lambda problem, vw, vc: zlib.crc32(f"{problem.shape} {vw} {vc}".encode()),
         "analytic": lambda problem, vw, vc: analytic_cycles(traits, replace(problem, depths={}), vw, vc),
         "analytic, groups counted": lambda problem, vw, vc: analytic_cycles(traits, problem, vw, vc),

@@ -14,9 +14,9 @@ from experiments.opencl_networks.networks import NETWORKS, save_network
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates.opencl.device import OpenDevice, open_device
 from scheduler.delegates.opencl.fuse import fuse
-from scheduler.delegates.opencl.graph import Graph, read_graph
+from scheduler.delegates.opencl.graph import KernelGraph, read_graph
 from scheduler.delegates.opencl.lower import lower
-from scheduler.delegates.opencl.schedule import Options, Parameters, Problem, Schedules
+from scheduler.delegates.opencl.schedule import KernelProblem, Options, Parameters, Schedules
 from scheduler.delegates.opencl.simplify import simplify
 from scheduler.delegates.opencl.tuner import ScheduleTuner, alone
 
@@ -25,9 +25,9 @@ HELD_OUT = ("resnet18", "googlenet", "mobilenet_v3_large", "shufflenet_v2_x1_0",
 COLUMNS = ("network", "kernel", "shape", "pixels", "blocks", "depth", "batch", "VW", "VC", "CHANNELS_FIRST", "tile_depth", "ms")
 
 
-def problems(graph: Graph, device: OpenDevice) -> dict[tuple[str, str], tuple[Graph, Options, Problem, list[Parameters]]]:
+def problems(graph: KernelGraph, device: OpenDevice) -> dict[tuple[str, str], tuple[KernelGraph, Options, KernelProblem, list[Parameters]]]:
     """Every problem of a simplified and fused graph whose tile is to be chosen, with its convolution alone and its candidates."""
-    result: dict[tuple[str, str], tuple[Graph, Options, Problem, list[Parameters]]] = {}
+    result: dict[tuple[str, str], tuple[KernelGraph, Options, KernelProblem, list[Parameters]]] = {}
     for node in graph.nodes:
         if node.op not in ("Conv", "Gemm"):
             continue

@@ -61,7 +61,7 @@ def measure(network: str, weights: Path, images: Path, budget_s: float, until_s:
     from predictors.devices import load_device
     from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.planning.config import PlanConfig
-    from stretch.sensitivity.source import Measurements, measure_design, random_designs
+    from stretch.sensitivity.source import SensitivityMeasurements, measure_design, random_designs
     from stretch.sensitivity.source import measure as measure_sensitivity
     from stretch.stages.build import divide_images
     from stretch.stages.network import read_network
@@ -82,7 +82,7 @@ def measure(network: str, weights: Path, images: Path, budget_s: float, until_s:
     tell("loaded")
     if "alone" in earlier:
         alone, designs = _read(earlier["alone"]), _read(earlier["designs"])
-        sensitivity = Measurements(tuple(alone), tuple(designs), earlier["seconds"]["sensitivity"], complete=False)
+        sensitivity = SensitivityMeasurements(tuple(alone), tuple(designs), earlier["seconds"]["sensitivity"], complete=False)
     else:
         sensitivity = measure_sensitivity(net.captured, space, fitted, held, budget_s, designs=DESIGNS, seed=1, progress=tell)
     source = predictor(network, net.graph, sensitivity.alone, sensitivity.designs)

@@ -15,7 +15,7 @@ from experiments.lossless.run import graph_of
 from experiments.records import Row, write_record
 from predictors.devices import DeviceProfile, load_device
 from stretch.planning.config import PlanConfig
-from stretch.planning.together import Candidate, Pair, Together, candidates, together
+from stretch.planning.together import BestPair, Candidate, Pair, candidates, together
 
 HERE = Path(__file__).parent
 DEVICE, PROCESSORS = "mi9", ("cpu", "gpu", "dsp")
@@ -58,7 +58,7 @@ def ways(models: Sequence[str], device: DeviceProfile) -> dict[str, list[Candida
     return result
 
 
-def pair_row(one: str, other: str, once: Together, often: Together) -> Row:
+def pair_row(one: str, other: str, once: BestPair, often: BestPair) -> Row:
     """A pair of networks in figures: until one inference of each is over, and many one after the other."""
     best, fixed, sequential = once.best.ran, once.fixed.ran, once.sequential
     rate, fixed_rate = often.best.ran.pairs_per_second or 0.0, often.fixed.ran.pairs_per_second or 0.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 from msgspec.structs import replace as changed
 
 from experiments.lossless.run import easier
-from predictors.devices import DeviceProfile, Factor, ProcessorProfile
+from predictors.devices import DeviceProfile, FactorWithSource, ProcessorProfile
 
 #: Factors on a speed or a time.
 HALF, TWICE = 0.5, 2.0
@@ -69,7 +69,7 @@ def with_links(device: DeviceProfile, factor: float) -> DeviceProfile:
 
 def without_contention(device: DeviceProfile) -> DeviceProfile:
     """A device whose processors do not slow each other down."""
-    none = {name: Factor(value=1, source=processor.contention.source) for name, processor in device.processors.items()}
+    none = {name: FactorWithSource(value=1, source=processor.contention.source) for name, processor in device.processors.items()}
     processors = {name: changed(processor, contention=none[name], contention_memory=None) for name, processor in device.processors.items()}
     return replace(device, processors=processors)
 

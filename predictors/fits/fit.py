@@ -10,11 +10,11 @@ _NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _FitStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Unknown keys are refused: a fit says nothing that is not read."""
 
 
-class Trees(_Part, frozen=True):
+class Trees(_FitStruct, frozen=True):
     """Boosted regression trees over features of a kernel, all nodes in flat lists.
 
     A node goes to its left child where its feature is at most its threshold,
@@ -47,7 +47,7 @@ class Trees(_Part, frozen=True):
             raise ValueError("a node reads a feature that does not exist")
 
 
-class KernelGroup(_Part, frozen=True):
+class KernelGroup(_FitStruct, frozen=True):
     """Kernels that one formula times."""
 
     terms: dict[_Text, _NotNegative]  # ms for a unit of each term (`predictors.models.terms`).
@@ -55,7 +55,7 @@ class KernelGroup(_Part, frozen=True):
     kernels: _Count = 0  # Measured kernels that it was fitted to; 0 where only whole networks were measured.
 
 
-class Correction(_Part, frozen=True):
+class Correction(_FitStruct, frozen=True):
     """From the sum of kernels to a whole network: ``scale · sum + per_kernel_ms · kernels + per_weight_ms · weights + fixed_ms``."""
 
     scale: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0  # Factor on each kernel.
@@ -66,7 +66,7 @@ class Correction(_Part, frozen=True):
     per_weight_ms: _NotNegative = 0.0
 
 
-class Interval(_Part, frozen=True):
+class Interval(_FitStruct, frozen=True):
     """Where the measured time of a network lies around the predicted one."""
 
     coverage: Annotated[float, msgspec.Meta(gt=0, lt=1)]  # Share of networks of other families that it is made to hold.
@@ -75,7 +75,7 @@ class Interval(_Part, frozen=True):
     method: _Text  # How it was found, with its source.
 
 
-class HeldOut(_Part, frozen=True):
+class HeldOut(_FitStruct, frozen=True):
     """How good fits made in the same way were on networks whose family they had not seen."""
 
     networks: _Count  # Networks, each left out once with its family.
@@ -87,7 +87,7 @@ class HeldOut(_Part, frozen=True):
     coverage: _Share  # Share within the interval that was made without them.
 
 
-class Fit(_Part, frozen=True, omit_defaults=True):
+class Fit(_FitStruct, frozen=True, omit_defaults=True):
     """The kernel model of one processor with one core set at one precision."""
 
     processor: _Text  # Family name, such as ``cpu``.

@@ -10,11 +10,11 @@ _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 
 
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _PriorStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Unknown keys are refused: a prior says nothing that is not read."""
 
 
-class Relative(_Part, frozen=True):
+class Relative(_PriorStruct, frozen=True):
     """A fitted processor."""
 
     device: _Text  # Id of a profile that ships.
@@ -23,7 +23,7 @@ class Relative(_Part, frozen=True):
     precision: _Text  # Its precision.
 
 
-class LeftOut(_Part, frozen=True):
+class LeftOut(_PriorStruct, frozen=True):
     """How good priors made in the same way were on relatives that were left out one after the other."""
 
     chips: _Count  # Relatives.
@@ -33,7 +33,7 @@ class LeftOut(_Part, frozen=True):
     coverage: Annotated[float, msgspec.Meta(ge=0, le=1)]  # Share within the interval that was made without the relative.
 
 
-class MeasuredNetwork(_Part, frozen=True):
+class MeasuredNetwork(_PriorStruct, frozen=True):
     """A network whose time calibrated a processor."""
 
     name: _Text  # As the table names it.
@@ -42,7 +42,7 @@ class MeasuredNetwork(_Part, frozen=True):
     left_out_ms: Annotated[float, msgspec.Meta(gt=0, le=1e7)]  # By one that was made without it.
 
 
-class Calibration(_Part, frozen=True):
+class Calibration(_PriorStruct, frozen=True):
     """What times of whole networks say of a processor: a kernel takes ``factor of its family · ms of the relatives + per_kernel_ms``."""
 
     factors: dict[Literal["dense", "depthwise", "other"], Annotated[float, msgspec.Meta(gt=0, le=1e4)]]  # By family of kernels.
@@ -52,7 +52,7 @@ class Calibration(_Part, frozen=True):
     pipeline_ms: Annotated[float, msgspec.Meta(ge=0, le=1e4)] = 0.0  # What a pipeline takes beside its network; no network's time has it.
 
 
-class Prior(_Part, frozen=True, omit_defaults=True):
+class Prior(_PriorStruct, frozen=True, omit_defaults=True):
     """Times of a processor from those of its relatives; from its own roofline where it has none."""
 
     processor: _Text  # Family name.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from predictors.devices import ITEM_BYTES, Processor
-from predictors.fitting.formula import INFERENCE, Formula, Parameter, Prior
+from predictors.fitting.formula import INFERENCE, Formula, Parameter, TermPrior
 from predictors.fitting.nnls import Vector
 from predictors.fusion import Fuser, KernelCost, load_rules
 from predictors.graph import OpGraph
@@ -55,9 +55,9 @@ class Design:
     units: Vector  # Networks × parameters.
     left: dict[str, list[KernelCost]]  # Kernels of each network that are in no group.
 
-    def priors(self, precision: str) -> list[Prior]:
+    def priors(self, precision: str) -> list[TermPrior]:
         """What is known of each parameter before anything is measured."""
-        return [parameter.prior.get(precision, Prior()) for parameter in self.parameters]
+        return [parameter.prior.get(precision, TermPrior()) for parameter in self.parameters]
 
     def group_terms(self, sizes: Vector) -> dict[str, dict[str, float]]:
         """Size of each term by group: ms for a unit."""

@@ -21,7 +21,7 @@ from predictors.fitting.pooled import Place
 from predictors.fitting.single import Timed, correction, fit_kernels, time_kernels
 from predictors.fitting.together import MIN_NETWORKS as MIN_POOLED
 from predictors.fitting.together import Pool
-from predictors.fitting.whole import CoreSet, fit_core_sets
+from predictors.fitting.whole import TimedCoreSet, fit_core_sets
 from predictors.fusion import KernelCost
 from predictors.measurements.networks import Measurements, load_measurements
 from predictors.measurements.tables import Latency
@@ -338,7 +338,7 @@ def _from_networks(task: _Task, training: frozenset[str], times: Mapping[str, Pr
     for row in task.rows():
         if row.runtime in runtimes:
             at[row.device, row.core_set][position[row.network]] = row.ms
-    sets = [CoreSet(*key, values) for key, values in sorted(at.items()) if np.isfinite(values).sum() >= MIN_NETWORKS]
+    sets = [TimedCoreSet(*key, values) for key, values in sorted(at.items()) if np.isfinite(values).sum() >= MIN_NETWORKS]
     sizes = fit_core_sets(matrix, task.formula, task.precision, sets, np.array([name in training for name in matrix.names]))
     fits = {}
     for core_set in times:

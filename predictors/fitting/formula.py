@@ -19,7 +19,7 @@ INFERENCE = "inference"
 _Size = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 
-class Prior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TermPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a unit of a term costs before anything is measured."""
 
     compute: _Size = 0.0  # In multiply-accumulates.
@@ -33,7 +33,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     term: str  # Name of a term (`predictors.models.terms`), or `INFERENCE`.
     groups: tuple[str, ...]  # ``kind`` (with all its variants) or ``kind:variant``.
     shares: tuple[str, ...]  # Scalings by which its size with more threads follows from that with one.
-    prior: dict[str, Prior]  # Its size before anything is measured, by precision.
+    prior: dict[str, TermPrior]  # Its size before anything is measured, by precision.
     spread: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.5  # How unsure that is, as a logarithm; for pooled fits.
 
     def takes(self, group: str) -> bool:
@@ -61,7 +61,7 @@ class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: What a multiply-accumulate, a byte and a launch cost by precision, ms, on a device of usual speed. Where they are given, fits to
     #: whole networks are pooled over devices and precisions (`predictors.fitting.pooled`); a parameter's first scaling is then the part of
     #: the work that it belongs to.
-    units: dict[str, Prior] = {}
+    units: dict[str, TermPrior] = {}
     #: Error of a time beside what the formula can say, as a logarithm; for pooled fits.
     noise: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.15
     #: How differently a device may do the parts of its work at one precision beside another, as a logarithm; for pooled fits.

@@ -20,7 +20,7 @@ import numpy as np
 from predictors.fitting.design import Design
 from predictors.fitting.formula import INFERENCE, Formula
 from predictors.fitting.nnls import Vector
-from predictors.fitting.whole import CoreSet
+from predictors.fitting.whole import TimedCoreSet
 
 #: Logarithms: how fast a core set may be, and one precision beside another.
 SPEED, SPEED_AT = 3.0, 0.3
@@ -38,7 +38,7 @@ Place = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class _Data:
+class _PooledTimes:
     """Times as arrays, one element or row a time."""
 
     units: Vector  # Times × parameters.
@@ -50,7 +50,7 @@ class _Data:
 
 
 def fit_pooled(
-    designs: Mapping[str, Design], formula: Formula, sets: Mapping[str, Sequence[CoreSet]], training: Vector
+    designs: Mapping[str, Design], formula: Formula, sets: Mapping[str, Sequence[TimedCoreSet]], training: Vector
 ) -> dict[Place, Vector]:
     """Sizes of the parameters for every precision and core set."""
     precisions = sorted(designs)
@@ -69,10 +69,10 @@ def fit_pooled(
 
 def _data(
     designs: Mapping[str, Design],
-    sets: Mapping[str, Sequence[CoreSet]],
+    sets: Mapping[str, Sequence[TimedCoreSet]],
     indices: tuple[list[str], list[tuple[str, str]], list[str]],
     training: Vector,
-) -> _Data:
+) -> _PooledTimes:
     """Times of all precisions, core sets and runtimes, which `indices` names in their order."""
     precisions, keys, runtimes = indices
     units, logs, weights, at = [], [], [], []
@@ -85,7 +85,7 @@ def _data(
             weights.append(1 / timed[core_set.key][use])
             at += [(p, keys.index(core_set.key), runtimes.index(core_set.runtime))] * int(use.sum())
     where = np.array(at, dtype=np.intp).reshape(-1, 3)
-    return _Data(np.concatenate(units), np.concatenate(logs), where[:, 0], where[:, 1], where[:, 2], np.concatenate(weights))
+    return _PooledTimes(np.concatenate(units), np.concatenate(logs), where[:, 0], where[:, 1], where[:, 2], np.concatenate(weights))
 
 
 class _Model:
@@ -96,7 +96,7 @@ class _Model:
     """
 
     def __init__(
-        self, formula: Formula, designs: Sequence[Design], precisions: Sequence[str], sets: Sequence[CoreSet], runtimes: int = 1
+        self, formula: Formula, designs: Sequence[Design], precisions: Sequence[str], sets: Sequence[TimedCoreSet], runtimes: int = 1
     ) -> None:
         self._noise = formula.noise
         parameters = designs[0].parameters
@@ -136,7 +136,7 @@ class _Model:
             factors[start:stop].reshape(shape) for start, stop, shape in zip(self._ends[:-1], self._ends[1:], self._shapes, strict=True)
         ]
 
-    def fit(self, data: _Data) -> Vector:
+    def fit(self, data: _PooledTimes) -> Vector:
         """The most likely factors, as logarithms."""
         from scipy.optimize import minimize
 
@@ -164,7 +164,7 @@ class _Model:
             logs = logs + (runtime[p, r] + runtime_on[p, d, r])[:, None] * self._beside
         return logs
 
-    def _loss(self, factors: Vector, data: _Data) -> tuple[float, Vector]:
+    def _loss(self, factors: Vector, data: _PooledTimes) -> tuple[float, Vector]:
         """Minus the logarithm of how likely factors are, and its gradient."""
         p, d, r = data.precision, data.core_set, data.runtime
         predicted = np.exp(self._logs(self._split(factors), p, d, r)) * data.units

@@ -40,7 +40,7 @@ METHOD = (
 
 
 @dataclass(frozen=True)
-class Chip:
+class FittedProcessor:
     """A fitted processor with the networks that were measured on it."""
 
     name: Relative  # Where it is found.
@@ -85,7 +85,7 @@ def fit_priors(
     return priors
 
 
-def log_ratios(chips: Sequence[Chip], precision: str) -> list[dict[str, float]]:
+def log_ratios(chips: Sequence[FittedProcessor], precision: str) -> list[dict[str, float]]:
     """For each chip the logarithm of measured ÷ predicted of its networks, predicted from the other chips."""
     ratios = []
     for chip in chips:
@@ -103,7 +103,7 @@ def spread(ratios: Sequence[Mapping[str, float]]) -> tuple[float, float]:
     return float(np.mean(middles)), float(width)
 
 
-def _prior(processor: Processor, precision: str, chips: Sequence[Chip]) -> Prior:
+def _prior(processor: Processor, precision: str, chips: Sequence[FittedProcessor]) -> Prior:
     ratios = log_ratios(chips, precision)
     middle, width = spread(ratios)
     errors, inside = [], []
@@ -136,7 +136,7 @@ def _of_fewer_cores(pool: "_Pool", device: DeviceProfile, processor: Processor, 
     So a core more never makes a prediction slower. How well a set predicts one that contains it is seen on sets that were both fitted.
     """
 
-    def best(whole: Processor) -> Chip | None:
+    def best(whole: Processor) -> FittedProcessor | None:
         chips = [
             chip
             for chip in pool.own(device, precision)
@@ -181,12 +181,12 @@ class _Pool:
 
     def __init__(self, profiles: Sequence[DeviceProfile], measurements: Sequence[Measurements]) -> None:
         self._profiles, self._measurements = profiles, measurements
-        self._chips: dict[Relative, Chip] = {}
+        self._chips: dict[Relative, FittedProcessor] = {}
         self._costs: dict[tuple[str, str], dict[str, list[KernelCost]]] = {}
 
-    def relatives(self, device: DeviceProfile, processor: Processor, precision: str) -> list[Chip]:
+    def relatives(self, device: DeviceProfile, processor: Processor, precision: str) -> list[FittedProcessor]:
         """Relatives of a processor of a device; of several profiles of one measured device the first alone."""
-        chips: dict[tuple[str, str], Chip] = {}
+        chips: dict[tuple[str, str], FittedProcessor] = {}
         for profile in self._profiles:
             for relative in _fitted(profile, precision):
                 fit = relative.fits[precision]
@@ -196,19 +196,19 @@ class _Pool:
                     chips[key] = self._chip(name, relative, fit)
         return [chip for chip in chips.values() if chip.measured]
 
-    def own(self, device: DeviceProfile, precision: str) -> list[Chip]:
+    def own(self, device: DeviceProfile, precision: str) -> list[FittedProcessor]:
         """The fitted processors of one of the profiles."""
         fitted = _fitted(device, precision)
         return [self._chip(Relative(device.id, one.family, one.core_set, precision), one, one.fits[precision]) for one in fitted]
 
-    def _chip(self, name: Relative, relative: Processor, fit: Fit) -> Chip:
+    def _chip(self, name: Relative, relative: Processor, fit: Fit) -> FittedProcessor:
         """A relative with what was measured on it, all networks as kernels of its own runtime."""
         if name not in self._chips:
             model = FittedModel(fit, relative)
             tables = [table for table in self._measurements if table.source.title in fit.source]
             networks = {network: costs for table in tables for network, costs in self._networks(relative.profile.backend, table).items()}
             times = {network: Times.of(model.times(costs)) for network, costs in networks.items()}
-            self._chips[name] = Chip(name, relative, self._measured(name, fit), times, model.fixed_ms)
+            self._chips[name] = FittedProcessor(name, relative, self._measured(name, fit), times, model.fixed_ms)
         return self._chips[name]
 
     def _networks(self, backend: str, table: Measurements) -> dict[str, list[KernelCost]]:

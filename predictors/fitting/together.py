@@ -14,7 +14,7 @@ from predictors.fitting.design import Design, Networks, design
 from predictors.fitting.formula import Formula
 from predictors.fitting.nnls import Vector, rounded
 from predictors.fitting.pooled import Place, fit_pooled
-from predictors.fitting.whole import CoreSet
+from predictors.fitting.whole import TimedCoreSet
 from predictors.measurements.tables import Latency
 from predictors.models.terms import Grain
 
@@ -46,10 +46,10 @@ class Pool:
         }
 
     @cached_property
-    def timed(self) -> dict[str, list[CoreSet]]:
+    def timed(self) -> dict[str, list[TimedCoreSet]]:
         """Times by precision, core set and runtime, of core sets whose runtimes together timed enough networks."""
         position = {name: i for i, name in enumerate(self.networks.costs)}
-        core_sets: dict[str, list[CoreSet]] = {}
+        core_sets: dict[str, list[TimedCoreSet]] = {}
         for precision in self.designs:
             at: dict[tuple[str, str, str], Vector] = defaultdict(lambda: np.full(len(position), np.nan))
             names: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -58,21 +58,21 @@ class Pool:
                     at[row.device, row.core_set, row.runtime][position[row.network]] = row.ms
                     names[row.device, row.core_set].add(row.network)
             core_sets[precision] = [
-                CoreSet(device, name, times, runtime)
+                TimedCoreSet(device, name, times, runtime)
                 for (device, name, runtime), times in sorted(at.items())
                 if len(names[device, name]) >= MIN_NETWORKS
             ]
         return core_sets
 
     @cached_property
-    def sets(self) -> dict[str, list[CoreSet]]:
+    def sets(self) -> dict[str, list[TimedCoreSet]]:
         """Times by precision and core set, with the runtime that is fastest for the network."""
-        core_sets: dict[str, list[CoreSet]] = {}
+        core_sets: dict[str, list[TimedCoreSet]] = {}
         for precision, some in self.timed.items():
             least: dict[tuple[str, str], Vector] = {}
             for core_set in some:
                 least[core_set.key] = np.fmin(least.get(core_set.key, core_set.times), core_set.times)
-            core_sets[precision] = [CoreSet(*key, times) for key, times in least.items()]
+            core_sets[precision] = [TimedCoreSet(*key, times) for key, times in least.items()]
         return core_sets
 
     def sizes(self, without: int | None = None) -> dict[Place, Vector]:

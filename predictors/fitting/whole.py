@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from predictors.fitting.design import Design
-from predictors.fitting.formula import Formula, Prior
+from predictors.fitting.formula import Formula, TermPrior
 from predictors.fitting.nnls import Vector, solve, solve_robustly
 
 #: Relative uncertainty of: a time, the formula's priors, the prior that devices share, a size beside its scaling.
@@ -29,7 +29,7 @@ _CORES = re.compile(r"(\d+)([A-Za-z]+)")
 
 
 @dataclass(frozen=True)
-class CoreSet:
+class TimedCoreSet:
     """One choice of cores of one device whose networks were timed."""
 
     device: str  # Its device.
@@ -55,7 +55,7 @@ class CoreSet:
 
 
 def fit_core_sets(
-    matrix: Design, formula: Formula, precision: str, sets: Sequence[CoreSet], training: Vector
+    matrix: Design, formula: Formula, precision: str, sets: Sequence[TimedCoreSet], training: Vector
 ) -> dict[tuple[str, str], Vector]:
     """Sizes of the parameters for every core set."""
     known = {cores.key for cores in sets}
@@ -69,19 +69,19 @@ def fit_core_sets(
     return fitted
 
 
-def _rows(matrix: Design, core_set: CoreSet, training: Vector) -> tuple[Vector, Vector]:
+def _rows(matrix: Design, core_set: TimedCoreSet, training: Vector) -> tuple[Vector, Vector]:
     use = training & np.isfinite(core_set.times)
     return matrix.units[use], core_set.times[use]
 
 
-def _first(matrix: Design, precision: str, core_set: CoreSet, training: Vector) -> Vector:
+def _first(matrix: Design, precision: str, core_set: TimedCoreSet, training: Vector) -> Vector:
     """From the formula's priors alone, kept from zero so that logarithms exist."""
     units, times = _rows(matrix, core_set, training)
     prior = scaled_prior(units, times, matrix.priors(precision))
     return np.maximum(solve(units, times, prior, WIDE, NOISE), 0.1 * prior)
 
 
-def scaled_prior(units: Vector, times: Vector, priors: Sequence[Prior]) -> Vector:
+def scaled_prior(units: Vector, times: Vector, priors: Sequence[TermPrior]) -> Vector:
     """Sizes in ms from priors in multiply-accumulates, bytes and launches: what one of each costs here."""
     parts = np.array([[prior.compute, prior.memory, prior.launch] for prior in priors])
     rows = (units @ parts) / times[:, None]
@@ -96,7 +96,7 @@ def scaled_prior(units: Vector, times: Vector, priors: Sequence[Prior]) -> Vecto
     return sizes
 
 
-def _shared(matrix: Design, first: Mapping[tuple[str, str], Vector], core_set: CoreSet, training: Vector) -> Vector:
+def _shared(matrix: Design, first: Mapping[tuple[str, str], Vector], core_set: TimedCoreSet, training: Vector) -> Vector:
     """Towards what all devices have in common: the mean of their sizes, each relative to how fast the device is."""
     logs = {key: np.log(sizes) for key, sizes in first.items()}
     mean = matrix.units[training].mean(axis=0)
@@ -109,7 +109,7 @@ def _shared(matrix: Design, first: Mapping[tuple[str, str], Vector], core_set: C
     return solve(units, times, prior, SHARED, NOISE)
 
 
-def _threads(matrix: Design, formula: Formula, alone: Vector, core_set: CoreSet, training: Vector) -> Vector:
+def _threads(matrix: Design, formula: Formula, alone: Vector, core_set: TimedCoreSet, training: Vector) -> Vector:
     """From one core of the same device: a factor for each scaling, then each size by itself, none divided by more than there are cores."""
     units, times = _rows(matrix, core_set, training)
     alone = np.maximum(alone, alone.max() * 1e-15)

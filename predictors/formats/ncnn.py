@@ -33,7 +33,7 @@ Number = int | float
 
 
 @dataclass(frozen=True)
-class Layer:
+class NcnnLayer:
     """One line."""
 
     kind: str  # ncnn's name of the layer, such as ``Convolution``.
@@ -57,7 +57,7 @@ class Layer:
         return tuple(int(number) for number in value) if isinstance(value, tuple) else (int(value),)
 
 
-def parse_layers(text: str, what: str) -> list[Layer]:
+def parse_layers(text: str, what: str) -> list[NcnnLayer]:
     """The layers of a file, in its order."""
     lines = [line.split() for line in text.splitlines()]
     if len(lines) < 2 or lines[0] != [MAGIC]:
@@ -76,7 +76,7 @@ def parse_layers(text: str, what: str) -> list[Layer]:
     return [_layer(parts, number, what) for number, parts in written[:stated]]
 
 
-def _layer(parts: list[str], number: int, what: str) -> Layer:
+def _layer(parts: list[str], number: int, what: str) -> NcnnLayer:
     try:
         kind, name, reads, writes = parts[0], parts[1], int(parts[2]), int(parts[3])
         _check_blobs(parts[4:], reads, writes)
@@ -89,7 +89,7 @@ def _layer(parts: list[str], number: int, what: str) -> Layer:
         raise StretchError(f"{what} is damaged: line {number} is no layer ({error})") from error
     hints = params.pop(_HINTS, ())
     shapes = _hinted(hints) if isinstance(hints, tuple) else ()
-    return Layer(kind, name, tuple(blobs[:reads]), tuple(blobs[reads:]), params, shapes if len(shapes) == writes else (), number)
+    return NcnnLayer(kind, name, tuple(blobs[:reads]), tuple(blobs[reads:]), params, shapes if len(shapes) == writes else (), number)
 
 
 def _check_blobs(rest: list[str], reads: int, writes: int) -> None:
@@ -138,7 +138,7 @@ class Blob:
 
 
 @dataclass(frozen=True)
-class Step:
+class NcnnStep:
     """One operator of a layer."""
 
     kind: str  # Its kind.
@@ -149,7 +149,7 @@ class Step:
 
 
 #: For each output its operators, or the blob that it is.
-Rule = Callable[[Layer, list[Blob]], Sequence[Sequence[Step] | Blob]]
+Rule = Callable[[NcnnLayer, list[Blob]], Sequence[Sequence[NcnnStep] | Blob]]
 
 BEFORE = Blob("", ())
 LAYERS: dict[str, Rule] = {}
@@ -163,22 +163,22 @@ def _add(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def stated(shape: Shape, kernel: str, variant: str, work: tuple[int, int, int, int, int] | None = None, weights: int = 0) -> Step:
+def stated(shape: Shape, kernel: str, variant: str, work: tuple[int, int, int, int, int] | None = None, weights: int = 0) -> NcnnStep:
     """An opaque operator; without `work` one that does the same for each element."""
     channels = shape[1] if len(shape) in (2, 4) else shape[-1]
     counts = work or (1, 1, channels, 1, prod(shape) // channels)
     named = dict(zip(("in_channels", "out_channels", "groups", "taps", "pixels"), counts, strict=True))
-    return Step("opaque", {"shape": shape, "kernel": kernel, "variant": variant, **named, "weights": weights})
+    return NcnnStep("opaque", {"shape": shape, "kernel": kernel, "variant": variant, **named, "weights": weights})
 
 
-def opaque(layer: Layer, reads: list[Blob]) -> list[Step]:
+def opaque(layer: NcnnLayer, reads: list[Blob]) -> list[NcnnStep]:
     """An operator for each output of a layer that is not known, or not in this form."""
     usual = next((blob.shape for blob in reads if blob.op), (1, 1))
     shapes = layer.shapes or tuple(usual for _ in layer.outputs)
     return [stated(shape, "elementwise", layer.kind.lower()) for shape in shapes]
 
 
-def _activation(layer: Layer) -> list[Step]:
+def _activation(layer: NcnnLayer) -> list[NcnnStep]:
     """What a layer applies to its own result."""
     values = layer.params.get(10, ())
     numbers = values if isinstance(values, tuple) else (values,)
@@ -186,26 +186,26 @@ def _activation(layer: Layer) -> list[Step]:
         case 0:
             return []
         case 1:
-            return [Step("relu", {})]
+            return [NcnnStep("relu", {})]
         case 2:
-            return [Step("leaky_relu", {"slope": float(numbers[0])})]
+            return [NcnnStep("leaky_relu", {"slope": float(numbers[0])})]
         case 3:
             return [_clip(float(numbers[0]), float(numbers[1]))]
         case 4:
-            return [Step("sigmoid", {})]
+            return [NcnnStep("sigmoid", {})]
         case 5:
-            return [Step("mish", {})]
+            return [NcnnStep("mish", {})]
         case 6:
-            return [Step("hard_swish", {})]
+            return [NcnnStep("hard_swish", {})]
         case other:
             raise ValueError(f"activation {other} is not known")
 
 
-def _clip(low: float, high: float) -> Step:
-    return Step("relu6", {}) if (low, high) == (0, 6) else Step("clamp", {"low": low, "high": high})
+def _clip(low: float, high: float) -> NcnnStep:
+    return NcnnStep("relu6", {}) if (low, high) == (0, 6) else NcnnStep("clamp", {"low": low, "high": high})
 
 
-def _window(layer: Layer, image: Shape) -> dict[str, Attr]:
+def _window(layer: NcnnLayer, image: Shape) -> dict[str, Attr]:
     """Window, stride, dilation and padding of a convolution."""
     kw, dw, sw = layer.integer(1, 0), layer.integer(2, 1), layer.integer(3, 1)
     kh, dh, sh = layer.integer(11, kw), layer.integer(12, dw), layer.integer(13, sw)
@@ -231,15 +231,15 @@ def _same_padding(
 
 
 @_add("Convolution", "ConvolutionDepthWise")
-def _convolution(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
+def _convolution(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     attrs = _window(layer, reads[0].shape)
     groups = layer.integer(7, 1) if layer.kind == "ConvolutionDepthWise" else 1
     attrs |= {"out_channels": layer.integer(0, 0), "groups": groups, "bias": bool(layer.integer(5, 0))}
-    return [[Step("conv", attrs), *_activation(layer)]]
+    return [[NcnnStep("conv", attrs), *_activation(layer)]]
 
 
 @_add("Deconvolution", "DeconvolutionDepthWise")
-def _deconvolution(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
+def _deconvolution(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     n, cin, h, w = reads[0].shape
     attrs = _window(layer, reads[0].shape)
     (kh, kw), (sh, sw), (top, left, bottom, right) = (ints(attrs, key) for key in ("kernel", "stride", "padding"))
@@ -253,10 +253,10 @@ def _deconvolution(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
 
 
 @_add("Pooling")
-def _pooling(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
+def _pooling(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     kind = "avg" if layer.integer(0, 0) else "max"
     if layer.integer(4, 0):
-        return [[Step(f"global_{kind}_pool", {"keepdims": False})]]
+        return [[NcnnStep(f"global_{kind}_pool", {"keepdims": False})]]
     if layer.integer(7, 0):
         raise ValueError("adaptive pooling is not supported")
     image = reads[0].shape
@@ -272,22 +272,22 @@ def _pooling(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
         top, left, bottom, right = _same_padding(image, (kh, kw), (sh, sw), (1, 1), upper=mode == 2)
     attrs: dict[str, Attr] = {"kernel": (kh, kw), "stride": (sh, sw), "padding": (top, left, bottom, right), "ceil_mode": False}
     extra: dict[str, Attr] = {"dilation": (1, 1)} if kind == "max" else {"count_include_pad": bool(layer.integer(6, 0))}
-    return [[Step(f"{kind}_pool", attrs | extra)]]
+    return [[NcnnStep(f"{kind}_pool", attrs | extra)]]
 
 
 @_add("InnerProduct")
-def _inner_product(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
+def _inner_product(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     attrs: dict[str, Attr] = {"out_features": layer.integer(0, 0), "bias": bool(layer.integer(1, 0))}
-    flat = [Step("flatten", {})] if len(reads[0].shape) == 4 else []
-    return [[*flat, Step("linear", attrs), *_activation(layer)]]
+    flat = [NcnnStep("flatten", {})] if len(reads[0].shape) == 4 else []
+    return [[*flat, NcnnStep("linear", attrs), *_activation(layer)]]
 
 
 @_add("Gemm")
-def _gemm(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
+def _gemm(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     """A product with a stored matrix is a linear layer; one of two tensors has no weights."""
     m, n, k = (layer.integer(key, 0) for key in (7, 8, 9))
     if layer.integer(5, 0) and len(reads) == 1:
-        return [[Step("linear", {"out_features": n, "bias": bool(layer.integer(6, 0))})]]
+        return [[NcnnStep("linear", {"out_features": n, "bias": bool(layer.integer(6, 0))})]]
     a, b = (blob.shape[1:] for blob in reads[:2])
     m, k = (a[1], a[0]) if layer.integer(2, 0) else (a[0], a[1])
     n = b[0] if layer.integer(3, 0) else b[1]
@@ -295,25 +295,25 @@ def _gemm(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
 
 
 @_add("MultiHeadAttention")
-def _attention(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
+def _attention(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     """Three projections, a product, a softmax, a second product and the last projection."""
     width, heads = layer.integer(0, 0), layer.integer(1, 1)
     query, key, value = (*reads, *[reads[-1]] * 2)[:3]
     left, right = query.shape[1], key.shape[1]
     linear: dict[str, Attr] = {"out_features": width, "bias": True}
     scores = (1, heads, left, right)
-    steps = [Step("linear", linear, (blob,)) for blob in (query, key, value)]
+    steps = [NcnnStep("linear", linear, (blob,)) for blob in (query, key, value)]
     steps += [
         stated(scores, "matmul", "matmul", (width // heads, right, heads, 1, left)),
         stated(scores, "elementwise", "softmax"),
         stated((1, left, width), "matmul", "matmul", (right, width // heads, heads, 1, left)),
-        Step("linear", linear),
+        NcnnStep("linear", linear),
     ]
     return [steps]
 
 
 def _simple(kind: str, **attrs: Attr) -> Rule:
-    return lambda layer, reads: [[Step(kind, dict(attrs))]]
+    return lambda layer, reads: [[NcnnStep(kind, dict(attrs))]]
 
 
 LAYERS |= {
@@ -323,45 +323,45 @@ LAYERS |= {
     "TanH": _simple("tanh"),
     "HardSwish": _simple("hard_swish"),
     "HardSigmoid": _simple("hard_sigmoid"),
-    "GELU": lambda layer, reads: [[Step("gelu", {"approximate": "tanh" if layer.integer(0, 0) else "none"})]],
+    "GELU": lambda layer, reads: [[NcnnStep("gelu", {"approximate": "tanh" if layer.integer(0, 0) else "none"})]],
     "Clip": lambda layer, reads: [[_clip(*(float(layer.params.get(key, 0)) for key in (0, 1)))]],  # type: ignore[arg-type]
     "Dropout": lambda layer, reads: [reads[0]],
     "Flatten": lambda layer, reads: [reads[0] if len(reads[0].shape) == 2 else [_flat(reads[0])]],
     "Softmax": lambda layer, reads: [[stated(reads[0].shape, "elementwise", "softmax")]],
     "LayerNorm": lambda layer, reads: [[stated(reads[0].shape, "elementwise", "layer_norm", weights=2 * layer.integer(0, 0))]],
-    "ShuffleChannel": lambda layer, reads: [[Step("channel_shuffle", {"groups": layer.integer(0, 1)})]],
+    "ShuffleChannel": lambda layer, reads: [[NcnnStep("channel_shuffle", {"groups": layer.integer(0, 1)})]],
 }
 
 
-def _flat(blob: Blob) -> Step:
-    return Step("flatten", {}) if len(blob.shape) == 4 else Step("view", {"shape": (1, prod(blob.shape))})
+def _flat(blob: Blob) -> NcnnStep:
+    return NcnnStep("flatten", {}) if len(blob.shape) == 4 else NcnnStep("view", {"shape": (1, prod(blob.shape))})
 
 
 @_add("BatchNorm")
-def _batch_norm(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
-    return [[Step("batch_norm", {"eps": float(layer.integer(1, 0)), "momentum": 0.1, "affine": True})]]
+def _batch_norm(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
+    return [[NcnnStep("batch_norm", {"eps": float(layer.integer(1, 0)), "momentum": 0.1, "affine": True})]]
 
 
 @_add("ReLU")
-def _relu(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
+def _relu(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     slope = layer.params.get(0, 0)
-    return [[Step("leaky_relu", {"slope": float(slope)})]] if slope and not isinstance(slope, tuple) else [[Step("relu", {})]]
+    return [[NcnnStep("leaky_relu", {"slope": float(slope)})]] if slope and not isinstance(slope, tuple) else [[NcnnStep("relu", {})]]
 
 
 @_add("Concat")
-def _concat(layer: Layer, reads: list[Blob]) -> list[Sequence[Step] | Blob]:
+def _concat(layer: NcnnLayer, reads: list[Blob]) -> list[Sequence[NcnnStep] | Blob]:
     if len(reads) == 1:
         return [reads[0]]
     axis = layer.integer(0, 0) % (len(reads[0].shape) - 1) + 1
     if axis == 1 and all(blob.op for blob in reads):
-        return [[Step("concat", {})]]
+        return [[NcnnStep("concat", {})]]
     shape = list(reads[0].shape)
     shape[axis] = sum(blob.shape[axis] for blob in reads)
     return [[stated(tuple(shape), "copy", "concat", weights=sum(prod(blob.shape) for blob in reads if not blob.op))]]
 
 
 @_add("Slice")
-def _slice(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
+def _slice(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     axis = layer.integer(1, 0) % (len(reads[0].shape) - 1) + 1
     size, at, cuts = reads[0].shape[axis], 0, []
     for left, part in zip(range(len(layer.outputs), 0, -1), layer.integers(0), strict=True):
@@ -371,16 +371,16 @@ def _slice(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
     return [[cut] for cut in cuts]
 
 
-def _cut(blob: Blob, axis: int, start: int, stop: int) -> Step:
+def _cut(blob: Blob, axis: int, start: int, stop: int) -> NcnnStep:
     if axis == 1 and len(blob.shape) in (2, 4):
-        return Step("slice", {"start": start, "stop": stop})
+        return NcnnStep("slice", {"start": start, "stop": stop})
     shape = list(blob.shape)
     shape[axis] = stop - start
     return stated(tuple(shape), "copy", "slice")
 
 
 @_add("Crop")
-def _crop(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
+def _crop(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     starts, ends, axes = (layer.integers(key) for key in (9, 10, 11))
     if len(starts) != 1 or len(ends) != 1 or len(axes) > 1:
         return [[step] for step in opaque(layer, reads)]
@@ -391,28 +391,28 @@ def _crop(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
 
 
 @_add("BinaryOp", "Eltwise")
-def _binary(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
+def _binary(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     names = ("mul", "add", "max") if layer.kind == "Eltwise" else ("add", "sub", "mul", "div", "max", "min", "pow")
     code = layer.integer(0, 0)
     name = names[code] if code < len(names) else f"binary{code}"
     if layer.kind == "BinaryOp" and layer.integer(1, 0):
         value = layer.params.get(2, 0.0)
         if name in ("add", "mul") and not isinstance(value, tuple):
-            return [[Step(f"{name}_scalar", {"value": float(value)})]]
+            return [[NcnnStep(f"{name}_scalar", {"value": float(value)})]]
         return [[stated(reads[0].shape, "elementwise", name)]]
     tensors = [blob for blob in reads if blob.op]
     if name in ("add", "mul") and len(tensors) == len(reads) and len({len(blob.shape) for blob in reads}) == 1:
-        return [[Step(name, {})]]
+        return [[NcnnStep(name, {})]]
     widest = max((blob.shape for blob in reads), key=prod)
     return [[stated(widest, "elementwise", name, weights=sum(prod(blob.shape) for blob in reads if not blob.op))]]
 
 
 @_add("Reduction")
-def _reduction(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
+def _reduction(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     shape, axes, keep = reads[0].shape, layer.integers(3), bool(layer.integer(4, 0))
     over = sorted(axis % (len(shape) - 1) + 1 for axis in axes) if not layer.integer(1, 1) else list(range(1, len(shape)))
     if len(shape) == 4 and over == [2, 3] and layer.integer(0, 0) == 3:
-        return [[Step("global_avg_pool", {"keepdims": keep})]]
+        return [[NcnnStep("global_avg_pool", {"keepdims": keep})]]
     out = tuple(1 if axis in over else size for axis, size in enumerate(shape) if keep or axis not in over)
     out = out if len(out) > 1 else (1, 1)
     elements = prod(out)
@@ -420,28 +420,28 @@ def _reduction(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
 
 
 @_add("Interp")
-def _interp(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
+def _interp(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     n, c, h, w = reads[0].shape
     height = layer.integer(3, 0) or round(h * float(layer.params.get(1, 1.0)))  # type: ignore[arg-type]
     width = layer.integer(4, 0) or round(w * float(layer.params.get(2, 1.0)))  # type: ignore[arg-type]
     if layer.integer(0, 0) == 1 and height % h == 0 and width % w == 0:
-        return [[Step("upsample", {"scale": (height // h, width // w)})]]
+        return [[NcnnStep("upsample", {"scale": (height // h, width // w)})]]
     return [[stated((n, c, height, width), "copy", "interp")]]
 
 
 @_add("Padding")
-def _padding(layer: Layer, reads: list[Blob]) -> list[Sequence[Step] | Blob]:
+def _padding(layer: NcnnLayer, reads: list[Blob]) -> list[Sequence[NcnnStep] | Blob]:
     top, bottom, left, right, front, behind = (layer.integer(key, 0) for key in (0, 1, 2, 3, 7, 8))
     n, c, h, w = reads[0].shape
     if not any((top, bottom, left, right, front, behind)):
         return [reads[0]]
     if front or behind:
         return [[stated((n, c + front + behind, h + top + bottom, w + left + right), "copy", "pad")]]
-    return [[Step("pad", {"padding": (top, left, bottom, right)})]]
+    return [[NcnnStep("pad", {"padding": (top, left, bottom, right)})]]
 
 
 @_add("Reshape")
-def _reshape(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
+def _reshape(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     """Width, height and channels; −1 is what is left, 0 what it reads."""
     shape = reads[0].shape
     sizes = [layer.integer(key, -233) for key in (2, 1, 0)]
@@ -451,7 +451,7 @@ def _reshape(layer: Layer, reads: list[Blob]) -> list[list[Step]]:
     out = (1, *[rest if size < 0 else size for size in known])
     if prod(out) != prod(shape):
         raise ValueError(f"{shape} cannot be seen as {out}")
-    return [[Step("view", {"shape": out})]]
+    return [[NcnnStep("view", {"shape": out})]]
 
 
 #: Order of channels, height and width by ncnn's number of it, for tensors of three and of two axes.
@@ -459,7 +459,7 @@ _ORDERS = {3: ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 
 
 @_add("Permute")
-def _permute(layer: Layer, reads: list[Blob]) -> list[Sequence[Step] | Blob]:
+def _permute(layer: NcnnLayer, reads: list[Blob]) -> list[Sequence[NcnnStep] | Blob]:
     axes = reads[0].shape[1:]
     order = _ORDERS[len(axes)][layer.integer(0, 0)]
     if order == tuple(range(len(axes))):
@@ -468,7 +468,7 @@ def _permute(layer: Layer, reads: list[Blob]) -> list[Sequence[Step] | Blob]:
 
 
 @_add("MemoryData")
-def _memory(layer: Layer, reads: list[Blob]) -> list[Blob]:
+def _memory(layer: NcnnLayer, reads: list[Blob]) -> list[Blob]:
     sizes = [layer.integer(key, 0) for key in (2, 1, 0)]
     return [Blob("", (1, *[size for size in sizes if size]))]
 
@@ -492,10 +492,10 @@ def read_ncnn(path: str | Path, input_shape: Sequence[int] | None = None) -> OpG
         text = read_bytes(path, "ncnn network", MAX_BYTES).decode()
     except UnicodeDecodeError as error:
         raise StretchError(f"{path} is no ncnn network: it is no text", "give the text file `NAME.param`, not the binary one") from error
-    return Lowering(parse_layers(text, str(path)), path).graph(tuple(input_shape) if input_shape else None)
+    return NcnnLowering(parse_layers(text, str(path)), path).graph(tuple(input_shape) if input_shape else None)
 
 
-class Lowering:
+class NcnnLowering:
     """Lowers the layers of one file.
 
     Args:
@@ -503,7 +503,7 @@ class Lowering:
         path: Of the file.
     """
 
-    def __init__(self, layers: list[Layer], path: Path) -> None:
+    def __init__(self, layers: list[NcnnLayer], path: Path) -> None:
         self._layers, self._path = layers, path
         self._blobs: dict[str, Blob] = {}
         self._ops: dict[str, Op] = {}
@@ -529,7 +529,7 @@ class Lowering:
             self._ops[last] = Op(last, "view", tuple(ends), {"shape": shape}, shape)
         return OpGraph.build(self._path.stem, self._ops.values(), last)
 
-    def _input(self, layer: Layer, size: Shape | None) -> None:
+    def _input(self, layer: NcnnLayer, size: Shape | None) -> None:
         if "input" in self._ops:
             raise self._fault(layer, "there is a second input, and networks have one")
         w, h, c = (layer.integer(key, 0) for key in (0, 1, 2))
@@ -539,7 +539,7 @@ class Lowering:
         self._ops["input"] = Op("input", "input", attrs={"shape": shape}, shape=shape)
         self._blobs[layer.outputs[0]] = Blob("input", shape)
 
-    def _lower(self, layer: Layer) -> None:
+    def _lower(self, layer: NcnnLayer) -> None:
         unknown = [name for name in layer.inputs if name not in self._blobs]
         if unknown:
             raise self._fault(layer, f"it reads `{unknown[0]}`, which no earlier layer writes")
@@ -558,7 +558,7 @@ class Lowering:
         except (ValueError, KeyError, TypeError, IndexError, ZeroDivisionError) as error:
             raise self._fault(layer, f"it does not fit what it reads ({error})") from error
 
-    def _emit(self, layer: Layer, steps: "Sequence[Step] | Blob", reads: list[Blob], number: int) -> Blob:
+    def _emit(self, layer: NcnnLayer, steps: "Sequence[NcnnStep] | Blob", reads: list[Blob], number: int) -> Blob:
         """Operators in a chain: the first reads what the layer reads, unless a step says otherwise."""
         if isinstance(steps, Blob):
             return steps
@@ -587,5 +587,5 @@ class Lowering:
             name, number = f"{wanted}_{number}", number + 1
         return name
 
-    def _fault(self, layer: Layer, what: str, hint: str | None = None) -> StretchError:
+    def _fault(self, layer: NcnnLayer, what: str, hint: str | None = None) -> StretchError:
         return StretchError(f"layer `{layer.name}` ({layer.kind}, line {layer.line}) of {self._path}: {what}", hint)

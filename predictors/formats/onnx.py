@@ -16,16 +16,16 @@ from predictors.files import read_bytes
 from predictors.formats.inference import fixed_shapes
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
-from predictors.registry import Rules
+from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape
 
 #: Kind and attributes of one operator.
 Step = tuple[str, dict[str, Any]]
 
 #: The operators of a node; ValueError where its family does not have it.
-Rule = Callable[["Node"], list[Step]]
+Rule = Callable[["ShapedNode"], list[Step]]
 
-RULES: Rules[Rule] = Rules()
+RULES: RuleTable[Rule] = RuleTable()
 
 _add = RULES.add
 
@@ -43,7 +43,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Node:
+class ShapedNode:
     """A node with the shapes around it."""
 
     kind: str  # Its operator.
@@ -53,7 +53,7 @@ class Node:
     shape: Shape | None  # Of its first output; None where ONNX cannot tell.
 
     @classmethod
-    def of(cls, node: Any, inputs: list[Shape | None], computed: list[bool], shape: Shape | None) -> "Node":
+    def of(cls, node: Any, inputs: list[Shape | None], computed: list[bool], shape: Shape | None) -> "ShapedNode":
         """From ONNX's own."""
         from onnx import helper
 
@@ -78,12 +78,12 @@ class Node:
         return int(first), int(second)
 
 
-def sized(node: Node) -> Step:
+def sized(node: ShapedNode) -> Step:
     """The same elements in another shape."""
     return "view", {"shape": node.shape}
 
 
-def opaque(node: Node) -> Step:
+def opaque(node: ShapedNode) -> Step:
     """An operator that is known by its sizes alone."""
     assert node.shape is not None
     out = node.shape
@@ -103,7 +103,7 @@ def stated(shape: Shape, kernel: str, variant: str, work: tuple[int, int, int, i
     return {"shape": shape, "kernel": kernel, "variant": variant, **counts, "weights": weights}
 
 
-def _padding(node: Node, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
+def _padding(node: ShapedNode, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
     auto = node.attrs.get("auto_pad", b"NOTSET").decode()
     if auto in ("NOTSET", "VALID"):
         top, left, bottom, right = node.attrs.get("pads", (0, 0, 0, 0)) if auto == "NOTSET" else (0, 0, 0, 0)
@@ -116,7 +116,7 @@ def _padding(node: Node, kernel: tuple[int, int], stride: tuple[int, int], dilat
 
 
 @_add("Conv")
-def _conv(node: Node) -> list[Step]:
+def _conv(node: ShapedNode) -> list[Step]:
     weight = node.stored(1)
     if weight is None or len(weight) != 4:
         raise ValueError("its weight is not stored")
@@ -135,7 +135,7 @@ def _conv(node: Node) -> list[Step]:
 
 
 @_add("MaxPool", "AveragePool")
-def _pool(node: Node) -> list[Step]:
+def _pool(node: ShapedNode) -> list[Step]:
     kernel, stride, dilation = node.pair("kernel_shape", 1), node.pair("strides", 1), node.pair("dilations", 1)
     attrs: dict[str, Any] = {
         "kernel": kernel,
@@ -149,17 +149,17 @@ def _pool(node: Node) -> list[Step]:
 
 
 @_add("GlobalAveragePool", "GlobalMaxPool")
-def _global(node: Node) -> list[Step]:
+def _global(node: ShapedNode) -> list[Step]:
     return [("global_avg_pool" if node.kind == "GlobalAveragePool" else "global_max_pool", {"keepdims": True})]
 
 
 @_add("BatchNormalization")
-def _batch_norm(node: Node) -> list[Step]:
+def _batch_norm(node: ShapedNode) -> list[Step]:
     return [("batch_norm", {"affine": True, "eps": float(node.attrs.get("epsilon", 1e-5))})]
 
 
 @_add("Gemm")
-def _gemm(node: Node) -> list[Step]:
+def _gemm(node: ShapedNode) -> list[Step]:
     weight = node.stored(1)
     if weight is None or node.attrs.get("transA", 0):
         raise ValueError("its weight is not stored")
@@ -167,7 +167,7 @@ def _gemm(node: Node) -> list[Step]:
 
 
 @_add("MatMul")
-def _matmul(node: Node) -> list[Step]:
+def _matmul(node: ShapedNode) -> list[Step]:
     weight = node.stored(1)
     if weight is None or len(weight) != 2:
         raise ValueError("a product of two tensors")
@@ -175,26 +175,26 @@ def _matmul(node: Node) -> list[Step]:
 
 
 @_add("Add", "Mul")
-def _pairwise(node: Node) -> list[Step]:
+def _pairwise(node: ShapedNode) -> list[Step]:
     if not all(node.computed):
         raise ValueError("one of them is stored")
     return [(node.kind.lower(), {})]
 
 
 @_add("Concat")
-def _concat(node: Node) -> list[Step]:
+def _concat(node: ShapedNode) -> list[Step]:
     if node.attrs.get("axis") != 1 or not all(node.computed):
         raise ValueError("not along channels")
     return [("concat", {})]
 
 
 @_add("Flatten")
-def _flatten(node: Node) -> list[Step]:
+def _flatten(node: ShapedNode) -> list[Step]:
     return [("flatten", {})]
 
 
 @_add("LeakyRelu")
-def _leaky(node: Node) -> list[Step]:
+def _leaky(node: ShapedNode) -> list[Step]:
     return [("leaky_relu", {"slope": float(node.attrs.get("alpha", 0.01))})]
 
 
@@ -242,7 +242,7 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
         raise StretchError(f"{path} has no input")
     _settle(path, inputs, _by_name(path, [value.name for value in inputs], input_shape))
     shapes = _infer(path, model)
-    return _Lowering(path, graph, stored, shapes).graph(inputs)
+    return _OnnxLowering(path, graph, stored, shapes).graph(inputs)
 
 
 def decode(path: Path) -> Any:
@@ -303,7 +303,7 @@ def _infer(path: Path, model: Any) -> dict[str, Shape]:
     return fixed_shapes(model, str(path))
 
 
-class _Lowering:
+class _OnnxLowering:
     """Nodes to operators, in the file's order."""
 
     def __init__(self, path: Path, graph: Any, stored: dict[str, Shape], shapes: dict[str, Shape]) -> None:
@@ -332,7 +332,7 @@ class _Lowering:
             # Computed from weights alone, before the network runs.
             self._stored.update((name, self._shapes.get(name, ())) for name in node.output)
             return
-        seen = Node.of(
+        seen = ShapedNode.of(
             node, [self._shape(name) for name in node.input], [name in self._maker for name in node.input], self._shape(node.output[0])
         )
         if seen.shape is None:
@@ -345,7 +345,7 @@ class _Lowering:
             if output in self._shapes:
                 self._append(output, "view", (name,), {"shape": self._shapes[output]}, output)
 
-    def _steps(self, seen: Node, reads: list[str]) -> list[Step]:
+    def _steps(self, seen: ShapedNode, reads: list[str]) -> list[Step]:
         """The operators of a node, if their shape is the one that ONNX gives; else one of that shape."""
         rule = RULES.get(seen.kind)
         try:

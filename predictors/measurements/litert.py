@@ -21,7 +21,7 @@ _HINT = "benchmark_model writes it with --enable_op_profiling=true --profiling_o
 
 
 @dataclass(frozen=True)
-class Operator:
+class ProfiledOperator:
     """An operator as it ran."""
 
     kind: str  # Its type, such as ``CONV_2D``, or a delegate's.
@@ -29,7 +29,7 @@ class Operator:
     name: str  # Tensor that it writes, and its number.
 
 
-def read_op_profile(path: Path) -> list[Operator]:
+def read_op_profile(path: Path) -> list[ProfiledOperator]:
     """Operators of one network in the order in which they ran, those of preparation left out."""
     content = read_bytes(path, "table of operators", MAX_BYTES, _HINT)
     try:
@@ -45,7 +45,7 @@ def read_op_profile(path: Path) -> list[Operator]:
     return operators
 
 
-def network_ms(operators: list[Operator]) -> float:
+def network_ms(operators: list[ProfiledOperator]) -> float:
     """Time of the network: what its operators take together."""
     return sum(operator.ms for operator in operators)
 
@@ -68,13 +68,13 @@ def _blocks(lines: list[str]) -> list[int]:
     return starts if regular is not None else starts[-1:]
 
 
-def _operators(path: Path, lines: list[str], start: int) -> list[Operator]:
+def _operators(path: Path, lines: list[str], start: int) -> list[ProfiledOperator]:
     header = [name.strip() for name in lines[start].split(",")] if start < len(lines) else []
     missing = [name for name in _HEADER if name not in header]
     if missing:
         raise StretchError(f"{path}, line {start + 1}: the column `{missing[0]}` is missing", _HINT)
     at = {name: header.index(name) for name in _HEADER}
-    operators: list[Operator] = []
+    operators: list[ProfiledOperator] = []
     for number, line in enumerate(lines[start + 1 :], start=start + 2):
         if not line.strip() or line.startswith("="):
             break
@@ -84,7 +84,7 @@ def _operators(path: Path, lines: list[str], start: int) -> list[Operator]:
             raise StretchError(f"{path}, line {number}: it has {len(values)} fields, the header {len(header)}", _HINT)
         ms = _number(path, number, "avg_ms", values[at["avg_ms"]])
         called = _number(path, number, "times called", values[at["times called"]])
-        operators.append(Operator(values[at["node type"]], ms * max(called, 1.0), values[at["name"]]))
+        operators.append(ProfiledOperator(values[at["node type"]], ms * max(called, 1.0), values[at["name"]]))
     return operators
 
 

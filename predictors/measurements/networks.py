@@ -35,7 +35,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notes: _Text  # What the numbers mean, and what was left out.
 
 
-class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _NetworkLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A line of the file of networks."""
 
     network: _Text
@@ -118,7 +118,7 @@ def _read_networks(path: Path) -> tuple[dict[str, OpGraph], dict[str, str]]:
     families: dict[str, str] = {}
     for number, row in enumerate(text.splitlines(), start=1):
         try:
-            line = msgspec.json.decode(row, type=_Line)
+            line = msgspec.json.decode(row, type=_NetworkLine)
             graph = OpGraph.from_json(bytes(line.graph))
         except (msgspec.MsgspecError, StretchError) as error:
             raise StretchError(f"{path}, line {number}: {error}") from error

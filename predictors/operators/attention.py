@@ -8,7 +8,7 @@ row for each window for attention within windows.
 from collections.abc import Sequence
 
 from predictors.channels import Groups, Narrowed, OperatorView, Pieces, freeze_all
-from predictors.kinds import Kind, Work, kinds
+from predictors.kinds import KernelWork, Kind, kinds
 from predictors.shapes import Attrs, Shape, integer, ints, number, rank4
 from predictors.slices import Channels, Slice
 
@@ -45,12 +45,12 @@ def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
     return query[0] * query[2] * query[3] * key[3] * (query[1] + value[1])
 
 
-def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
+def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
     """Its two products, as two of the second one's size."""
     query, key, value = ins
     heads = integer(attrs, "heads")
     reduced = max(1, key[3] * (query[1] + value[1]) // (2 * value[1]))
-    return Work("matmul", reduced, value[1] // heads, heads * query[2], 2, query[0] * query[3])
+    return KernelWork("matmul", reduced, value[1] // heads, heads * query[2], 2, query[0] * query[3])
 
 
 def _channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import gcd, prod
 
 from predictors.channels import Groups, Narrowed, OperatorView, Pieces, freeze_all, fresh
-from predictors.kinds import Kind, Work, kinds, pixels
+from predictors.kinds import KernelWork, Kind, kinds, pixels
 from predictors.rows import window_rows
 from predictors.shapes import Attrs, Shape, integer, ints, rank4
 from predictors.slices import filters
@@ -30,12 +30,12 @@ def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
     return prod(out) * (ins[0][1] // integer(attrs, "groups")) * prod(ints(attrs, "kernel"))
 
 
-def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
+def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
     groups, taps = integer(attrs, "groups"), prod(ints(attrs, "kernel"))
     cin, cout = ins[0][1] // groups, out[1] // groups
     dense = "conv1x1" if taps == 1 else "conv"
     kind = dense if groups == 1 else ("depthwise" if cin == 1 else "grouped")
-    return Work(kind, cin, cout, groups, taps, pixels(out), prod(ints(attrs, "stride")))
+    return KernelWork(kind, cin, cout, groups, taps, pixels(out), prod(ints(attrs, "stride")))
 
 
 def _channels(ties: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import prod
 
 from predictors.channels import Narrowed, fresh
-from predictors.kinds import Kind, Work, kinds
+from predictors.kinds import KernelWork, Kind, kinds
 from predictors.shapes import Attrs, Shape, integer
 from predictors.slices import columns
 
@@ -25,8 +25,8 @@ def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
     return prod(out) * ins[0][-1]
 
 
-def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
-    return Work("linear", ins[0][-1], out[-1], 1, 1, prod(out[:-1]))
+def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
+    return KernelWork("linear", ins[0][-1], out[-1], 1, 1, prod(out[:-1]))
 
 
 def _scaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 
 from predictors.devices import KERNEL_KINDS
-from predictors.kinds import UNLAUNCHED, Kind, Work, kinds
+from predictors.kinds import UNLAUNCHED, KernelWork, Kind, kinds
 from predictors.shapes import Attrs, Shape, integer, ints
 
 #: Kernel kinds whose time is that of products.
@@ -62,9 +62,9 @@ def _weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
     return {"weight": (weights,)} if weights else {}
 
 
-def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
+def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
     counts = [integer(attrs, key) for key in ("in_channels", "out_channels", "groups", "taps", "pixels")]
-    return Work(str(attrs["kernel"]), *counts)
+    return KernelWork(str(attrs["kernel"]), *counts)
 
 
 def _view(ins: Sequence[Shape], attrs: Attrs) -> Shape:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import prod
 
 from predictors.channels import same_channels
-from predictors.kinds import Kind, Work, kinds, pixels
+from predictors.kinds import KernelWork, Kind, kinds, pixels
 from predictors.rows import window_rows
 from predictors.shapes import Attrs, Shape, ints, rank4
 from predictors.slices import Additive, same_slice
@@ -20,12 +20,12 @@ def _global(ins: Sequence[Shape], attrs: Attrs) -> Shape:
     return (n, c, 1, 1) if attrs["keepdims"] else (n, c)
 
 
-def _window_work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
-    return Work("pool", 1, 1, out[1], prod(ints(attrs, "kernel")), pixels(out))
+def _window_work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
+    return KernelWork("pool", 1, 1, out[1], prod(ints(attrs, "kernel")), pixels(out))
 
 
-def _global_work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
-    return Work("reduce", 1, 1, out[1], pixels(ins[0]) // ins[0][0], out[0])
+def _global_work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
+    return KernelWork("reduce", 1, 1, out[1], pixels(ins[0]) // ins[0][0], out[0])
 
 
 for name, mean in (("max_pool", None), ("avg_pool", Additive())):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from predictors.channels import Groups, OperatorView, Pieces, same_channels
-from predictors.kinds import Kind, Work, kinds, pixels
+from predictors.kinds import KernelWork, Kind, kinds, pixels
 from predictors.rows import same_rows
 from predictors.shapes import Attrs, Shape, rank4
 from predictors.slices import Additive, same_slice
@@ -24,12 +24,12 @@ def _one_of_all(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pi
     return ((groups.new(1, frozen=True), 1),)
 
 
-def _over_pixels(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
-    return Work("reduce", 1, 1, out[1], pixels(ins[0]) // ins[0][0], out[0])
+def _over_pixels(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
+    return KernelWork("reduce", 1, 1, out[1], pixels(ins[0]) // ins[0][0], out[0])
 
 
-def _over_channels(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
-    return Work("reduce", 1, 1, 1, ins[0][1], pixels(out))
+def _over_channels(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
+    return KernelWork("reduce", 1, 1, 1, ins[0][1], pixels(out))
 
 
 kinds.register("global_l2_norm")(Kind(_one_pixel, channels=same_channels, slices=same_slice, work=_over_pixels))

@@ -17,7 +17,7 @@ _LEVEL = 4
 
 
 @dataclass(frozen=True)
-class Archive:
+class BoardArchive:
     """Files that become one folder on a board."""
 
     name: str  # Of the folder there, with the digest of what decides its content at its end.

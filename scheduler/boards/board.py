@@ -25,7 +25,7 @@ from packaging.requirements import Requirement
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
 from scheduler.boards.agent import CHUNK, MARK
-from scheduler.boards.archive import Archive, below, digest_of
+from scheduler.boards.archive import BoardArchive, below, digest_of
 from scheduler.boards.facts import SERIES, Facts, check_facts, read_facts
 from scheduler.boards.host import check_host
 from scheduler.boards.ours import distribution, our_archive
@@ -81,7 +81,7 @@ def pins(stated: Sequence[Requirement], facts: Facts) -> list[str]:
 
 
 @contextmanager
-def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name: str, wheels: Path | None) -> Iterator[Archive]:
+def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name: str, wheels: Path | None) -> Iterator[BoardArchive]:
     """The packages as a folder that Python imports from, for as long as the block lasts."""
     with tempfile.TemporaryDirectory(prefix="nn-stretch-") as folder:
         target, limits = Path(folder, "packages"), Path(folder, "pins.txt")
@@ -96,7 +96,7 @@ def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name
         done = subprocess.run([*command, *wanted], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
             raise MissingBackendError(f"the packages for {host} ({facts}) cannot be had: {_packages_reason(done.stderr)}", _mend(wheels))
-        yield Archive(name, below(target, ("__pycache__", "bin")))
+        yield BoardArchive(name, below(target, ("__pycache__", "bin")))
 
 
 def package_name(stated: Sequence[Requirement], facts: Facts, wheels: Path | None) -> str:
@@ -198,7 +198,7 @@ def boot(names: Sequence[str]) -> str:
     return f"sh -c '{BOOT.format(names=' '.join(names), missing=NO_PYTHON, old=OLD_PYTHON)}'"
 
 
-class Line:
+class AgentConnection:
     """An agent, asked one thing after the other; it ends, and all that it runs, when this is closed.
 
     Args:
@@ -429,7 +429,7 @@ _REASONS = (
 )
 
 
-def connect(host: str, config: Path | None = None) -> Line:
+def connect(host: str, config: Path | None = None) -> AgentConnection:
     """A line to an agent on a board.
 
     Args:
@@ -441,7 +441,7 @@ def connect(host: str, config: Path | None = None) -> Line:
     if config is not None and not config.is_file():
         raise StretchError(f"there is no ssh configuration {config}", "name a file with --ssh-config, or leave it out")
     try:
-        return Line([*ssh_words(host, config), boot((f"python{SERIES}", "python3"))])
+        return AgentConnection([*ssh_words(host, config), boot((f"python{SERIES}", "python3"))])
     except LostError as lost:
         raise explain_start(host, lost) from lost
 
@@ -553,7 +553,7 @@ class BoardAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class Board:
     """A board on the line; `open_board` makes one."""
 
-    def __init__(self, where: Where, line: Line, facts: Facts, teller: Teller) -> None:
+    def __init__(self, where: Where, line: AgentConnection, facts: Facts, teller: Teller) -> None:
         self.host = where.host
         self.facts = facts
         self._line = line
@@ -603,7 +603,7 @@ class Board:
         signature = bundle.file(SIGNATURE)
         if signature.is_file():
             files[SIGNATURE] = signature
-        archive = Archive(
+        archive = BoardArchive(
             f"bundles/{digest_of(files[file_name].read_bytes().hex() for file_name in (MANIFEST, SIGNATURE) if file_name in files)}",
             files,
             compress=False,
@@ -618,13 +618,13 @@ class Board:
     def copy_file(self, folder: str, content: Path) -> str:
         """Copy a file below `folder`, a name that `scratch` gave; returns its path there."""
         name = f"{folder}/{digest_of([str(content)])}"
-        self._put(Archive(name, {"file": content}), str(content))
+        self._put(BoardArchive(name, {"file": content}), str(content))
         return f"{self._root}/{name}/file"
 
     def copy_folder(self, name: str, files: Mapping[str, Path]) -> None:
         """Copy files as the folder `name`; of none, make it."""
         if files:
-            self._put(Archive(name, files), name.rpartition("/")[2], replace=True)
+            self._put(BoardArchive(name, files), name.rpartition("/")[2], replace=True)
         else:
             self._ask("make", name=name)
 
@@ -679,7 +679,7 @@ class Board:
     def _keeps(self, name: str, files: Mapping[str, str] | None = None) -> bool:
         return bool(self._ask("keeps", name=name, files=files)["kept"])
 
-    def _put(self, archive: Archive, words: str, trial: Sequence[str] = (), replace: bool = False) -> int:
+    def _put(self, archive: BoardArchive, words: str, trial: Sequence[str] = (), replace: bool = False) -> int:
         """Copy an archive that `words` name; gives its size in bytes."""
         size = archive.bytes
         self._doing = f"{words} went there"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from predictors.errors import MissingBackendError
 from predictors.install import install_line
-from scheduler.boards.archive import Archive, below, digest_of
+from scheduler.boards.archive import BoardArchive, below, digest_of
 
 DISTRIBUTION = "nn-stretch"
 
@@ -24,7 +24,7 @@ def distribution() -> metadata.Distribution:
         raise MissingBackendError("what nn-stretch needs on a board is known only where it is installed", install_line()) from error
 
 
-def our_archive() -> Archive:
+def our_archive() -> BoardArchive:
     """The packages and their metadata, as a folder that Python imports from; named by their content."""
     files: dict[str, Path] = {}
     for package in PACKAGES:
@@ -36,4 +36,4 @@ def our_archive() -> Archive:
         if entry.parent.name.endswith(".dist-info") and entry.name in ("METADATA", "entry_points.txt", "LICENSE"):
             files[entry.as_posix()] = Path(str(about.locate_file(entry)))
     content = (f"{name}:{hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in sorted(files.items()))
-    return Archive(f"nn-stretch/{digest_of(content)}", files)
+    return BoardArchive(f"nn-stretch/{digest_of(content)}", files)

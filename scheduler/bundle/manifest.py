@@ -18,11 +18,11 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Core = Annotated[int, msgspec.Meta(ge=0, le=1023)]
 
 
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ManifestStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Unknown keys are refused: a bundle is untrusted."""
 
 
-class Tensor(_Part, frozen=True):
+class Tensor(_ManifestStruct, frozen=True):
     """A tensor that crosses subgraphs."""
 
     name: str  # Unique in the bundle.
@@ -36,14 +36,14 @@ class Tensor(_Part, frozen=True):
     zero_point: int | None = None  # Quantisation zero point, or None.
 
 
-class Alternative(_Part, frozen=True):
+class Alternative(_ManifestStruct, frozen=True):
     """A subgraph on one of the device's processors."""
 
     ms: _Amount  # Predicted time, without communication.
     mj: _Amount | None = None  # Predicted energy of the processor, mJ; None if the profile states no power.
 
 
-class SubgraphEntry(_Part, frozen=True):
+class SubgraphEntry(_ManifestStruct, frozen=True):
     """A piece that one processor runs without waiting for another."""
 
     name: str  # Unique, such as ``s1.cpu``.
@@ -72,7 +72,7 @@ class SubgraphEntry(_Part, frozen=True):
         return _only(self.outputs, f"subgraph `{self.name}` writes")
 
 
-class JoinEntry(_Part, frozen=True):
+class JoinEntry(_ManifestStruct, frozen=True):
     """A meeting point of two or more branches."""
 
     name: str  # Unique, such as ``s1.join``.
@@ -85,14 +85,14 @@ class JoinEntry(_Part, frozen=True):
     processor: str = "cpu"  # Processor that waits and joins (the CPU of the paper's Algorithm 1).
 
 
-class FileEntry(_Part, frozen=True):
+class FileEntry(_ManifestStruct, frozen=True):
     """Size and SHA-256 of one file of the bundle."""
 
     bytes: _Count
     sha256: str
 
 
-class ModelInfo(_Part, frozen=True):
+class ModelInfo(_ManifestStruct, frozen=True):
     """The branched model and its original in numbers (batch 1)."""
 
     name: str  # Of the model.
@@ -105,14 +105,14 @@ class ModelInfo(_Part, frozen=True):
     preprocessing: Preprocessing | None = None  # What a picture goes through before the model reads it; None if that is not known.
 
 
-class WeightsInfo(_Part, frozen=True):
+class WeightsInfo(_ManifestStruct, frozen=True):
     """Where the weights came from."""
 
     source: str  # ``default`` (pretrained), ``random``, ``file``, ``given`` or ``trained`` (after it was branched).
     detail: str = ""  # Which file or which weights entry.
 
 
-class Manifest(_Part, frozen=True):
+class Manifest(_ManifestStruct, frozen=True):
     """`bundle.json`."""
 
     schema: int  # Version of this schema.

@@ -11,7 +11,7 @@ from typing import Any
 from predictors.errors import StretchError, UsageError
 from predictors.formats.inference import infer_shapes
 from scheduler.formats.onnx import open_onnx
-from scheduler.formats.tflite import Network, open_tflite
+from scheduler.formats.tflite import TfliteNetwork, open_tflite
 
 #: Operators of one file.
 MAX_OPERATORS = 100_000
@@ -50,7 +50,7 @@ class ForeignModel:
     kind: str  # ``ONNX`` or ``TFLite``.
     ops: tuple[ForeignOp, ...]  # Its operators, in execution order.
     proto: Any = None  # The `onnx.ModelProto` whose nodes all have names, or None.
-    network: Network | None = None  # The TFLite network, or None.
+    network: TfliteNetwork | None = None  # The TFLite network, or None.
 
     @property
     def content(self) -> bytes:

@@ -22,7 +22,7 @@ from scheduler.shared import can_share
 Aborted = Literal["ended", "restarting", "no"]
 
 
-class Code:
+class CompiledSubgraphs:
     """What a bundle's subgraphs are compiled to, on delegates that are made once for each set of cores.
 
     Args:

@@ -28,7 +28,7 @@ from scheduler.delegates.base import Array, AsyncInvocation, Invocation, UnableE
 from scheduler.faults.policy import Ended, Site
 from scheduler.placement.place import Placement, queues_of
 from scheduler.runtime.buffers import Buffers, bind_subgraph, subgraph_spans
-from scheduler.runtime.code import Code
+from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.distance import Check
 from scheduler.runtime.failures import HangError, hang_reason, step_failure
 from scheduler.runtime.inputs import Values, plain
@@ -260,7 +260,7 @@ class Executor:
         plan: ExecutionPlan,
         placements: Mapping[str, Placement],
         buffers: Callable[[], Buffers],
-        code: Code,
+        code: CompiledSubgraphs,
         limit_s: float = TIME_LIMIT_S,
         recorder: Recorder | None = None,
         *,

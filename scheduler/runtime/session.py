@@ -21,7 +21,7 @@ from scheduler.placement.mapping import bundle_precisions, mapping_of_used, plac
 from scheduler.placement.place import Placement, place_subgraphs, queues_of
 from scheduler.placement.priority import Priority, choose_processors
 from scheduler.runtime.buffers import Buffers
-from scheduler.runtime.code import Code
+from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.executor import Executor, Tenant
 from scheduler.runtime.failures import HangError, hang_reason
 from scheduler.runtime.inputs import as_arrays, check_inputs, plain
@@ -66,7 +66,7 @@ class Recovery:
         home: Where each subgraph runs if nothing is wrong.
     """
 
-    def __init__(self, home: Mapping[str, Placement], keeper: Keeper, code: Code) -> None:
+    def __init__(self, home: Mapping[str, Placement], keeper: Keeper, code: CompiledSubgraphs) -> None:
         self.home = dict(home)
         self.keeper = keeper
         self._code = code
@@ -194,7 +194,7 @@ class Session:
         self._executor: Executor | None = None
         self._recorder = None if record is None else Recorder(Path(record))
         self._keeper = None if faults is None else Keeper(faults)
-        self._code = Code(self.bundle, delegates, self._keeper)
+        self._code = CompiledSubgraphs(self.bundle, delegates, self._keeper)
         self._recovery: Recovery | None = None
         try:
             places = place_subgraphs(manifest.subgraphs, self.placements)

@@ -31,7 +31,7 @@ class DeadlineError(StretchError):
 
 
 @dataclass
-class Request:
+class ServiceRequest:
     """An inference that is asked for."""
 
     model: str  # Of which model.
@@ -51,7 +51,7 @@ class Waiting:
 
     def __init__(self, models: Collection[str], bound: int) -> None:
         self._bound = bound
-        self._requests: list[Request] = []
+        self._requests: list[ServiceRequest] = []
         #: Seconds that each model's inferences took so far.
         self._used = dict.fromkeys(models, 0.0)
 
@@ -65,7 +65,7 @@ class Waiting:
         first = min((request.deadline_s for request in self._requests), default=inf)
         return None if first == inf else first
 
-    def add(self, request: Request) -> None:
+    def add(self, request: ServiceRequest) -> None:
         """Take a request."""
         if len(self._requests) >= self._bound:
             raise OverloadedError(f"{self._bound} requests wait already", "ask again later, or for fewer a second")
@@ -75,23 +75,23 @@ class Waiting:
         """An inference of a model took so long."""
         self._used[model] += seconds
 
-    def overdue(self, now_s: float) -> list[Request]:
+    def overdue(self, now_s: float) -> list[ServiceRequest]:
         """Take away the requests whose deadline has passed."""
         late = [request for request in self._requests if request.deadline_s <= now_s]
         self._requests = [request for request in self._requests if request.deadline_s > now_s]
         return late
 
-    def next(self, room: Mapping[str, bool]) -> Request | None:
+    def next(self, room: Mapping[str, bool]) -> ServiceRequest | None:
         """Take away the next request of the models that have room; None if there is none."""
         able = [(self._key(request), number) for number, request in enumerate(self._requests) if room[request.model]]
         return self._requests.pop(min(able)[1]) if able else None
 
-    def everything(self) -> list[Request]:
+    def everything(self) -> list[ServiceRequest]:
         """Take away all."""
         requests, self._requests = self._requests, []
         return requests
 
-    def _key(self, request: Request) -> tuple[float, float, float, float]:
+    def _key(self, request: ServiceRequest) -> tuple[float, float, float, float]:
         return (-request.priority, request.deadline_s, self._used[request.model], request.arrived_s)
 
 
@@ -249,7 +249,7 @@ class Service:
         """
         name = self._named(model)
         now = time.monotonic()
-        request = Request(name, x, checked_priority(priority), now, deadline_at(now, deadline_ms))
+        request = ServiceRequest(name, x, checked_priority(priority), now, deadline_at(now, deadline_ms))
         with self._changed:
             if self._closed:
                 raise StretchError("this service is closed", "make a new Service")
@@ -368,7 +368,7 @@ class Service:
                     continue
             self._begin(request)
 
-    def _taken(self) -> Request | None:
+    def _taken(self) -> ServiceRequest | None:
         """The next request that can begin; the lock is held."""
         for late in self._waiting.overdue(time.monotonic()):
             if late.future.set_running_or_notify_cancel():
@@ -384,7 +384,7 @@ class Service:
         first = self._waiting.first_deadline
         return None if first is None else max(0.0, first - time.monotonic())
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: ServiceRequest) -> None:
         began = time.monotonic()
         try:
             session = self._sessions[request.model]
@@ -397,7 +397,7 @@ class Service:
             return
         future.add_done_callback(lambda done: self._end(request, began, done, done.exception()))
 
-    def _end(self, request: Request, began: float, done: "Future[Any] | None", error: BaseException | None) -> None:
+    def _end(self, request: ServiceRequest, began: float, done: "Future[Any] | None", error: BaseException | None) -> None:
         """An inference has ended; called by the thread that ended it."""
         now = time.monotonic()
         with self._changed:

@@ -11,7 +11,7 @@ from math import ceil, floor, isfinite
 
 from predictors.errors import UsageError
 from scheduler.runtime.inputs import checked_deadline, checked_priority
-from scheduler.simulate.clock import Clock, Served, Sharing
+from scheduler.simulate.clock import Clock, Served, TurnTaking
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import MOST_RUNS, Arrivals, Scene
 
@@ -135,7 +135,7 @@ def _simulated(networks: Sequence[Network], demands: Sequence[Demand], alone: Se
         networks[first],
         scenes[first],
         [(networks[index], scenes[index]) for index in order[1:]],
-        sharing=Sharing(tuple(demands[index].weight for index in order)),
+        sharing=TurnTaking(tuple(demands[index].weight for index in order)),
     )
     ran = clock.run()
     served = dict(zip(order, ran.clients, strict=True))

@@ -24,7 +24,7 @@ from scheduler.runtime.inputs import checked_deadline
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
 from scheduler.simulate.admit import Demand, admit
-from scheduler.simulate.clock import Clock, Decided, Served, Sharing, Simulated
+from scheduler.simulate.clock import Clock, Decided, Served, Simulated, TurnTaking
 from scheduler.simulate.heat import Heat, powers
 from scheduler.simulate.networks import (
     Network,
@@ -280,7 +280,7 @@ def _ends(manifest: Manifest, names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SimulationRequest:
     """Parameters of a simulation beyond its scene."""
 
     arrivals: str | None = None  # How arrivals were written.
@@ -306,7 +306,7 @@ def simulate(
     bundle: Bundle,
     device: DeviceProfile,
     scene: Scene,
-    request: Request,
+    request: SimulationRequest,
     warnings: list[str],
     warn: Callable[[str], None] | None = None,
     progress: Progress = silent,
@@ -357,7 +357,7 @@ def simulate_steps(
     table: StepTable,
     device: DeviceProfile | None,
     scene: Scene,
-    request: Request,
+    request: SimulationRequest,
     warnings: list[str],
     warn: Callable[[str], None] | None = None,
     progress: Progress = silent,
@@ -403,7 +403,7 @@ def _simulated(
     networks: Sequence[Network],
     concurrent: Sequence[tuple[Network, Scene]],
     scene: Scene,
-    request: Request,
+    request: SimulationRequest,
     alone: Sequence[float],
     warnings: list[str],
     warn: Callable[[str], None],
@@ -415,7 +415,7 @@ def _simulated(
         every = (*networks, *(network for network, _ in concurrent))
         used = dict.fromkeys(time.processor for network in every for time in network.times.values())
         heat = Heat(request.thermal, powers(subject.device, request.thermal, used))
-    sharing = Sharing() if request.shared or request.admit else None
+    sharing = TurnTaking() if request.shared or request.admit else None
     own_scene = replace(scene, deadline_ms=request.deadline_ms)
     rules = Rules(prefer=request.prefer, deadline_ms=request.deadline_ms if request.prefer == "deadline" else None)
     simulated = Clock(networks, own_scene, concurrent, rules=rules, heat=heat, sharing=sharing).run(progress)
@@ -428,7 +428,7 @@ def _simulated(
     return _answer(subject, scene, request, alone, simulated, heat, warnings), simulated
 
 
-def _check_rates(bundle: Bundle, scene: Scene, request: Request) -> None:
+def _check_rates(bundle: Bundle, scene: Scene, request: SimulationRequest) -> None:
     """Reject workloads without a request rate."""
     for path, arrivals in ((bundle.path, scene.arrivals), *((workload.bundle.path, workload.arrivals) for workload in request.workloads)):
         if arrivals is None:
@@ -438,7 +438,7 @@ def _check_rates(bundle: Bundle, scene: Scene, request: Request) -> None:
             )
 
 
-def _admission(networks: Sequence[Network], scene: Scene, request: Request) -> AdmissionAnswer:
+def _admission(networks: Sequence[Network], scene: Scene, request: SimulationRequest) -> AdmissionAnswer:
     rates = [(scene.arrivals, request.deadline_ms), *((workload.arrivals, workload.deadline_ms) for workload in request.workloads)]
     demands = [Demand(1e3 / arrivals.every_ms, deadline) for arrivals, deadline in rates if arrivals is not None]
     # bundles may have the same name
@@ -494,7 +494,7 @@ def _makespan_ms(network: Network) -> float:
 def _answer(
     subject: _Subject,
     scene: Scene,
-    request: Request,
+    request: SimulationRequest,
     alone: Sequence[float],
     simulated: Simulated,
     heat: Heat | None,

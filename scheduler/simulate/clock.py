@@ -52,7 +52,7 @@ KEPT = 4096
 
 
 @dataclass(frozen=True)
-class Sharing:
+class TurnTaking:
     """How clients take turns."""
 
     weights: tuple[float, ...] = ()  # Of the first clients; 1 of those that are not named.
@@ -108,7 +108,7 @@ class Shared:
         now: The simulation's clock, ms.
     """
 
-    def __init__(self, sharing: Sharing, now: Callable[[], float]) -> None:
+    def __init__(self, sharing: TurnTaking, now: Callable[[], float]) -> None:
         self.sharing, self.now = sharing, now
         self.machine = Machine({}, patience_ms=sharing.patience_ms)
         self.engines: dict[str, Engine] = {}
@@ -352,7 +352,7 @@ class Clock:
         workloads: Sequence[tuple[Network, Scene]] = (),
         rules: Rules | None = None,
         heat: Heat | None = None,
-        sharing: Sharing | None = None,
+        sharing: TurnTaking | None = None,
     ) -> None:
         alternatives = (networks,) if isinstance(networks, Network) else tuple(networks)
         policy = Policy([alternative_of(alternative) for alternative in alternatives], rules) if len(alternatives) > 1 else None

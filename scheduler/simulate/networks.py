@@ -25,7 +25,7 @@ from predictors.faults import nearest
 from predictors.host import HOST, host_among, is_host, kind_of
 from predictors.measurements.tables import MAX_MS, numbered_rows
 from predictors.predictor import LatencyPredictor, LinkModel
-from predictors.side_by_side import Work, ends
+from predictors.side_by_side import ProcessorWork, ends
 from scheduler.adapt.policy import Alternative
 from scheduler.adapt.policy import Work as PlannedWork
 from scheduler.bundle.load import Bundle
@@ -142,7 +142,8 @@ def _computing(manifest: Manifest, starts: Mapping[str, float], device: DevicePr
         processors = {entry.processor for entry in entries}
         written = {name for entry in entries for name in entry.outputs}
         works = [
-            Work(entry.processor, starts[entry.name], _stated(entry), entry.contention, device.feeder(entry.processor)) for entry in entries
+            ProcessorWork(entry.processor, starts[entry.name], _stated(entry), entry.contention, device.feeder(entry.processor))
+            for entry in entries
         ]
         if len(processors) == len(entries) and not any(written.intersection(entry.inputs) for entry in entries):
             found |= {entry.name: end - starts[entry.name] for entry, end in zip(entries, ends(works), strict=True)}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stretch.capture.inputs import InputShapes
     from stretch.models.load import LoadedModel
     from stretch.stages.build import Images
-    from stretch.stages.network import Network, Phase
+    from stretch.stages.network import CapturedNetwork, Phase
 
 #: A refinement takes less than this: a week.
 MAX_MINUTES = 7 * 24 * 60
@@ -308,7 +308,7 @@ def torch_loaded(phase: "Phase") -> Iterator[None]:
         yield
 
 
-def read_model(model: "str | nn.Module", input_shape: "InputShapes | None", phase: "Phase", **options: Any) -> "Network":
+def read_model(model: "str | nn.Module", input_shape: "InputShapes | None", phase: "Phase", **options: Any) -> "CapturedNetwork":
     """The network of a name or a module; `options` are those of `read_network`."""
     from stretch.api.arguments import full_shape
     from stretch.stages.network import read_network

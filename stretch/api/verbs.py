@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stretch.planning.result import PlanResult
     from stretch.planning.together import TogetherAnswer
     from stretch.stages.explain import Explanation
-    from stretch.stages.network import Network, Readout
+    from stretch.stages.network import CapturedNetwork, Readout
     from stretch.stages.predict import Prediction
     from stretch.train.answer import TrainAnswer
     from stretch.train.listen import Listener
@@ -66,7 +66,7 @@ def plan(
 
 
 def search(
-    model: "str | Network",
+    model: "str | CapturedNetwork",
     device: str | Path | DeviceProfile,
     *,
     pareto: Sequence[str] = (),
@@ -239,7 +239,7 @@ def check_search(
 
 
 def _source(
-    network: "Network",
+    network: "CapturedNetwork",
     profile: DeviceProfile,
     request: PlanConfig,
     images: str | Path | None,
@@ -419,7 +419,7 @@ def simulate(
     from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
     from scheduler.measure.trace_files import write_perfetto
-    from scheduler.simulate.answer import ConcurrentWorkload, Request, parse_other, parse_workload, simulate_steps, tracks
+    from scheduler.simulate.answer import ConcurrentWorkload, SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
     from scheduler.simulate.answer import simulate as simulate_bundle
     from scheduler.simulate.heat import thermal_of
     from scheduler.simulate.networks import read_steps
@@ -446,7 +446,7 @@ def simulate(
         raise UsageError(f"{bundle} states no power of processors, which heat comes from", "name a device with --device")
     parsed = [parse_workload(text) for text in beside]
     said: list[str] = []
-    request = Request(
+    request = SimulationRequest(
         arrivals=arrivals,
         deadline_ms=deadline,
         trace=trace,

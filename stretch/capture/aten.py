@@ -12,7 +12,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.shapes import Shape
-from stretch.capture.aten_call import AtenCall, Step, Value
+from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue
 from stretch.capture.aten_rules import RULES, opaque_node
 from stretch.capture.results import check_read, reachable
 
@@ -30,7 +30,7 @@ class AtenLowering:
     def __init__(self, exported: fx.Graph, name: str) -> None:
         self._exported, self._name = exported, name
         self._named = {node.name: node for node in exported.nodes}
-        self._values: dict[fx.Node, Value | tuple[Value, ...]] = {}
+        self._values: dict[fx.Node, AtenValue | tuple[AtenValue, ...]] = {}
         #: Operator of each node that is returned.
         self._returned: dict[str, str | None] = {}
         #: Nodes that others stand for, since they were changed in place.
@@ -50,16 +50,16 @@ class AtenLowering:
                 self._lower(node)
         return self._finish(returned)
 
-    def _placeholder(self, node: fx.Node, names: Mapping[str, str]) -> Value:
+    def _placeholder(self, node: fx.Node, names: Mapping[str, str]) -> AtenValue:
         if node.name not in names:
             return self._given_beside(node)
         shape, name = self._shape(node, node.meta.get("val")), names[node.name]
         self._ops[name] = Op(name, "input", attrs={"shape": shape}, shape=shape)
-        return Value(name, shape, dtype=node.meta["val"].dtype)
+        return AtenValue(name, shape, dtype=node.meta["val"].dtype)
 
-    def _given_beside(self, node: fx.Node) -> Value:
+    def _given_beside(self, node: fx.Node) -> AtenValue:
         """A parameter, a buffer or a constant."""
-        return Value("", self._shape(node, node.meta.get("val")))
+        return AtenValue("", self._shape(node, node.meta.get("val")))
 
     def _finish(self, returned: Sequence[str]) -> OpGraph:
         """The operators that lead to the outputs."""
@@ -82,7 +82,7 @@ class AtenLowering:
         """The operator, or the input, whose tensor a node's is; None of one that depends on weights alone."""
         if node not in self._returned:
             value = self._values.get(self._source(self._named[node]))
-            self._returned[node] = self.reading(value) if isinstance(value, Value) and value.op else None
+            self._returned[node] = self.reading(value) if isinstance(value, AtenValue) and value.op else None
         return self._returned[node]
 
     def _lower(self, node: fx.Node) -> None:
@@ -101,7 +101,7 @@ class AtenLowering:
         call = AtenCall(node, self._given(node), shapes)
         several = isinstance(value, tuple | list)
         if all(0 in shape for shape in shapes):
-            applied: Value | tuple[Value, ...] = tuple(map(_empty, shapes)) if several else _empty(call.out)
+            applied: AtenValue | tuple[AtenValue, ...] = tuple(map(_empty, shapes)) if several else _empty(call.out)
         else:
             applied = self._apply(call, several) if call.tensors else self._constant(call, several)
         self._values[node] = _typed(applied, results)
@@ -109,18 +109,18 @@ class AtenLowering:
         if schema is not None and schema.is_mutable and node.args and isinstance(node.args[0], fx.Node):
             self._moved[self._source(node.args[0])] = node
 
-    def _constant(self, call: AtenCall, several: bool) -> Value | tuple[Value, ...]:
+    def _constant(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
         """What depends on weights alone, and is computed before the network runs."""
-        values = tuple(Value("", shape) for shape in call.shapes)
+        values = tuple(AtenValue("", shape) for shape in call.shapes)
         return values if several else values[0]
 
-    def _apply(self, call: AtenCall, several: bool) -> Value | tuple[Value, ...]:
+    def _apply(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
         rule = RULES.get(call.operator)
         built = rule(call) if rule is not None else None
         if isinstance(built, tuple):
             # Each part is cut out where it is used.
             return built
-        if isinstance(built, Value):
+        if isinstance(built, AtenValue):
             return built
         value = self._emit(call, built) if built is not None else None
         if value is None:
@@ -131,9 +131,9 @@ class AtenLowering:
             )
         if not several:
             return value
-        return (value, *[Value(value.op, shape) if shape == value.shape else Value("", shape) for shape in call.shapes[1:]])
+        return (value, *[AtenValue(value.op, shape) if shape == value.shape else AtenValue("", shape) for shape in call.shapes[1:]])
 
-    def _part(self, node: fx.Node, part: Value) -> Value:
+    def _part(self, node: fx.Node, part: AtenValue) -> AtenValue:
         """One of several results; a piece of a tensor is copied out of it."""
         if 0 in part.shape:
             return _empty(part.shape)
@@ -144,7 +144,7 @@ class AtenLowering:
             raise StretchError(f"cannot capture node `{node.name}` of `{self._name}`: a piece of shape {part.shape} does not fit")
         return replace(value, dtype=part.dtype)
 
-    def _emit(self, call: AtenCall, steps: Sequence[Step]) -> Value | None:
+    def _emit(self, call: AtenCall, steps: Sequence[AtenStep]) -> AtenValue | None:
         """Operators in a chain: each but the first reads, before what it states, the one before; None if one does not fit."""
         emitted: list[Op] = []
         weights: dict[str, dict[str, torch.Tensor]] = {}
@@ -163,9 +163,9 @@ class AtenLowering:
             return None
         self._ops |= {op.name: op for op in emitted}
         self.weights |= {name: weight for name, weight in weights.items() if weight}
-        return Value(last, call.shapes[0], base=emitted[-1].shape)
+        return AtenValue(last, call.shapes[0], base=emitted[-1].shape)
 
-    def reading(self, value: Value) -> str:
+    def reading(self, value: AtenValue) -> str:
         """Name of the operator whose tensor has the value's shape: a view of another, where its own differs."""
         op = self._ops[value.op]
         if op.shape == value.shape:
@@ -225,18 +225,18 @@ class AtenLowering:
         return name
 
 
-def _empty(shape: Shape) -> Value:
+def _empty(shape: Shape) -> AtenValue:
     """A tensor without elements, which no operator need compute."""
-    return Value("", shape, tensor=torch.empty(shape))
+    return AtenValue("", shape, tensor=torch.empty(shape))
 
 
 def _not_empty(item: list[Any]) -> list[Any]:
     """A list without tensors that have no elements, unless there are no others."""
-    return [value for value in item if not (isinstance(value, Value) and 0 in value.shape)] or item
+    return [value for value in item if not (isinstance(value, AtenValue) and 0 in value.shape)] or item
 
 
-def _typed(value: Value | tuple[Value, ...], results: Sequence[torch.Tensor]) -> Value | tuple[Value, ...]:
+def _typed(value: AtenValue | tuple[AtenValue, ...], results: Sequence[torch.Tensor]) -> AtenValue | tuple[AtenValue, ...]:
     """Values with the types of their elements."""
-    if isinstance(value, Value):
+    if isinstance(value, AtenValue):
         return replace(value, dtype=results[0].dtype)
     return tuple(replace(item, dtype=result.dtype) for item, result in zip(value, results, strict=False))

@@ -13,31 +13,31 @@ from stretch.capture.factors import Axes
 
 
 @dataclass(frozen=True)
-class Value:
+class AtenValue:
     """A tensor of an exported network."""
 
     op: str  # Name of the operator that computes it; empty where it depends on weights alone.
     shape: Shape  # As it is seen.
     base: Shape = ()  # As its operator gives it, with the same elements.
-    piece: "Step | None" = None  # What cuts it out of another tensor where it is used.
+    piece: "AtenStep | None" = None  # What cuts it out of another tensor where it is used.
     dtype: torch.dtype | None = None  # Of its elements, where it is known.
     #: The tensor itself, where it depends on weights alone and they are looked at.
     tensor: torch.Tensor | None = field(default=None, compare=False, repr=False)
     learned: bool = False  # Whether that is a parameter, or computed from one.
     axes: Axes | None = None  # What its axes run over in the operator's feature map, where its elements are not in the operator's order.
 
-    def seen(self, shape: Shape) -> "Value":
+    def seen(self, shape: Shape) -> "AtenValue":
         """The same elements in another shape."""
         return replace(self, shape=shape, base=self.base or self.shape)
 
 
 @dataclass(frozen=True)
-class Step:
+class AtenStep:
     """One operator of a chain."""
 
     kind: str  # Its kind.
     attrs: Mapping[str, Attr]  # What the kind needs.
-    reads: tuple[Value, ...] = ()  # The tensors that it reads; each operator but the first also reads, before them, the one before it.
+    reads: tuple[AtenValue, ...] = ()  # The tensors that it reads; each operator but the first also reads, before them, the one before it.
     #: Its weights by name, where they are looked at.
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
 
@@ -68,12 +68,12 @@ class AtenCall:
         return self.shapes[0]
 
     @property
-    def values(self) -> list[Value]:
+    def values(self) -> list[AtenValue]:
         """All tensors among its arguments."""
         return list(_flat(list(self.arguments.values())))
 
     @property
-    def tensors(self) -> list[Value]:
+    def tensors(self) -> list[AtenValue]:
         """Those that depend on the network's input."""
         return [value for value in self.values if value.op]
 
@@ -82,15 +82,15 @@ class AtenCall:
         """Elements of those that do not."""
         return sum(prod(value.shape) for value in self.values if not value.op)
 
-    def tensor(self, name: str) -> Value | None:
+    def tensor(self, name: str) -> AtenValue | None:
         """The argument of this name, if it is a tensor that depends on the input."""
         value = self.arguments.get(name)
-        return value if isinstance(value, Value) and value.op else None
+        return value if isinstance(value, AtenValue) and value.op else None
 
-    def constant(self, name: str) -> Value | None:
+    def constant(self, name: str) -> AtenValue | None:
         """The argument of this name, if it is a tensor that does not."""
         value = self.arguments.get(name)
-        return value if isinstance(value, Value) and not value.op else None
+        return value if isinstance(value, AtenValue) and not value.op else None
 
     def order(self, rank: int) -> tuple[int, ...]:
         """Which of so many axes comes where in its result, told by torch itself."""
@@ -101,12 +101,12 @@ class AtenCall:
 
 
 #: A chain of operators, the tensor itself in another shape, or its pieces; None if the call must be opaque.
-Made = list[Step] | Value | tuple[Value, ...] | None
+Made = list[AtenStep] | AtenValue | tuple[AtenValue, ...] | None
 AtenRule = Callable[[AtenCall], Made]
 
 
-def _flat(arguments: Any) -> Iterator[Value]:
-    if isinstance(arguments, Value):
+def _flat(arguments: Any) -> Iterator[AtenValue]:
+    if isinstance(arguments, AtenValue):
         yield arguments
     elif isinstance(arguments, list | tuple):
         for item in arguments:

@@ -3,7 +3,7 @@
 from math import prod
 
 from predictors.shapes import Attr, Shape
-from stretch.capture.aten_call import AtenCall, Step
+from stretch.capture.aten_call import AtenCall, AtenStep
 
 #: Operators whose result has fewer elements than they read.
 REDUCTIONS = (
@@ -83,32 +83,34 @@ def over_elements(shape: Shape, kernel: str, variant: str, weights: int = 0, tap
     return attributes(shape, kernel, variant, (1, 1, channels, taps, prod(shape) // channels), weights)
 
 
-def opaque(call: AtenCall, kernel: str, work: _Work) -> Step:
+def opaque(call: AtenCall, kernel: str, work: _Work) -> AtenStep:
     """The operator of a call with this work; it reads all tensors of the call."""
-    return Step("opaque", attributes(call.out, kernel, call.operator, work, call.constants), tuple(call.tensors))
+    return AtenStep("opaque", attributes(call.out, kernel, call.operator, work, call.constants), tuple(call.tensors))
 
 
-def product(call: AtenCall, inner: int, right: int, groups: int, left: int) -> Step:
+def product(call: AtenCall, inner: int, right: int, groups: int, left: int) -> AtenStep:
     """`groups` products of a `left` × `inner` and an `inner` × `right` matrix."""
-    return Step("opaque", attributes(call.out, "matmul", "matmul", (inner, right, groups, 1, left), call.constants), tuple(call.tensors))
+    return AtenStep(
+        "opaque", attributes(call.out, "matmul", "matmul", (inner, right, groups, 1, left), call.constants), tuple(call.tensors)
+    )
 
 
-def reduced(call: AtenCall) -> Step:
+def reduced(call: AtenCall) -> AtenStep:
     """One that sums up or picks: each element of its result is of as many as it reads."""
     read = max(prod(tensor.shape) for tensor in call.tensors)
     batch = call.out[0] if call.out else 1
     built = prod(call.out)
     work = (1, 1, max(1, built // batch), max(1, read // built), batch)
-    return Step("opaque", attributes(call.out, "reduce", call.operator, work, call.constants), tuple(call.tensors))
+    return AtenStep("opaque", attributes(call.out, "reduce", call.operator, work, call.constants), tuple(call.tensors))
 
 
-def opaque_node(call: AtenCall) -> list[Step]:
+def opaque_node(call: AtenCall) -> list[AtenStep]:
     """The operator of a call that no rule takes."""
     name = call.operator
     if name in REDUCTIONS:
         return [reduced(call)]
     if any(pool in name for pool in _POOLS):
         taps = max(1, prod(call.tensors[0].shape) // prod(call.out))
-        return [Step("opaque", over_elements(call.out, "pool", name, call.constants, taps), tuple(call.tensors))]
+        return [AtenStep("opaque", over_elements(call.out, "pool", name, call.constants, taps), tuple(call.tensors))]
     kernel = "copy" if name in COPIES or name.startswith("upsample") else "elementwise"
-    return [Step("opaque", over_elements(call.out, kernel, name, call.constants), tuple(call.tensors))]
+    return [AtenStep("opaque", over_elements(call.out, kernel, name, call.constants), tuple(call.tensors))]

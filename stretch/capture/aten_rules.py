@@ -5,21 +5,21 @@ from math import prod
 
 from torch import fx
 
-from predictors.registry import Rules
+from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape
-from stretch.capture.aten_call import AtenCall, AtenRule, Made, Step, Value
+from stretch.capture.aten_call import AtenCall, AtenRule, AtenStep, AtenValue, Made
 from stretch.capture.aten_opaque import REDUCTIONS, attributes, opaque, opaque_node, over_elements, product, reduced
 from stretch.operators.pooling import adaptive_pool
 from stretch.operators.settings import Refusal, pair, pooling_window, window_padding
 
 #: By name of the ATen operator without its overload.
-MOVES: Rules[AtenRule] = Rules()
+MOVES: RuleTable[AtenRule] = RuleTable()
 
 _aten_moves_add = MOVES.add
 
 
-def _copy(x: Value, shape: Shape, variant: str, weights: int = 0) -> list[Step]:
-    return [Step("opaque", over_elements(shape, "copy", variant, weights), (x,))]
+def _copy(x: AtenValue, shape: Shape, variant: str, weights: int = 0) -> list[AtenStep]:
+    return [AtenStep("opaque", over_elements(shape, "copy", variant, weights), (x,))]
 
 
 @_aten_moves_add(
@@ -36,9 +36,9 @@ def _same(call: AtenCall) -> Made:
 def _view(call: AtenCall) -> Made:
     x = call.tensors[0]
     if len(x.shape) == 2 and call.out == (*x.shape, 1, 1) and x.shape == (x.base or x.shape):
-        return [Step("unflatten", {}, (x,))]
+        return [AtenStep("unflatten", {}, (x,))]
     if len(x.shape) == 4 and call.out == (x.shape[0], prod(x.shape[1:])) and x.shape == (x.base or x.shape):
-        return [Step("flatten", {}, (x,))]
+        return [AtenStep("flatten", {}, (x,))]
     return x.seen(call.out)
 
 
@@ -48,7 +48,7 @@ MOVES["flatten"] = _view
 @_aten_moves_add("expand", "expand_as", "broadcast_to")
 def _expand(call: AtenCall) -> Made:
     x = call.tensors[0]
-    return x if x.shape == call.out else [Step("view", {"shape": call.out}, (x,))]
+    return x if x.shape == call.out else [AtenStep("view", {"shape": call.out}, (x,))]
 
 
 @_aten_moves_add("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "adjoint")
@@ -62,7 +62,7 @@ def _permute(call: AtenCall) -> Made:
     return _copy(x, call.out, "permute")
 
 
-def _is_image(call: AtenCall, x: Value) -> bool:
+def _is_image(call: AtenCall, x: AtenValue) -> bool:
     """Whether a tensor N×C×P or N×P×C is seen as an image before or after its last two axes change places."""
     n, channels, pixels = x.shape
     if len(x.base) == 4 and x.base[:2] == (n, channels) and prod(x.base[2:]) == pixels:
@@ -76,11 +76,11 @@ def _shape(node: fx.Node) -> Shape:
     return tuple(getattr(node.meta.get("val"), "shape", ()))
 
 
-def _cut(x: Value, dim: int, start: int, out: Shape) -> Step:
+def _cut(x: AtenValue, dim: int, start: int, out: Shape) -> AtenStep:
     """What copies a piece: channels of an image or a vector by their own kind."""
     if dim == 1 and len(x.shape) in (2, 4) and len(out) == len(x.shape):
-        return Step("slice", {"start": start, "stop": start + out[1]}, (x,))
-    return Step("opaque", over_elements(out, "copy", "slice"), (x,))
+        return AtenStep("slice", {"start": start, "stop": start + out[1]}, (x,))
+    return AtenStep("opaque", over_elements(out, "copy", "slice"), (x,))
 
 
 @_aten_moves_add("slice", "narrow")
@@ -105,14 +105,14 @@ def _split(call: AtenCall) -> Made:
     return pieces(call, _cut)
 
 
-def pieces(call: AtenCall, cut: Callable[[Value, int, int, Shape], Step]) -> Made:
+def pieces(call: AtenCall, cut: Callable[[AtenValue, int, int, Shape], AtenStep]) -> Made:
     """Pieces of a tensor along one axis, each cut out where it is used, by what `cut` makes of tensor, axis, start and shape."""
     x, dim, at = call.tensors[0], int(call.arguments["dim"]) % len(call.tensors[0].shape), 0
     if len(call.shapes) == 1:
         return (x.seen(call.out),)
     result = []
     for shape in call.shapes:
-        result.append(Value(x.op, shape, piece=cut(x, dim, at, shape)))
+        result.append(AtenValue(x.op, shape, piece=cut(x, dim, at, shape)))
         at += 1 if call.operator == "unbind" else shape[dim]
     return tuple(result)
 
@@ -123,8 +123,8 @@ def _concat(call: AtenCall) -> Made:
     if not call.constants and len(parts) == 1:
         return parts[0]
     if not call.constants and int(call.arguments["dim"]) % len(call.out) == 1:
-        return [Step("concat", {}, tuple(parts))]
-    return [Step("opaque", over_elements(call.out, "copy", "concat", call.constants), tuple(parts))]
+        return [AtenStep("concat", {}, tuple(parts))]
+    return [AtenStep("opaque", over_elements(call.out, "copy", "concat", call.constants), tuple(parts))]
 
 
 @_aten_moves_add("pad", "constant_pad_nd")
@@ -137,13 +137,13 @@ def _pad(call: AtenCall) -> Made:
         return _copy(x, call.out, "pad")
     left, right, top, bottom = [*pad, 0, 0, 0, 0][:4]
     attrs: dict[str, Attr] = {"padding": (top, left, bottom, right)}
-    return [Step("pad", attrs, (x,))]
+    return [AtenStep("pad", attrs, (x,))]
 
 
 __all__ = ["RULES", "opaque_node"]
 
 #: By name of the ATen operator without its overload.
-RULES: Rules[AtenRule] = Rules(MOVES)
+RULES: RuleTable[AtenRule] = RuleTable(MOVES)
 
 _add = RULES.add
 
@@ -162,7 +162,7 @@ def _padding(call: AtenCall, kernel: Shape, dilation: tuple[int, int]) -> tuple[
 def _convolution(call: AtenCall) -> Made:
     x, weight, groups = call.tensor("input"), call.arguments["weight"], call.arguments["groups"]
     transposed = call.operator.startswith("conv_transpose") or bool(call.arguments.get("transposed"))
-    if x is None or not isinstance(weight, Value):
+    if x is None or not isinstance(weight, AtenValue):
         return None
     if not transposed and not weight.op and len(x.shape) == 4:
         kernel, dilation = weight.shape[2:], pair(call.arguments["dilation"])
@@ -175,7 +175,7 @@ def _convolution(call: AtenCall) -> Made:
             "groups": groups,
             "bias": call.arguments["bias"] is not None,
         }
-        return [Step("conv", attrs, (x,))]
+        return [AtenStep("conv", attrs, (x,))]
     channels = x.shape[-len(weight.shape) + 1]
     cin, cout, taps = channels // groups, call.out[-len(weight.shape) + 1] // groups, prod(weight.shape[2:])
     pixels = prod(x.shape if transposed else call.out) // (channels if transposed else cout * groups)
@@ -188,7 +188,7 @@ def _linear(call: AtenCall) -> Made:
     x, weight = call.tensor("input"), call.constant("weight")
     if x is None or weight is None or len(weight.shape) != 2:
         return None
-    return [Step("linear", {"out_features": weight.shape[0], "bias": call.arguments["bias"] is not None}, (x,))]
+    return [AtenStep("linear", {"out_features": weight.shape[0], "bias": call.arguments["bias"] is not None}, (x,))]
 
 
 @_add("matmul", "mm", "bmm", "addmm", "baddbmm", "dot", "mv")
@@ -198,7 +198,7 @@ def _matmul(call: AtenCall) -> Made:
     a, b = (call.arguments[name] for name in names)
     bias = [value for value in call.values if value is not a and value is not b]
     if a.op and not b.op and len(b.shape) == 2 and (not bias or bias[0].shape == b.shape[1:]):
-        return [Step("linear", {"out_features": b.shape[1], "bias": bool(bias)}, (a,))]
+        return [AtenStep("linear", {"out_features": b.shape[1], "bias": bool(bias)}, (a,))]
     inner = a.shape[-1]
     right = b.shape[-1] if len(b.shape) > 1 else 1
     left = a.shape[-2] if len(a.shape) > 1 else 1
@@ -228,15 +228,15 @@ def _attention(call: AtenCall) -> Made:
     batch, inner, left, right = prod(query.shape[:-2]), query.shape[-1], query.shape[-2], key.shape[-2]
     scores = (*query.shape[:-1], right)
     steps = [
-        Step("mul_scalar", {"value": float(call.arguments.get("scale") or inner**-0.5)}, (query,)),
-        Step("opaque", attributes(scores, "matmul", "matmul", (inner, right, batch, 1, left)), (key,)),
+        AtenStep("mul_scalar", {"value": float(call.arguments.get("scale") or inner**-0.5)}, (query,)),
+        AtenStep("opaque", attributes(scores, "matmul", "matmul", (inner, right, batch, 1, left)), (key,)),
     ]
     mask = call.arguments.get("attn_mask")
-    if isinstance(mask, Value):
+    if isinstance(mask, AtenValue):
         reads = (mask,) if mask.op else ()
-        steps.append(Step("opaque", over_elements(scores, "elementwise", "add", 0 if mask.op else prod(mask.shape)), reads))
-    steps.append(Step("opaque", over_elements(scores, "elementwise", "softmax")))
-    steps.append(Step("opaque", attributes(call.out, "matmul", "matmul", (right, value.shape[-1], batch, 1, left)), (value,)))
+        steps.append(AtenStep("opaque", over_elements(scores, "elementwise", "add", 0 if mask.op else prod(mask.shape)), reads))
+    steps.append(AtenStep("opaque", over_elements(scores, "elementwise", "softmax")))
+    steps.append(AtenStep("opaque", attributes(call.out, "matmul", "matmul", (right, value.shape[-1], batch, 1, left)), (value,)))
     return steps
 
 
@@ -258,7 +258,7 @@ def _batch_norm(call: AtenCall) -> Made:
         return None
     affine = call.arguments["weight"] is not None
     return [
-        Step("batch_norm", {"eps": float(call.arguments["eps"]), "momentum": float(call.arguments["momentum"]), "affine": affine}, (x,))
+        AtenStep("batch_norm", {"eps": float(call.arguments["eps"]), "momentum": float(call.arguments["momentum"]), "affine": affine}, (x,))
     ]
 
 
@@ -267,8 +267,8 @@ def _softmax(call: AtenCall) -> Made:
     x = call.tensors[0]
     kind = "log_softmax" if "log" in call.operator else "softmax"
     if len(x.shape) in (2, 4) and call.arguments["dim"] % len(x.shape) == 1:
-        return [Step(kind, {}, (x,))]
-    return [Step("opaque", over_elements(call.out, "elementwise", kind), (x,))]
+        return [AtenStep(kind, {}, (x,))]
+    return [AtenStep("opaque", over_elements(call.out, "elementwise", kind), (x,))]
 
 
 @_add("max_pool2d", "max_pool2d_with_indices")
@@ -286,7 +286,7 @@ def _avg_pool(call: AtenCall) -> Made:
 
 
 def _pooled(call: AtenCall, kind: str, attrs: dict[str, Attr]) -> Made:
-    return [Step(kind, attrs, (call.tensors[0],))] if len(call.out) == 4 else None
+    return [AtenStep(kind, attrs, (call.tensors[0],))] if len(call.out) == 4 else None
 
 
 @_add("adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d")
@@ -298,7 +298,7 @@ def _adaptive(call: AtenCall) -> Made:
         kind, attrs = adaptive_pool("max" if "max" in call.operator else "avg", x.shape, tuple(call.arguments["output_size"]))
     except Refusal:
         return None
-    return x if kind == "identity" else [Step(kind, attrs, (x,))]
+    return x if kind == "identity" else [AtenStep(kind, attrs, (x,))]
 
 
 @_add(*REDUCTIONS)
@@ -309,7 +309,7 @@ def _reduce(call: AtenCall) -> Made:
     over = sorted(d % len(x.shape) for d in ([dims] if isinstance(dims, int) else dims or ()))
     if len(x.shape) == 4 and over == [2, 3] and call.operator in ("mean", "amax"):
         kind = "global_avg_pool" if call.operator == "mean" else "global_max_pool"
-        return [Step(kind, {"keepdims": bool(call.arguments["keepdim"])}, (x,))]
+        return [AtenStep(kind, {"keepdims": bool(call.arguments["keepdim"])}, (x,))]
     return [reduced(call)]
 
 
@@ -318,7 +318,7 @@ def _activation(kind: str, *names: str, **attributes: tuple[str, type]) -> None:
 
     def rule(call: AtenCall) -> Made:
         attrs: dict[str, Attr] = {key: read(call.arguments[argument]) for key, (argument, read) in attributes.items()}
-        return [Step(kind, attrs, (call.tensors[0],))] if call.tensors[0].shape == call.out else None
+        return [AtenStep(kind, attrs, (call.tensors[0],))] if call.tensors[0].shape == call.out else None
 
     _add(*names)(rule)
 
@@ -335,25 +335,25 @@ _activation("leaky_relu", "leaky_relu", slope=("negative_slope", float))
 @_add("prelu")
 def _prelu(call: AtenCall) -> Made:
     x = call.tensor("self")
-    return [Step("prelu", {}, (x,))] if x is not None and len(x.shape) > 1 and call.constant("weight") is not None else None
+    return [AtenStep("prelu", {}, (x,))] if x is not None and len(x.shape) > 1 and call.constant("weight") is not None else None
 
 
 @_add("hardtanh", "clamp", "clip", "clamp_min")
 def _clamp(call: AtenCall) -> Made:
     low = call.arguments.get("min_val", call.arguments.get("min"))
     high = call.arguments.get("max_val", call.arguments.get("max"))
-    if isinstance(low, Value) or isinstance(high, Value):
+    if isinstance(low, AtenValue) or isinstance(high, AtenValue):
         return None
     x = call.tensors[0]
     if low == 0 and high in (6, None):
-        return [Step("relu" if high is None else "relu6", {}, (x,))]
+        return [AtenStep("relu" if high is None else "relu6", {}, (x,))]
     if low is None or high is None:
         return None
-    return [Step("clamp", {"low": float(low), "high": float(high)}, (x,))]
+    return [AtenStep("clamp", {"low": float(low), "high": float(high)}, (x,))]
 
 
-def _with_number(call: AtenCall, x: Value, kind: str, value: float, neutral: float) -> Made:
-    return x if value == neutral else [Step(kind, {"value": float(value)}, (x,))]
+def _with_number(call: AtenCall, x: AtenValue, kind: str, value: float, neutral: float) -> Made:
+    return x if value == neutral else [AtenStep(kind, {"value": float(value)}, (x,))]
 
 
 @_add("add", "sub", "mul", "div", "neg")
@@ -367,14 +367,14 @@ def _arithmetic(call: AtenCall) -> Made:
         if name in ("add", "sub"):
             return _with_number(call, a, "add_scalar", b if name == "add" else -b, 0.0)
         return _with_number(call, a, "mul_scalar", b if name == "mul" else 1 / b, 1.0) if b or name == "mul" else None
-    if name not in ("add", "mul") or not isinstance(b, Value):
+    if name not in ("add", "mul") or not isinstance(b, AtenValue):
         return None
     if a.op and b.op:
-        return [Step(name, {}, (a, b))] if len(a.shape) == len(b.shape) else None
+        return [AtenStep(name, {}, (a, b))] if len(a.shape) == len(b.shape) else None
     x, constant = (a, b) if a.op else (b, a)
     sizes = (*[1] * (len(call.out) - len(constant.shape)), *constant.shape)
     if x.shape == call.out and len(sizes) in (2, 4) and sizes[1] == call.out[1] == prod(sizes):
-        return [Step("scale" if name == "mul" else "shift", {}, (x,))]
+        return [AtenStep("scale" if name == "mul" else "shift", {}, (x,))]
     return None
 
 
@@ -383,4 +383,4 @@ def _upsample(call: AtenCall) -> Made:
     x = call.tensors[0]
     if any(out % has for out, has in zip(call.out[2:], x.shape[2:], strict=True)):
         return None
-    return [Step("upsample", {"scale": (call.out[2] // x.shape[2], call.out[3] // x.shape[3])}, (x,))]
+    return [AtenStep("upsample", {"scale": (call.out[2] // x.shape[2], call.out[3] // x.shape[3])}, (x,))]

@@ -6,23 +6,23 @@ import torch
 
 from predictors.operators.opaque import CALLS
 from predictors.shapes import Attr
-from stretch.capture.aten_call import Step, Value
-from stretch.opaque.calls import Call, Calls, Tensor, plain
+from stretch.capture.aten_call import AtenStep, AtenValue
+from stretch.opaque.calls import Call, Calls, CallTensor, plain
 
 
-class Recorder:
+class CallRecorder:
     """Collects the tensors that calls read, and writes arguments as JSON has them."""
 
     def __init__(self) -> None:
-        self._reads: list[Value] = []
-        self._constants: list[Value] = []
+        self._reads: list[AtenValue] = []
+        self._constants: list[AtenValue] = []
 
     def __call__(self, argument: Any) -> Any:
         """An argument as JSON has it; raises ValueError if it is nothing that a call may have."""
         return plain(argument, self._place)
 
     def _place(self, argument: Any) -> dict[str, int] | None:
-        if not isinstance(argument, Value):
+        if not isinstance(argument, AtenValue):
             return None
         there, key = (self._reads, "read") if argument.op else (self._constants, "constant")
         if not argument.op and argument.tensor is None:
@@ -34,18 +34,18 @@ class Recorder:
             at = len(there) - 1
         return {key: at}
 
-    def step(self, step: Step, calls: tuple[Call, ...]) -> Step:
+    def step(self, step: AtenStep, calls: tuple[Call, ...]) -> AtenStep:
         """An opaque operator that is computed by some calls with what was collected."""
-        reads = tuple(Tensor(_name(value.dtype), value.shape) for value in self._reads)
+        reads = tuple(CallTensor(_name(value.dtype), value.shape) for value in self._reads)
         tensors = [_finite(value.tensor) for value in self._constants if value.tensor is not None]
         constants = tuple(
-            Tensor(_name(tensor.dtype), tuple(tensor.shape), value.learned and tensor.is_floating_point())
+            CallTensor(_name(tensor.dtype), tuple(tensor.shape), value.learned and tensor.is_floating_point())
             for tensor, value in zip(tensors, self._constants, strict=True)
         )
         weights = {f"constant_{i}": tensor for i, tensor in enumerate(tensors)}
         shapes: dict[str, Attr] = {key: tuple(tensor.shape) for key, tensor in weights.items()}
         attrs = {**step.attrs, CALLS: Calls(reads, constants, calls).text(), "weights": sum(t.numel() for t in tensors), **shapes}
-        return Step("opaque", attrs, tuple(self._reads), weights)
+        return AtenStep("opaque", attrs, tuple(self._reads), weights)
 
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from predictors.operators import kind_of
 from predictors.operators.opaque import CALLS
 from predictors.shapes import Attr, Shape
 from stretch.capture.aten import AtenLowering
-from stretch.capture.aten_call import AtenCall, Made, Step, Value
+from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue, Made
 from stretch.capture.aten_opaque import attributes, opaque, opaque_node, over_elements
 from stretch.capture.aten_rules import RULES, pieces
 from stretch.capture.axes.attention import chain_of, written_out
@@ -25,7 +25,7 @@ from stretch.capture.axes.rules import applied
 from stretch.capture.captured import Captured
 from stretch.capture.exported import export, inputs_of, returned_nodes
 from stretch.capture.inputs import Inputs, InputShapes
-from stretch.capture.recorder import Recorder
+from stretch.capture.recorder import CallRecorder
 from stretch.capture.results import differences, left_out
 from stretch.capture.structure import Result, Returned, keyed, rebuilt
 from stretch.capture.trace import agrees, evaluating
@@ -50,7 +50,7 @@ def computed(call: AtenCall) -> Made:
         raise Refusal("it drops at random in evaluation too")
     value = OWN.get(call.operator)
     built = value(call) if value is not None else RULES.get(call.operator, lambda call: None)(call)
-    if isinstance(built, Value | tuple):
+    if isinstance(built, AtenValue | tuple):
         return built
     if built is not None and all(step.weights or CALLS in step.attrs for step in built if step.kind == "opaque"):
         known = [_with_weights(call, step) for step in built]
@@ -59,12 +59,12 @@ def computed(call: AtenCall) -> Made:
     return [as_call(call, built)]
 
 
-def as_call(call: AtenCall, steps: list[Step] | None) -> Step:
+def as_call(call: AtenCall, steps: list[AtenStep] | None) -> AtenStep:
     """One operator for a call whatever a rule makes of it: opaque, computed by torch."""
     return _called(call, _priced(call, steps))
 
 
-def _priced(call: AtenCall, steps: list[Step] | None) -> Step:
+def _priced(call: AtenCall, steps: list[AtenStep] | None) -> AtenStep:
     """The opaque operator of a call, at the price of the kernel that its rule has for it."""
     if steps is None or len(steps) != 1:
         return _attention_price(call) if call.operator == "scaled_dot_product_attention" else opaque_node(call)[0]
@@ -77,13 +77,13 @@ def _priced(call: AtenCall, steps: list[Step] | None) -> Step:
     return opaque(call, work.kind, (work.in_channels, work.out_channels, work.groups, work.taps, work.pixels))
 
 
-def _attention_price(call: AtenCall) -> Step:
+def _attention_price(call: AtenCall) -> AtenStep:
     """Two products of one size."""
     query, key = call.arguments["query"].shape, call.arguments["key"].shape
     return opaque(call, "matmul", (query[-1], key[-2], prod(query[:-2]), 2, query[-2]))
 
 
-def _with_weights(call: AtenCall, step: Step) -> Step | None:
+def _with_weights(call: AtenCall, step: AtenStep) -> AtenStep | None:
     """An operator of a family with its weights; None if it is not as its family computes it."""
     if step.kind == "opaque":
         return step
@@ -109,10 +109,10 @@ def _result_type(call: AtenCall) -> torch.dtype:
 
 def _constant(call: AtenCall, name: str) -> torch.Tensor | None:
     value = call.arguments.get(name)
-    return value.tensor if isinstance(value, Value) else None
+    return value.tensor if isinstance(value, AtenValue) else None
 
 
-def _matrix(call: AtenCall, step: Step) -> Weights | None:
+def _matrix(call: AtenCall, step: AtenStep) -> Weights | None:
     """Of a linear layer on vectors, or a product with a constant matrix."""
     if len(call.out) != 2 or any(call.arguments.get(factor, 1) != 1 for factor in ("alpha", "beta")):
         return None
@@ -125,12 +125,12 @@ def _matrix(call: AtenCall, step: Step) -> Weights | None:
     return _filled(weight=weight, bias=bias) if weight is not None and bool(step.attrs["bias"]) == (bias is not None) else None
 
 
-def _convolution(call: AtenCall, step: Step) -> Weights | None:
+def _convolution(call: AtenCall, step: AtenStep) -> Weights | None:
     weight, bias = _constant(call, "weight"), _constant(call, "bias")
     return None if weight is None or bool(step.attrs["bias"]) != (bias is not None) else _filled(weight=weight, bias=bias)
 
 
-def _batch_norm(call: AtenCall, step: Step) -> Weights | None:
+def _batch_norm(call: AtenCall, step: AtenStep) -> Weights | None:
     mean, variance = _constant(call, "running_mean"), _constant(call, "running_var")
     weight, bias = _constant(call, "weight"), _constant(call, "bias")
     if mean is None or variance is None or (weight is None and bias is not None) or len(call.out) not in (2, 4):
@@ -140,25 +140,25 @@ def _batch_norm(call: AtenCall, step: Step) -> Weights | None:
     return _filled(weight=weight, bias=bias, running_mean=mean, running_var=variance)
 
 
-def _slopes(call: AtenCall, step: Step) -> Weights | None:
+def _slopes(call: AtenCall, step: AtenStep) -> Weights | None:
     weight = _constant(call, "weight")
     return None if weight is None else {"weight": weight.expand(call.out[1])}
 
 
-def _per_channel(key: str) -> Callable[[AtenCall, Step], Weights | None]:
-    def bind(call: AtenCall, step: Step) -> Weights | None:
+def _per_channel(key: str) -> Callable[[AtenCall, AtenStep], Weights | None]:
+    def bind(call: AtenCall, step: AtenStep) -> Weights | None:
         first = next((value.tensor for value in call.values if not value.op), None)
         return None if first is None or first.dtype != torch.float32 else {key: first.reshape(-1)}
 
     return bind
 
 
-def _same_batch(call: AtenCall, step: Step) -> Weights | None:
+def _same_batch(call: AtenCall, step: AtenStep) -> Weights | None:
     """A sum or product that pairs images: one that repeats an image for others is no operator of a family."""
     return {} if len({value.shape[0] for value in step.reads}) == 1 else None
 
 
-def _enlarged(call: AtenCall, step: Step) -> Weights | None:
+def _enlarged(call: AtenCall, step: AtenStep) -> Weights | None:
     """Factors that torch was given are those of the sizes."""
     value = call.arguments.get("scale_factors") or [call.arguments.get("scales_h"), call.arguments.get("scales_w")]
     scale = step.attrs["scale"]
@@ -166,24 +166,24 @@ def _enlarged(call: AtenCall, step: Step) -> Weights | None:
     return {} if all(item in (None, factor) for item, factor in zip(value, scale, strict=True)) else None
 
 
-def _grouped(call: AtenCall, step: Step) -> Weights | None:
+def _grouped(call: AtenCall, step: AtenStep) -> Weights | None:
     weight, bias = _constant(call, "weight"), _constant(call, "bias")
     if (weight is None and bias is not None) or len(call.out) != 4:
         return None
     return {} if weight is None else {"weight": weight, "bias": torch.zeros_like(weight) if bias is None else bias}
 
 
-def _unless(**usual: Any) -> Callable[[AtenCall, Step], Weights | None]:
+def _unless(**usual: Any) -> Callable[[AtenCall, AtenStep], Weights | None]:
     """An operator without weights, unless an argument that its family does not have is another than usual."""
 
-    def bind(call: AtenCall, step: Step) -> Weights | None:
+    def bind(call: AtenCall, step: AtenStep) -> Weights | None:
         return {} if all(call.arguments.get(name, value) == value for name, value in usual.items()) else None
 
     return bind
 
 
 #: By kind: its weights in a call; None if the call computes something else.
-_BOUND: Mapping[str, Callable[[AtenCall, Step], Weights | None]] = {
+_BOUND: Mapping[str, Callable[[AtenCall, AtenStep], Weights | None]] = {
     "conv": _convolution,
     "linear": _matrix,
     "batch_norm": _batch_norm,
@@ -204,7 +204,7 @@ def _filled(**weights: torch.Tensor | None) -> Weights:
     return {key: value for key, value in weights.items() if value is not None}
 
 
-def of_result(step: Step, number: int, shape: Shape) -> Step:
+def of_result(step: AtenStep, number: int, shape: Shape) -> AtenStep:
     """An opaque operator of a call with several results, as that of another result."""
     calls = read_calls(str(step.attrs[CALLS]))
     last = msgspec.structs.replace(calls.calls[-1], result=number)
@@ -212,12 +212,12 @@ def of_result(step: Step, number: int, shape: Shape) -> Step:
     return replace(step, attrs={**step.attrs, "shape": shape, CALLS: text})
 
 
-def _called(call: AtenCall, step: Step) -> Step:
+def _called(call: AtenCall, step: AtenStep) -> AtenStep:
     """An opaque operator with the call of torch that computes it."""
     schema = call.node.target._schema  # type: ignore[union-attr]
     name = _functional(call)
     positional = [(argument.name, argument.kwarg_only) for argument in schema.arguments]
-    known = Recorder()
+    known = CallRecorder()
     try:
         arguments = tuple(known(call.arguments[name]) for name, only in positional if not only)
         options = {
@@ -240,10 +240,10 @@ def _functional(call: AtenCall) -> str:
     return f"{packet}.{overload}"
 
 
-def _made(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any) -> Step:
+def _made(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any) -> AtenStep:
     """An opaque operator of one call that the network does not have as such."""
-    known = Recorder()
-    return known.step(Step("opaque", over_elements(out, kernel, variant)), (Call(operator, tuple(map(known, arguments))),))
+    known = CallRecorder()
+    return known.step(AtenStep("opaque", over_elements(out, kernel, variant)), (Call(operator, tuple(map(known, arguments))),))
 
 
 def _permute(call: AtenCall) -> Made:
@@ -263,11 +263,11 @@ def _split(call: AtenCall) -> Made:
     return pieces(call, _piece)
 
 
-def _piece(x: Value, dim: int, at: int, shape: Shape) -> Step:
+def _piece(x: AtenValue, dim: int, at: int, shape: Shape) -> AtenStep:
     if len(shape) < len(x.shape):
         return _made("slice", "copy", shape, "select.int", x, dim, at)
     if dim == 1 and len(shape) in (2, 4):
-        return Step("slice", {"start": at, "stop": at + shape[1]}, (x,))
+        return AtenStep("slice", {"start": at, "stop": at + shape[1]}, (x,))
     return _made("slice", "copy", shape, "slice.Tensor", x, dim, at, at + shape[dim], 1)
 
 
@@ -277,31 +277,31 @@ def _same(call: AtenCall) -> Made:
     return x if x.dtype == _result_type(call) else [_cast(x, call.out, _result_type(call))]
 
 
-def _cast(x: Value, out: Shape, dtype: torch.dtype) -> Step:
-    known = Recorder()
+def _cast(x: AtenValue, out: Shape, dtype: torch.dtype) -> AtenStep:
+    known = CallRecorder()
     to = Call("_to_copy.default", (known(x),), {"dtype": known(dtype)})
-    return known.step(Step("opaque", over_elements(out, "elementwise", "cast")), (to,))
+    return known.step(AtenStep("opaque", over_elements(out, "elementwise", "cast")), (to,))
 
 
 def _attention(call: AtenCall) -> Made:
     """A scaled product, a softmax over it, and a second product, as runtimes without attention compute it."""
     query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
     mask = call.arguments.get("attn_mask")
-    floats = not isinstance(mask, Value) or mask.dtype == torch.float32
+    floats = not isinstance(mask, AtenValue) or mask.dtype == torch.float32
     if not (query.op and key.op and value.op) or call.arguments.get("is_causal") or call.arguments.get("enable_gqa") or not floats:
         return None
     batch, inner, left, right = prod(query.shape[:-2]), query.shape[-1], query.shape[-2], key.shape[-2]
     scores = (*call.out[:-1], right)
     product = attributes(scores, "matmul", "matmul", (inner, right, batch, 1, left))
     scale = call.arguments.get("scale")
-    known = Recorder()
+    known = CallRecorder()
     calls = (
         Call("mul.Scalar", (known(query), float(inner**-0.5 if scale is None else scale))),
         Call("transpose.int", (known(key), -2, -1)),
         Call("matmul.default", ({"call": 0}, {"call": 1})),
     )
-    steps = [known.step(Step("opaque", product), calls)]
-    if isinstance(mask, Value):
+    steps = [known.step(AtenStep("opaque", product), calls)]
+    if isinstance(mask, AtenValue):
         steps.append(_behind(scores, "elementwise", "add", lambda known, x: [Call("add.Tensor", (x, known(mask)))]))
     steps.append(_behind(scores, "elementwise", "softmax", lambda known, x: [Call("softmax.int", (x, -1))]))
     second = attributes(call.out, "matmul", "matmul", (right, value.shape[-1], batch, 1, left))
@@ -310,36 +310,36 @@ def _attention(call: AtenCall) -> Made:
 
 
 def _behind(
-    reads: Shape, kernel: str, variant: str, calls: Callable[[Recorder, Any], list[Call]], attrs: Mapping[str, Attr] | None = None
-) -> Step:
+    reads: Shape, kernel: str, variant: str, calls: Callable[[CallRecorder, Any], list[Call]], attrs: Mapping[str, Attr] | None = None
+) -> AtenStep:
     """An opaque operator that reads, before anything else, the one before it in a chain."""
-    before = Value("-", reads, dtype=torch.float32)
-    known = Recorder()
+    before = AtenValue("-", reads, dtype=torch.float32)
+    known = CallRecorder()
     x = known(before)
-    step = known.step(Step("opaque", attrs or over_elements(reads, kernel, variant)), tuple(calls(known, x)))
+    step = known.step(AtenStep("opaque", attrs or over_elements(reads, kernel, variant)), tuple(calls(known, x)))
     return replace(step, reads=step.reads[1:])
 
 
 def _group_norm(call: AtenCall) -> Made:
     groups, affine = int(call.arguments["num_groups"]), call.arguments.get("weight") is not None
-    return [Step("group_norm", {"groups": groups, "eps": float(call.arguments["eps"]), "affine": affine}, (call.tensors[0],))]
+    return [AtenStep("group_norm", {"groups": groups, "eps": float(call.arguments["eps"]), "affine": affine}, (call.tensors[0],))]
 
 
 def _difference(call: AtenCall) -> Made:
     """Of two tensors, as the sum of one and the other's negative."""
     first, second = call.arguments["self"], call.arguments["other"]
-    tensors = isinstance(first, Value) and isinstance(second, Value) and bool(first.op and second.op)
+    tensors = isinstance(first, AtenValue) and isinstance(second, AtenValue) and bool(first.op and second.op)
     if not tensors or call.arguments.get("alpha", 1) != 1 or len(first.shape) != len(second.shape) or not _in_floats(call):
         return RULES["sub"](call)
-    return [Step("mul_scalar", {"value": -1.0}, (second,)), Step("add", {}, (first,))]
+    return [AtenStep("mul_scalar", {"value": -1.0}, (second,)), AtenStep("add", {}, (first,))]
 
 
 def _quotient(call: AtenCall) -> Made:
     first, second = call.arguments["self"], call.arguments["other"]
-    tensors = isinstance(first, Value) and isinstance(second, Value) and bool(first.op and second.op)
+    tensors = isinstance(first, AtenValue) and isinstance(second, AtenValue) and bool(first.op and second.op)
     if not tensors or call.arguments.get("rounding_mode") or len(first.shape) != len(second.shape):
         return RULES["div"](call)
-    return [Step("div", {}, (first, second))]
+    return [AtenStep("div", {}, (first, second))]
 
 
 def _with_product(call: AtenCall) -> Made:
@@ -350,7 +350,10 @@ def _with_product(call: AtenCall) -> Made:
     fits = [not value.op and value.tensor is not None and value.shape == (1, channels, *[1] * (rank - 2)) for value in (factor, offset)]
     if call.arguments.get("value", 1) != 1 or not x.op or x.shape != call.out or not all(fits) or not _in_floats(call) or rank != 4:
         return None
-    return [Step("scale", {}, (x,), {"weight": factor.tensor.reshape(-1)}), Step("shift", {}, (), {"bias": offset.tensor.reshape(-1)})]
+    return [
+        AtenStep("scale", {}, (x,), {"weight": factor.tensor.reshape(-1)}),
+        AtenStep("shift", {}, (), {"bias": offset.tensor.reshape(-1)}),
+    ]
 
 
 def _view(call: AtenCall) -> Made:
@@ -399,21 +402,21 @@ class RunnableLowering(AtenLowering):
     def _name_of(self, call: AtenCall) -> str:
         return self._operator_name(call.node, set())
 
-    def _given_beside(self, node: fx.Node) -> Value:
+    def _given_beside(self, node: fx.Node) -> AtenValue:
         tensor = self._tensors.get(node.name)
         if tensor is None:
             # who reads it is refused
             return super()._given_beside(node)
-        return Value("", tuple(tensor.shape), dtype=tensor.dtype, tensor=tensor, learned=isinstance(tensor, nn.Parameter))
+        return AtenValue("", tuple(tensor.shape), dtype=tensor.dtype, tensor=tensor, learned=isinstance(tensor, nn.Parameter))
 
-    def _constant(self, call: AtenCall, several: bool) -> Value | tuple[Value, ...]:
+    def _constant(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
         target: Any = call.node.target
         learned = any(value.learned for value in call.values)
         args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._tensor)
         with torch.no_grad():
             result = target(*args, **kwargs)
         values = [
-            Value("", tuple(item.shape), dtype=item.dtype, tensor=item, learned=learned and item.is_floating_point())
+            AtenValue("", tuple(item.shape), dtype=item.dtype, tensor=item, learned=learned and item.is_floating_point())
             for item in (result if several else [result])
         ]
         return tuple(values) if several else values[0]
@@ -422,9 +425,9 @@ class RunnableLowering(AtenLowering):
         if not isinstance(argument, fx.Node):
             return argument
         value = self._known(argument)
-        return value.tensor if isinstance(value, Value) else value
+        return value.tensor if isinstance(value, AtenValue) else value
 
-    def _apply(self, call: AtenCall, several: bool) -> Value | tuple[Value, ...]:
+    def _apply(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
         try:
             if call.operator in _FILLED:
                 return self._filled(call)
@@ -432,12 +435,12 @@ class RunnableLowering(AtenLowering):
         except Refusal as error:
             raise StretchError(f"cannot capture node `{call.node.name}` of `{self._name}`: {error}") from error
 
-    def _filled(self, call: AtenCall) -> Value:
+    def _filled(self, call: AtenCall) -> AtenValue:
         """A tensor of which only the shape depends on the input, and that is known."""
         target: Any = call.node.target
         args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._of_shape)
         built = target(*args, **kwargs)
-        return Value("", tuple(built.shape), tensor=built)
+        return AtenValue("", tuple(built.shape), tensor=built)
 
     def _of_shape(self, argument: Any) -> Any:
         tensor = self._tensor(argument)
@@ -488,7 +491,7 @@ class RunnableLowering(AtenLowering):
         ]
         return OpGraph.build(graph.name, named, [names.get(output, output) for output in graph.outputs])
 
-    def reading(self, value: Value) -> str:
+    def reading(self, value: AtenValue) -> str:
         """Name of the operator whose tensor has the value's shape, its elements in their order."""
         value = self._maps.plain(value)
         op = self._ops[value.op]
@@ -496,30 +499,30 @@ class RunnableLowering(AtenLowering):
             return self._maps.add(f"{op.name}_vector", "flatten", (op.name,), {})
         return super().reading(value)
 
-    def _results(self, call: AtenCall, several: bool) -> Value | tuple[Value, ...]:
+    def _results(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
         built = applied(self._maps, call)
         if built is None:
             results = {name: self._plain(item) for name, item in call.arguments.items()}
             return self._computed(replace(call, arguments=results), several)
-        return (built,) if several and isinstance(built, Value) else built
+        return (built,) if several and isinstance(built, AtenValue) else built
 
     def _plain(self, argument: Any) -> Any:
         if isinstance(argument, list | tuple):
             return [self._plain(item) for item in argument]
-        return self._maps.plain(argument) if isinstance(argument, Value) else argument
+        return self._maps.plain(argument) if isinstance(argument, AtenValue) else argument
 
-    def _computed(self, call: AtenCall, several: bool) -> Value | tuple[Value, ...]:
+    def _computed(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
         if not hasattr(call.node.target, "_schema"):
             raise Refusal(f"`{call.node.target}` is no operator of torch")
         built = computed(call)
-        if isinstance(built, Value):
+        if isinstance(built, AtenValue):
             return (built,) if several else built
         if isinstance(built, tuple):
             return built
         assert built is not None
         if several and any(reader.users and reader.args[1] for reader in call.node.users):
             built = [as_call(call, built)]
-            return tuple(Value(built[0].reads[0].op, shape, piece=of_result(built[0], i, shape)) for i, shape in enumerate(call.shapes))
+            return tuple(AtenValue(built[0].reads[0].op, shape, piece=of_result(built[0], i, shape)) for i, shape in enumerate(call.shapes))
         value = self._emit(call, built)
         if value is None:
             raise Refusal(f"its shapes {call.shapes} do not fit")

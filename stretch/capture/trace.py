@@ -22,7 +22,7 @@ from stretch.capture.inputs import ONLY, Inputs, InputShapes, whole_numbers
 from stretch.capture.results import check_read, left_out, outputs_of, reachable, relabelled
 from stretch.capture.structure import Returned, tensors
 from stretch.capture.values import InPlaceProxy, Values, assembles
-from stretch.operators.capturing import FUNCTIONS, LAST_FUNCTIONS, METHODS, Call, Own, defined_on_last, lower_module, lowers
+from stretch.operators.capturing import FUNCTIONS, LAST_FUNCTIONS, METHODS, Own, TracedCall, defined_on_last, lower_module, lowers
 from stretch.operators.lowerings import lowerings
 from stretch.operators.move import LOWEST
 from stretch.operators.settings import Refusal
@@ -388,7 +388,7 @@ def folded(ops: Sequence[Op]) -> list[Op]:
 Lowered = tuple[str, dict[str, Attr], Own, str]
 
 
-class Lowering:
+class TraceLowering:
     """Lowers one traced network.
 
     Args:
@@ -513,7 +513,7 @@ class Lowering:
             shape = _channels_first(shape)
             if target not in LAST_FUNCTIONS:
                 args = [_permuted(a) for a in args]
-        result = rule(Call(shapes, shape), *args, **kwargs)
+        result = rule(TracedCall(shapes, shape), *args, **kwargs)
         chain = result if isinstance(result, list) else [result]
         sources = [self._view(node, n) for n in chain[0][0]]
         steps: list[Lowered] = [
@@ -632,7 +632,7 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
         check_hooks(module, arguments, name)
         traced = _trace(module, arguments, name)
         values, same = _run(module, traced, arguments, name)
-        lowering = Lowering(traced, values, name, named=arguments.named)
+        lowering = TraceLowering(traced, values, name, named=arguments.named)
         graph = lowering.graph()
         if not same:
             raise StretchError(

@@ -16,7 +16,7 @@ from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
-    from scheduler.measure.bench.rounds import Effort
+    from scheduler.measure.bench.rounds import MeasurementLength
     from scheduler.measure.bench.subject import InputShapes
     from stretch.comparison import ComparedRow
 
@@ -86,10 +86,10 @@ def compare(
     """Compare bundles, plans, searches and runs in one table, or time ONNX files, TFLite files and bundles in turns."""
     check_html(html)
     if measure:
-        from scheduler.measure.bench.rounds import Effort
+        from scheduler.measure.bench.rounds import MeasurementLength
 
         only_flags("--measure", f"what measure html {TIMING}")
-        _measure(out, what, runtimes or [], cores, _named_shapes(inputs), Effort(rounds, starts, warmup, width), seed, html)
+        _measure(out, what, runtimes or [], cores, _named_shapes(inputs), MeasurementLength(rounds, starts, warmup, width), seed, html)
     else:
         no_flags("a comparison without --measure", TIMING, "add --measure")
         _compare(out, what, device or [], config, html, trust_code)
@@ -161,19 +161,19 @@ def _measure(
     runtimes: Sequence[str],
     cores: int | None,
     shapes: "InputShapes",
-    effort: "Effort",
+    effort: "MeasurementLength",
     seed: int,
     html: Path | None,
 ) -> None:
     """Time files and bundles in turns."""
-    from scheduler.measure.bench.compare import Request
+    from scheduler.measure.bench.compare import BenchRequest
     from scheduler.measure.bench.compare import compare as time_in_turns
     from stretch.environment import OTHERS, processor_name, version
     from stretch.report.comparison import bench_page
 
     versions = {"python": platform.python_version()} | {name: known for name in ("nn-stretch", *OTHERS) if (known := version(name))}
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    request = Request(what, runtimes, cores, shapes, effort, seed, processor_name(), system, versions)
+    request = BenchRequest(what, runtimes, cores, shapes, effort, seed, processor_name(), system, versions)
     with out.progress("timing", total=effort.rounds * effort.starts) as step:
         answer = time_in_turns(request, out.warn, step)
 

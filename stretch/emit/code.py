@@ -20,7 +20,7 @@ OWN = "{own}"
 
 
 @dataclass(frozen=True)
-class Code:
+class OperatorCode:
     """One operator as Python."""
 
     expression: str = "{0}"  # Its result. ``{0}`` is the first tensor that it reads, ``{own}`` its attribute of the class.
@@ -33,7 +33,7 @@ class Code:
 
 
 #: Writes an operator that reads tensors of these shapes.
-CodeRule = Callable[[Op, list[Shape]], Code]
+CodeRule = Callable[[Op, list[Shape]], OperatorCode]
 
 #: Rules by the name of the kind; other kinds are what the module of torch that computes them says of itself.
 codes: Registry[CodeRule] = Registry("operator kind with Python code")
@@ -43,7 +43,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORD = re.compile(r"[A-Za-z0-9_ .,:>*-]*")
 
 
-def code_of(op: Op, shapes: list[Shape]) -> Code:
+def code_of(op: Op, shapes: list[Shape]) -> OperatorCode:
     """An operator as Python."""
     if op.kind in codes:
         return codes.get(op.kind)(op, shapes)
@@ -51,7 +51,7 @@ def code_of(op: Op, shapes: list[Shape]) -> Code:
     name = type(module).__name__
     if getattr(nn, name, None) is not type(module):
         raise StretchError(f"operator `{op.name}` ({op.kind}) cannot be written as plain Python code")
-    return Code(f"{OWN}({{0}})", f"nn.{module!r}")
+    return OperatorCode(f"{OWN}({{0}})", f"nn.{module!r}")
 
 
 def literal(value: Any) -> str:

@@ -15,7 +15,7 @@ from predictors.joins import join_of, meeting_of
 from stretch.capture import Captured
 from stretch.capture.captured import returned_by
 from stretch.capture.structure import Result, Returned
-from stretch.emit.code import OWN, Code, attribute, class_name, code_of, literal
+from stretch.emit.code import OWN, OperatorCode, attribute, class_name, code_of, literal
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import ScaledBranch, run_graph, scaled_branches
 from stretch.transform import BranchedModel
@@ -72,7 +72,7 @@ class Written:
 
 def write_class(name: str, graph: OpGraph, docstring: str, returned: Returned | None = None) -> Written:
     """A class that computes a graph: a module for each operator with weights, functions for all others."""
-    writer = _Writer(graph)
+    writer = _ClassWriter(graph)
     lines = [f"class {name}(nn.Module):", f'    """{docstring}"""', "", "    def __init__(self) -> None:", "        super().__init__()"]
     lines += [f"        {line}" for line in writer.definitions]
     template = (returned or returned_by(graph)).template
@@ -95,7 +95,7 @@ class _Line:
     depth: int = 1  # Operators in it.
 
 
-class _Writer:
+class _ClassWriter:
     """Lines of a class's constructor and of its forward.
 
     A variable is used again once nothing reads it any more, so that tensors go as early as they do in nn-stretch.
@@ -141,7 +141,7 @@ class _Writer:
                 open_ends[op.name] = line
         return lines, same
 
-    def _own(self, op: Op, code: Code) -> str:
+    def _own(self, op: Op, code: OperatorCode) -> str:
         """Make what an operator has of its own, and say how forward finds it."""
         self.helpers += code.helpers
         if not code.module and not code.tensors:

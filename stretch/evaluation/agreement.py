@@ -21,7 +21,7 @@ Stage = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass
-class _Sums:
+class _AgreementSums:
     """Sums over images: squared errors, squared outputs of the original, and equal classes."""
 
     same: float = 0.0
@@ -57,8 +57,8 @@ class Compared:
 class _Counts:
     """Sums of the whole and of each segment, and how often the original sees each class."""
 
-    whole: _Sums = field(default_factory=_Sums)
-    alone: dict[str, _Sums] = field(default_factory=dict)
+    whole: _AgreementSums = field(default_factory=_AgreementSums)
+    alone: dict[str, _AgreementSums] = field(default_factory=dict)
     classes: dict[int, int] = field(default_factory=dict)
     images: int = 0
     outputs: int | None = None
@@ -80,7 +80,7 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
     names = [part.name for part in model.design.segments]
     theirs, ours = ([net.get_submodule(name) for name in names] for net in (original, model))
     changed = _changed(model, captured)
-    counts = _Counts(alone={name: _Sums() for name, fits in changed.items() if fits})
+    counts = _Counts(alone={name: _AgreementSums() for name, fits in changed.items() if fits})
     try:
         for batch in images:
             if len(captured.graph.outputs) > 1 or model.sides:
@@ -154,7 +154,7 @@ def _results(values: Mapping[str, torch.Tensor], names: Sequence[str], what: str
     return results
 
 
-def _add_errors(sums: _Sums, outputs: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -> None:
+def _add_errors(sums: _AgreementSums, outputs: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -> None:
     """Add squared errors, each relative to the square of the original's result."""
     for output, original in zip(outputs, originals, strict=True):
         square = float(original.double().square().sum())

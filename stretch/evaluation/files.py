@@ -21,7 +21,7 @@ from scheduler.progress import Progress, silent
 from scheduler.runtime.session import Session
 from stretch.evaluation.measure import Net, evaluate
 from stretch.export.channels import ROUNDED, is_partial_sum
-from stretch.export.lowering import Lowering
+from stretch.export.lowering import PrecisionLowering
 from stretch.export.precision import planned_precision
 
 Array = NDArray[Any]
@@ -31,7 +31,7 @@ SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredFiles:
     """Result of running a bundle."""
 
     agreement: BundleAgreement  # With the original.
@@ -48,7 +48,7 @@ def measure_files(
     *,
     seconds: float = SECONDS,
     progress: Progress = silent,
-) -> Measured:
+) -> MeasuredFiles:
     """Bring a bundle's subgraphs into their planned precisions and compare what then runs with the original.
 
     Ranges of int8 are those of `fitted`, as `stretch export` would find them; no image that is compared takes part.
@@ -86,7 +86,7 @@ def measure_files(
         precisions=_precisions(lowered.manifest),
         delegates=delegates,
     )
-    return Measured(agreement, kept, len(held_back) - evaluation.images)
+    return MeasuredFiles(agreement, kept, len(held_back) - evaluation.images)
 
 
 def _lowered(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[str, str], progress: Progress) -> Bundle:
@@ -96,7 +96,7 @@ def _lowered(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[s
     chosen = {sub.name: precision[sub.processor] for sub in manifest.subgraphs if precision[sub.processor] not in ("fp32", sub.precision)}
     partial = [sub.name for sub in manifest.subgraphs if chosen.get(sub.name) == "int8" and is_partial_sum(manifest, sub)]
     kept.update((name, ROUNDED) for name in partial)
-    lowering = Lowering(bundle, {name: wanted for name, wanted in chosen.items() if name not in kept}, fitted, progress)
+    lowering = PrecisionLowering(bundle, {name: wanted for name, wanted in chosen.items() if name not in kept}, fitted, progress)
     entries = []
     for sub in manifest.subgraphs:
         file = folder / f"{len(entries):03d}.onnx"

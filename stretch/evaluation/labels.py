@@ -24,7 +24,7 @@ class ImageFile:
 
 
 @dataclass(frozen=True)
-class ImageSet:
+class LabelledFiles:
     """Files of images."""
 
     files: tuple[ImageFile, ...]  # In the order of their names.
@@ -39,7 +39,7 @@ class ImageSet:
         return tuple(self.files[i * count // limit] for i in range(limit))
 
 
-def find_images(path: Path, outputs: int, names: Path | None = None, *, labelled: bool = True) -> ImageSet:
+def find_images(path: Path, outputs: int, names: Path | None = None, *, labelled: bool = True) -> LabelledFiles:
     """The images of a folder of class folders, a table of files and labels, or a folder without labels.
 
     A class is an output of the network: by `names`, else by a folder that is
@@ -62,10 +62,10 @@ def find_images(path: Path, outputs: int, names: Path | None = None, *, labelled
         raise StretchError(f"{path} has no images", f"images end in {', '.join((*ARRAYS, *PICTURES))}")
     labels_found = sorted({label for _, label in rows if label is not None})
     if not labels_found:
-        return ImageSet(tuple(ImageFile(file, None) for file, _ in rows), "none", {})
+        return LabelledFiles(tuple(ImageFile(file, None) for file, _ in rows), "none", {})
     number = _numbers(path, labels_found, outputs, names)
     files = tuple(ImageFile(file, number[label] if label is not None else None) for file, label in rows)
-    return ImageSet(files, source, {number[label]: label for label in labels_found})
+    return LabelledFiles(files, source, {number[label]: label for label in labels_found})
 
 
 def _images(folder: Path) -> list[Path]:

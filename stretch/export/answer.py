@@ -10,7 +10,7 @@ from scheduler.bundle.manifest import Manifest
 from stretch.quantize.compare import Loss
 
 if TYPE_CHECKING:
-    from stretch.export.tflite.aot import Compiled
+    from stretch.export.tflite.aot import CompiledSignature
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +112,9 @@ def contexts_answer(folder: Path, manifest: Manifest, losses: Mapping[str, Mappi
     return ChipsAnswer(bundle=folder, files=_files(manifest), format="qnn", subgraphs=subgraphs, checks=checks, warnings=warnings)
 
 
-def aot_answer(folder: Path, manifest: Manifest, compiled: "Mapping[str, Mapping[str, Compiled]]", warnings: list[str]) -> ChipsAnswer:
+def aot_answer(
+    folder: Path, manifest: Manifest, compiled: "Mapping[str, Mapping[str, CompiledSignature]]", warnings: list[str]
+) -> ChipsAnswer:
     """Summary of compiled code, one TFLite file per chip."""
     signatures = [
         ChipSignature(name=name, chip=chip, operators=code.operators, cosine=code.loss.cosine, snr_db=code.loss.snr_db)

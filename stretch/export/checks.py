@@ -40,7 +40,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True)
-class _File:
+class _CheckedFile:
     """A file and its expected outputs."""
 
     name: str
@@ -105,22 +105,22 @@ def check_export(
 
 def _files(
     manifest: Manifest, original: Captured, model: BranchedModel, sequential: BranchedModel | None, inputs: Tensors
-) -> Iterator[_File]:
+) -> Iterator[_CheckedFile]:
     """The whole network, each subgraph and each control."""
     everything = [None] * len(inputs)
-    yield _File("model", manifest.whole, model, _results, inputs, _results(model, inputs), everything)
+    yield _CheckedFile("model", manifest.whole, model, _results, inputs, _results(model, inputs), everything)
     tensors = _run(model, manifest, inputs)
     for sub in manifest.subgraphs:
         reads, rows = [tensors[name] for name in sub.inputs], [sub.rows.get(name) for name in sub.inputs]
         branch = model.branch(sub.segment, sub.name.removeprefix(f"{sub.segment}."))
-        yield _File(sub.name, sub.file, branch, _torch, reads, [tensors[name] for name in sub.outputs], rows)
+        yield _CheckedFile(sub.name, sub.file, branch, _torch, reads, [tensors[name] for name in sub.outputs], rows)
     for name, path in manifest.controls.items():
         if name == "original":
             call: Callable[[Any, Tensors], Tensors] = partial(_own_results, original)
-            yield _File(name, path, original.module, call, inputs, call(original.module, inputs), everything)
+            yield _CheckedFile(name, path, original.module, call, inputs, call(original.module, inputs), everything)
         else:
             assert sequential is not None
-            yield _File(name, path, sequential, _results, inputs, _results(sequential, inputs), everything)
+            yield _CheckedFile(name, path, sequential, _results, inputs, _results(sequential, inputs), everything)
 
 
 def _run(model: BranchedModel, manifest: Manifest, inputs: Tensors) -> dict[str, torch.Tensor]:

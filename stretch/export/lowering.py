@@ -211,7 +211,7 @@ class Lowered:
     layers: dict[str, Loss]  # By layer; empty if not requested.
 
 
-class Lowering:
+class PrecisionLowering:
     """Lowers the subgraphs of an fp32 bundle to other precisions, in their order.
 
     Args:

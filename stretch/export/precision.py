@@ -14,7 +14,7 @@ from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.placement.processors import host_of, is_integer_only
 from scheduler.progress import Progress, silent
 from stretch.export.channels import ROUNDED, is_partial_sum
-from stretch.export.lowering import CALIBRATION_IMAGES, Lowered, Lowering
+from stretch.export.lowering import CALIBRATION_IMAGES, Lowered, PrecisionLowering
 from stretch.export.repredict import repredict
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
@@ -64,7 +64,7 @@ def export_precision(
     chosen = _chosen(manifest, precision)
     if out.resolve() == bundle.path.resolve():
         raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
-    lowering = Lowering(bundle, chosen, images, progress)
+    lowering = PrecisionLowering(bundle, chosen, images, progress)
     candidates: dict[str, Lowered] = {}
     kept: dict[str, str] = {}
     for sub in manifest.subgraphs:

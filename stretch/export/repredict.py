@@ -19,7 +19,7 @@ from scheduler.runtime.trace import Trace
 from scheduler.simulate.clock import predicted_trace
 from stretch.planning.cost.ahead import ahead
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import NO_CLEAR_WINNER, Branch, PredictedRun, certainty, deciding, recommend, single_run
+from stretch.planning.cost.compare import NO_CLEAR_WINNER, PredictedRun, UncertainBranch, certainty, deciding, recommend, single_run
 from stretch.planning.cost.makespan import ideal_split_ms
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.controls import Single, best_single
@@ -195,7 +195,7 @@ def _run(manifest: Manifest, device: DeviceProfile, trace: Trace, estimates: Map
         if span.kind == "conversion":
             name = span.name.rpartition(" ")[0]
             moving[name] = moving.get(name, 0.0) + span.ms
-    segments: dict[str, list[Branch]] = {}
+    segments: dict[str, list[UncertainBranch]] = {}
     numbers: dict[str, int] = {}
     waits, computing = _waits(manifest, trace), _computing(trace)
     for sub in manifest.subgraphs:
@@ -204,7 +204,7 @@ def _run(manifest: Manifest, device: DeviceProfile, trace: Trace, estimates: Map
         slowed = max(0.0, computing.get(sub.name, 0.0) - estimate.computing_ms)
         row = segments.setdefault(sub.segment, [])
         numbers[sub.name] = len(row)
-        row.append(Branch.of(estimate, device, links, slowed))
+        row.append(UncertainBranch.of(estimate, device, links, slowed))
     for sub in manifest.subgraphs:
         row, number = segments[sub.segment], numbers[sub.name]
         row[number] = replace(row[number], waits=tuple(numbers[waited] for waited in waits[sub.name]))

@@ -13,7 +13,7 @@ View = TypeVar("View")
 
 
 @dataclass(frozen=True)
-class Inputs(Generic[View]):
+class OperatorInputs(Generic[View]):
     """What one operator reads."""
 
     inputs: Sequence[View | np.ndarray | None]  # In the order of the file: tensors of the network, stored ones, None where one is left out.

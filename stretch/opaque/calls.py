@@ -47,7 +47,7 @@ _UNWRITTEN = re.compile(r"empty|as_strided|resize|set_|from_|random|dropout|bern
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z0-9_]+")
 
 
-class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CallTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is known of a tensor that calls read."""
 
     dtype: str  # Its type, such as ``float32``.
@@ -69,8 +69,8 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The calls that compute one operator; the last one gives its result."""
 
-    reads: tuple[Tensor, ...]  # What it reads of other operators.
-    constants: tuple[Tensor, ...]  # What else it reads.
+    reads: tuple[CallTensor, ...]  # What it reads of other operators.
+    constants: tuple[CallTensor, ...]  # What else it reads.
     calls: tuple[Call, ...]  # In order.
 
     def text(self) -> str:
@@ -97,7 +97,7 @@ class _Bound:
     call: Call
 
 
-class Replay:
+class CheckedCalls:
     """Calls that were checked, ready to be computed."""
 
     def __init__(self, calls: Calls, shape: Shape) -> None:
@@ -219,7 +219,7 @@ def _moved(argument: Any, place: dict[int, int]) -> Any:
     return {"read": place[argument["read"]]} if isinstance(argument, dict) and "read" in argument else argument
 
 
-def _without_data(replay: Replay, shape: Shape) -> torch.dtype:
+def _without_data(replay: CheckedCalls, shape: Shape) -> torch.dtype:
     """Compute the calls on tensors without data, and give the type of their result."""
     calls = replay.calls
     try:

@@ -21,7 +21,7 @@ from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
 from predictors.shapes import Shape
 from stretch.formats.onnx import OPSET
-from stretch.opaque.calls import Calls, Replay, type_of
+from stretch.opaque.calls import Calls, CheckedCalls, type_of
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class _All(nn.Module):
 
     def __init__(self, wanted: Sequence[tuple[Calls, Shape]]) -> None:
         super().__init__()
-        self._replays = [Replay(*calls_and_shape) for calls_and_shape in wanted]
+        self._replays = [CheckedCalls(*calls_and_shape) for calls_and_shape in wanted]
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """The result of each."""

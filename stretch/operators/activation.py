@@ -11,10 +11,10 @@ from torch import nn
 from predictors.graph import Op
 from predictors.shapes import Attr, Shape, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SIGNED_UNIT, UNIT, Builder, Value
-from stretch.formats.tflite.source import Source
+from stretch.formats.tflite.builder import SIGNED_UNIT, UNIT, SubgraphBuilder, Value
+from stretch.formats.tflite.source import SubgraphSource
 from stretch.formats.tflite.writer import Quant
-from stretch.operators.capturing import Call, Chain, Lowered, functions, modules, plain_function, plain_module
+from stretch.operators.capturing import Chain, Lowered, TracedCall, functions, modules, plain_function, plain_module
 from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, bounded, lowerings, onnx_node, tflite_op
 from stretch.operators.settings import Refusal
 
@@ -85,12 +85,12 @@ def _clamp_module(m: Clamp, shape: Shape) -> list[Lowered]:
 
 
 @functions(F.hardtanh)
-def _hardtanh(call: Call, x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Chain:
+def _hardtanh(call: TracedCall, x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Chain:
     return [x], *_clamped(min_val, max_val)
 
 
 @functions(torch.clamp, torch.clip, methods=("clamp", "clamp_", "clip", "clip_"))
-def _clamp(call: Call, x: Any, min: Any = None, max: Any = None) -> Chain:
+def _clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Chain:
     return [x], *_clamped(min, max)
 
 
@@ -98,7 +98,7 @@ def _clamp_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Clip", op, [ins[0], *[w.number(op, key, number(op.attrs, key)) for key in ("low", "high")]])
 
 
-def _clamp_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _clamp_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """min(max(x, low), high)."""
     low = number(op.attrs, "low")
     above = b.apply("MAXIMUM", f"{op.name}.above", [ins[0], np.array(low)])
@@ -112,7 +112,7 @@ lowerings.register("clamp")(
 )
 
 
-def _hard_sigmoid_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _hard_sigmoid_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """min(max(x + 3, 0), 6) / 6; the clipping is the addition's own activation."""
     x = b.apply("ADD", f"{op.name}.clipped", [ins[0], np.array(3.0)], quant=Quant(6 / 255, -128), fused_activation_function=RELU6)
     return b.apply("MUL", op.name, [x, np.array(1 / 6)], quant=b.scale(op))
@@ -131,7 +131,7 @@ def _silu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Mul", op, [ins[0], f"{op.name}.sigmoid"])
 
 
-def _silu_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _silu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """The product x · σ(x)."""
     gate = b.apply("LOGISTIC", f"{op.name}.sigmoid", [ins[0]], quant=UNIT)
     return b.apply("MUL", op.name, [ins[0], gate], quant=b.scale(op))
@@ -148,7 +148,7 @@ functions(torch.sigmoid, F.sigmoid, methods=("sigmoid", "sigmoid_"))(plain_funct
 functions(torch.tanh, F.tanh, methods=("tanh",))(plain_function("tanh"))
 
 
-def _mish_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _mish_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """The product x · tanh(ln(1 + eˣ)) = x · n / (n + 2) with n = eˣ · (eˣ + 2)."""
     low = b.apply("MINIMUM", f"{op.name}.low", [ins[0], np.array(MISH_TOP)])
     e = b.apply("EXP", f"{op.name}.exp", [low])
@@ -168,7 +168,7 @@ def _gelu_module(m: Any, shape: Shape) -> list[Lowered]:
 
 
 @functions(F.gelu)
-def _gelu(call: Call, x: Any, approximate: str = "none") -> Chain:
+def _gelu(call: TracedCall, x: Any, approximate: str = "none") -> Chain:
     return [x], "gelu", {"approximate": approximate}
 
 
@@ -176,7 +176,7 @@ def _gelu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Gelu", op, ins, approximate=str(op.attrs["approximate"]))
 
 
-def _gelu_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _gelu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """TFLite's operator computes both approximations."""
     return b.apply("GELU", op.name, [ins[0]], approximate=op.attrs["approximate"] == "tanh")
 
@@ -195,7 +195,7 @@ def _elu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Elu", op, ins, alpha=number(op.attrs, "alpha"))
 
 
-def _elu_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _elu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """An α of 1 is TFLite's own; any other is a factor of the part below zero."""
     alpha = number(op.attrs, "alpha")
     if alpha == 1:
@@ -215,7 +215,7 @@ def _leaky_module(m: nn.LeakyReLU, shape: Shape) -> list[Lowered]:
 
 
 @functions(F.leaky_relu)
-def _leaky(call: Call, x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Chain:
+def _leaky(call: TracedCall, x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Chain:
     return [x], "leaky_relu", {"slope": float(negative_slope)}
 
 
@@ -223,7 +223,7 @@ def _leaky_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("LeakyRelu", op, ins, alpha=number(op.attrs, "slope"))
 
 
-def _leaky_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _leaky_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     return b.apply("LEAKY_RELU", op.name, [ins[0]], quant=b.scale(op), alpha=number(op.attrs, "slope"))
 
 
@@ -240,7 +240,7 @@ def _prelu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("PRelu", op, [ins[0], w.per_channel(op, "weight")])
 
 
-def _prelu_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _prelu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """A slope a channel, whose shape is that of an image without its batch."""
     slope = source.weights[op.name]["weight"].reshape(-1)
     return b.apply("PRELU", op.name, [ins[0], slope.reshape(*[1] * (len(ins[0].shape) - 2), -1)])

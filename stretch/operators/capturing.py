@@ -18,7 +18,7 @@ ModuleRule = Callable[[Any, Shape], list[Lowered]]
 
 
 @dataclass(frozen=True)
-class Call:
+class TracedCall:
     """A call of a function or method in a traced network."""
 
     shapes: Mapping[fx.Node, Shape]  # Of the tensors that it reads, N×C×H×W or N×C.
@@ -27,7 +27,7 @@ class Call:
 
 #: (nodes that are read, kind, attributes[, weights]); a list of them is a chain, each but the first reads the one before.
 Chain = tuple[Any, ...] | list[tuple[Any, ...]]
-#: A `Call` and the arguments as they are written to a chain of operators.
+#: A `TracedCall` and the arguments as they are written to a chain of operators.
 FunctionRule = Callable[..., Chain]
 
 #: By class name, looked up along a module's bases: timm and torchvision need not be imported.
@@ -84,7 +84,7 @@ def plain_module(kind: str) -> ModuleRule:
 def plain_function(kind: str) -> FunctionRule:
     """The rule of a function of one tensor that is one operator without attributes."""
 
-    def rule(call: Call, x: Any, inplace: bool = False) -> Chain:
+    def rule(call: TracedCall, x: Any, inplace: bool = False) -> Chain:
         return [x], kind, {}
 
     return rule

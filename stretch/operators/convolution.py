@@ -10,11 +10,11 @@ from torch import nn
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, ints
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import Builder, Value, to_nhwc
+from stretch.formats.tflite.builder import SubgraphBuilder, Value, to_nhwc
 from stretch.formats.tflite.padding import pad, window
-from stretch.formats.tflite.source import Source
+from stretch.formats.tflite.source import SubgraphSource
 from stretch.formats.tflite.weights import matrix
-from stretch.operators.capturing import Call, Chain, Lowered, constant, functions, modules
+from stretch.operators.capturing import Chain, Lowered, TracedCall, constant, functions, modules
 from stretch.operators.lowerings import Lowering, lowerings
 from stretch.operators.settings import Refusal, pair, window_padding
 
@@ -76,7 +76,7 @@ def _same_padding(shape: Shape, kernel: tuple[int, ...], stride: tuple[int, ...]
 
 @functions(F.conv2d, torch.conv2d)
 def _function(
-    call: Call, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    call: TracedCall, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Chain:
     if isinstance(padding, str):
         raise Refusal(f"padding `{padding}` of a convolution function is not supported, only numbers")
@@ -123,7 +123,7 @@ def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     )
 
 
-def _tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """Depthwise where every channel is a group, grouped otherwise."""
     a = op.attrs
     image = source.graph.input_shapes(op)[0]

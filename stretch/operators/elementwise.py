@@ -10,9 +10,9 @@ from torch import fx, nn
 from predictors.graph import Op
 from predictors.shapes import Shape, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import Builder, Value
-from stretch.formats.tflite.source import Source
-from stretch.operators.capturing import Call, Chain, FunctionRule, functions, modules, plain_module
+from stretch.formats.tflite.builder import SubgraphBuilder, Value
+from stretch.formats.tflite.source import SubgraphSource
+from stretch.operators.capturing import Chain, FunctionRule, TracedCall, functions, modules, plain_module
 from stretch.operators.lowerings import Lowering, Maker, OnnxRule, TfliteRule, lowerings, no_tflite, onnx_node
 from stretch.operators.settings import Refusal
 
@@ -110,7 +110,7 @@ modules("MulScalar")(lambda m, shape: [("", "mul_scalar", {"value": m.value}, {}
 
 
 def _binary(kind: str) -> FunctionRule:
-    def rule(call: Call, a: Any, b: Any, *, alpha: int = 1) -> Chain:
+    def rule(call: TracedCall, a: Any, b: Any, *, alpha: int = 1) -> Chain:
         if alpha != 1:
             raise Refusal("it scales one side")
         for side, other in ((a, b), (b, a)):
@@ -145,7 +145,7 @@ _mul = functions(operator.mul, operator.imul, torch.mul, methods=("mul", "mul_")
 
 
 @functions(operator.sub, operator.isub, torch.sub, methods=("sub",))
-def _subtract(call: Call, a: Any, b: Any) -> Chain:
+def _subtract(call: TracedCall, a: Any, b: Any) -> Chain:
     if not isinstance(b, fx.Node):
         return _add(call, a, -b)
     if isinstance(a, fx.Node):
@@ -154,14 +154,14 @@ def _subtract(call: Call, a: Any, b: Any) -> Chain:
 
 
 @functions(operator.truediv, operator.itruediv, torch.div, methods=("div",))
-def _divide(call: Call, a: Any, b: Any) -> Chain:
+def _divide(call: TracedCall, a: Any, b: Any) -> Chain:
     if not isinstance(a, fx.Node) or isinstance(b, fx.Node) or not torch.all(torch.as_tensor(b) != 0):
         raise Refusal("it divides by something else than a number")
     return _mul(call, a, 1 / b)
 
 
 @functions(operator.neg, torch.neg, methods=("neg",))
-def _negate(call: Call, x: Any) -> Chain:
+def _negate(call: TracedCall, x: Any) -> Chain:
     return [x], "mul_scalar", {"value": -1.0}
 
 
@@ -172,7 +172,7 @@ def _add_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 def _combine(code: str) -> TfliteRule:
     """Of two inputs or, one after the other, of more; shapes broadcast in NHWC as they do in NCHW."""
 
-    def lower(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         total, *others = ins
         for i, other in enumerate(others):
             name = op.name if i == len(others) - 1 else f"{op.name}.part{i}"
@@ -195,7 +195,7 @@ def _with_number(onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:
     def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
         w.node(onnx, op, [ins[0], w.number(op, "value", number(op.attrs, "value"))])
 
-    def lower(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         return b.apply(tflite, op.name, [ins[0], np.array(number(op.attrs, "value"))], quant=b.scale(op))
 
     return write, lower
@@ -207,7 +207,7 @@ def _with_learned(key: str, onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRul
     def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
         w.node(onnx, op, [ins[0], w.per_channel(op, key)])
 
-    def lower(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         return b.apply(tflite, op.name, [ins[0], source.weights[op.name][key].reshape(-1)], quant=b.scale(op))
 
     return write, lower

@@ -10,8 +10,8 @@ from predictors.graph import Op
 from predictors.registry import Registry
 from predictors.shapes import Attrs, Shape
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import UNIT, Builder, Value
-from stretch.formats.tflite.source import Source
+from stretch.formats.tflite.builder import UNIT, SubgraphBuilder, Value
+from stretch.formats.tflite.source import SubgraphSource
 from stretch.formats.tflite.writer import Quant
 
 #: Builds the torch module from input shapes and attributes.
@@ -19,7 +19,7 @@ Maker = Callable[[list[Shape], Attrs], nn.Module]
 #: Writes the ONNX nodes of an operator, given the names of its inputs; the last node writes its result.
 OnnxRule = Callable[[OnnxWriter, Op, list[str]], None]
 #: Writes the TFLite operators of an operator, given its inputs, and returns its result.
-TfliteRule = Callable[[Builder, Source, Op, list[Value]], Value]
+TfliteRule = Callable[[SubgraphBuilder, SubgraphSource, Op, list[Value]], Value]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def onnx_node(kind: str, **attributes: int | float) -> OnnxRule:
 def tflite_op(code: str, nonnegative: bool = False) -> TfliteRule:
     """One TFLite operator of one input."""
 
-    def lower(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         result = b.apply(code, op.name, [ins[0]], quant=b.scale(op))
         result.nonnegative = nonnegative
         return result
@@ -65,7 +65,7 @@ def tflite_op(code: str, nonnegative: bool = False) -> TfliteRule:
 def bounded(code: str, quant: Quant, **settings: float) -> TfliteRule:
     """One TFLite operator whose int8 result has a fixed scale, whatever was calibrated."""
 
-    def lower(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         result = b.apply(code, op.name, [ins[0]], quant=quant, **settings)
         result.nonnegative = quant == UNIT
         return result
@@ -73,7 +73,7 @@ def bounded(code: str, quant: Quant, **settings: float) -> TfliteRule:
     return lower
 
 
-def no_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def no_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """Refuse an operator without a TFLite lowering."""
     raise StretchError(
         f"operator `{op.name}` ({op.attrs.get('variant', op.kind)}) has no TFLite lowering",

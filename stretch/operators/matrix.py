@@ -9,10 +9,10 @@ from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.shapes import Shape, integer
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import Builder, Value
-from stretch.formats.tflite.source import Source
+from stretch.formats.tflite.builder import SubgraphBuilder, Value
+from stretch.formats.tflite.source import SubgraphSource
 from stretch.formats.tflite.weights import matrix
-from stretch.operators.capturing import Call, Chain, Lowered, constant, functions, modules
+from stretch.operators.capturing import Chain, Lowered, TracedCall, constant, functions, modules
 from stretch.operators.convolution import pointwise
 from stretch.operators.lowerings import Lowering, lowerings
 from stretch.operators.settings import Refusal
@@ -33,7 +33,7 @@ def _module(m: nn.Linear, shape: Shape) -> list[Lowered]:
 
 
 @functions(F.linear, last=True)
-def _function(call: Call, x: Any, weight: Any, bias: Any = None) -> Chain:
+def _function(call: TracedCall, x: Any, weight: Any, bias: Any = None) -> Chain:
     weights = {"weight": constant(weight, "weight")} | ({} if bias is None else {"bias": constant(bias, "bias")})
     if len(call.shapes[x]) == 4:
         # Only channels that lie last come here with four dimensions.
@@ -48,7 +48,7 @@ def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Gemm", op, [ins[0], w.weight(op, "weight"), *([w.weight(op, "bias")] if op.attrs["bias"] else [])], transB=1)
 
 
-def _tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """The columns of a matrix that reads a flattened image are put into the order NHWC."""
     x = ins[0]
     if len(x.shape) != 2:

@@ -14,10 +14,10 @@ from torch import nn
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, ints
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import Builder, Value, to_nhwc
+from stretch.formats.tflite.builder import SubgraphBuilder, Value, to_nhwc
 from stretch.formats.tflite.padding import pad
-from stretch.formats.tflite.source import Source
-from stretch.operators.capturing import Call, Chain, Lowered, functions, modules, plain_module
+from stretch.formats.tflite.source import SubgraphSource
+from stretch.operators.capturing import Chain, Lowered, TracedCall, functions, modules, plain_module
 from stretch.operators.lowerings import Lowering, lowerings, onnx_node
 from stretch.operators.pieces import concat_tflite, slice_onnx, slice_tflite
 from stretch.operators.settings import Refusal, pair
@@ -81,7 +81,7 @@ modules("ChannelShuffle")(lambda m, shape: [("", "channel_shuffle", {"groups": m
 
 
 @functions(torch.cat, torch.concat)
-def _concat(call: Call, tensors: Any, dim: int = 0, axis: int | None = None) -> Chain:
+def _concat(call: TracedCall, tensors: Any, dim: int = 0, axis: int | None = None) -> Chain:
     dim = axis if axis is not None else dim
     if dim % len(call.out) != 1:
         raise Refusal(f"concatenation along dimension {dim} is not supported, only along channels")
@@ -97,7 +97,7 @@ def _flatten_module(m: nn.Flatten, shape: Shape) -> list[Lowered]:
 
 
 @functions(torch.flatten, methods=("flatten",))
-def _flatten(call: Call, x: Any, start_dim: int = 0, end_dim: int = -1) -> Chain:
+def _flatten(call: TracedCall, x: Any, start_dim: int = 0, end_dim: int = -1) -> Chain:
     rank = len(call.shapes[x])
     if start_dim % rank != 1 or end_dim % rank != rank - 1:
         raise Refusal(f"flattening dimensions {start_dim} to {end_dim} is not supported")
@@ -105,7 +105,7 @@ def _flatten(call: Call, x: Any, start_dim: int = 0, end_dim: int = -1) -> Chain
 
 
 @functions(torch.reshape, methods=("view", "reshape"))
-def _reshape(call: Call, x: Any, *size: Any) -> Chain:
+def _reshape(call: TracedCall, x: Any, *size: Any) -> Chain:
     before = call.shapes[x]
     if before == call.out:
         return [x], "identity", {}
@@ -115,7 +115,7 @@ def _reshape(call: Call, x: Any, *size: Any) -> Chain:
 
 
 @functions(torch.squeeze, methods=("squeeze",))
-def _squeeze(call: Call, x: Any, *dims: Any, dim: Any = None) -> Chain:
+def _squeeze(call: TracedCall, x: Any, *dims: Any, dim: Any = None) -> Chain:
     before = call.shapes[x]
     if len(call.out) == 2 and call.out == (before[0], prod(before[1:])):
         return [x], "flatten", {}
@@ -137,7 +137,7 @@ def _pad_module(m: nn.ZeroPad2d, shape: Shape) -> list[Lowered]:
 
 
 @functions(F.pad)
-def _pad(call: Call, x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Chain:
+def _pad(call: TracedCall, x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Chain:
     if mode != "constant" or value not in (None, 0, 0.0, -inf) or len(pad) not in (2, 4):
         raise Refusal(f"padding {tuple(pad)} with mode `{mode}` and value {value} is not supported")
     left, right, top, bottom = (*pad, 0, 0)[:4]
@@ -163,7 +163,7 @@ def _upsample_module(m: nn.Upsample, shape: Shape) -> list[Lowered]:
 
 
 @functions(F.interpolate)
-def _interpolate(call: Call, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Chain:
+def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Chain:
     return [x], "upsample", _enlargement(call.shapes[x], size, scale_factor, mode)
 
 
@@ -202,7 +202,7 @@ def _unflatten_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Unsqueeze", op, [ins[0], w.indices(op, "axes", [2, 3])])
 
 
-def _flatten_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _flatten_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """One row an image, channels outermost as in NCHW, unless only matrices read it: they take the order into their weights."""
     x = ins[0]
     if len(x.shape) == 4 and x.shape[1] * x.shape[2] > 1 and x.shape[3] > 1:
@@ -216,18 +216,18 @@ def _flatten_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Val
     return b.reshaped(op.name, x, (x.shape[0], prod(x.shape[1:])))
 
 
-def _unflatten_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _unflatten_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """One pixel for each row."""
     return b.reshaped(op.name, ins[0], to_nhwc(op.shape))
 
 
-def _pad_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _pad_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """Zeros around an image."""
     top, left, bottom, right = ints(op.attrs, "padding")
     return pad(b, op, ins[0], (top, left), (bottom, right))
 
 
-def _shuffle_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _shuffle_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """Groups and the channels in them change places."""
     x, groups = ins[0], integer(op.attrs, "groups")
     n, h, w, c = x.shape
@@ -237,7 +237,7 @@ def _shuffle_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Val
     return b.reshaped(op.name, turned, x.shape)
 
 
-def _upsample_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _upsample_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """Nearest neighbour: pixel i reads pixel ⌊i / scale⌋."""
     shape = to_nhwc(op.shape)
     size = b.indices(f"{op.name}.size", shape[1:3])

@@ -11,9 +11,9 @@ from torch import nn
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import UNIT, Builder, Value
-from stretch.formats.tflite.source import Source
-from stretch.operators.capturing import Call, Chain, Lowered, ModuleRule, functions, lower_module, modules
+from stretch.formats.tflite.builder import UNIT, SubgraphBuilder, Value
+from stretch.formats.tflite.source import SubgraphSource
+from stretch.operators.capturing import Chain, Lowered, ModuleRule, TracedCall, functions, lower_module, modules
 from stretch.operators.lowerings import Lowering, bounded, lowerings, no_tflite, onnx_node, tflite_op
 from stretch.operators.settings import Refusal
 
@@ -98,7 +98,7 @@ def _channel_norm(m: ChannelNorm, shape: Shape) -> list[Lowered]:
 
 
 @functions(F.layer_norm, last=True)
-def _layer_norm_function(call: Call, x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
+def _layer_norm_function(call: TracedCall, x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
     kind, attrs, weights = _over_channels(call.out, normalized_shape, weight, bias, eps)
     return [x], kind, attrs, weights
 
@@ -109,7 +109,7 @@ def _group_norm(m: nn.GroupNorm, shape: Shape) -> list[Lowered]:
 
 
 @functions(F.group_norm)
-def _group_norm_function(call: Call, x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
+def _group_norm_function(call: TracedCall, x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
     return [x], *_in_groups(num_groups, weight, bias, eps)
 
 
@@ -137,7 +137,7 @@ def _softmax_module(kind: str) -> ModuleRule:
 
 
 def _softmax_function(kind: str) -> Any:
-    def rule(call: Call, x: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Chain:
+    def rule(call: TracedCall, x: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Chain:
         if dtype is not None:
             raise Refusal("it changes the type of its input")
         _check_softmax(call.out, dim)
@@ -189,7 +189,7 @@ def _onnx_group_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
         w.node("Add", op, [f"{op.name}.scaled", w.per_channel(op, "bias")])
 
 
-def _tflite_batch_norm(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _tflite_batch_norm(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """A batch-norm that no convolution before it takes up: a factor and an offset a channel."""
     weights = {key: value.astype(np.float64) for key, value in source.weights[op.name].items()}
     factor = weights.get("weight", 1.0) / np.sqrt(weights["running_var"] + number(op.attrs, "eps"))
@@ -197,7 +197,7 @@ def _tflite_batch_norm(b: Builder, source: Source, op: Op, ins: list[Value]) -> 
     return b.apply("ADD", op.name, [scaled, weights.get("bias", 0.0) - factor * weights["running_mean"]], quant=b.scale(op))
 
 
-def _tflite_layer_norm(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _tflite_layer_norm(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """Channels stand last, so their mean and their spread are those of the last axis."""
     name, weights, shape = op.name, source.weights.get(op.name, {}), ins[0].shape
     axes = b.indices(f"{name}.axes", [len(shape) - 1])

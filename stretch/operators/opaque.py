@@ -10,7 +10,7 @@ from predictors.graph import Op
 from predictors.operators.opaque import constants
 from predictors.shapes import Attrs, Shape, ints
 from stretch.formats.onnx import OnnxWriter
-from stretch.opaque.calls import Calls, Replay, calls_of, type_of
+from stretch.opaque.calls import Calls, CheckedCalls, calls_of, type_of
 from stretch.operators.lowerings import Lowering, lowerings, no_tflite
 
 
@@ -24,7 +24,7 @@ class Opaque(nn.Module):
 
     def __init__(self, calls: Calls, shape: Shape) -> None:
         super().__init__()
-        self._replay = Replay(calls, shape)
+        self._replay = CheckedCalls(calls, shape)
         self._names = [f"constant_{i}" for i in range(len(calls.constants))]
         for name, spec in zip(self._names, calls.constants, strict=True):
             empty = torch.zeros(spec.shape, dtype=type_of(spec.dtype))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from predictors.shapes import Shape, number
-from stretch.operators.capturing import Call, Chain, Lowered, functions, modules, plain_module
+from stretch.operators.capturing import Chain, Lowered, TracedCall, functions, modules, plain_module
 from stretch.operators.lowerings import Lowering, lowerings
 from stretch.operators.settings import Refusal
 
@@ -38,7 +38,7 @@ def _dropout_module(m: Any, shape: Shape) -> list[Lowered]:
 
 
 @functions(F.dropout, F.dropout2d)
-def _dropout(call: Call, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Chain:
+def _dropout(call: TracedCall, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Chain:
     if training and p > 0:
         raise Refusal("it drops at random in evaluation too: pass training=self.training")
     return [x], "dropout", {"p": float(p)}
@@ -52,7 +52,7 @@ def _stochastic_depth(m: Any, shape: Shape) -> list[Lowered]:
 
 
 @functions(methods=("contiguous", "clone"))
-def _identity(call: Call, x: Any, *_: Any, **__: Any) -> Chain:
+def _identity(call: TracedCall, x: Any, *_: Any, **__: Any) -> Chain:
     return [x], "identity", {}
 
 

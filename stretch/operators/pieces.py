@@ -5,8 +5,8 @@ from collections.abc import Callable
 from predictors.graph import Op
 from predictors.shapes import integer
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import Builder, Value, to_nhwc
-from stretch.formats.tflite.source import Source
+from stretch.formats.tflite.builder import SubgraphBuilder, Value, to_nhwc
+from stretch.formats.tflite.source import SubgraphSource
 
 
 def slice_onnx(axis: int) -> Callable[[OnnxWriter, Op, list[str]], None]:
@@ -19,10 +19,10 @@ def slice_onnx(axis: int) -> Callable[[OnnxWriter, Op, list[str]], None]:
     return write
 
 
-def slice_tflite(axis: int) -> Callable[[Builder, Source, Op, list[Value]], Value]:
+def slice_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, list[Value]], Value]:
     """Writes an operator with `start` along an axis of an NHWC tensor; its output's shape says where it ends."""
 
-    def write(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    def write(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         shape = to_nhwc(op.shape)
         begin = [0] * len(shape)
         begin[axis] = integer(op.attrs, "start")
@@ -31,10 +31,10 @@ def slice_tflite(axis: int) -> Callable[[Builder, Source, Op, list[Value]], Valu
     return write
 
 
-def concat_tflite(axis: int) -> Callable[[Builder, Source, Op, list[Value]], Value]:
+def concat_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, list[Value]], Value]:
     """Writes an operator that puts tensors together along an axis, NHWC; int8 inputs are re-quantised to the scale of the result."""
 
-    def write(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    def write(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         shape, quant = to_nhwc(op.shape), b.scale(op)
         indices = [b.integer(value, quant) if b.rounded else b.real(value) for value in ins]
         result = b.write("CONCATENATION", op.name, indices, shape, quant, axis=axis % len(shape))

@@ -12,10 +12,10 @@ from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, ints
 from predictors.windows import window_shape
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import Array, Builder, Value, to_nhwc
-from stretch.formats.tflite.padding import Window, Within, pad, window, within_same
-from stretch.formats.tflite.source import Source
-from stretch.operators.capturing import Call, Chain, FunctionRule, Lowered, functions, modules
+from stretch.formats.tflite.builder import Array, SubgraphBuilder, Value, to_nhwc
+from stretch.formats.tflite.padding import PaddedWindow, SameWindows, pad, window, within_same
+from stretch.formats.tflite.source import SubgraphSource
+from stretch.operators.capturing import Chain, FunctionRule, Lowered, TracedCall, functions, modules
 from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, lowerings
 from stretch.operators.settings import Refusal, pair, pooling_window
 
@@ -97,7 +97,7 @@ def _max_module(m: nn.MaxPool2d, shape: Shape) -> list[Lowered]:
 
 @functions(F.max_pool2d, torch.max_pool2d)
 def _max(
-    call: Call,
+    call: TracedCall,
     x: Any,
     kernel_size: Any,
     stride: Any = None,
@@ -120,7 +120,7 @@ def _mean_module(m: nn.AvgPool2d, shape: Shape) -> list[Lowered]:
 
 @functions(F.avg_pool2d)
 def _mean(
-    call: Call,
+    call: TracedCall,
     x: Any,
     kernel_size: Any,
     stride: Any = None,
@@ -155,7 +155,7 @@ def _adaptive_module(m: Any, shape: Shape) -> list[Lowered]:
 
 
 def _adaptive(how: str) -> FunctionRule:
-    def rule(call: Call, x: Any, output_size: Any, return_indices: bool = False) -> Chain:
+    def rule(call: TracedCall, x: Any, output_size: Any, return_indices: bool = False) -> Chain:
         _refuse_indices(return_indices)
         return [x], *adaptive_pool(how, call.shapes[x], output_size)
 
@@ -169,7 +169,7 @@ modules("GlobalPool")(lambda m, shape: [("", m.kind, {"keepdims": m.keepdims}, {
 
 
 @functions(torch.mean, methods=("mean",))
-def _mean_over_image(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Chain:
+def _mean_over_image(call: TracedCall, x: Any, dim: Any = None, keepdim: bool = False) -> Chain:
     rank = len(call.shapes[x])
     dims = sorted(d % rank for d in ((dim,) if isinstance(dim, int) else dim or ()))
     if rank != 4 or dims != [2, 3]:
@@ -226,7 +226,7 @@ def _global_onnx(kind: str) -> OnnxRule:
     return write
 
 
-def _max_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _max_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """Padding never wins; where no element is below 0, zeros do not either, and they are padded faster."""
     if tuple(ints(op.attrs, "dilation")) != (1, 1):
         raise StretchError(f"operator `{op.name}` (max_pool) is dilated, which TFLite does not have", "keep this model in ONNX")
@@ -237,7 +237,7 @@ def _max_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     return _pool(b, "MAX_POOL_2D", op.name, x, op, place)
 
 
-def _mean_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _mean_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """TFLite divides by what lies inside the image.
 
     Padding that counts is made explicit, so that it lies inside; what does not count is
@@ -268,16 +268,16 @@ def _mean_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     return result
 
 
-def _mean_within(b: Builder, op: Op, x: Value, added: tuple[int, ...], axes: list[Within] | None) -> Value:
+def _mean_within(b: SubgraphBuilder, op: Op, x: Value, added: tuple[int, ...], axes: list[SameWindows] | None) -> Value:
     """Means over what lies inside the padded image: of all windows, or of some of those of TFLite's rule SAME."""
-    rows, columns = axes or [Within(0, 0, 0, size) for size in op.shape[2:]]
+    rows, columns = axes or [SameWindows(0, 0, 0, size) for size in op.shape[2:]]
     before, after = (added[0] + rows.before, added[1] + columns.before), (added[2] + rows.after, added[3] + columns.after)
     if any((*before, *after)):
         x = pad(b, op, x, before, after)
     shape = to_nhwc(op.shape)
     every = (shape[0], rows.count, columns.count, shape[3])
     alone = every == shape
-    rule = Window(1 if axes is None else 0, (0, 0), (0, 0))
+    rule = PaddedWindow(1 if axes is None else 0, (0, 0), (0, 0))
     pooled = _pool(b, "AVERAGE_POOL_2D", op.name if alone else f"{op.name}.same", x, op, rule, every)
     if alone:
         return pooled
@@ -285,7 +285,7 @@ def _mean_within(b: Builder, op: Op, x: Value, added: tuple[int, ...], axes: lis
     return b.moved("SLICE", op.name, pooled, shape, [b.indices(f"{op.name}.begin", begin), b.indices(f"{op.name}.size", shape)])
 
 
-def _pool(b: Builder, code: str, name: str, x: Value, op: Op, place: Window, shape: Shape | None = None) -> Value:
+def _pool(b: SubgraphBuilder, code: str, name: str, x: Value, op: Op, place: PaddedWindow, shape: Shape | None = None) -> Value:
     kernel, stride = ints(op.attrs, "kernel"), ints(op.attrs, "stride")
     settings = {
         "filter_height": kernel[0],
@@ -297,7 +297,7 @@ def _pool(b: Builder, code: str, name: str, x: Value, op: Op, place: Window, sha
     return b.moved(code, name, x, shape or to_nhwc(op.shape), **settings)
 
 
-def _count_factor(op: Op, image: Shape, place: Window) -> Array:
+def _count_factor(op: Op, image: Shape, place: PaddedWindow) -> Array:
     """What TFLite divides by over what `op` divides by, for each window: height × width."""
     kernel, stride, padding = (ints(op.attrs, key) for key in ("kernel", "stride", "padding"))
     counts = bool(op.attrs["count_include_pad"])
@@ -314,7 +314,7 @@ def _count_factor(op: Op, image: Shape, place: Window) -> Array:
 def _global_tflite(code: str) -> TfliteRule:
     """Over all pixels."""
 
-    def lower(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         keep = bool(op.attrs["keepdims"])
         x = ins[0]
         shape = (x.shape[0], 1, 1, x.shape[3]) if keep else (x.shape[0], x.shape[3])

@@ -22,7 +22,7 @@ from predictors.errors import MissingBackendError, StretchError, UsageError
 from predictors.files import read_bytes
 from predictors.fusion import Kernel, fuse
 from predictors.graph import OpGraph
-from predictors.measurements.litert import Operator, read_op_profile
+from predictors.measurements.litert import ProfiledOperator, read_op_profile
 from predictors.measurements.tables import KernelLatency, Latency
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.tflite_file import MAX_BYTES, parse_tflite
@@ -56,7 +56,7 @@ _STATES = {
 
 
 @dataclass(frozen=True)
-class Ended:
+class CallResult:
     """How a call of `adb` ended: its exit code, or that of the command on the device, and what was printed."""
 
     code: int
@@ -117,11 +117,11 @@ class Phone:
         """
         return self._adb(["shell", shlex.join(command)], f"run {command[0]} on the phone", limit).out
 
-    def attempt(self, command: Sequence[str], what: str) -> "Ended":
+    def attempt(self, command: Sequence[str], what: str) -> "CallResult":
         """Run a command that may fail on the device; `what` names it in messages."""
         return self._adb(["shell", shlex.join(command)], what, checked=False)
 
-    def _adb(self, words: Sequence[str], what: str, limit: float | None = None, *, checked: bool = True) -> "Ended":
+    def _adb(self, words: Sequence[str], what: str, limit: float | None = None, *, checked: bool = True) -> "CallResult":
         return call(self.program, ["-s", self.serial, *words], what, limit or self.limit, checked=checked)
 
 
@@ -176,7 +176,7 @@ def _removed(phone: Phone) -> bool:
     return True
 
 
-def call(program: str, words: Sequence[str], what: str, limit: float, *, checked: bool = True) -> Ended:
+def call(program: str, words: Sequence[str], what: str, limit: float, *, checked: bool = True) -> CallResult:
     """Run `adb`.
 
     Args:
@@ -191,7 +191,7 @@ def call(program: str, words: Sequence[str], what: str, limit: float, *, checked
         ) from error
     except OSError as error:
         raise StretchError(f"cannot run {program}: {error.strerror}") from error
-    ended = Ended(ran.returncode, ran.stdout.decode(errors="replace"), ran.stderr.decode(errors="replace"))
+    ended = CallResult(ran.returncode, ran.stdout.decode(errors="replace"), ran.stderr.decode(errors="replace"))
     if ended.code == 0:
         return ended
     if _GONE.search(ended.err):
@@ -311,7 +311,7 @@ _MAX_US = 1e10
 
 
 @dataclass(frozen=True)
-class Request:
+class AdbCall:
     """One call."""
 
     program: str  # Where `benchmark_model` is on the phone.
@@ -404,7 +404,7 @@ _CORES = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
-class Place:
+class PhoneProcessor:
     """A processor of the phone, in the words of the profile that is to be fitted."""
 
     target: Target  # What `benchmark_model` is told.
@@ -419,23 +419,23 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Work:
+class SignatureWork:
     """A signature on a processor."""
 
     signature: str  # Its name.
     segment: str  # Of the design.
     network: str  # Name that the measurements have of it.
     precision: str  # That the processor computes in.
-    place: Place  # The processor.
+    place: PhoneProcessor  # The processor.
 
 
-def places(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[Place]:
+def places(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[PhoneProcessor]:
     """The processors of a profile that are measured.
 
     Args:
         core_set: Of its CPU; its default if None.
     """
-    measured_places: list[Place] = []
+    measured_places: list[PhoneProcessor] = []
     for family, processor in profile.processors.items():
         target: Target = "cpu" if family == "cpu" else "gpu" if family == "gpu" else "npu"
         chosen = processor.default_core_set
@@ -445,18 +445,18 @@ def places(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[Plac
             chosen = core_set
         threads = sum(map(int, _CORES.findall(chosen))) or 1 if target == "cpu" else 1
         if target != "npu" or npu:
-            measured_places.append(Place(target, family, chosen, threads))
+            measured_places.append(PhoneProcessor(target, family, chosen, threads))
     return measured_places
 
 
-def works(bundle: Bundle, where: Sequence[Place]) -> list[Work]:
+def works(bundle: Bundle, where: Sequence[PhoneProcessor]) -> list[SignatureWork]:
     """Every signature of a subgraph on every processor that takes its precision.
 
     Joins are left out: the profile has their time as that of a link.
     """
     model = bundle.manifest.model.name
     signature_works = [
-        Work(sub.name, sub.segment, f"{model}:{sub.name}", COMPUTES[place.target][sub.precision], place)
+        SignatureWork(sub.name, sub.segment, f"{model}:{sub.name}", COMPUTES[place.target][sub.precision], place)
         for sub in bundle.manifest.subgraphs
         for place in where
         if sub.precision in COMPUTES[place.target]
@@ -466,13 +466,13 @@ def works(bundle: Bundle, where: Sequence[Place]) -> list[Work]:
     return signature_works
 
 
-def graph_of(bundle: Bundle, work: Work) -> OpGraph:
+def graph_of(bundle: Bundle, work: SignatureWork) -> OpGraph:
     """The operators of a signature, as measurements keep them."""
     file = next(sub.file for sub in bundle.manifest.subgraphs if sub.name == work.signature)
     return replace(read_source(bundle.file(file)).graph, name=work.network)
 
 
-def family_of(bundle: Bundle, work: Work) -> str:
+def family_of(bundle: Bundle, work: SignatureWork) -> str:
     """Relatives of a signature, which are left out with it when a fit is judged: the branches of its segment."""
     return f"{bundle.manifest.model.name}:{work.segment}"
 
@@ -511,7 +511,7 @@ _WORDS = (
 _KINDS = {"conv": "conv", "conv1x1": "conv", "grouped": "conv", "depthwise": "depthwise", "linear": "linear"}
 
 
-def pair(operators: Sequence[Operator], kernels: Sequence[Kernel], order: Sequence[str]) -> list[tuple[Kernel, float]]:
+def pair(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel], order: Sequence[str]) -> list[tuple[Kernel, float]]:
     """Kernels with their times, ms; ambiguous ones are left out.
 
     Args:
@@ -529,7 +529,7 @@ def pair(operators: Sequence[Operator], kernels: Sequence[Kernel], order: Sequen
     return [(kernel, line.ms) for kernel, (_, line) in zip(wanted, lines, strict=True)] if same else []
 
 
-def _by_name(operators: Sequence[Operator], kernels: Sequence[Kernel]) -> list[tuple[Kernel, float]]:
+def _by_name(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel]) -> list[tuple[Kernel, float]]:
     owner = {name: number for number, kernel in enumerate(kernels) for name in kernel.ops}
     times: dict[int, float] = {}
     for operator in operators:
@@ -541,7 +541,7 @@ def _by_name(operators: Sequence[Operator], kernels: Sequence[Kernel]) -> list[t
     return [(kernels[number], ms) for number, ms in sorted(times.items()) if ms > 0]
 
 
-def _kind(operator: Operator) -> str | None:
+def _kind(operator: ProfiledOperator) -> str | None:
     return next((kind for kind, words in _WORDS if words.search(operator.kind)), None)
 
 
@@ -563,11 +563,11 @@ class PhoneTable:
     device: str  # The phone's name in them.
     runtime: str  # What measures.
 
-    def where(self, work: Work) -> tuple[str, ...]:
+    def where(self, work: SignatureWork) -> tuple[str, ...]:
         """What tells a signature on a processor of this phone from all others."""
         return self.device, work.network, work.place.family, work.place.core_set, work.precision, self.runtime
 
-    def add(self, bundle: Bundle, work: Work, spoken: Spoken, kernels: list[tuple[Kernel, float]]) -> None:
+    def add(self, bundle: Bundle, work: SignatureWork, spoken: Spoken, kernels: list[tuple[Kernel, float]]) -> None:
         """Add a signature, and have it on disk."""
         graph, where = graph_of(bundle, work), self.where(work)
         known = self.table.graphs.get(graph.name)
@@ -580,7 +580,7 @@ class PhoneTable:
         self.table.save()
 
 
-def open_table(folder: Path, device: str, benchmark: Path, works: list[Work]) -> PhoneTable:
+def open_table(folder: Path, device: str, benchmark: Path, works: list[SignatureWork]) -> PhoneTable:
     """The measurements in a folder, or none yet.
 
     Args:
@@ -598,18 +598,18 @@ def open_table(folder: Path, device: str, benchmark: Path, works: list[Work]) ->
 
 
 @dataclass(frozen=True)
-class Timing:
+class SignatureTiming:
     """Times signatures of a bundle."""
 
     bundle: Bundle
     content: bytes  # Of its TFLite file.
     phone: Phone
-    request: Request  # Of every signature.
+    request: AdbCall  # Of every signature.
     table: PhoneTable  # Where times go.
     profile: DeviceProfile  # That they are named after.
     scratch: Path  # Folder for what is copied here.
 
-    def row(self, work: Work) -> SignatureRow:
+    def row(self, work: SignatureWork) -> SignatureRow:
         """Measure a signature and keep its time.
 
         It runs twice: alone, and with the times of its operators, which take time themselves.
@@ -627,7 +627,7 @@ class Timing:
         self.table.add(self.bundle, work, spoken, kernels)
         return _row(work, spoken, kernels, None)
 
-    def _kernels(self, work: Work, profiled: Ended) -> list[tuple[Kernel, float]]:
+    def _kernels(self, work: SignatureWork, profiled: CallResult) -> list[tuple[Kernel, float]]:
         if profiled.code != 0:
             return []
         path = self.scratch / PROFILE
@@ -643,7 +643,7 @@ class Timing:
         return pair(operators, fuse(graph_of(self.bundle, work), backend), order)
 
 
-def _row(work: Work, spoken: Spoken | None, kernels: list[tuple[Kernel, float]], reason: str | None) -> SignatureRow:
+def _row(work: SignatureWork, spoken: Spoken | None, kernels: list[tuple[Kernel, float]], reason: str | None) -> SignatureRow:
     return SignatureRow(
         signature=work.signature,
         processor=work.place.name,
@@ -711,8 +711,8 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
             phone.push(path, path.name)
         if request.benchmark is not None and table is not None:
             program = phone.push(request.benchmark, PROGRAM, program=True)
-            benchmark_request = Request(program, graph, "", "cpu", 1, request.runs, request.warmup, mask, phone.folder)
-            timing = Timing(bundle, content, phone, benchmark_request, table, profile, scratch)
+            benchmark_request = AdbCall(program, graph, "", "cpu", 1, request.runs, request.warmup, mask, phone.folder)
+            timing = SignatureTiming(bundle, content, phone, benchmark_request, table, profile, scratch)
             for work in wanted:
                 step(f"{work.signature} on {work.place.name}")
                 rows.append(timing.row(work))

@@ -27,7 +27,7 @@ from stretch.planning.search.controls import ranked_singles, sequential_same_mac
 from stretch.planning.search.exact import SearchResult, Within, search_least
 from stretch.planning.search.goal import Goal, least_of, search_best
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.measures import LATENCY, MACS, AdditiveCost, Floats, Measure, Power, additive, on_only, weighed
+from stretch.planning.search.measures import LATENCY, MACS, AdditiveCost, Floats, Measure, ProcessorPowers, additive, on_only, weighed
 from stretch.planning.search.merging import merge_neighbours
 from stretch.planning.search.placing import place_sides
 from stretch.planning.search.pruning import pruned
@@ -121,7 +121,7 @@ class Criteria:
     low: int  # Fewest multiply-accumulates.
     high: int  # Most multiply-accumulates.
     n_meet: int  # Branched segments, at least.
-    power: Power | None = None  # Of the processors; needed for ``energy``.
+    power: ProcessorPowers | None = None  # Of the processors; needed for ``energy``.
     losses: AdditiveCost | None = None  # What each option loses; needed for ``loss``.
 
     def value(self, name: str, search_result: SearchResult) -> float:
@@ -303,7 +303,7 @@ def front(
     query = PlanningProblem.of(graph, device, config, accuracy_source)
     source, checked = query.accuracy_source, query.config
     _check(names, checked, source, count)
-    power = Power.of(device, checked.processors) if "energy" in names else None
+    power = ProcessorPowers.of(device, checked.processors) if "energy" in names else None
     losses = None if source is None else source.losses
     current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
     request = msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)

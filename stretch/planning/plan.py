@@ -250,7 +250,7 @@ def designed(problem: "PlanningProblem", choice: Choice, *, trained: bool = True
     """
     result, design = choice.result, _design(problem, choice)
     tried = problem.config.tries
-    search = _Search(
+    search = _SearchFacts(
         result.optimal and not tried, None if tried or isnan(result.gap) else result.gap, result.evaluated, choice.space.size_log10
     )
     return _compare(problem, design, search, trained=trained)
@@ -336,7 +336,7 @@ def evaluate(
         several = len({device.processor(p).family for p in design.processors}) > 1
         request = msgspec.structs.replace(request, processors=design.processors if several else tuple(device.processors))
     query = PlanningProblem.of(graph, device, request, accuracy_source)
-    result = _compare(query, design, _Search())
+    result = _compare(query, design, _SearchFacts())
     return replace(result, warnings=_warnings(query, result))
 
 
@@ -393,7 +393,7 @@ class PlanningProblem:
 
 
 @dataclass(frozen=True)
-class _Search:
+class _SearchFacts:
     """What is known of how a design was found; by default that it was not searched for."""
 
     optimal: bool | None = None
@@ -402,7 +402,7 @@ class _Search:
     space_log10: float | None = None
 
 
-def _compare(problem: PlanningProblem, design: BranchDesign, search: _Search, *, trained: bool = True) -> PlanResult:
+def _compare(problem: PlanningProblem, design: BranchDesign, search: _SearchFacts, *, trained: bool = True) -> PlanResult:
     """A design beside its controls."""
     graph, config, costs, accuracy_source = problem.graph, problem.config, problem.costs, problem.accuracy_source
     singles = ranked_singles(graph, costs, config.processors)

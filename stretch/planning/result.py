@@ -23,7 +23,6 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import (
     BRANCHED,
     NO_CLEAR_WINNER,
-    Branch,
     Certainty,
     Change,
     Deciding,
@@ -31,6 +30,7 @@ from stretch.planning.cost.compare import (
     PredictedRun,
     Recommendation,
     Rival,
+    UncertainBranch,
     at_links,
     certainty,
     deciding,
@@ -47,7 +47,7 @@ from stretch.planning.messages import Spelling, as_argument, spelled
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import EntryKind, Segment
 from stretch.planning.objective import Objective
-from stretch.planning.search.controls import Sequential, Single
+from stretch.planning.search.controls import SequentialControl, Single
 from stretch.planning.search.operator_split import OperatorSplit, operator_split
 
 #: What became of a segment.
@@ -241,7 +241,7 @@ class PlanResult:
     stages: tuple[Segment, ...]  # The network's segments between its own meeting points, or those asked for.
     run: Timeline  # Its predicted timeline.
     best_single: Single  # The original on the best single processor.
-    sequential: Sequential | None  # The sequential model scaled to the same multiply-accumulates; None if there is none.
+    sequential: SequentialControl | None  # The sequential model scaled to the same multiply-accumulates; None if there is none.
     whole_graph: Single  # The branched net as one graph on the best single processor.
     ideal_split_ms: float  # The original divided without loss.
     optimal: bool | None  # Whether no design of the space is better in the objective; None for a design that was not searched for.
@@ -414,9 +414,9 @@ class PlanResult:
         run_beside = []
         for job, waits in zip(jobs, self.run.waits, strict=True):
             if isinstance(job, BranchTime):
-                run_beside.append(Branch.of(job.estimate, self.device, job.links, job.contention_ms, waits))
+                run_beside.append(UncertainBranch.of(job.estimate, self.device, job.links, job.contention_ms, waits))
             else:
-                run_beside.append(Branch({}, waits, job))
+                run_beside.append(UncertainBranch({}, waits, job))
         return PredictedRun([run_beside])
 
     @cached_property

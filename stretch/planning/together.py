@@ -22,7 +22,7 @@ from scheduler.placement.place import Placement
 from scheduler.placement.processors import device_dispatch
 from scheduler.progress import Progress, silent
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
-from scheduler.simulate.clock import Clock, Sharing, Simulated
+from scheduler.simulate.clock import Clock, Simulated, TurnTaking
 from scheduler.simulate.networks import Doing, Network, StepTime
 from scheduler.simulate.scene import Scene
 from stretch.planning.config import PlanConfig
@@ -135,7 +135,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Ran:
+class PairRun:
     """How a pair runs, one inference of each begun together, or for throughput many one after the other."""
 
     latencies_ms: tuple[float, float]  # Of one inference of each, begun together with the other's.
@@ -160,11 +160,11 @@ class Pair:
 
     first: Candidate
     second: Candidate
-    ran: Ran
+    ran: PairRun
 
 
 @dataclass(frozen=True)
-class Together:
+class BestPair:
     """The best pair, beside what it has to beat."""
 
     best: Pair  # Of all pairs of candidates.
@@ -178,12 +178,12 @@ class Together:
     processors: tuple[str, ...]  # That could be used.
 
     @property
-    def sequential(self) -> Ran:
+    def sequential(self) -> PairRun:
         """One after the other, each on its best candidate; the one that is over sooner goes first."""
         times = tuple(item.alone_ms for item in self.alone)
         makespan = sum(times)
         late = makespan if times[0] > times[1] else times[0]
-        return Ran((late, makespan if late == times[0] else times[1]), makespan, 1e3 / makespan)
+        return PairRun((late, makespan if late == times[0] else times[1]), makespan, 1e3 / makespan)
 
 
 def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: int, within: float) -> list[Candidate]:
@@ -225,7 +225,7 @@ def together(
     goal: Goal = "makespan",
     weights: tuple[float, float] = (1.0, 1.0),
     progress: Progress = silent,
-) -> Together:
+) -> BestPair:
     """The pair of candidates that runs best together.
 
     Args:
@@ -248,21 +248,21 @@ def together(
     fixed = [pair for pair in pairs if pair.first.design is None and pair.second.design is None]
     alone = (min(first, key=_alone_ms), min(second, key=_alone_ms))
     counts = (len(first), len(second))
-    return Together(min(pairs, key=value), min(fixed, key=value), alone, goal, weights, counts, device, processors)
+    return BestPair(min(pairs, key=value), min(fixed, key=value), alone, goal, weights, counts, device, processors)
 
 
-def run_together(one: Candidate, other: Candidate, *, throughput: bool = False) -> Ran:
+def run_together(one: Candidate, other: Candidate, *, throughput: bool = False) -> PairRun:
     """Two candidates under the simulation's clock."""
     once = _simulated(one, other, Scene())
     rate = None
     if throughput:
         rate = 1e3 * ROUNDS / _simulated(one, other, Scene(runs=ROUNDS, in_flight=IN_FLIGHT)).elapsed_ms
     mine, theirs = (user.latencies_ms[0] for user in once.clients)
-    return Ran((mine, theirs), once.elapsed_ms, rate)
+    return PairRun((mine, theirs), once.elapsed_ms, rate)
 
 
 def _simulated(one: Candidate, other: Candidate, scene: Scene) -> Simulated:
-    return Clock(one.network, scene, [(other.network, scene)], sharing=Sharing()).run(everyone=True)
+    return Clock(one.network, scene, [(other.network, scene)], sharing=TurnTaking()).run(everyone=True)
 
 
 def _alone_ms(candidate: Candidate) -> float:
@@ -313,7 +313,7 @@ class TogetherAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return plain(self)
 
 
-def together_answer(result: Together, seconds: dict[str, float]) -> TogetherAnswer:
+def together_answer(result: BestPair, seconds: dict[str, float]) -> TogetherAnswer:
     """The best pair beside what it has to beat."""
     best, fixed = result.best, result.fixed
     value, sequential, mapped = (ran.value(result.goal, result.weights) for ran in (best.ran, result.sequential, fixed.ran))

@@ -109,7 +109,7 @@ class Collected:
 
 
 @dataclass
-class _Sample:
+class _NetworkSample:
     """A network under measurement."""
 
     graph: OpGraph
@@ -171,7 +171,7 @@ class Collector:
 
     def _measure(self, graphs: Sequence[OpGraph], folder: Path, end: float) -> None:
         """Compile a batch and time it in turns, repeating unstable measurements."""
-        samples: list[_Sample] = []
+        samples: list[_NetworkSample] = []
         for graph in graphs:
             # If compilation is slow, the time may be over before the batch is complete.
             if samples and monotonic() > end:
@@ -182,7 +182,7 @@ class Collector:
             except UnableError:
                 self._result.refused += 1
                 continue
-            samples.append(_Sample(graph, file, runner(compiled, self.place.caller)))
+            samples.append(_NetworkSample(graph, file, runner(compiled, self.place.caller)))
         self._time(samples, end)
         for sample in samples:
             # networks without a time are dropped: --resume draws them again
@@ -196,7 +196,7 @@ class Collector:
         """Run the reference network, which tracks the machine's speed."""
         return runner(self._delegate.compile(write_network(draw(*_WATCHED), folder / "watch.onnx")), self.place.caller)
 
-    def _time(self, samples: Sequence[_Sample], end: float) -> None:
+    def _time(self, samples: Sequence[_NetworkSample], end: float) -> None:
         """Time a batch in turns with the reference network; repeat unstable times, or all if the machine was slowed down."""
         left = list(samples)
         slowed = False

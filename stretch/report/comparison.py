@@ -6,7 +6,7 @@ from dataclasses import replace
 from scheduler.measure.bench.answer import BenchAnswer, BenchContender
 from stretch.comparison import CompareAnswer, ComparedRow
 from stretch.planning.messages import chance
-from stretch.report.html.charts import Interval, intervals
+from stretch.report.html.charts import ChartInterval, intervals
 from stretch.report.html.page import Fact, Grid, Page, Section
 
 #: Rows of a chart, at most.
@@ -49,7 +49,7 @@ def comparison_page(answer: CompareAnswer, command: str = "") -> Page:
     if fast:
         best = max(fast, key=lambda row: row.speedup or 0.0)
         facts.append(Fact("largest speed-up over the best single processor", f"{best.speedup:.2f}×", best.name))
-    drawn = [Interval(row.name, row.ms or 0.0, row.low_ms or row.ms or 0.0, row.high_ms or row.ms or 0.0) for row in timed]
+    drawn = [ChartInterval(row.name, row.ms or 0.0, row.low_ms or row.ms or 0.0, row.high_ms or row.ms or 0.0) for row in timed]
     if timed:
         least = min(timed, key=lambda row: row.ms or 0.0)
         facts.append(Fact("least time", f"{least.ms:.2f} ms", f"{least.name}, {least.source}"))
@@ -85,7 +85,9 @@ def bench_page(answer: BenchAnswer, command: str = "") -> Page:
     """The report of a measurement."""
     rows, seen = answer.contenders, answer.conditions
     times = [row.summary for row in rows]
-    drawn = [Interval(row.name, t.median_ms, t.low_ms or t.median_ms, t.high_ms or t.median_ms) for row, t in zip(rows, times, strict=True)]
+    drawn = [
+        ChartInterval(row.name, t.median_ms, t.low_ms or t.median_ms, t.high_ms or t.median_ms) for row, t in zip(rows, times, strict=True)
+    ]
     least = min(rows, key=lambda row: row.summary.median_ms)
     files = [
         (
@@ -137,7 +139,7 @@ def bench_page(answer: BenchAnswer, command: str = "") -> Page:
     )
 
 
-def _times(title: str, rows: Sequence[Interval]) -> list[Section]:
+def _times(title: str, rows: Sequence[ChartInterval]) -> list[Section]:
     """The times of what is compared, the least one drawn strongly."""
     if not rows:
         return []

@@ -7,7 +7,7 @@ from scheduler.answer import RunAnswer, TimingAnswer
 from scheduler.runtime.trace import Trace, typical
 from scheduler.simulate.answer import SimulateAnswer
 from stretch.phone.answer import PhoneAnswer
-from stretch.report.html.charts import Bar, Chart, Interval, histogram, intervals, over_time, timeline
+from stretch.report.html.charts import Bar, Chart, ChartInterval, histogram, intervals, over_time, timeline
 from stretch.report.html.page import Fact, Grid, Page, Section
 
 #: Spans of a trace by the kind of bar they are; a plan's span covers a whole inference and is left out.
@@ -125,7 +125,7 @@ def _contestants(answer: RunAnswer) -> "list[Chart | Grid]":
         *(answer.same_net_whole_graph, answer.sequential, answer.sequential_same_macs, *answer.others),
     ]
     rows = list({timing.name: timing for timing in timings if timing is not None}.values())
-    drawn = [Interval(row.name, row.median_ms, row.median_ms, row.p90_ms, strong=i == 0) for i, row in enumerate(rows)]
+    drawn = [ChartInterval(row.name, row.median_ms, row.median_ms, row.p90_ms, strong=i == 0) for i, row in enumerate(rows)]
     words = "; ".join(f"{row.label} {row.value:.2f} ms" for row in drawn) + "."
     numbers = [(row.name, f"{row.median_ms:.2f}", f"{row.p90_ms:.2f}", f"{row.median_ms / answer.median_ms:.2f}×") for row in rows]
     grid = Grid("Times", ("measured", "median ms", "p90 ms", "of branched"), numbers, right=(1, 2, 3))

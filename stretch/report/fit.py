@@ -99,7 +99,7 @@ def print_page(console: Console, page: Page) -> None:
             if isinstance(shown, Grid):
                 console.print(GridTable(shown))
             elif isinstance(shown, Chart):
-                console.print(Timeline(shown))
+                console.print(TextTimeline(shown))
     if page.notes:
         part()
         say(page.notes)
@@ -148,7 +148,7 @@ class GridTable:
             yield Padding(Text("; ".join(pairs), overflow="fold"), (0, 0, 0, 2))
 
 
-class Timeline:
+class TextTimeline:
     """A timeline of a report as bars of text, as wide as the terminal allows.
 
     Args:

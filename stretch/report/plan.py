@@ -9,7 +9,7 @@ from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 from stretch.planning.messages import chance
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, exact_words
-from stretch.report.html.charts import Bar, Chart, Interval, intervals, spread, timeline
+from stretch.report.html.charts import Bar, Chart, ChartInterval, intervals, spread, timeline
 from stretch.report.html.page import Fact, Grid, Page, Section, Stretched
 from stretch.report.html.stretched import stretched_rows
 
@@ -367,12 +367,14 @@ def control_words(name: str) -> str:
 def controls_section(plan: PlanAnswer) -> Section:
     """The design beside its controls, as a chart and a table."""
     predicted = plan.predicted
-    rows = [Interval("branched", predicted.makespan_ms, predicted.makespan_low_ms, predicted.makespan_high_ms, strong=True)]
-    rows += [Interval(control_words(rival.name), rival.ms, rival.low_ms, rival.high_ms) for rival in plan.comparisons]
+    rows = [ChartInterval("branched", predicted.makespan_ms, predicted.makespan_low_ms, predicted.makespan_high_ms, strong=True)]
+    rows += [ChartInterval(control_words(rival.name), rival.ms, rival.low_ms, rival.high_ms) for rival in plan.comparisons]
     rows.append(
-        Interval("operators split (MOSAIC, CoDL)", predicted.operator_split_ms, predicted.operator_split_ms, predicted.operator_split_ms)
+        ChartInterval(
+            "operators split (MOSAIC, CoDL)", predicted.operator_split_ms, predicted.operator_split_ms, predicted.operator_split_ms
+        )
     )
-    rows.append(Interval("divided without loss", predicted.ideal_split_ms, predicted.ideal_split_ms, predicted.ideal_split_ms))
+    rows.append(ChartInterval("divided without loss", predicted.ideal_split_ms, predicted.ideal_split_ms, predicted.ideal_split_ms))
     rivals = [rival for rival in plan.comparisons if rival.name not in predicted.told]
     beaten = sum(rival.ratio > 1 for rival in rivals)
     words = f"The branches are predicted to be faster than {beaten} of the {len(rivals)} controls that could be run instead."

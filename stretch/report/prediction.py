@@ -11,7 +11,7 @@ from predictors.install import install_line
 from predictors.models.base import ORIGINS
 from predictors.predictor import Estimate
 from stretch.planning.messages import OptionName, as_flag
-from stretch.report.html.charts import Chart, Interval, intervals
+from stretch.report.html.charts import Chart, ChartInterval, intervals
 from stretch.report.html.page import Fact, Grid, Page, Section
 from stretch.stages.predict import PredictedLatency, Prediction, PredictionTable
 
@@ -85,7 +85,8 @@ def _range(row: PredictedLatency) -> str:
 def _alone(chart: str, ranked: Sequence[tuple[str, PredictedLatency]]) -> Chart:
     """The original on each processor, the fastest first."""
     rows = [
-        Interval(f"{name}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=i == 0) for i, (name, row) in enumerate(ranked)
+        ChartInterval(f"{name}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=i == 0)
+        for i, (name, row) in enumerate(ranked)
     ]
     words = "; ".join(f"{row.label} {row.value:.2f} ms" for row in rows) + "."
     return intervals(chart, "The network on each processor, predicted, with 90 % intervals", words, rows, "ms")

@@ -181,7 +181,7 @@ FEWEST = 4
 
 
 @dataclass(frozen=True)
-class Measurements:
+class SensitivityMeasurements:
     """What was measured."""
 
     alone: tuple[Measured, ...]  # The original with one segment replaced, and that calibrated.
@@ -202,7 +202,7 @@ def measure(
     designs: int = DESIGNS,
     seed: int = 0,
     progress: Progress = silent,
-) -> Measurements:
+) -> SensitivityMeasurements:
     """Measure single segments, one way of each first, then whole designs, as long as the time lasts.
 
     Args:
@@ -230,7 +230,7 @@ def measure(
         progress(f"design {number + 1} of {len(whole)}, {_left_s(start, budget_s)}")
         together.append(measure_design(captured, design, fitted, held_back, space))
     complete = len(alone) == len(planned) and len(together) == len(whole)
-    return Measurements(tuple(alone), tuple(together), time.monotonic() - start, complete)
+    return SensitivityMeasurements(tuple(alone), tuple(together), time.monotonic() - start, complete)
 
 
 def _left_s(start: float, budget_s: float) -> str:

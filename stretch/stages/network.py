@@ -18,7 +18,7 @@ Phase = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
-class Network:
+class CapturedNetwork:
     """The original network."""
 
     loaded: LoadedModel  # As a module, with the source of its weights.
@@ -39,7 +39,7 @@ def read_network(
     trust_code: bool = False,
     portable: bool = False,
     phase: Phase = lambda name: nullcontext(),
-) -> Network:
+) -> CapturedNetwork:
     """Load a model and capture it.
 
     Args:
@@ -56,7 +56,7 @@ def read_network(
     traced_shape = shape(loaded) if callable(shape) else _asked(model, shape)
     name = loaded.name.rpartition("/")[2] if portable and is_file(loaded.name) else loaded.name
     with phase("capture"):
-        return Network(loaded, capture(loaded.module, loaded.input_shape if traced_shape is None else traced_shape, name))
+        return CapturedNetwork(loaded, capture(loaded.module, loaded.input_shape if traced_shape is None else traced_shape, name))
 
 
 def _asked(model: object, shape: InputShapes | None) -> InputShapes | None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from scheduler.bundle.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
-    from stretch.train.source import Source
+    from stretch.train.source import ImageSource
 
 #: Share of the shorter side that evaluation crops from images decoded on demand.
 VIEW = 224 / 256
@@ -31,7 +31,7 @@ class Normalise:
         return images.float() * self.scale + self.shift
 
 
-def preprocessing(images: "Source") -> Preprocessing:
+def preprocessing(images: "ImageSource") -> Preprocessing:
     """Preprocessing that treats an image like the test images of the training.
 
     Args:

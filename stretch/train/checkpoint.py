@@ -17,7 +17,7 @@ from stretch.transform.tensors import load_optimizer, optimizer_tensors, under, 
 CHECKPOINT_VERSION = 1
 
 
-class State(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class CheckpointState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """State of a checkpoint beside its tensors."""
 
     version: int  # Of this format.
@@ -42,7 +42,7 @@ def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: flo
     if step.device.type == "cuda":
         tensors["random.cuda"] = torch.cuda.get_rng_state(step.device)
     tensors["losses"] = run.losses
-    state = State(
+    state = CheckpointState(
         version=CHECKPOINT_VERSION,
         identity=dict(identity),
         epoch=run.epoch,
@@ -55,11 +55,11 @@ def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: flo
     write_tensors(path, tensors, {"state": msgspec.json.encode(state).decode()})
 
 
-def read_state(path: Path) -> State:
+def read_state(path: Path) -> CheckpointState:
     """Read the header of a checkpoint."""
     try:
         with safe_open(path, framework="pt") as file:
-            state = msgspec.json.decode((file.metadata() or {})["state"], type=State)
+            state = msgspec.json.decode((file.metadata() or {})["state"], type=CheckpointState)
     except (OSError, SafetensorError, KeyError, msgspec.MsgspecError, ValueError) as error:
         raise StretchError(f"{path} is no whole checkpoint: {str(error).splitlines()[0]}", "resume from an older one") from error
     if state.version > CHECKPOINT_VERSION:
@@ -69,7 +69,7 @@ def read_state(path: Path) -> State:
     return state
 
 
-def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> State:
+def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> CheckpointState:
     """Restore a run from a checkpoint."""
     state = read_state(path)
     for what, expected in identity.items():

@@ -23,7 +23,7 @@ from stretch.train.folder import write_text
 from stretch.train.loop import evaluate
 from stretch.train.prepare import Prepared, sample
 from stretch.train.rounded import Ranges, RoundedModel
-from stretch.train.source import Source
+from stretch.train.source import ImageSource
 from stretch.train.supernet import Subnet, Supernet
 from stretch.transform.model import BranchedModel
 from stretch.transform.tensors import write_tensors
@@ -105,7 +105,7 @@ def extract(
     return Extracted(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
 
 
-def _some(source: Source, count: int, normalise: Normalise) -> list[torch.Tensor]:
+def _some(source: ImageSource, count: int, normalise: Normalise) -> list[torch.Tensor]:
     """Batches of some images of a set, preprocessed without randomness."""
     return [normalise(images.cpu()) for images, _ in source.some(count).batches(BATCH)]
 

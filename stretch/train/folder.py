@@ -13,7 +13,7 @@ import torch
 from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml, load_draft
-from stretch.train.checkpoint import State, read_state
+from stretch.train.checkpoint import CheckpointState, read_state
 from stretch.train.loop import Epoch
 from stretch.train.recipe import Recipe, load_recipe, recipe_to_toml
 from stretch.transform.tensors import write_tensors
@@ -75,7 +75,7 @@ class RunFolder:
         """Path of the checkpoint after these epochs and steps; names sort by age."""
         return self.path / "checkpoints" / f"step-{epoch:05d}-{done:07d}.safetensors"
 
-    def newest(self) -> tuple[Path, State] | None:
+    def newest(self) -> tuple[Path, CheckpointState] | None:
         """The newest complete checkpoint."""
         for path in reversed(self.checkpoints()):
             try:

@@ -16,7 +16,7 @@ from stretch.train.config import TrainConfig
 from stretch.train.data import ImageSet
 from stretch.train.distill import WithFeatures
 from stretch.train.distributed import World, share_statistics
-from stretch.train.source import Source
+from stretch.train.source import ImageSource
 from stretch.train.step import GraphStep, Prepare, TrainingStep, autocast, unwrapped
 from stretch.train.supernet import Supernet
 from stretch.transform.model import BranchedModel, BranchedSegment
@@ -101,8 +101,8 @@ class Run:
     def __init__(
         self,
         model: nn.Module,
-        train_set: Source,
-        test_set: Source,
+        train_set: ImageSource,
+        test_set: ImageSource,
         config: TrainConfig,
         *,
         teacher: nn.Module | None = None,
@@ -267,7 +267,7 @@ _ENDED = object()
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: Source, normalise: Normalise, config: TrainConfig, reference: nn.Module | None = None) -> float:
+def evaluate(model: nn.Module, data: ImageSource, normalise: Normalise, config: TrainConfig, reference: nn.Module | None = None) -> float:
     """Top-1 accuracy, 0 to 1; the model is left in the mode it was in.
 
     Args:

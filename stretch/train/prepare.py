@@ -32,7 +32,7 @@ from stretch.train.data import ImageSet, divided, load_arrays, load_unlabelled, 
 from stretch.train.pool import fastest_designs, random_designs
 from stretch.train.recipe import DataConfig, Recipe, RoundingConfig
 from stretch.train.rounded import RoundedModel
-from stretch.train.source import Source
+from stretch.train.source import ImageSource
 from stretch.train.stream import SUFFIXES, ImageStream, Item, folder_items, is_image, other_classes, shard_items
 from stretch.train.supernet import Supernet
 from stretch.transform.build import build
@@ -40,7 +40,7 @@ from stretch.transform.calibrate import calibrate, whole_design
 from stretch.transform.model import BranchedModel
 
 if TYPE_CHECKING:
-    from stretch.train.source import Source
+    from stretch.train.source import ImageSource
 
 #: The folders of a set that is divided already.
 SPLITS = ("train", "val")
@@ -95,7 +95,7 @@ def _images(folder: Path) -> list[Item]:
     return [Item(file, 0) for file in sorted(folder.rglob("*")) if is_image(file, folder) and file.is_file()]
 
 
-def load_data(config: DataConfig, classes: int, size: int) -> tuple[Source, Source]:
+def load_data(config: DataConfig, classes: int, size: int) -> tuple[ImageSource, ImageSource]:
     """Training and test set of a recipe."""
     if config.name == "synthetic":
         return synthetic(classes, size, config.count)
@@ -261,12 +261,12 @@ class Prepared:
         """Height and width of the input."""
         return self.captured.graph.input.shape[2]
 
-    def images(self) -> "tuple[Source, Source]":
+    def images(self) -> "tuple[ImageSource, ImageSource]":
         """Training and test set."""
         graph = self.captured.graph
         return load_data(self.recipe.data, graph.by_name[graph.output].shape[1], self.size)
 
-    def network(self, device: torch.device, images: "Source | None") -> nn.Module:
+    def network(self, device: torch.device, images: "ImageSource | None") -> nn.Module:
         """The trained network on a device: a branched network or a supernet."""
         recipe, scratch = self.recipe, self.recipe.start == "scratch"
         torch.manual_seed(recipe.train.seed)
@@ -285,7 +285,7 @@ class Prepared:
             calibrate(model, self.captured, sample(images, 512, recipe.train.seed, device))
         return model if recipe.rounding is None else self.rounded(model, images)
 
-    def rounded(self, model: BranchedModel, images: "Source | None") -> RoundedModel:
+    def rounded(self, model: BranchedModel, images: "ImageSource | None") -> RoundedModel:
         """A network with the rounding of the recipe."""
         assert self.recipe.rounding is not None
         device = next(model.parameters()).device
@@ -427,7 +427,7 @@ def initialise(model: nn.Module) -> nn.Module:
     return model
 
 
-def sample(images: "Source", count: int, seed: int, device: torch.device) -> list[torch.Tensor]:
+def sample(images: "ImageSource", count: int, seed: int, device: torch.device) -> list[torch.Tensor]:
     """Batches of training images as the network reads them while training, without labels.
 
     Statistics of batch-norms are to fit what the network met: images are shifted and

@@ -18,7 +18,7 @@ from stretch.train.supernet import Subnet, Supernet
 _Loss = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Work:
+class SubnetWork:
     """Forward and backward of one subnet, run eagerly or replayed as CUDA graphs.
 
     Args:
@@ -99,7 +99,7 @@ class SandwichStep(TrainingStep):
     ) -> None:
         super().__init__(model, config, prepare, teacher, device)
         self.supernet, self.sandwich, self.world, self.count = model, sandwich, world, 0
-        self.works: list[Work] = []
+        self.works: list[SubnetWork] = []
         self._streams: list[torch.cuda.Stream] = []
         self._soft: torch.Tensor | None = None
         self._teach: torch.cuda.CUDAGraph | None = None
@@ -147,8 +147,8 @@ class SandwichStep(TrainingStep):
         self._x, self._labels = x.clone(), labels.clone()
         self._ask()
         flat = self.supernet.flat.detach()
-        largest = Work(self.supernet.subnets[0], flat, self._loss_on_labels, self.scaled, self.config)
-        self.works = [largest, *(Work(s, flat, self._loss_of_taught, self.scaled, self.config) for s in self.supernet.subnets[1:])]
+        largest = SubnetWork(self.supernet.subnets[0], flat, self._loss_on_labels, self.scaled, self.config)
+        self.works = [largest, *(SubnetWork(s, flat, self._loss_of_taught, self.scaled, self.config) for s in self.supernet.subnets[1:])]
         if self.device.type == "cuda":
             self._streams = [torch.cuda.Stream(self.device) for _ in range(self.sandwich.random + 2)]
             if self.config.graph:
@@ -171,7 +171,7 @@ class SandwichStep(TrainingStep):
         else:
             self._soft.copy_(scores)
 
-    def _run(self, works: list[Work]) -> None:
+    def _run(self, works: list[SubnetWork]) -> None:
         """Forward and backward of every subnet; those behind the largest start when its scores are there."""
         others = works[1:] if self.sandwich.largest else works
         if self.sandwich.largest:

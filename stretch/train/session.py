@@ -19,7 +19,7 @@ from stretch.train.loop import Diverged, Epoch, Run
 from stretch.train.prepare import Prepared, macs_ratios, prepare
 from stretch.train.recipe import KeepConfig, Recipe
 from stretch.train.sandwich import SandwichStep
-from stretch.train.source import Source
+from stretch.train.source import ImageSource
 from stretch.train.step import unwrapped
 from stretch.train.stream import ImageStream
 from stretch.train.supernet import Supernet
@@ -34,7 +34,7 @@ def memory_mib(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-class Keeper:
+class RunWriter:
     """Writes into a run's folder; for the first process.
 
     Args:
@@ -137,7 +137,7 @@ def train_recipe(
     identity = ready.identity
     best = _begin(ready, run, folder, identity, listener, resume=resume)
     world.barrier()
-    keeper = Keeper(folder, run, recipe.keep, identity, best) if world.first else None
+    keeper = RunWriter(folder, run, recipe.keep, identity, best) if world.first else None
     try:
         metrics = _train(ready, run, keeper, listener)
     except Diverged as error:
@@ -170,7 +170,7 @@ def _begin(ready: Prepared, run: Run, folder: RunFolder, identity: dict[str, str
     return None
 
 
-def make_run(ready: Prepared, train_set: Source, test_set: Source, world: World) -> Run:
+def make_run(ready: Prepared, train_set: ImageSource, test_set: ImageSource, world: World) -> Run:
     """The run of a prepared recipe, at its beginning."""
     recipe = ready.recipe
     network = ready.network(world.device, train_set)
@@ -197,7 +197,7 @@ def make_run(ready: Prepared, train_set: Source, test_set: Source, world: World)
     )
 
 
-def _train(ready: Prepared, run: Run, keeper: Keeper | None, listener: Listener) -> dict[str, Any]:
+def _train(ready: Prepared, run: Run, keeper: RunWriter | None, listener: Listener) -> dict[str, Any]:
     """Train to the end and return the metrics; the first process has a keeper."""
     start = time.perf_counter()
     try:

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 
 
-class Source(Protocol):
+class ImageSource(Protocol):
     """Where training images come from; `ImageSet` and `ImageStream` are two."""
 
     augmented: bool
@@ -15,11 +15,11 @@ class Source(Protocol):
         """Number of images."""
         ...
 
-    def to(self, device: torch.device) -> "Source":
+    def to(self, device: torch.device) -> "ImageSource":
         """The source, its batches on that device."""
         ...
 
-    def some(self, count: int) -> "Source":
+    def some(self, count: int) -> "ImageSource":
         """At most so many of the images, spread over all."""
         ...
 

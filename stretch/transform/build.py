@@ -12,7 +12,7 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, backbone_parts, scaled_branches
 from stretch.planning.network.backbone import backbone_of
 from stretch.transform.model import Branch, BranchedModel, BranchedSegment
-from stretch.transform.width import Backbone, Heritage, choose_units, importance
+from stretch.transform.width import ArrivingChannels, Heritage, choose_units, importance
 
 
 def build(captured: Captured, design: BranchDesign) -> BranchedModel:
@@ -49,7 +49,7 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
 def heritages(captured: Captured, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> list[list[Heritage]]:
     """Parts of the original that the branches of all segments keep, in order."""
     families = []
-    arriving = Backbone.of(torch.arange(backbone_of(captured.graph).graph.input.shape[1]))
+    arriving = ArrivingChannels.of(torch.arange(backbone_of(captured.graph).graph.input.shape[1]))
     for part, branches in zip(design.segments, branched or scaled_branches(captured.graph, design), strict=True):
         families.append(_family(captured, part, branches, arriving))
         family = families[-1]
@@ -57,7 +57,7 @@ def heritages(captured: Captured, design: BranchDesign, branched: Sequence[Seque
     return families
 
 
-def _family(captured: Captured, part: SegmentDesign, branches: Sequence[ScaledBranch], arriving: Backbone) -> list[Heritage]:
+def _family(captured: Captured, part: SegmentDesign, branches: Sequence[ScaledBranch], arriving: ArrivingChannels) -> list[Heritage]:
     """Parts of the original that the branches of a segment keep."""
     if join_of(part.join).exact:
         # Parts of one whole, of which every unit stays.
@@ -103,7 +103,7 @@ def load_weights(module: nn.Module, weights: dict[str, torch.Tensor]) -> None:
         parameters[key].copy_(value)
 
 
-def _selection(wanted: torch.Tensor, has: Backbone) -> torch.Tensor:
+def _selection(wanted: torch.Tensor, has: ArrivingChannels) -> torch.Tensor:
     """1×1 convolution weights that select original channels `wanted` from a backbone, (out, in, 1, 1)."""
     picks = (wanted[:, None] == has.index[None, :]).float() * has.share[None, :]
     return picks[:, :, None, None]
@@ -114,11 +114,13 @@ def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[
     join = join_of(part.join)
     if not join.convolves:
         return
-    everything = Backbone.of(torch.cat([heritage.backbone for heritage in family]))
+    everything = ArrivingChannels.of(torch.cat([heritage.backbone for heritage in family]))
     at = start = 0
     for scale, heritage in zip(part.branches, family, strict=True):
         backbone = heritage.backbone
-        branch_backbone = Backbone(backbone, everything.share[at : at + len(backbone)]) if join.adds else Backbone.of(backbone)
+        branch_backbone = (
+            ArrivingChannels(backbone, everything.share[at : at + len(backbone)]) if join.adds else ArrivingChannels.of(backbone)
+        )
         at += len(backbone)
         op: Op = heritage.branch.graph.by_name[JOIN_CONV]
         wanted = torch.arange(start, start + op.shape[1])
@@ -128,10 +130,10 @@ def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[
         start += 0 if join.whole else scale.partition
 
 
-def _behind(part: SegmentDesign, backbones: list[torch.Tensor], captured: Captured) -> Backbone:
+def _behind(part: SegmentDesign, backbones: list[torch.Tensor], captured: Captured) -> ArrivingChannels:
     """The backbone behind a segment."""
     if join_of(part.join).convolves:
-        return Backbone.of(torch.arange(captured.graph.by_name[part.end].shape[1]))
+        return ArrivingChannels.of(torch.arange(captured.graph.by_name[part.end].shape[1]))
     if join_of(part.join).exact:
-        return Backbone.of(backbones[0])
-    return Backbone.of(torch.cat(backbones))
+        return ArrivingChannels.of(backbones[0])
+    return ArrivingChannels.of(torch.cat(backbones))

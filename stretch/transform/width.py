@@ -14,14 +14,14 @@ from stretch.planning.network.divisions import ChannelGroups
 
 
 @dataclass(frozen=True)
-class Backbone:
+class ArrivingChannels:
     """Channels that arrive at a segment, mapped to channels of the original."""
 
     index: torch.Tensor  # Original channel that each arriving channel stands for, (n,) int64.
     share: torch.Tensor  # Its part of that channel where several stand for the same one, (n,) float32: dense consumers multiply by it.
 
     @classmethod
-    def of(cls, index: torch.Tensor) -> "Backbone":
+    def of(cls, index: torch.Tensor) -> "ArrivingChannels":
         """The backbone whose repeated channels share equally."""
         counts = torch.bincount(index, minlength=int(index.max()) + 1)
         return cls(index, 1.0 / counts[index].float())
@@ -78,8 +78,8 @@ def choose_units(branch: ScaledBranch, scores: dict[int, torch.Tensor], answers_
 
 
 def kept_channels(
-    channels: ChannelGroups, graph: OpGraph, name: str, chosen: dict[int, torch.Tensor], arriving: Backbone | None
-) -> Backbone:
+    channels: ChannelGroups, graph: OpGraph, name: str, chosen: dict[int, torch.Tensor], arriving: ArrivingChannels | None
+) -> ArrivingChannels:
     """Original channel of each channel of operator `name` in a branch, with its share.
 
     Args:
@@ -92,18 +92,18 @@ def kept_channels(
         if arriving is not None and group == channels.input_group:
             piece, per_item = arriving, per // first
         else:
-            piece, per_item = Backbone.of(chosen[group]), per
+            piece, per_item = ArrivingChannels.of(chosen[group]), per
         index.append(at + (piece.index[:, None] * per_item + torch.arange(per_item)).flatten())
         share.append(piece.share.repeat_interleave(per_item))
         at += channels.units[group] * per
-    return Backbone(torch.cat(index), torch.cat(share))
+    return ArrivingChannels(torch.cat(index), torch.cat(share))
 
 
 def inherit(
     branch: ScaledBranch,
     captured: Captured,
     chosen: dict[int, torch.Tensor],
-    arriving: Backbone | None,
+    arriving: ArrivingChannels | None,
     matches: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, torch.Tensor]]:
     """The original's weights reduced to a branch.
@@ -117,9 +117,9 @@ def inherit(
     """
     channels, source = branch.channels, branch.source
     inherited: dict[str, dict[str, torch.Tensor]] = {}
-    known: dict[Pieces, Backbone] = {}
+    known: dict[Pieces, ArrivingChannels] = {}
 
-    def kept(name: str) -> Backbone:
+    def kept(name: str) -> ArrivingChannels:
         pieces = channels.pieces[name]
         if pieces not in known:
             known[pieces] = kept_channels(channels, source, name, chosen, arriving)
@@ -157,7 +157,7 @@ class Heritage:
 
     branch: ScaledBranch
     chosen: dict[int, torch.Tensor]  # Units of each channel group, from `choose_units`.
-    arriving: Backbone  # Input of its segment.
+    arriving: ArrivingChannels  # Input of its segment.
     bare: bool  # Whether it reads that without an entry.
 
     def kept(self, name: str) -> torch.Tensor:
@@ -174,5 +174,5 @@ class Heritage:
         return inherit(self.branch, captured, self.chosen, self._read, matches)
 
     @property
-    def _read(self) -> Backbone | None:
+    def _read(self) -> ArrivingChannels | None:
         return self.arriving if self.bare else None

@@ -14,7 +14,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph, tensor_bytes
 from predictors.kinds import Kind, per_channel, pixels
 from predictors.operators import kind_of
-from predictors.registry import Registry, Rules, import_modules
+from predictors.registry import Registry, RuleTable, import_modules
 from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
 from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
 
@@ -191,7 +191,7 @@ def test_modules_of_a_folder_are_imported_with_what_they_register_and_those_belo
 
 
 def test_rule_is_found_by_each_of_its_names():
-    rules = Rules()
+    rules = RuleTable()
 
     @rules.add("saw", "axe")
     def cut():
@@ -201,9 +201,9 @@ def test_rule_is_found_by_each_of_its_names():
 
 
 def test_rules_may_start_from_those_of_another_table():
-    first = Rules()
+    first = RuleTable()
     first.add("saw")(len)
-    second = Rules(first)
+    second = RuleTable(first)
     second.add("axe")(len)
     assert (set(first), set(second)) == ({"saw"}, {"saw", "axe"})
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from predictors.devices import Factor, NotNegative, list_devices, load_device
+from predictors.devices import FactorWithSource, NotNegative, list_devices, load_device
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UnknownNameError
 from predictors.host import host_among
@@ -115,7 +115,9 @@ def test_two_other_processors_exchange_through_the_cpu(elements, precision):
     assert LINKS.ms("gpu", "dsp", elements, precision) == pytest.approx(through)
 
 
-PROFILE = msgspec.structs.replace(load_device("mi9").processors["cpu"], contention=Factor(1.1, "x"), contention_memory=Factor(1.5, "x"))
+PROFILE = msgspec.structs.replace(
+    load_device("mi9").processors["cpu"], contention=FactorWithSource(1.1, "x"), contention_memory=FactorWithSource(1.5, "x")
+)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import numpy as np
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, UnableError
 from scheduler.delegates.opencl.device import OpenDevice
-from scheduler.delegates.opencl.launch import Argument, Float, Ints, Launch, Size, Tensor, Weights, Zeros
+from scheduler.delegates.opencl.launch import Argument, Float, Ints, Launch, Size, TensorArgument, Weights, Zeros
 from scheduler.delegates.opencl.memory import intermediates
 from scheduler.delegates.opencl.programs import Programs
-from scheduler.delegates.opencl.tensors import TEXEL, View
+from scheduler.delegates.opencl.tensors import TEXEL, TensorView
 from scheduler.memory import Lifetimes, MemoryPlan, Planner
 from scheduler.memory.plan import plan_offset
 
@@ -199,7 +199,7 @@ def _release(queue: Any, mapped: list[Any], kept: object) -> None:
 
 
 @dataclass(frozen=True)
-class KernelTime:
+class LaunchTime:
     """How long one launch takes."""
 
     launch: Launch  # The launch.
@@ -267,7 +267,7 @@ class OpenCLCompiled(Compiled):
         except _error_type() as error:
             raise DeviceError(self.device.name, "does not take the subgraph's buffers and kernels", error) from error
 
-    def profile(self, runs: int = 3) -> list[KernelTime]:
+    def profile(self, runs: int = 3) -> list[LaunchTime]:
         """The least time of each launch in `runs` runs on zeros, by the device's clock."""
         arrays = [[np.zeros(shape, np.float32) for shape in shapes.values()] for shapes in (self.inputs, self.outputs)]
         invocation = self.bind(*arrays)
@@ -275,7 +275,7 @@ class OpenCLCompiled(Compiled):
         for _ in range(runs):
             invocation.run()
             best = [min(a, span.ms) for a, span in zip(best, invocation.spans(), strict=True)]
-        return [KernelTime(launch, ms) for launch, ms in zip(self.launches, best, strict=True)]
+        return [LaunchTime(launch, ms) for launch, ms in zip(self.launches, best, strict=True)]
 
     def commands(self, external: Mapping[str, Any]) -> list[Command]:
         """Every launch with its arguments set.
@@ -301,7 +301,7 @@ class OpenCLCompiled(Compiled):
 
     def _values(self, argument: Argument, external: Mapping[str, Any], regions: dict[str, Any]) -> list[Any]:
         match argument:
-            case Tensor(view):
+            case TensorArgument(view):
                 if view.where == "device":
                     memory = regions[view.buffer]
                 else:
@@ -323,7 +323,7 @@ class OpenCLCompiled(Compiled):
             types = {"store": np.float16 if self._half else np.float32, "float": np.float32, "int": np.int32}
             values = argument.values.astype(types[argument.kind], copy=False)
             self._constants[id(argument)] = self._weight_image(values, argument.image) if argument.image else self._buffer(values)
-        elif isinstance(argument, Tensor) and argument.values is not None:
+        elif isinstance(argument, TensorArgument) and argument.values is not None:
             self._constants[id(argument)] = self._buffer(argument.values.astype(np.float16 if self._half else np.float32, copy=False))
 
     def _weight_image(self, values: Array, power: int) -> Any:
@@ -336,7 +336,7 @@ class OpenCLCompiled(Compiled):
         flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
         return cl.create_image(self.device.context, flags, self._texel(), texels.shape[1::-1], hostbuf=texels)
 
-    def _row_image(self, view: View, regions: dict[str, Any]) -> Any:
+    def _row_image(self, view: TensorView, regions: dict[str, Any]) -> Any:
         """The arena of a tensor as an image of one row, which is kept with the regions; drivers refuse one of a part of a buffer."""
         import pyopencl as cl
 
@@ -353,14 +353,14 @@ class OpenCLCompiled(Compiled):
             )
         return regions[name]
 
-    def _offset(self, view: View) -> int:
+    def _offset(self, view: TensorView) -> int:
         """First element of a tensor in its arena."""
         return self.allocation.offsets[view.buffer] // self._item_bytes + view.offset
 
     def _readable(self, launch: Launch) -> Launch:
         """The launch with buffers in place of images that its device cannot make so large."""
         limit = self.device.traits.images[2] * TEXEL * self._item_bytes
-        images = [a.view.buffer for a in launch.arguments if isinstance(a, Tensor) and a.image]
+        images = [a.view.buffer for a in launch.arguments if isinstance(a, TensorArgument) and a.image]
         return launch if all(self.allocation.sizes[self.allocation.arenas[name]] <= limit for name in images) else launch.in_buffers()
 
     def _texel(self) -> Any:

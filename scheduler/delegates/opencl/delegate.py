@@ -14,7 +14,7 @@ from scheduler.delegates.base import Compiled, Delegate, NodePlace, TunedKernel,
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import OpenDevice, is_cpu_device, missing, open_device
 from scheduler.delegates.opencl.fuse import fuse
-from scheduler.delegates.opencl.graph import Graph, read_graph
+from scheduler.delegates.opencl.graph import KernelGraph, read_graph
 from scheduler.delegates.opencl.launch import Launch, Size
 from scheduler.delegates.opencl.lower import lower, refusals
 from scheduler.delegates.opencl.programs import programs_of, source_hash
@@ -404,7 +404,7 @@ class OpenCLDelegate(Delegate):
         graph = read_graph(model)
         return self._compiled(graph, self.lowered(graph))
 
-    def lowered(self, graph: Graph) -> list[Launch]:
+    def lowered(self, graph: KernelGraph) -> list[Launch]:
         """The launches that compute a graph; the graph is simplified and fused in place."""
         self._prepare(graph)
         if not self._options.tuned:
@@ -451,12 +451,12 @@ class OpenCLDelegate(Delegate):
         graph = self.prepared(model)
         return self._compiled(graph, self._launches(graph, schedules))
 
-    def _launches(self, graph: Graph, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> list[Launch]:
+    def _launches(self, graph: KernelGraph, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> list[Launch]:
         """The launches of a graph that is simplified and fused."""
         traits = open_device(self._cores).traits
         return lower(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, schedules))
 
-    def _compiled(self, graph: Graph, launches: Sequence[Launch]) -> OpenCLCompiled:
+    def _compiled(self, graph: KernelGraph, launches: Sequence[Launch]) -> OpenCLCompiled:
         device = open_device(self._cores)
         inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
         return OpenCLCompiled(device, programs_of(device, self._half), launches, inputs, outputs, half=self._half, planner=self._planner)
@@ -488,18 +488,18 @@ class OpenCLDelegate(Delegate):
                     open_cache(device, self._half).save(group_entries(groups))
         return groups
 
-    def prepared(self, model: Path) -> Graph:
+    def prepared(self, model: Path) -> KernelGraph:
         """A subgraph as it is lowered: simplified and fused."""
         graph = read_graph(model)
         self._prepare(graph)
         return graph
 
-    def refusals(self, graph: Graph) -> dict[str, str]:
+    def refusals(self, graph: KernelGraph) -> dict[str, str]:
         """Nodes of a graph that is simplified and fused which no kernel computes, by name, with the reason."""
         traits = open_device(self._cores).traits
         return refusals(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, {}))
 
-    def _prepare(self, graph: Graph) -> None:
+    def _prepare(self, graph: KernelGraph) -> None:
         simplify(graph)
         fuse(graph, residual=self._options.fuse, activations=self._options.fuse)
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scheduler.delegates.opencl.graph import Graph, Node
+from scheduler.delegates.opencl.graph import KernelGraph, KernelNode
 from scheduler.delegates.opencl.simplify import merge
 
 
 @dataclass(frozen=True)
-class Activation:
+class FusedActivation:
     """An element-wise function at the end of a kernel."""
 
     name: str = "none"  # `act_<name>` in kernels/common.h.
@@ -22,7 +22,7 @@ class Activation:
         return f"act_{self.name}"
 
 
-NONE = Activation()
+NONE = FusedActivation()
 
 #: Kernels that end with an activation.
 ACTIVATED = ("Conv", "Gemm", "Unary", "Binary", "ScaleShift")
@@ -30,12 +30,12 @@ ACTIVATED = ("Conv", "Gemm", "Unary", "Binary", "ScaleShift")
 RESIDUAL = ("Conv",)
 
 
-def fuse(graph: Graph, residual: bool = True, activations: bool = True) -> None:
+def fuse(graph: KernelGraph, residual: bool = True, activations: bool = True) -> None:
     """Merge activations and additions into convolutions; what is left becomes `Unary` and `Binary` nodes."""
     for node in list(graph.nodes):
         activation = activation_of(graph, node)
         if activation is not None and node.op != "Mul":
-            _swap(graph, node, Node(node.name, "Unary", (node.inputs[0],), node.output, {"activation": activation}, node.merged))
+            _swap(graph, node, KernelNode(node.name, "Unary", (node.inputs[0],), node.output, {"activation": activation}, node.merged))
     _products_with_gates(graph)
     for node in list(graph.nodes):
         if node.op in ("Add", "Mul", "PRelu"):
@@ -49,12 +49,12 @@ def fuse(graph: Graph, residual: bool = True, activations: bool = True) -> None:
         )
 
 
-def activation_of(graph: Graph, node: Node) -> Activation | None:
+def activation_of(graph: KernelGraph, node: KernelNode) -> FusedActivation | None:
     """What an ONNX node does to each element, or None if it is no activation."""
     attrs = node.attrs
     match node.op:
         case "Relu":
-            return Activation("relu")
+            return FusedActivation("relu")
         case "Clip":
             bounds = []
             for i, default in ((1, -np.inf), (2, np.inf)):
@@ -63,23 +63,23 @@ def activation_of(graph: Graph, node: Node) -> Activation | None:
                     return None
                 bounds.append(float(graph.constants[name].item()) if name else default)
             largest = float(np.finfo(np.float32).max)
-            return Activation("clip", max(bounds[0], -largest), min(bounds[1], largest))
+            return FusedActivation("clip", max(bounds[0], -largest), min(bounds[1], largest))
         case "HardSigmoid":
-            return Activation("hard_sigmoid", attrs.get("alpha", 0.2), attrs.get("beta", 0.5))
+            return FusedActivation("hard_sigmoid", attrs.get("alpha", 0.2), attrs.get("beta", 0.5))
         case "Gelu":
-            return Activation("gelu_tanh" if attrs.get("approximate", b"none") == b"tanh" else "gelu")
+            return FusedActivation("gelu_tanh" if attrs.get("approximate", b"none") == b"tanh" else "gelu")
         case "Elu":
-            return Activation("elu", attrs.get("alpha", 1.0))
+            return FusedActivation("elu", attrs.get("alpha", 1.0))
         case "LeakyRelu":
-            return Activation("leaky_relu", attrs.get("alpha", 0.01))
+            return FusedActivation("leaky_relu", attrs.get("alpha", 0.01))
         case "HardSwish":
-            return Activation("hard_swish")
+            return FusedActivation("hard_swish")
         case "Sigmoid" | "Tanh" | "Mish":
-            return Activation(node.op.lower())
+            return FusedActivation(node.op.lower())
     return None
 
 
-def _products_with_gates(graph: Graph) -> None:
+def _products_with_gates(graph: KernelGraph) -> None:
     """x·sigmoid(x) is SiLU, x·hard_sigmoid(x) hard-swish: one activation each."""
     for node in list(graph.nodes):
         if node.op != "Mul" or node not in graph.nodes:
@@ -93,23 +93,23 @@ def _products_with_gates(graph: Graph) -> None:
             standard = known.name == "hard_sigmoid" and abs(known.a - 1 / 6) < 1e-6 and known.b == 0.5
             name = "silu" if known.name == "sigmoid" else "hard_swish" if standard else None
             if name:
-                merge(graph, unary, node, inputs=(x,), activation=Activation(name))
+                merge(graph, unary, node, inputs=(x,), activation=FusedActivation(name))
                 break
 
 
-def _chain_sum(graph: Graph, node: Node) -> None:
+def _chain_sum(graph: KernelGraph, node: KernelNode) -> None:
     """A sum of n tensors as n − 1 additions."""
     at = graph.nodes.index(node)
     total, chain = node.inputs[0], []
     for i, other in enumerate(node.inputs[1:], start=2):
         output = node.output if i == len(node.inputs) else f"{node.output}.{i}"
         graph.shapes[output] = graph.shapes[node.output]
-        chain.append(Node(node.name, "Binary", (total, other), output, {"function": "add"}, node.merged))
+        chain.append(KernelNode(node.name, "Binary", (total, other), output, {"function": "add"}, node.merged))
         total = output
     graph.nodes[at : at + 1] = chain or [replace(node, op="Identity")]
 
 
-def _merge_activation(graph: Graph, node: Node) -> bool:
+def _merge_activation(graph: KernelGraph, node: KernelNode) -> bool:
     if node.op not in ACTIVATED or node.attrs.get("activation", NONE) != NONE:
         return False
     after = graph.only_reader(node.output)
@@ -119,7 +119,7 @@ def _merge_activation(graph: Graph, node: Node) -> bool:
     return True
 
 
-def _merge_residual(graph: Graph, node: Node) -> bool:
+def _merge_residual(graph: KernelGraph, node: KernelNode) -> bool:
     """`add(conv, z)` into the convolution, where z has the result's shape and exists before it."""
     if node.op not in RESIDUAL or "residual" in node.attrs:
         return False
@@ -136,5 +136,5 @@ def _merge_residual(graph: Graph, node: Node) -> bool:
     return True
 
 
-def _swap(graph: Graph, old: Node, new: Node) -> None:
+def _swap(graph: KernelGraph, old: KernelNode, new: KernelNode) -> None:
     graph.nodes[graph.nodes.index(old)] = new

@@ -21,7 +21,7 @@ _REALS = (1, 10)
 
 
 @dataclass(frozen=True)
-class Node:
+class KernelNode:
     """One operator."""
 
     name: str  # Name of the ONNX node that it stems from.
@@ -31,36 +31,36 @@ class Node:
     attrs: Mapping[str, Any] = field(default_factory=dict)  # Attributes as Python values; strings are bytes.
     merged: tuple[str, ...] = ()  # Names of the ONNX nodes that it computes, its own included.
 
-    def with_attrs(self, **more: Any) -> "Node":
+    def with_attrs(self, **more: Any) -> "KernelNode":
         """A copy with some attributes set."""
         return replace(self, attrs={**self.attrs, **more})
 
 
 @dataclass
-class Graph:
+class KernelGraph:
     """A subgraph."""
 
-    nodes: list[Node]  # In topological order.
+    nodes: list[KernelNode]  # In topological order.
     constants: dict[str, Array]  # Weights by name.
     shapes: dict[str, Shape]  # Shape of every tensor.
     inputs: tuple[str, ...]  # Names of the inputs.
     outputs: tuple[str, ...]  # Names of the outputs.
     gone: dict[str, str] = field(default_factory=dict)  # Why ONNX nodes that are in no node any more are gone, by name.
 
-    def readers(self) -> dict[str, list[Node]]:
+    def readers(self) -> dict[str, list[KernelNode]]:
         """Nodes that read each tensor; a node that reads it twice is named twice."""
-        by_tensor: dict[str, list[Node]] = {}
+        by_tensor: dict[str, list[KernelNode]] = {}
         for node in self.nodes:
             for name in node.inputs:
                 if name:
                     by_tensor.setdefault(name, []).append(node)
         return by_tensor
 
-    def writers(self) -> dict[str, Node]:
+    def writers(self) -> dict[str, KernelNode]:
         """The node that writes each tensor."""
         return {node.output: node for node in self.nodes}
 
-    def only_reader(self, tensor: str) -> Node | None:
+    def only_reader(self, tensor: str) -> KernelNode | None:
         """The node that alone reads a tensor which is no output, or None."""
         if tensor in self.outputs:
             return None
@@ -68,7 +68,7 @@ class Graph:
         return readers[0] if len(readers) == 1 and readers[0].inputs.count(tensor) == 1 else None
 
 
-def read_graph(model: Path) -> Graph:
+def read_graph(model: Path) -> KernelGraph:
     """The graph in an ONNX file."""
     from onnx import external_data_helper, helper, numpy_helper
 
@@ -80,7 +80,7 @@ def read_graph(model: Path) -> Graph:
             raise StretchError(f"{model} uses opset {opset.version}, the opencl delegate reads {MIN_OPSET} and later")
     inputs, outputs = opened.ends
     constants: dict[str, Array] = {tensor.name: _real(numpy_helper.to_array(tensor)) for tensor in proto.graph.initializer}
-    nodes: list[Node] = []
+    nodes: list[KernelNode] = []
     for i, node in enumerate(proto.graph.node):
         name = node.name or f"{node.op_type}_{i}"
         attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -91,12 +91,12 @@ def read_graph(model: Path) -> Graph:
             raise StretchError(f"node `{name}` of {model} is a {node.op_type} that the opencl delegate does not run")
         # Precision is the delegate's: a cast between reals only says where half precision begins and ends.
         op = "Identity" if node.op_type == "Cast" and attrs["to"] in _REALS else node.op_type
-        nodes.append(Node(name, op, tuple(node.input), node.output[0], attrs, (name,)))
+        nodes.append(KernelNode(name, op, tuple(node.input), node.output[0], attrs, (name,)))
     shapes = fixed_shapes(proto, str(model), trusted=True) | {name: array.shape for name, array in constants.items()} | inputs | outputs
     for written in nodes:
         if written.output not in shapes:
             raise StretchError(f"`{written.output}` of {model} has no fixed shape", "export the model with fixed shapes")
-    return Graph(nodes, constants, shapes, tuple(inputs), tuple(outputs))
+    return KernelGraph(nodes, constants, shapes, tuple(inputs), tuple(outputs))
 
 
 def _real(values: Array) -> Array:

@@ -5,17 +5,17 @@ from math import prod
 from typing import Literal
 
 from scheduler.delegates.base import Array
-from scheduler.delegates.opencl.tensors import View
+from scheduler.delegates.opencl.tensors import TensorView
 
 Size = tuple[int, ...]
 Defines = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorArgument:
     """A tensor argument: pointer, offset and strides, or the pointer alone."""
 
-    view: View  # Where it lies.
+    view: TensorView  # Where it lies.
     written: bool = False  # Whether the kernel writes it.
     bare: bool = False  # Whether the kernel takes the pointer alone.
     image: bool = False  # Whether the kernel reads it as an image of one row.
@@ -53,7 +53,7 @@ class Float:
     value: float
 
 
-Argument = Tensor | Weights | Zeros | Ints | Float
+Argument = TensorArgument | Weights | Zeros | Ints | Float
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Launch:
         total = 0
         for argument in self.arguments:
             match argument:
-                case Tensor(view):
+                case TensorArgument(view):
                     elements = (
                         prod(view.shape) if view.plain else -(-view.image[1] // view.lanes) * view.lanes * prod(view.image) // view.image[1]
                     )
@@ -112,10 +112,10 @@ class Launch:
     def in_buffers(self) -> "Launch":
         """The same with its tensors read from buffers in place of images."""
         defines = tuple((name, "0" if name == "XIMAGE" else value) for name, value in self.defines)
-        arguments = tuple(replace(a, image=False) if isinstance(a, Tensor) else a for a in self.arguments)
+        arguments = tuple(replace(a, image=False) if isinstance(a, TensorArgument) else a for a in self.arguments)
         return replace(self, defines=defines, arguments=arguments)
 
     def buffers(self) -> tuple[set[str], set[str]]:
         """Device buffers that it reads and that it writes."""
-        tensors = [a for a in self.arguments if isinstance(a, Tensor) and a.view.where == "device"]
+        tensors = [a for a in self.arguments if isinstance(a, TensorArgument) and a.view.where == "device"]
         return {t.view.buffer for t in tensors if not t.written}, {t.view.buffer for t in tensors if t.written}

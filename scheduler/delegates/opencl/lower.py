@@ -6,17 +6,17 @@ from math import prod
 
 from scheduler.delegates.opencl import templates
 from scheduler.delegates.opencl.device import Traits
-from scheduler.delegates.opencl.graph import Graph, Node
+from scheduler.delegates.opencl.graph import KernelGraph, KernelNode
 from scheduler.delegates.opencl.launch import Launch
-from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError
+from scheduler.delegates.opencl.lowering import KernelLowering, UnsupportedError
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.templates.move import move_launch
 from scheduler.delegates.opencl.tensors import Blocking, plain
 
 
-def lower(graph: Graph, blocking: Blocking, traits: Traits, options: Options, schedules: Schedules) -> list[Launch]:
+def lower(graph: KernelGraph, blocking: Blocking, traits: Traits, options: Options, schedules: Schedules) -> list[Launch]:
     """The launches that compute a simplified and fused graph, in order."""
-    state = Lowering(graph, blocking, traits, options, schedules, move_launch)
+    state = KernelLowering(graph, blocking, traits, options, schedules, move_launch)
     for node in graph.nodes:
         template = template_of(node)
         if template is None:
@@ -35,9 +35,9 @@ def lower(graph: Graph, blocking: Blocking, traits: Traits, options: Options, sc
     return state.launches
 
 
-def refusals(graph: Graph, blocking: Blocking, traits: Traits, options: Options, schedules: Schedules) -> dict[str, str]:
+def refusals(graph: KernelGraph, blocking: Blocking, traits: Traits, options: Options, schedules: Schedules) -> dict[str, str]:
     """Every node that no kernel computes, by name, with the reason; what it would write counts as there for those behind it."""
-    state = Lowering(graph, blocking, traits, options, schedules, move_launch)
+    state = KernelLowering(graph, blocking, traits, options, schedules, move_launch)
     reasons: dict[str, str] = {}
     for node in graph.nodes:
         template = template_of(node)
@@ -52,7 +52,7 @@ def refusals(graph: Graph, blocking: Blocking, traits: Traits, options: Options,
     return reasons
 
 
-def _finish(state: Lowering, name: str) -> None:
+def _finish(state: KernelLowering, name: str) -> None:
     """Bring an output that is blocked, or elements of another tensor, into the caller's memory."""
     target = plain(name, state.shape(name), "output")
     source = state.own_plain(name)
@@ -65,6 +65,6 @@ def _finish(state: Lowering, name: str) -> None:
         state.move(state.blocked(name), target, name)
 
 
-def template_of(node: Node) -> Callable[[Lowering, Node], None] | None:
+def template_of(node: KernelNode) -> Callable[[KernelLowering, KernelNode], None] | None:
     """The function that lowers a node, or None."""
     return templates.TEMPLATES.get(node.op)

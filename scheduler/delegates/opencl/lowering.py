@@ -6,13 +6,13 @@ from math import prod
 
 import numpy as np
 
-from predictors.in_place import Place, places
+from predictors.in_place import TensorPlace, places
 from scheduler.delegates.base import Array, UnableError
 from scheduler.delegates.opencl.device import Traits
-from scheduler.delegates.opencl.graph import Graph
+from scheduler.delegates.opencl.graph import KernelGraph
 from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.schedule import Options, Schedules
-from scheduler.delegates.opencl.tensors import Blocking, Shape, View, image_shape, plain
+from scheduler.delegates.opencl.tensors import Blocking, Shape, TensorView, image_shape, plain
 
 #: Kernels index elements with 32-bit integers.
 MAX_ELEMENTS = 2**31 - 1
@@ -23,10 +23,10 @@ class UnsupportedError(UnableError):
 
 
 @dataclass
-class Lowering:
+class KernelLowering:
     """State of the way from nodes to launches; templates ask it for tensors and append launches."""
 
-    graph: Graph  # What to lower.
+    graph: KernelGraph  # What to lower.
     blocking: Blocking  # Of blocked tensors.
     traits: Traits  # Of the device.
     options: Options  # Switches.
@@ -36,8 +36,8 @@ class Lowering:
     def __post_init__(self) -> None:
         """Find out which tensors lie inside a concatenation."""
         self.launches: list[Launch] = []
-        self._blocked: dict[str, View] = {}
-        self._plain: dict[str, View] = {name: plain(name, self.graph.shapes[name], "input") for name in self.graph.inputs}
+        self._blocked: dict[str, TensorView] = {}
+        self._plain: dict[str, TensorView] = {name: plain(name, self.graph.shapes[name], "input") for name in self.graph.inputs}
         self._slices = concat_slices(self.graph, self.blocking)
         for name, shape in self.graph.shapes.items():
             if prod(shape) > MAX_ELEMENTS:
@@ -47,7 +47,7 @@ class Lowering:
         """Shape of a tensor."""
         return self.graph.shapes[name]
 
-    def blocked(self, name: str) -> View:
+    def blocked(self, name: str) -> TensorView:
         """A tensor in blocks; converts it where it is plain so far."""
         if name not in self._blocked:
             shape = self.shape(name)
@@ -58,7 +58,7 @@ class Lowering:
             self._blocked[name] = target
         return self._blocked[name]
 
-    def plain(self, name: str) -> View:
+    def plain(self, name: str) -> TensorView:
         """A tensor in row-major order; converts it where it is blocked so far."""
         if name not in self._plain:
             target = plain(f"{name}:plain", self.shape(name))
@@ -70,7 +70,7 @@ class Lowering:
         """Whether a tensor exists in row-major order and not in blocks."""
         return name in self._plain and name not in self._blocked
 
-    def result(self, name: str, *, may_be_plain: bool = False) -> View:
+    def result(self, name: str, *, may_be_plain: bool = False) -> TensorView:
         """Memory for what a kernel writes: blocks, the caller's memory where the kernel can write it, or a slice of a concatenation."""
         if may_be_plain and name in self.graph.outputs and not any(name in node.inputs for node in self.graph.nodes):
             return self.plain_result(name)
@@ -84,13 +84,13 @@ class Lowering:
         self._blocked[name] = view
         return view
 
-    def plain_result(self, name: str) -> View:
+    def plain_result(self, name: str) -> TensorView:
         """Memory in row-major order for what a kernel writes, the caller's where `name` is an output."""
         view = plain(name, self.shape(name), "output" if name in self.graph.outputs else "device")
         self._plain[name] = view
         return view
 
-    def alias(self, name: str, view: View) -> None:
+    def alias(self, name: str, view: TensorView) -> None:
         """Let `name` be elements that another tensor has; nothing is launched."""
         (self._plain if view.plain else self._blocked)[name] = view
 
@@ -119,20 +119,20 @@ class Lowering:
         launch = launch.within(self.traits.max_local, self.traits.max_sizes)
         self.launches.append(replace(launch, defines=(*launch.defines, ("NATIVE", str(int(self.native))))))
 
-    def move(self, source: View, target: View, name: str) -> None:
+    def move(self, source: TensorView, target: TensorView, name: str) -> None:
         """Copy elements between layouts."""
         self.add(self.mover(self, source, target, name))
 
-    def own_plain(self, name: str) -> View | None:
+    def own_plain(self, name: str) -> TensorView | None:
         """A tensor's memory in row-major order, if it has any so far."""
         return self._plain.get(name)
 
 
 #: Makes a launch that copies elements of one view to another, for a tensor of a name.
-Mover = Callable[[Lowering, View, View, str], Launch]
+Mover = Callable[[KernelLowering, TensorView, TensorView, str], Launch]
 
 
-def concat_slices(graph: Graph, blocking: Blocking) -> dict[str, Place]:
+def concat_slices(graph: KernelGraph, blocking: Blocking) -> dict[str, TensorPlace]:
     """Tensors that can be written straight into a concatenation of channels: the result's name and the first channel.
 
     A part must start at a block and be written by a node of this graph, which

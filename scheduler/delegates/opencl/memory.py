@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from scheduler.delegates.opencl.launch import Launch, Tensor
+from scheduler.delegates.opencl.launch import Launch, TensorArgument
 from scheduler.memory import Lifetime, Lifetimes
 
 
@@ -13,7 +13,7 @@ def intermediates(launches: Sequence[Launch]) -> Lifetimes:
     steps: dict[str, list[int]] = {}
     for i, launch in enumerate(launches):
         for argument in launch.arguments:
-            if isinstance(argument, Tensor) and argument.view.where == "device":
+            if isinstance(argument, TensorArgument) and argument.view.where == "device":
                 view = argument.view
                 sizes[view.buffer] = max(view.bytes, sizes.get(view.buffer, 0))
                 steps.setdefault(view.buffer, []).append(i)

@@ -37,7 +37,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Problem:
+class KernelProblem:
     """What decides which schedule of a kernel is quickest."""
 
     kernel: str  # Name of the kernel.
@@ -57,9 +57,9 @@ class Schedules:
     traits: Traits  # Of the device.
     tuned: Mapping[tuple[str, str], Parameters] = field(default_factory=dict)  # Parameters by problem, from a tuner's cache.
     #: The problems that were asked for so far, with their candidates, the one that is taken first.
-    problems: list[tuple[Problem, list[Parameters]]] = field(default_factory=list)
+    problems: list[tuple[KernelProblem, list[Parameters]]] = field(default_factory=list)
 
-    def parameters(self, problem: Problem, candidates: Sequence[Parameters]) -> Parameters:
+    def parameters(self, problem: KernelProblem, candidates: Sequence[Parameters]) -> Parameters:
         """The parameters to compile with.
 
         Args:
@@ -78,7 +78,7 @@ class Schedules:
         return tuple(fits)
 
 
-def rank_tiles(schedules: Schedules, problem: Problem, legal: Callable[[int, int], bool] = lambda vw, vc: True) -> list[Parameters]:
+def rank_tiles(schedules: Schedules, problem: KernelProblem, legal: Callable[[int, int], bool] = lambda vw, vc: True) -> list[Parameters]:
     """Tiles of a convolution, the one with the least estimated time first, each in both orders of the grid."""
     traits = schedules.traits
     estimates = [
@@ -91,7 +91,7 @@ def rank_tiles(schedules: Schedules, problem: Problem, legal: Callable[[int, int
     return list[Parameters](ordered) or [{"VW": 1, "VC": 1, "CHANNELS_FIRST": 0}]
 
 
-def least_cycles(schedules: Schedules, problem: Problem) -> float:
+def least_cycles(schedules: Schedules, problem: KernelProblem) -> float:
     """Estimated time of the best tile, with that of reading the weights once."""
     best = min(
         tile_cycles(schedules.traits, problem, vw, vc)
@@ -103,7 +103,7 @@ def least_cycles(schedules: Schedules, problem: Problem) -> float:
     return best + weight_bytes / WEIGHT_BYTES_A_CYCLE
 
 
-def tile_cycles(traits: Traits, problem: Problem, vw: int, vc: int) -> float:
+def tile_cycles(traits: Traits, problem: KernelProblem, vw: int, vc: int) -> float:
     """Estimated time of a convolution in tiles of VW pixels and VC blocks: learned for the device's kind, else analytic."""
     costs = COSTS.get(traits.id)
     if costs is None:
@@ -111,7 +111,7 @@ def tile_cycles(traits: Traits, problem: Problem, vw: int, vc: int) -> float:
     return costs.cycles(problem, vw, vc, traits.local[1])
 
 
-def analytic_cycles(traits: Traits, problem: Problem, vw: int, vc: int) -> float:
+def analytic_cycles(traits: Traits, problem: KernelProblem, vw: int, vc: int) -> float:
     """An estimate for devices that nothing was learned on.
 
     For each input channel a tile of VW pixels and VC blocks does VW·VC vector
@@ -132,23 +132,23 @@ def analytic_cycles(traits: Traits, problem: Problem, vw: int, vc: int) -> float
 
 
 @dataclass(frozen=True)
-class Costs:
+class TileCosts:
     """What tiles cost on a kind of device, learned from measurements by ``experiments/opencl_tuning/cost_model.py``."""
 
     steps: Mapping[tuple[int, int], float]  # Cycles of a tile of VW pixels and VC blocks for one input channel.
     load: float  # Cycles in which one block's weights for one input channel come into the first cache, once a work-group.
 
-    def cycles(self, problem: Problem, vw: int, vc: int, group: int) -> float:
+    def cycles(self, problem: KernelProblem, vw: int, vc: int, group: int) -> float:
         """Estimated time."""
         across, down = -(-problem.pixels // vw), -(-problem.blocks // vc)
         channel = across * self.steps[vw, vc] + -(-across // group) * vc * self.load
         return problem.batch * down * problem.depths.get(vc, problem.depth) * channel
 
 
-def read_costs() -> dict[str, Costs]:
+def read_costs() -> dict[str, TileCosts]:
     """The learned costs by kind of device."""
     kinds = json.loads(Path(__file__).with_name("costs.json").read_text())
-    return {kind: Costs({(vw, vc): cycles for vw, vc, cycles in entry["steps"]}, entry["load"]) for kind, entry in kinds.items()}
+    return {kind: TileCosts({(vw, vc): cycles for vw, vc, cycles in entry["steps"]}, entry["load"]) for kind, entry in kinds.items()}
 
 
 COSTS = read_costs()

@@ -8,19 +8,19 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array
-from scheduler.delegates.opencl.graph import Graph, Node
+from scheduler.delegates.opencl.graph import KernelGraph, KernelNode
 
 #: Return their input at inference.
 IDENTITIES = ("Identity", "Dropout")
 
 
-def simplify(graph: Graph) -> None:
+def simplify(graph: KernelGraph) -> None:
     """Run every pass, in the order in which each serves the next (paper 000: PAD merged, identities removed)."""
     for step in (fold_constants, remove_identities, fold_batch_norms, merge_pads, recognise_shuffles):
         step(graph)
 
 
-def fold_constants(graph: Graph) -> None:
+def fold_constants(graph: KernelGraph) -> None:
     """Compute what depends on constants alone, once, with ONNX's own definition."""
     kept = []
     for node in graph.nodes:
@@ -33,7 +33,7 @@ def fold_constants(graph: Graph) -> None:
     graph.nodes = kept
 
 
-def _evaluate(graph: Graph, node: Node) -> Array:
+def _evaluate(graph: KernelGraph, node: KernelNode) -> Array:
     from onnx import TensorProto, helper
     from onnx.reference import ReferenceEvaluator
 
@@ -53,7 +53,7 @@ def _evaluate(graph: Graph, node: Node) -> Array:
     return np.asarray(result[0])
 
 
-def remove_identities(graph: Graph) -> None:
+def remove_identities(graph: KernelGraph) -> None:
     """Let readers of an identity read its input; one that is an output stays."""
     for node in list(graph.nodes):
         if node.op in IDENTITIES and node.output not in graph.outputs:
@@ -61,7 +61,7 @@ def remove_identities(graph: Graph) -> None:
             _remove(graph, node, "removed: at inference it returns its input")
 
 
-def fold_batch_norms(graph: Graph) -> None:
+def fold_batch_norms(graph: KernelGraph) -> None:
     """Batch-norms into the weights before them; a batch-norm elsewhere becomes `ScaleShift`.
 
     y = γ·(x − μ)/√(σ² + ε) + β is x·a + b with a = γ/√(σ² + ε) and b = β − a·μ.
@@ -84,7 +84,7 @@ def fold_batch_norms(graph: Graph) -> None:
             _swap(graph, node, replace(node, op="ScaleShift", inputs=(node.inputs[0], *names)))
 
 
-def merge_pads(graph: Graph) -> None:
+def merge_pads(graph: KernelGraph) -> None:
     """Zero pads of height and width into the convolution or average that alone reads them."""
     for node in list(graph.nodes):
         if node.op != "Pad" or node.attrs.get("mode", b"constant") != b"constant" or (len(node.inputs) > 3 and node.inputs[3]):
@@ -120,7 +120,7 @@ def merge_pads(graph: Graph) -> None:
         graph.nodes.remove(node)
 
 
-def recognise_shuffles(graph: Graph) -> None:
+def recognise_shuffles(graph: KernelGraph) -> None:
     """Reshape to groups, exchange of the two, reshape back: one `ChannelShuffle`; and layer-norms over channels."""
     for node in list(graph.nodes):
         if node.op != "Transpose" or node not in graph.nodes:
@@ -137,7 +137,7 @@ def recognise_shuffles(graph: Graph) -> None:
         shape, groups = graph.shapes[before.inputs[0]], graph.shapes[before.output]
         swapped = tuple(node.attrs.get("perm", ())) == (0, 2, 1, 3, 4)
         if swapped and len(shape) == 4 and graph.shapes[after.output] == shape and groups[0] == shape[0] and groups[3:] == shape[2:]:
-            shuffle = Node(
+            shuffle = KernelNode(
                 node.name,
                 "ChannelShuffle",
                 (before.inputs[0],),
@@ -150,7 +150,7 @@ def recognise_shuffles(graph: Graph) -> None:
             graph.nodes.remove(node)
 
 
-def merge(graph: Graph, into: Node, node: Node, *, inputs: tuple[str, ...], **attrs: object) -> Node:
+def merge(graph: KernelGraph, into: KernelNode, node: KernelNode, *, inputs: tuple[str, ...], **attrs: object) -> KernelNode:
     """Put what `node` does into `into`, the node that writes what it reads; the merged node stands where `node` stood.
 
     Args:
@@ -163,21 +163,21 @@ def merge(graph: Graph, into: Node, node: Node, *, inputs: tuple[str, ...], **at
     return merged
 
 
-def _swap(graph: Graph, old: Node, new: Node) -> None:
+def _swap(graph: KernelGraph, old: KernelNode, new: KernelNode) -> None:
     graph.nodes[graph.nodes.index(old)] = new
 
 
-def _remove(graph: Graph, node: Node, reason: str) -> None:
+def _remove(graph: KernelGraph, node: KernelNode, reason: str) -> None:
     graph.nodes.remove(node)
     graph.gone[node.name] = reason
 
 
-def _replace_reads(graph: Graph, old: str, new: str) -> None:
+def _replace_reads(graph: KernelGraph, old: str, new: str) -> None:
     rename: Callable[[str], str] = lambda name: new if name == old else name  # noqa: E731
     graph.nodes = [replace(n, inputs=tuple(map(rename, n.inputs))) if old in n.inputs else n for n in graph.nodes]
 
 
-def _constant(graph: Graph, name: str, value: Array) -> str:
+def _constant(graph: KernelGraph, name: str, value: Array) -> str:
     graph.constants[name] = np.ascontiguousarray(value, np.float32)
     graph.shapes[name] = value.shape
     return name

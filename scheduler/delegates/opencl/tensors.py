@@ -30,7 +30,7 @@ class Blocking:
         """Blocks that hold `channels`; lanes of the last one may be padding."""
         return -(-channels // self.lanes)
 
-    def blocked(self, buffer: str, shape: Shape) -> "View":
+    def blocked(self, buffer: str, shape: Shape) -> "TensorView":
         """A blocked tensor of shape N×C or N×C×H×W that fills a buffer."""
         n, c, h, w = image_shape(shape)
         blocks = self.blocks(c)
@@ -38,11 +38,11 @@ class Blocking:
             strides = (h * w * blocks * self.lanes, self.lanes, w * blocks * self.lanes, blocks * self.lanes)
         else:
             strides = (blocks * h * w * self.lanes, h * w * self.lanes, w * self.lanes, self.lanes)
-        return View(buffer, shape, 0, strides, self.lanes, n * h * w * blocks * self.lanes * self.item_bytes)
+        return TensorView(buffer, shape, 0, strides, self.lanes, n * h * w * blocks * self.lanes * self.item_bytes)
 
 
 @dataclass(frozen=True)
-class View:
+class TensorView:
     """A tensor, or a slice of the channels or rows of one."""
 
     buffer: str  # Name of the memory that it lies in.
@@ -63,31 +63,31 @@ class View:
         """N, C, H, W."""
         return image_shape(self.shape)
 
-    def channels(self, first: int, count: int) -> "View":
+    def channels(self, first: int, count: int) -> "TensorView":
         """Some of its channels; of a blocked tensor, `first` is a multiple of the lanes."""
         n, _, h, w = self.image
         shape = (n, count) if len(self.shape) == 2 else (n, count, h, w)
         return replace(self, shape=shape, offset=self.offset + first // self.lanes * self.strides[1])
 
-    def rows(self, first: int, count: int) -> "View":
+    def rows(self, first: int, count: int) -> "TensorView":
         """Some rows of an image, which stay where they are."""
         n, c, _, w = self.image
         return replace(self, shape=(n, c, count, w), offset=self.offset + first * self.strides[2])
 
-    def reshaped(self, shape: Shape) -> "View":
+    def reshaped(self, shape: Shape) -> "TensorView":
         """The same elements under another shape; plain, or of one pixel an image both before and after."""
         if self.plain:
             return plain(self.buffer, shape, self.where)
         return replace(self, shape=shape)
 
 
-def plain(buffer: str, shape: Shape, where: Where = "device") -> View:
+def plain(buffer: str, shape: Shape, where: Where = "device") -> TensorView:
     """A tensor in row-major order, in floats; of rank 2 and 4 its strides are those of N, C, H, W."""
     strides = (0, 1, 0, 0)
     if len(shape) in (2, 4):
         _, c, h, w = image_shape(shape)
         strides = (c * h * w, h * w, w, 1)
-    return View(buffer, shape, 0, strides, 1, prod(shape) * 4, where)
+    return TensorView(buffer, shape, 0, strides, 1, prod(shape) * 4, where)
 
 
 def image_shape(shape: Shape) -> tuple[int, int, int, int]:

@@ -11,8 +11,8 @@ from math import prod
 from predictors.errors import StretchError
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import OpenDevice
-from scheduler.delegates.opencl.fuse import Activation
-from scheduler.delegates.opencl.graph import Graph, Node
+from scheduler.delegates.opencl.fuse import FusedActivation
+from scheduler.delegates.opencl.graph import KernelGraph, KernelNode
 from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.lower import lower
 from scheduler.delegates.opencl.programs import programs_of, source_hash
@@ -92,7 +92,7 @@ class ScheduleTuner:
 
     def tune(
         self,
-        graph: Graph,
+        graph: KernelGraph,
         known: Mapping[tuple[str, str], Parameters],
         budget_s: float,
         progress: Progress = silent,
@@ -120,7 +120,7 @@ class ScheduleTuner:
             progress(after.name if after else "")
 
     def _tune_node(
-        self, graph: Graph, taken: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]], end: float
+        self, graph: KernelGraph, taken: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]], end: float
     ) -> Iterator[Tuned]:
         """What is found for one convolution until the end; `taken` and `done` grow while the caller takes it."""
         options = self._options
@@ -135,7 +135,9 @@ class ScheduleTuner:
         if options.winograd == "auto" and graph.nodes[0].op == "Conv":
             yield from self._algorithm(graph, taken, done)
 
-    def _algorithm(self, graph: Graph, taken: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]]) -> Iterator[Tuned]:
+    def _algorithm(
+        self, graph: KernelGraph, taken: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]]
+    ) -> Iterator[Tuned]:
         """Whether Winograd's algorithm or the direct one is quicker, each with its best schedule."""
         compiled = {
             use: self._compile(graph, replace(self._options, winograd=use), Schedules(self._device.traits, taken)) for use in ("off", "on")
@@ -155,7 +157,7 @@ class ScheduleTuner:
 
     def _choose(
         self,
-        graph: Graph,
+        graph: KernelGraph,
         options: Options,
         known: Mapping[tuple[str, str], Parameters],
         key: tuple[str, str],
@@ -170,7 +172,7 @@ class ScheduleTuner:
 
     def measure(
         self,
-        graph: Graph,
+        graph: KernelGraph,
         options: Options,
         known: Mapping[tuple[str, str], Parameters],
         key: tuple[str, str],
@@ -195,8 +197,8 @@ class ScheduleTuner:
         times, _ = race([partial(_conv_ms, one) for _, one in trials], self._rounds, HOPELESS, trial=2)
         return [(candidate, times[i]) for i, (candidate, _) in enumerate(trials)]
 
-    def _compile(self, graph: Graph, options: Options, schedules: Schedules) -> OpenCLCompiled:
-        copy = Graph(list(graph.nodes), dict(graph.constants), dict(graph.shapes), graph.inputs, graph.outputs)
+    def _compile(self, graph: KernelGraph, options: Options, schedules: Schedules) -> OpenCLCompiled:
+        copy = KernelGraph(list(graph.nodes), dict(graph.constants), dict(graph.shapes), graph.inputs, graph.outputs)
         launches = lower(copy, self._device.traits.blocking(self._half), self._device.traits, options, schedules)
         inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
         return OpenCLCompiled(self._device, programs_of(self._device, self._half), launches, inputs, outputs, half=self._half)
@@ -244,14 +246,14 @@ def _conv_ms(compiled: OpenCLCompiled) -> float:
     return sum(timing.ms for timing in compiled.profile(1) if timing.launch.kernel not in ("move", "elementwise"))
 
 
-def alone(graph: Graph, node: Node) -> Graph:
+def alone(graph: KernelGraph, node: KernelNode) -> KernelGraph:
     """One node as a graph; an activation after it keeps its result on the device, as it is inside a network."""
     inputs = tuple(dict.fromkeys(name for name in node.inputs if name and name not in graph.constants))
     end = f"{node.output}:end"
-    after = Node(end, "Unary", (node.output,), end, {"activation": Activation("relu")})
+    after = KernelNode(end, "Unary", (node.output,), end, {"activation": FusedActivation("relu")})
     shapes = {name: graph.shapes[name] for name in (*inputs, node.output)} | {end: graph.shapes[node.output]}
     constants = {name: graph.constants[name] for name in node.inputs if name in graph.constants}
-    return Graph([node, after], constants, shapes | {name: array.shape for name, array in constants.items()}, inputs, (end,))
+    return KernelGraph([node, after], constants, shapes | {name: array.shape for name, array in constants.items()}, inputs, (end,))
 
 
 def entries(tuned_nodes: list[Tuned]) -> list[Entry]:

@@ -33,7 +33,7 @@ class GoneError(StretchError):
     """The child process has ended, and with it what it was told."""
 
 
-class Line:
+class ChildProcess:
     """A child process; it ends with this object, and is replaced by another when it has ended by itself.
 
     Args:
@@ -212,7 +212,7 @@ class ProcessInvocation(AsyncInvocation):
         copied_bytes: What is copied for one run, in both directions.
     """
 
-    def __init__(self, line: Line, compiled: "ProcessCompiled", inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def __init__(self, line: ChildProcess, compiled: "ProcessCompiled", inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         # what it is bound to must not be dropped before it is
         self._line, self._compiled = line, compiled
         self._pending: int | None = None
@@ -272,7 +272,7 @@ class ProcessInvocation(AsyncInvocation):
 class ProcessCompiled(Compiled):
     """A subgraph that the child has made ready."""
 
-    def __init__(self, line: Line, key: int, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, line: ChildProcess, key: int, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__(inputs, outputs)
         self._line = line
         self.key = key
@@ -303,7 +303,7 @@ class ProcessDelegate(Delegate):
 
     def __init__(self, inner: str = INNER, cores: tuple[int, ...] = ()) -> None:
         self._inner = get_delegate(inner)
-        self._line = Line(inner, cores)
+        self._line = ChildProcess(inner, cores)
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:

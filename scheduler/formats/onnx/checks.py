@@ -18,9 +18,9 @@ from scheduler.formats.onnx.shapes.node import (
     MAX_RESULTS,
     TYPE_NAMES,
     Cost,
-    Node,
+    KnownTensor,
     Shape,
-    Tensor,
+    ShapeNode,
     need,
 )
 from scheduler.formats.onnx.shapes.refused import reason
@@ -96,13 +96,13 @@ def _check(proto: Any, model: Path) -> Demand:
     return Demand(work, alive)
 
 
-def _results(graph: Any, costs: list[Cost]) -> dict[str, Tensor]:
+def _results(graph: Any, costs: list[Cost]) -> dict[str, KnownTensor]:
     """What the operators write, by name."""
     pairs = (zip(node.output, cost.results, strict=True) for node, cost in zip(graph.node, costs, strict=True))
     return {name: tensor for pair in pairs for name, tensor in pair if name}
 
 
-def _worked_out(proto: Any, model: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Cost]]:
+def _worked_out(proto: Any, model: Path) -> tuple[dict[str, KnownTensor], dict[str, KnownTensor], list[Cost]]:
     """The inputs and the weights by name, and what each operator makes."""
     graph = proto.graph
     need(not proto.functions and not proto.training_info, "it defines functions or training steps")
@@ -122,7 +122,7 @@ def _check_unique(what: str, names: list[str]) -> None:
     need(twice is None, f"two of its {what} are called `{twice}`")
 
 
-def _stated(value: Any) -> Tensor:
+def _stated(value: Any) -> KnownTensor:
     """What an input or output is said to be."""
     type, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
     need(type in TYPES, f"`{value.name}` has element type {type}, which nn-stretch does not write")
@@ -130,10 +130,10 @@ def _stated(value: Any) -> Tensor:
     need(all(d.dim_value > 0 for d in dims), f"`{value.name}` has no fixed shape")
     shape = tuple(d.dim_value for d in dims)
     need(math.prod(shape) <= MAX_ALIVE, f"`{value.name}` has the shape {list(shape)}")
-    return Tensor(shape, type)
+    return KnownTensor(shape, type)
 
 
-def _costs(graph: Any, known: Mapping[str, Tensor], model: Path) -> list[Cost]:
+def _costs(graph: Any, known: Mapping[str, KnownTensor], model: Path) -> list[Cost]:
     """What each operator makes; `known` are the inputs and the weights."""
     tensors = dict(known)
     costs = []
@@ -149,7 +149,7 @@ def _costs(graph: Any, known: Mapping[str, Tensor], model: Path) -> list[Cost]:
     return costs
 
 
-def _check_node(node: Any, there: Mapping[str, Tensor]) -> None:
+def _check_node(node: Any, there: Mapping[str, KnownTensor]) -> None:
     """Refuse a node that no rule knows, that reads what is not there, or writes what is."""
     need(node.domain in ("", "ai.onnx"), f"no bundle holds operators of the domain `{node.domain[:60]}`; write it with ONNX's own")
     need(node.op_type in RULES, reason(node.op_type))
@@ -161,10 +161,10 @@ def _check_node(node: Any, there: Mapping[str, Tensor]) -> None:
         need(not name or name in there, f"it reads `{name}`, which nothing writes before it")
 
 
-def _cost(node: Any, there: Mapping[str, Tensor], model: Path) -> Cost:
+def _cost(node: Any, there: Mapping[str, KnownTensor], model: Path) -> Cost:
     attrs = {attribute.name: _attribute(attribute, node.op_type in _STORING, model) for attribute in node.attribute}
     need(len(attrs) == len(node.attribute), "it has an attribute twice")
-    cost = RULES[node.op_type](Node(tuple(there[name] if name else None for name in node.input), attrs, len(node.output)))
+    cost = RULES[node.op_type](ShapeNode(tuple(there[name] if name else None for name in node.input), attrs, len(node.output)))
     need(len(cost.results) == len(node.output), f"it has {len(node.output)} results, {len(cost.results)} are allowed")
     for result in cost.results:
         fits = len(result.shape) <= MAX_RANK and all(n > 0 for n in result.shape) and result.size <= MAX_ALIVE

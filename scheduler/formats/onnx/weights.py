@@ -6,7 +6,7 @@ from typing import Any
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes.constants import SHORT
-from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT8, INT32, INT64, UINT8, Tensor, need
+from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT8, INT32, INT64, UINT8, KnownTensor, need
 
 #: Element types of weights: bytes of one, and the field that holds them where they are no raw bytes.
 TYPES = {
@@ -23,7 +23,7 @@ TYPES = {
 EXTERNAL = 1
 
 
-def stored_tensor(tensor: Any, model: Path) -> Tensor:
+def stored_tensor(tensor: Any, model: Path) -> KnownTensor:
     """What is known of a weight whose bytes are as many as it says: its numbers too, where it is short and inside the file.
 
     Args:
@@ -40,7 +40,7 @@ def stored_tensor(tensor: Any, model: Path) -> Tensor:
     else:
         has = len(getattr(tensor, field)) * width
     need(has == wanted, f"weight `{tensor.name}` has {has} bytes, its shape {list(tensor.dims)} needs {wanted}")
-    return Tensor(tuple(tensor.dims), tensor.data_type, _short(tensor))
+    return KnownTensor(tuple(tensor.dims), tensor.data_type, _short(tensor))
 
 
 def _external_bytes(tensor: Any, model: Path) -> int:

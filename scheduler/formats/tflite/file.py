@@ -262,7 +262,7 @@ class Quantisation:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TfliteTensor:
     """A tensor of a network."""
 
     name: str  # Its name, which another may have too.
@@ -286,7 +286,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Operator:
+class TfliteOperator:
     """One operator."""
 
     code: str  # Its name in the schema; of a custom operator ``custom`` and its own name.
@@ -306,17 +306,17 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Network:
+class TfliteNetwork:
     """The one network of a file."""
 
     path: Path  # The file.
-    tensors: Sequence[Tensor]  # By number.
-    operators: Sequence[Operator] = field(default_factory=list)  # In order.
+    tensors: Sequence[TfliteTensor]  # By number.
+    operators: Sequence[TfliteOperator] = field(default_factory=list)  # In order.
     inputs: tuple[int, ...] = ()  # Numbers of the tensors that it reads.
     outputs: tuple[int, ...] = ()  # Numbers of those that it gives.
 
 
-def open_tflite(path: Path) -> Network:
+def open_tflite(path: Path) -> TfliteNetwork:
     """Read a file.
 
     Raises:
@@ -334,7 +334,7 @@ def _need(holds: bool, problem: str, hint: str | None = None) -> None:
         raise StretchError(problem, hint)
 
 
-def _network(path: Path, model: Mapping[str, Any], content: bytes) -> Network:
+def _network(path: Path, model: Mapping[str, Any], content: bytes) -> TfliteNetwork:
     _need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
     graphs = model.get("subgraphs", [])
     _need(len(graphs) == 1, f"it has {len(graphs)} subgraphs, one is taken", "convert the function that computes the network alone")
@@ -355,10 +355,10 @@ def _network(path: Path, model: Mapping[str, Any], content: bytes) -> Network:
         _need(twice is None, f"`{tensors[twice or 0].name[:80]}` is written twice")
         there |= set(operator.outputs)
     _need(all(i in there for i in outputs), "it has outputs that nothing writes")
-    return Network(path, tensors, operators, inputs, outputs)
+    return TfliteNetwork(path, tensors, operators, inputs, outputs)
 
 
-def _known(tensors: Sequence[Tensor]) -> int:
+def _known(tensors: Sequence[TfliteTensor]) -> int:
     """Bytes of the stored numbers in single precision: many tensors may name one buffer."""
     return sum(4 * tensor.stored.size for tensor in tensors if tensor.stored is not None)
 
@@ -376,16 +376,16 @@ def _indices(indices: Any, tensors: int, what: str) -> tuple[int, ...]:
     return numbers
 
 
-def _operator(operator: Mapping[str, Any], codes: Sequence[str], tensors: int) -> Operator:
+def _operator(operator: Mapping[str, Any], codes: Sequence[str], tensors: int) -> TfliteOperator:
     index = int(operator.get("opcode_index", 0))
     _need(index < len(codes), "it has an operator without a code")
     reads = tuple(None if i == -1 else int(i) for i in operator.get("inputs", ()))
     _indices([i for i in reads if i is not None], tensors, f"inputs of {codes[index]}")
     writes = _indices(operator.get("outputs", ()), tensors, f"outputs of {codes[index]}")
-    return Operator(codes[index], {**DEFAULTS, **operator.get("builtin_options", {})}, reads, writes)
+    return TfliteOperator(codes[index], {**DEFAULTS, **operator.get("builtin_options", {})}, reads, writes)
 
 
-def _tensor(tensor: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], content: bytes) -> Tensor:
+def _tensor(tensor: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], content: bytes) -> TfliteTensor:
     name, kind = tensor.get("name", ""), TYPES.get(tensor.get("type", 0), f"type {tensor.get('type')}")
     shape = tuple(int(n) for n in tensor.get("shape", ()))
     signature = [int(n) for n in tensor.get("shape_signature", ())]
@@ -398,10 +398,10 @@ def _tensor(tensor: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], con
     data = _content(buffers[index], content, name)
     _need(not tensor.get("external_buffer"), f"tensor `{name[:80]}` lies in another file", "convert it with weights inside")
     if data is None:
-        return Tensor(name, shape, kind, None, _quantisation(tensor, name, shape, kind), opened)
+        return TfliteTensor(name, shape, kind, None, _quantisation(tensor, name, shape, kind), opened)
     _need("sparsity" not in tensor, f"tensor `{name[:80]}` is sparse", "convert it with dense weights")
     stored = _stored(data, name, shape, kind)
-    return Tensor(name, shape, kind, stored, _quantisation(tensor, name, shape, kind))
+    return TfliteTensor(name, shape, kind, stored, _quantisation(tensor, name, shape, kind))
 
 
 def _content(buffer: Mapping[str, Any], content: bytes, name: str) -> NDArray[np.uint8] | None:

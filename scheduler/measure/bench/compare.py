@@ -16,7 +16,7 @@ from predictors.errors import StretchError, UsageError
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates.base import Array
 from scheduler.measure.bench.answer import BenchAnswer, BenchContender, BenchFile, summarise, verdict
-from scheduler.measure.bench.rounds import Effort, Measured, conditions, look, play
+from scheduler.measure.bench.rounds import MeasurementLength, RawTimes, conditions, look, play
 from scheduler.measure.bench.runtimes import RUNTIMES, Ready, expected_of, prepare, runtimes_for, used_cores, version_of
 from scheduler.measure.bench.subject import UNNAMED, InputShapes, Subject, hash_of, open_subject
 from scheduler.runtime.distance import TOLERANCE
@@ -27,14 +27,14 @@ MAX_FILES = 64
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """Parameters of a benchmark."""
 
     what: Sequence[str]  # Paths of files and bundles.
     runtimes: Sequence[str] = ()  # Names in `RUNTIMES`; empty for all installed ones.
     cores: int | None = None  # Number of cores to use; None for all of this process.
     inputs: InputShapes = field(default_factory=dict)  # Shapes of inputs, by name or under `UNNAMED`.
-    effort: Effort = field(default_factory=Effort)
+    effort: MeasurementLength = field(default_factory=MeasurementLength)
     seed: int = 0  # Of random inputs and of the order of contenders.
     processor: str = "unknown"  # Name of the processor, for the record.
     system: str = "unknown"  # Operating system and architecture.
@@ -49,7 +49,7 @@ class _Contender:
     runtime: str
 
 
-def compare(request: Request, warn: Callable[[str], None], step: Callable[[], None] | None = None) -> BenchAnswer:
+def compare(request: BenchRequest, warn: Callable[[str], None], step: Callable[[], None] | None = None) -> BenchAnswer:
     """Time files in interleaved rounds."""
     warnings: list[str] = []
 
@@ -167,7 +167,7 @@ def _contenders(
 
 
 def _errors(
-    contenders: Sequence[_Contender], measured: Measured, cores: tuple[int, ...], tell: Callable[[str], None]
+    contenders: Sequence[_Contender], measured: RawTimes, cores: tuple[int, ...], tell: Callable[[str], None]
 ) -> dict[str, tuple[float | None, str | None]]:
     """Largest error of each contender's outputs, with the name of the reference that it is compared with."""
     firsts: dict[str, _Contender] = {}
@@ -218,7 +218,7 @@ def _file(name: str, subject: Subject) -> BenchFile:
 
 
 def _row(
-    contender: _Contender, first: _Contender, measured: Measured, error: tuple[float | None, str | None], threads: int
+    contender: _Contender, first: _Contender, measured: RawTimes, error: tuple[float | None, str | None], threads: int
 ) -> BenchContender:
     macs, other = contender.subject.macs, first.subject.macs
     return BenchContender(

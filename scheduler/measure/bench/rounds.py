@@ -21,12 +21,12 @@ from scheduler.measure.turns import MOST_STARTS, known, play_round
 #: Rounds of a warm-up window, and the largest relative difference between the medians of two windows.
 WINDOW, DRIFT = 5, 0.05
 
-#: Fewest starts if `Effort.width` ends the measurement.
+#: Fewest starts if `MeasurementLength.width` ends the measurement.
 LEAST_STARTS = 3
 
 
 @dataclass(frozen=True)
-class Effort:
+class MeasurementLength:
     """Length of a measurement."""
 
     rounds: int = 20  # Measured rounds per start.
@@ -46,7 +46,7 @@ class Effort:
 
 
 @dataclass
-class Measured:
+class RawTimes:
     """Raw results."""
 
     ns: dict[str, list[list[int]]]  # Times of each contender by start and round.
@@ -55,13 +55,15 @@ class Measured:
     outputs: dict[str, dict[str, Array]] = field(default_factory=dict)  # Outputs of each contender in the first start.
 
 
-def play(makers: Mapping[str, Callable[[], Ready]], effort: Effort, seed: int, step: Callable[[], None] | None = None) -> Measured:
+def play(
+    makers: Mapping[str, Callable[[], Ready]], effort: MeasurementLength, seed: int, step: Callable[[], None] | None = None
+) -> RawTimes:
     """Time contenders in interleaved rounds.
 
     A round runs all contenders once in random order, so that disturbances and cache contents affect all of them alike.
     """
     rng = np.random.default_rng(seed)
-    measured = Measured({name: [] for name in makers}, steady=set(makers))
+    measured = RawTimes({name: [] for name in makers}, steady=set(makers))
     while not _enough(measured, effort):
         with contextlib.ExitStack() as stack:
             ready: dict[str, Ready] = {}
@@ -73,7 +75,7 @@ def play(makers: Mapping[str, Callable[[], Ready]], effort: Effort, seed: int, s
 
 
 def _one_start(
-    ready: Mapping[str, Ready], measured: Measured, effort: Effort, rng: np.random.Generator, step: Callable[[], None] | None
+    ready: Mapping[str, Ready], measured: RawTimes, effort: MeasurementLength, rng: np.random.Generator, step: Callable[[], None] | None
 ) -> None:
     calls = {name: contender.time for name, contender in ready.items()}
 
@@ -113,7 +115,7 @@ def holds(times: Sequence[int]) -> bool:
     return not last.unsteady and abs(middle / before - 1) <= DRIFT
 
 
-def _enough(measured: Measured, effort: Effort) -> bool:
+def _enough(measured: RawTimes, effort: MeasurementLength) -> bool:
     done = len(measured.warmup)
     if done >= effort.starts or effort.width is None or done < min(LEAST_STARTS, effort.starts):
         return done >= effort.starts
@@ -170,7 +172,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Look:
+class MachineReading:
     """A machine at one moment, as `Conditions` has it; `ticks` are its cores' in all, idle and stolen."""
 
     mhz: dict[str, float]
@@ -179,7 +181,7 @@ class Look:
     ticks: tuple[int, int, int] | None
 
 
-def look(cores: Sequence[int], root: Path = Path("/")) -> Look:
+def look(cores: Sequence[int], root: Path = Path("/")) -> MachineReading:
     """The machine as it is now.
 
     Args:
@@ -198,7 +200,7 @@ def look(cores: Sequence[int], root: Path = Path("/")) -> Look:
     load = None
     with suppress(OSError, AttributeError):
         load = round(os.getloadavg()[0], 2)
-    return Look(mhz, celsius, load, _ticks(cores, root))
+    return MachineReading(mhz, celsius, load, _ticks(cores, root))
 
 
 def governors(cores: Sequence[int], root: Path = Path("/")) -> dict[str, str]:
@@ -210,7 +212,9 @@ def governors(cores: Sequence[int], root: Path = Path("/")) -> dict[str, str]:
     return by_core
 
 
-def conditions(before: Look, after: Look, *, processor: str, system: str, cores: Sequence[int], process_cores: Sequence[int]) -> Conditions:
+def conditions(
+    before: MachineReading, after: MachineReading, *, processor: str, system: str, cores: Sequence[int], process_cores: Sequence[int]
+) -> Conditions:
     """What two looks at a machine say together."""
     stolen = busy = None
     if before.ticks is not None and after.ticks is not None:

@@ -17,7 +17,7 @@ from scheduler.bundle.load import MANIFEST, load_bundle
 from scheduler.delegates.base import Array
 from scheduler.delegates.cpu import load_runtime
 from scheduler.formats.onnx.file import external_locations, load_onnx
-from scheduler.formats.tflite.file import Network, open_tflite
+from scheduler.formats.tflite.file import TfliteNetwork, open_tflite
 
 Kind = Literal["onnx", "tflite", "bundle"]
 
@@ -35,7 +35,7 @@ UNNAMED = ""
 
 
 @dataclass(frozen=True)
-class End:
+class FileEnd:
     """An input or output of a file."""
 
     name: str  # Its name.
@@ -103,7 +103,7 @@ def _hash(paths: Sequence[Path]) -> tuple[str, int]:
     return hasher.hexdigest(), size
 
 
-def settled(path: Path, ends: Sequence[End], requested: InputShapes) -> dict[str, Shape]:
+def settled(path: Path, ends: Sequence[FileEnd], requested: InputShapes) -> dict[str, Shape]:
     """The shape of each input, every axis a number.
 
     Args:
@@ -219,7 +219,7 @@ def _onnx(name: str, path: Path, requested: InputShapes, seed: int, folder: Path
     return Subject(name, "onnx", sha256, size, _onnx_macs(path, shapes), model, arrays, typed)
 
 
-def _end(path: Path, value: Any) -> End:
+def _end(path: Path, value: Any) -> FileEnd:
     import onnx.helper
 
     tensor = value.type.tensor_type
@@ -229,7 +229,7 @@ def _end(path: Path, value: Any) -> End:
         dtype = "unknown"
     if dtype not in TYPES:
         raise StretchError(f"`{value.name[:100]}` of {path} is no tensor of plain numbers", "export the part that computes with numbers")
-    return End(value.name, tuple(d.dim_value if d.dim_value > 0 else None for d in tensor.shape.dim), dtype)
+    return FileEnd(value.name, tuple(d.dim_value if d.dim_value > 0 else None for d in tensor.shape.dim), dtype)
 
 
 def _fixed(path: Path, proto: Any, arrays: Mapping[str, Any], target: Path) -> dict[str, Shape]:
@@ -283,7 +283,7 @@ def _tflite(name: str, path: Path, requested: InputShapes, seed: int, folder: Pa
             raise StretchError(f"`{tensor.name[:100]}` of {path} has elements {tensor.kind}, which no input can have", "convert it again")
         # converters leave the batch open and state 1: only what they cannot know has to be asked for
         opened = [axis for axis in tensor.opened if axis > 0 or tensor.name in requested]
-        ends.append(End(tensor.name, tuple(None if axis in opened else n for axis, n in enumerate(tensor.shape)), tensor.kind))
+        ends.append(FileEnd(tensor.name, tuple(None if axis in opened else n for axis, n in enumerate(tensor.shape)), tensor.kind))
     if len({end.name for end in ends}) < len(ends):
         raise StretchError(f"two inputs of {path} have one name", "convert it with a name for each")
     shapes = settled(path, ends, requested)
@@ -292,13 +292,13 @@ def _tflite(name: str, path: Path, requested: InputShapes, seed: int, folder: Pa
     return Subject(name, "tflite", sha256, size, tflite_macs(network) if same else None, path, arrays, {})
 
 
-def tflite_macs(network: Network) -> int | None:
+def tflite_macs(network: TfliteNetwork) -> int | None:
     """Multiply-accumulates of convolutions, linear layers and products of matrices; None where a shape does not tell."""
     macs = list(_macs(network))
     return None if None in macs else sum(n for n in macs if n is not None)
 
 
-def _macs(network: Network) -> Iterator[int | None]:
+def _macs(network: TfliteNetwork) -> Iterator[int | None]:
     for operator in network.operators:
         if operator.code in _UNCOUNTED:
             yield None

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from predictors.shapes import Attr, number
-from stretch.capture.aten_call import AtenCall, Value
+from stretch.capture.aten_call import AtenCall, AtenValue
 from stretch.capture.axes.maps import Maps, spread
 from stretch.capture.factors import Axes, Factor, common
 
@@ -64,7 +64,7 @@ class Scores:
     fixed: list[torch.Tensor] = field(default_factory=list)  # What is added and not learned.
     softened: str = ""  # What the softmax goes over, once there was one.
 
-    def add(self, value: Value, sign: float = 1.0) -> bool:
+    def add(self, value: AtenValue, sign: float = 1.0) -> bool:
         """Add a constant; False if it is none that is added to scores."""
         if value.op or value.tensor is None:
             return False
@@ -84,7 +84,7 @@ class Scores:
             self.scale *= by
             self.learned, self.fixed = [item * by for item in self.learned], [item * by for item in self.fixed]
             return True
-        if not isinstance(by, Value) or by.op or by.tensor is None or self.learned or self.fixed:
+        if not isinstance(by, AtenValue) or by.op or by.tensor is None or self.learned or self.fixed:
             return False
         seen = spread(by.tensor, self.axes, ("channel",))
         if seen is None:
@@ -94,7 +94,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _AttentionOperand:
     """Queries, keys or values: a map, and its axes as leading ones, tokens and channels of a head."""
 
     op: str
@@ -121,7 +121,7 @@ class _Part:
         return prod(factor.size for factor in self.axes.axes[-2])
 
 
-def _part(maps: Maps, value: Value, order: Sequence[int]) -> _Part | None:
+def _part(maps: Maps, value: AtenValue, order: Sequence[int]) -> _AttentionOperand | None:
     """A tensor as queries, keys or values; None if tokens are not pixels, or heads not channels."""
     axes = maps.axes_of(value)
     result = None if axes is None else maps.gathered(maps.value(value.op, axes.permuted(order), value))
@@ -130,12 +130,12 @@ def _part(maps: Maps, value: Value, order: Sequence[int]) -> _Part | None:
     op, axes = result
     if any(f.of != "pixel" for f in axes.axes[-2]) or any(f.of != "channel" for f in axes.axes[-1]):
         return None
-    part = _Part(op, axes)
+    part = _AttentionOperand(op, axes)
     arranged = maps.arranged(op, axes, (part.rows, part.tokens))
-    return None if arranged is None else _Part(arranged, axes.in_order())
+    return None if arranged is None else _AttentionOperand(arranged, axes.in_order())
 
 
-def _alike(a: _Part, b: _Part) -> bool:
+def _alike(a: _AttentionOperand, b: _AttentionOperand) -> bool:
     """Whether the leading axes of two parts run over the same."""
     if len(a.leading) != len(b.leading):
         return False
@@ -146,7 +146,7 @@ def _alike(a: _Part, b: _Part) -> bool:
     return True
 
 
-def _attention(maps: Maps, call: AtenCall, parts: Sequence[_Part], scores: Scores) -> tuple[str, Axes] | None:
+def _attention(maps: Maps, call: AtenCall, parts: Sequence[_AttentionOperand], scores: Scores) -> tuple[str, Axes] | None:
     """The operator, and the axes of its result with the channels of a head last."""
     query, key, value = parts
     if not (_alike(query, key) and _alike(query, value)) or key.tokens != value.tokens:
@@ -180,7 +180,7 @@ def _unscaled(maps: Maps, name: str) -> tuple[str, float]:
     return (op.inputs[0], number(op.attrs, "value")) if op.kind == "mul_scalar" else (name, 1.0)
 
 
-def attention(maps: Maps, call: AtenCall) -> Value | None:
+def attention(maps: Maps, call: AtenCall) -> AtenValue | None:
     """Torch's own attention."""
     arguments, mask = call.arguments, call.arguments.get("attn_mask")
     named = [arguments[name] for name in ("query", "key", "value")]
@@ -203,7 +203,7 @@ def attention(maps: Maps, call: AtenCall) -> Value | None:
     return None if built is None else maps.value(built[0], built[1].merged(), named[0])
 
 
-def _scores(query: _Part, key: _Part) -> Axes:
+def _scores(query: _AttentionOperand, key: _AttentionOperand) -> Axes:
     """Axes of leading ones, queries and keys."""
     return Axes((*query.leading, (Factor("query", query.tokens, 1),), (Factor("key", key.tokens, 1),))).in_order()
 
@@ -249,15 +249,15 @@ def _product(call: AtenCall) -> tuple[_Product, Any, Any] | None:
     else:
         names = ("self", "other") if "other" in call.arguments else ("self", "mat2")
         pair = (call.arguments[names[0]], call.arguments[names[1]])
-        ranks = [len(item.shape) for item in pair if isinstance(item, Value)]
+        ranks = [len(item.shape) for item in pair if isinstance(item, AtenValue)]
         if len(set(ranks)) != 1 or len(ranks) < 2 or ranks[0] < 3:
             return None
         leading = "abcdefgh"[: ranks[0] - 2]
         product = _Product(f"{leading}ij", f"{leading}jk", f"{leading}ik")
-    return (product, *pair) if product.plain and all(isinstance(item, Value) for item in pair) else None
+    return (product, *pair) if product.plain and all(isinstance(item, AtenValue) for item in pair) else None
 
 
-def written_out(maps: Maps, chain: Sequence[AtenCall]) -> Value | None:
+def written_out(maps: Maps, chain: Sequence[AtenCall]) -> AtenValue | None:
     """Attention as products with a softmax between."""
     result = _product(chain[0])
     if result is None or not all(item.op for item in result[1:]):
@@ -313,13 +313,15 @@ def _changed(scores: Scores, call: AtenCall, before: fx.Node) -> bool:
         return False
     by = other if reads_first else first
     if name in ("add", "sub"):
-        return isinstance(by, Value) and scores.add(by, 1.0 if name == "add" else -1.0)
+        return isinstance(by, AtenValue) and scores.add(by, 1.0 if name == "add" else -1.0)
     if name == "div":
         return isinstance(by, int | float) and by != 0 and scores.multiply(1 / by)
     return scores.multiply(by)
 
 
-def _second(maps: Maps, call: AtenCall, before: fx.Node, sides: tuple[_Part, _Part], scores: Scores) -> Value | None:
+def _second(
+    maps: Maps, call: AtenCall, before: fx.Node, sides: tuple[_AttentionOperand, _AttentionOperand], scores: Scores
+) -> AtenValue | None:
     """The product of the shares with values."""
     stand_in = replace(call.values[0], op="-", shape=scores.axes.shape)
     args = dict(call.arguments)
@@ -338,7 +340,7 @@ def _second(maps: Maps, call: AtenCall, before: fx.Node, sides: tuple[_Part, _Pa
     product, *operands = result
     value = operands[1 - at]
     mine, theirs = (product.first, product.second) if at == 0 else (product.second, product.first)
-    if not isinstance(value, Value) or not value.op:
+    if not isinstance(value, AtenValue) or not value.op:
         return None
     # the softmax says which side is looked at
     query, key = sides if scores.softened == "key" else (sides[1], sides[0])
@@ -363,7 +365,7 @@ def _second(maps: Maps, call: AtenCall, before: fx.Node, sides: tuple[_Part, _Pa
     return maps.value(op, again.permuted([letters.index(x) for x in product.out]).merged(), value)
 
 
-def _leads(leading: Sequence[tuple[Factor, ...]], part: _Part) -> bool:
+def _leads(leading: Sequence[tuple[Factor, ...]], part: _AttentionOperand) -> bool:
     """Whether leading axes of scores run over what those of values do."""
     if len(leading) != len(part.leading):
         return False

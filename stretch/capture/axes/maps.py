@@ -11,10 +11,10 @@ from predictors.graph import Op
 from predictors.operators import kind_of
 from predictors.shapes import Attr, Shape, ints
 from predictors.slices import same_slice
-from stretch.capture.aten_call import AtenCall, Step, Value
+from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue
 from stretch.capture.aten_opaque import over_elements
 from stretch.capture.factors import Axes, Factor, Of, common, map_axes, rearrangement
-from stretch.capture.recorder import Recorder
+from stretch.capture.recorder import CallRecorder
 from stretch.opaque.calls import Call
 
 # Tensors that do not depend on the input, as they meet a feature map or the scores of attention.
@@ -59,8 +59,8 @@ class Maps:
     ops: dict[str, Op]  # Operators so far, by name, with their shapes.
     weights: dict[str, dict[str, torch.Tensor]]  # Theirs.
     free_name: Callable[[str], str]  # A name that no operator has, close to the one that is wished for.
-    compute: Callable[[AtenCall], Value | tuple[Value, ...]]  # Lowers a call whose tensors are feature maps as they are.
-    reading: Callable[[Value], str]  # Name of the operator whose tensor has a value's shape.
+    compute: Callable[[AtenCall], AtenValue | tuple[AtenValue, ...]]  # Lowers a call whose tensors are feature maps as they are.
+    reading: Callable[[AtenValue], str]  # Name of the operator whose tensor has a value's shape.
     name_of: Callable[[AtenCall], str]  # Name for the operator of a call.
     #: Operators that compute a part of another, or compute it in another order: that other one, and how its result gives theirs.
     instead: dict[str, tuple[str, Op]] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Maps:
             self._known[key] = name
         return name
 
-    def axes_of(self, value: Value) -> Axes | None:
+    def axes_of(self, value: AtenValue) -> Axes | None:
         """The axes of a tensor; None if they are not known."""
         if value.axes is not None:
             return value.axes
@@ -91,15 +91,15 @@ class Maps:
             return None
         return map_axes(op.shape).reshaped(value.shape)
 
-    def value(self, op: str, axes: Axes, like: Value) -> Value:
+    def value(self, op: str, axes: Axes, like: AtenValue) -> AtenValue:
         """A map seen along axes, as the tensor itself where that is all that they say."""
-        result = Value(op, axes.shape, base=self.ops[op].shape, dtype=like.dtype)
+        result = AtenValue(op, axes.shape, base=self.ops[op].shape, dtype=like.dtype)
         there = self.ops[op].shape
         first = axes.shape[:2] == there[:2] and not kind_of(self.ops[op].kind).stated
         plain = first and map_axes(there).reshaped(axes.shape) == axes
         return result if plain else replace(result, axes=axes)
 
-    def gathered(self, value: Value) -> tuple[str, Axes] | None:
+    def gathered(self, value: AtenValue) -> tuple[str, Axes] | None:
         """A map with the channels of a tensor in its order, and the tensor's axes there; None if its axes are not known."""
         axes = self.axes_of(value)
         if axes is None:
@@ -179,7 +179,7 @@ class Maps:
             self._known[key] = add
         return self._known[key]
 
-    def aligned(self, value: Value, op: str, axes: Axes) -> str | None:
+    def aligned(self, value: AtenValue, op: str, axes: Axes) -> str | None:
         """The map of a tensor with its pixels where those of another map are; None if channels or axes differ.
 
         Args:
@@ -206,7 +206,7 @@ class Maps:
         split, order = steps if moved else ((prod(pixels),), (0,))
         return self._rearranged(current, {"split": split, "order": order, "pixels": pixels})
 
-    def lifted(self, value: Value) -> Value | None:
+    def lifted(self, value: AtenValue) -> AtenValue | None:
         """A tensor of unknown axes, of which the last one is taken for channels, as a map; None if it cannot be."""
         shape, batch = value.shape, next(iter(self.ops.values())).shape[0]
         if value.axes is not None or len(shape) < 3 or shape[0] % batch or value.dtype not in (None, torch.float32):
@@ -221,16 +221,16 @@ class Maps:
             f"{value.op}_map", "channels_first", (self.reading(replace(value, shape=(batch * rows, tokens, channels))),), {"rows": rows}
         )
         last = map_axes(self.ops[op].shape).permuted((0, 2, 3, 1)).reshaped(shape)
-        return None if last is None else Value(op, shape, base=self.ops[op].shape, dtype=value.dtype, axes=last)
+        return None if last is None else AtenValue(op, shape, base=self.ops[op].shape, dtype=value.dtype, axes=last)
 
-    def plain(self, value: Value) -> Value:
+    def plain(self, value: AtenValue) -> AtenValue:
         """A tensor as an operator gives it, its elements in their order."""
         if value.axes is None:
             return value
         gathered = self.gathered(value)
         if gathered is None:
             index = torch.tensor(value.axes.channels())
-            chosen = Value("", tuple(index.shape), dtype=index.dtype, tensor=index)
+            chosen = AtenValue("", tuple(index.shape), dtype=index.dtype, tensor=index)
             width = self.ops[value.op].shape
             op = self._opaque(
                 value, (width[0], len(index), *width[2:]), lambda known, x: (Call("index_select.default", (x, 1, known(chosen))),)
@@ -253,7 +253,7 @@ class Maps:
         as_image = len(shape) == 4 and shape[:2] == self.ops[op].shape[:2]
         return self.arranged(op, axes, (shape[2], shape[3]) if as_image else None)
 
-    def _permuted(self, value: Value, op: str, axes: Axes) -> str:
+    def _permuted(self, value: AtenValue, op: str, axes: Axes) -> str:
         """The elements of a map in the order of axes, moved by torch."""
         factors = [factor for axis in axes.axes for factor in axis]
         order = {"image": 0, "channel": 1, "pixel": 2}
@@ -268,15 +268,15 @@ class Maps:
         self._moved[name] = (op, axes)
         return name
 
-    def _opaque(self, value: Value, shape: Shape, calls: Callable[[Recorder, object], tuple[Call, ...]]) -> str:
+    def _opaque(self, value: AtenValue, shape: Shape, calls: Callable[[CallRecorder, object], tuple[Call, ...]]) -> str:
         """An operator of some calls on a whole map."""
-        known = Recorder()
-        whole = Value(value.op, self.ops[value.op].shape, dtype=value.dtype)
+        known = CallRecorder()
+        whole = AtenValue(value.op, self.ops[value.op].shape, dtype=value.dtype)
         built = calls(known, known(whole))
-        step = known.step(Step("opaque", over_elements(shape, "copy", "permute")), built)
+        step = known.step(AtenStep("opaque", over_elements(shape, "copy", "permute")), built)
         return self.add(f"{value.op}_moved", "opaque", (value.op,), step.attrs, step.weights)
 
-    def channels_last(self, value: Value) -> tuple[str, Axes] | None:
+    def channels_last(self, value: AtenValue) -> tuple[str, Axes] | None:
         """A map whose channels are the last axis of a tensor; None if that axis runs over something else.
 
         Pixels that the network has put into its channels, as where patches are merged, are channels of a new map.

@@ -7,19 +7,19 @@ from typing import Any
 
 import torch
 
-from predictors.registry import Rules
+from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape
-from stretch.capture.aten_call import AtenCall, Value
+from stretch.capture.aten_call import AtenCall, AtenValue
 from stretch.capture.axes.attention import PRODUCTS, attention
 from stretch.capture.axes.maps import Maps, spread
 from stretch.capture.factors import Axes, Factor
 from stretch.operators.convolution import pointwise as pointwise_attrs
 
-Result = Value | tuple[Value, ...] | None
+Result = AtenValue | tuple[AtenValue, ...] | None
 Rule = Callable[[Maps, AtenCall], Result]
 
 #: By name of the ATen operator without its overload; None where the call is not understood down to single channels.
-RULES: Rules[Rule] = Rules()
+RULES: RuleTable[Rule] = RuleTable()
 
 _rule = RULES.add
 
@@ -92,13 +92,13 @@ def _select(maps: Maps, call: AtenCall) -> Result:
     return None if part is None else _dropped(maps, part, dim)
 
 
-def _dropped(maps: Maps, part: Value, dim: int) -> Value:
+def _dropped(maps: Maps, part: AtenValue, dim: int) -> AtenValue:
     axes = maps.axes_of(part)
     assert axes is not None
     return maps.value(part.op, axes.without(dim), part)
 
 
-def _cut(maps: Maps, x: Value, axes: Axes, dim: int, start: int, size: int, step: int = 1) -> Value | None:
+def _cut(maps: Maps, x: AtenValue, axes: Axes, dim: int, start: int, size: int, step: int = 1) -> AtenValue | None:
     """Some of an axis: channels are a matter of the axes, pixels are cut out."""
     if all(factor.of == "channel" for factor in axes.axes[dim]) and axes.axes[dim] and step == 1:
         cut = axes.cut(dim, start, size)
@@ -106,7 +106,7 @@ def _cut(maps: Maps, x: Value, axes: Axes, dim: int, start: int, size: int, step
     return _sampled(maps, x, dim, start, size, step)
 
 
-def _image(maps: Maps, x: Value) -> tuple[str, Axes, list[int]] | None:
+def _image(maps: Maps, x: AtenValue) -> tuple[str, Axes, list[int]] | None:
     """A map whose height and width are two axes of a tensor, or whose width is the only one over pixels; the places of these axes."""
     gathered = maps.gathered(x)
     if gathered is None:
@@ -120,13 +120,13 @@ def _image(maps: Maps, x: Value) -> tuple[str, Axes, list[int]] | None:
     return None if arranged is None else (arranged, axes, places)
 
 
-def _resized(maps: Maps, op: str, axes: Axes, sizes: dict[int, int], like: Value) -> Value:
+def _resized(maps: Maps, op: str, axes: Axes, sizes: dict[int, int], like: AtenValue) -> AtenValue:
     """A map of other height or width, seen along axes of which some have another size."""
     resized = [(Factor("pixel", sizes[i], 1),) if i in sizes else axis for i, axis in enumerate(axes.axes)]
     return maps.value(op, Axes(tuple(resized)).in_order().merged(), like)
 
 
-def _sampled(maps: Maps, x: Value, dim: int, start: int, size: int, step: int) -> Value | None:
+def _sampled(maps: Maps, x: AtenValue, dim: int, start: int, size: int, step: int) -> AtenValue | None:
     image = _image(maps, x)
     if image is None or dim not in image[2]:
         return None
@@ -178,7 +178,7 @@ def _pad(maps: Maps, call: AtenCall) -> Result:
 def _concat(maps: Maps, call: AtenCall) -> Result:
     """Channels side by side."""
     parts, dim = list(call.arguments.get("tensors") or ()), int(call.arguments["dim"]) % len(call.out)
-    if not parts or any(not isinstance(part, Value) or not part.op for part in parts) or all(part.axes is None for part in parts):
+    if not parts or any(not isinstance(part, AtenValue) or not part.op for part in parts) or all(part.axes is None for part in parts):
         return None
     first = maps.gathered(parts[0])
     if first is None:
@@ -234,7 +234,7 @@ def projected_by_matrix(maps: Maps, call: AtenCall) -> Result:
     return _projected(maps, call, x, weight.tensor.t(), None)
 
 
-def _projected(maps: Maps, call: AtenCall, x: Value, weight: torch.Tensor | None, bias: torch.Tensor | None) -> Result:
+def _projected(maps: Maps, call: AtenCall, x: AtenValue, weight: torch.Tensor | None, bias: torch.Tensor | None) -> Result:
     """A linear layer over the channels of every pixel is a 1×1 convolution."""
     if weight is None or weight.dtype != torch.float32 or (x.axes is None and len(x.shape) < 3):
         return None
@@ -262,7 +262,7 @@ def _layer_norm(maps: Maps, call: AtenCall) -> Result:
         layer_norm = {"weight": weight.tensor, "bias": torch.zeros_like(weight.tensor) if bias is None else bias.tensor}
     attrs: dict[str, Attr] = {"eps": float(call.arguments["eps"]), "affine": weight is not None}
     add = maps.add(maps.name_of(call), "layer_norm", (op,), attrs, layer_norm)
-    return Value(add, x.shape) if axes is None else maps.value(add, axes, x)
+    return AtenValue(add, x.shape) if axes is None else maps.value(add, axes, x)
 
 
 @_rule("batch_norm", "_native_batch_norm_legit_no_training")
@@ -308,7 +308,7 @@ def _reduced(maps: Maps, call: AtenCall, over_pixels: str, over_channels: str) -
         remaining = left if keep else [axis for i, axis in enumerate(axes.axes) if i not in over]
         vector = tuple(prod(f.size for f in axis) for axis in remaining) == maps.ops[op].shape[:2]
         add = maps.add(maps.name_of(call), over_pixels, (op,), {"keepdims": not vector})
-        return Value(add, maps.ops[add].shape) if vector else maps.value(add, Axes(tuple(remaining)), x)
+        return AtenValue(add, maps.ops[add].shape) if vector else maps.value(add, Axes(tuple(remaining)), x)
     if sides == {"channel"} and len(reduced) == len(axes.factors("channel")) and keep and over_channels:
         add = maps.add(maps.name_of(call), over_channels, (op,), {})
         return maps.value(add, Axes(tuple(left)), x)
@@ -322,7 +322,7 @@ def elementwise(maps: Maps, call: AtenCall) -> Result:
     if leader is None or result is None:
         return None
     op, axes = result
-    places: dict[int, str | Value] = {}
+    places: dict[int, str | AtenValue] = {}
     for value in call.values:
         place = _met(maps, value, op, axes, call.out)
         if place is None:
@@ -332,7 +332,7 @@ def elementwise(maps: Maps, call: AtenCall) -> Result:
     return None if on_maps is None else maps.value(on_maps.op, axes, leader)
 
 
-def _met(maps: Maps, value: Value, op: str, axes: Axes, out: Shape) -> str | Value | None:
+def _met(maps: Maps, value: AtenValue, op: str, axes: Axes, out: Shape) -> str | AtenValue | None:
     """A tensor as it meets a map: aligned with it, or as far as it is broadcast."""
     if not value.op:
         if value.tensor is None:
@@ -357,15 +357,17 @@ def _met(maps: Maps, value: Value, op: str, axes: Axes, out: Shape) -> str | Val
     return current if fits and whole else None
 
 
-def _on_maps(maps: Maps, call: AtenCall, places: dict[int, Any], op: str) -> Value | None:
+def _on_maps(maps: Maps, call: AtenCall, places: dict[int, Any], op: str) -> AtenValue | None:
     """The result of a call on maps in place of what they are seen as."""
 
     def placed(argument: Any) -> Any:
         if isinstance(argument, list | tuple):
             return [placed(item) for item in argument]
-        place = places.get(id(argument), argument) if isinstance(argument, Value) else argument
+        place = places.get(id(argument), argument) if isinstance(argument, AtenValue) else argument
         return (
-            Value(place, maps.ops[place].shape, dtype=argument.dtype) if isinstance(place, str) and isinstance(argument, Value) else place
+            AtenValue(place, maps.ops[place].shape, dtype=argument.dtype)
+            if isinstance(place, str) and isinstance(argument, AtenValue)
+            else place
         )
 
     on_maps = {name: placed(argument) for name, argument in call.arguments.items()}

@@ -111,7 +111,7 @@ MIN_COSINE = 0.999
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledSignature:
     """One compiled signature for one chip."""
 
     operators: int  # Number of compiled operators: all of the signature.
@@ -127,7 +127,7 @@ class AotExport:
     """What `export_aot` wrote."""
 
     manifest: Manifest  # Of the new bundle.
-    compiled: dict[str, dict[str, Compiled]]  # By chip and signature.
+    compiled: dict[str, dict[str, CompiledSignature]]  # By chip and signature.
 
 
 def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progress = silent) -> AotExport:
@@ -147,7 +147,7 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progre
     model = load_tflite(bundle.file(manifest.tflite))
     check_belongs(model, manifest)
     tensors = replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
-    compiled: dict[str, dict[str, Compiled]] = {}
+    compiled: dict[str, dict[str, CompiledSignature]] = {}
     with staged(out) as folder:
         files = copy_files(bundle, folder)
         for chip in dict.fromkeys(chips):
@@ -188,12 +188,16 @@ def _chosen(bundle: Bundle, out: Path, chips: Sequence[str]) -> list[SubgraphEnt
     return chosen
 
 
-def _compiled(source: Path, path: Path, chip: str, chosen: Sequence[SubgraphEntry], tensors: Mapping[str, Array]) -> dict[str, Compiled]:
+def _compiled(
+    source: Path, path: Path, chip: str, chosen: Sequence[SubgraphEntry], tensors: Mapping[str, Array]
+) -> dict[str, CompiledSignature]:
     """Compile signatures into a copy of a TFLite file, and compare their code with the int8 subgraphs."""
     code = compile_signatures(source, [sub.name for sub in chosen], chip, path)
     cases = {sub.name: Case(code[sub.name], _last(read_alone(sub, tensors)), _last(tensors[sub.output]).shape) for sub in chosen}
     got = simulate(cases, chip)
-    compiled = {sub.name: Compiled(code[sub.name].operators, loss([(_last(tensors[sub.output]), got[sub.name])])) for sub in chosen}
+    compiled = {
+        sub.name: CompiledSignature(code[sub.name].operators, loss([(_last(tensors[sub.output]), got[sub.name])])) for sub in chosen
+    }
     for signature, signature_code in compiled.items():
         if not signature_code.loss.cosine >= MIN_COSINE:
             raise InfeasibleError(

@@ -27,8 +27,8 @@ from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
 from stretch.export.precision import export_precision
 from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite.builder import Builder, Value, to_nhwc
-from stretch.formats.tflite.source import Source
+from stretch.formats.tflite.builder import SubgraphBuilder, Value, to_nhwc
+from stretch.formats.tflite.source import SubgraphSource
 from stretch.formats.tflite.weights import growth
 from stretch.formats.tflite.writer import Piece, Writer
 from stretch.operators.lowerings import lowerings
@@ -49,7 +49,7 @@ OUTPUT = "output"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SignatureLosses:
     """Loss of every signature."""
 
     #: Against the ONNX file of the same subgraph on the same input, by signature, and of the ``output``. All losses are those of the
@@ -87,7 +87,7 @@ class Comparison:
         }
 
 
-def compare(bundle: Bundle, images: Sequence[Array]) -> Comparison:
+def compare(bundle: Bundle, images: Sequence[Array]) -> SignatureLosses:
     """Compare every signature of a bundle's TFLite file with its ONNX file."""
     manifest = bundle.manifest
     steps = [*manifest.subgraphs, *manifest.joins]
@@ -116,7 +116,7 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> Comparison:
     rounded = {sub.name for sub in manifest.subgraphs if sub.precision != "fp32"}
     least = {name: MIN_COSINE_ROUNDED if name in rounded or (rounded and name == OUTPUT) else MIN_COSINE for name in names}
     worst = {what: {name: _worst(values) for name, values in losses.items()} for what, losses in lost.items()}
-    return Comparison(worst["onnx"], worst["fp32"], worst["onnx_fp32"], least, delegate.version())
+    return SignatureLosses(worst["onnx"], worst["fp32"], worst["onnx_fp32"], least, delegate.version())
 
 
 def _worst(losses: Sequence[Loss]) -> Loss:
@@ -160,7 +160,7 @@ def _whole(bundle: Bundle) -> Any:
     return run
 
 
-def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) -> Piece:
+def to_tflite(writer: Writer, name: str, source: SubgraphSource, *, half: bool = False) -> Piece:
     """Lower a subgraph and add it to a file, with a signature of its name.
 
     Its inputs and outputs are float, NHWC, and have the tensors' names. An operator
@@ -169,7 +169,7 @@ def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) 
     """
     piece = Piece(writer, name)
     graph = source.graph
-    builder = Builder(piece, source.scales, half=half)
+    builder = SubgraphBuilder(piece, source.scales, half=half)
     values: dict[str, Value] = {}
     starts = {op.name: builder.input(op.name, to_nhwc(op.shape)) for op in graph.inputs}
     values.update(starts)
@@ -208,14 +208,14 @@ def join_to_tflite(
 ) -> None:
     """Add a join as a separate float subgraph, NHWC."""
     piece = Piece(writer, name)
-    builder = Builder(piece, {})
+    builder = SubgraphBuilder(piece, {})
     values = [builder.input(input_name, shape) for input_name, shape in inputs.items()]
     output_name, shape = output
     operator = meeting_of(kind).operator
     joined = Op(output_name, operator, tuple(inputs), shape=_nchw(shape))
     rule = lowerings.get(operator).tflite
     assert rule is not None
-    result = rule(builder, Source(OpGraph(name, (joined,), (output_name,)), {}), joined, values)
+    result = rule(builder, SubgraphSource(OpGraph(name, (joined,), (output_name,)), {}), joined, values)
     writer.add(piece, {value.name: _index(value) for value in values}, {output_name: builder.real(result)})
 
 
@@ -228,7 +228,7 @@ def _index(value: Value) -> int:
     return value.real
 
 
-def _renamed(builder: Builder, value: Value, name: str, source: Source) -> Value:
+def _renamed(builder: SubgraphBuilder, value: Value, name: str, source: SubgraphSource) -> Value:
     """The result of an identity: the same tensors under another name, requantised if it has another scale.
 
     The quantiser drops an activation at the beginning; an identity whose scale begins at zero remains of it.
@@ -241,7 +241,7 @@ def _renamed(builder: Builder, value: Value, name: str, source: Source) -> Value
     return Value(name, value.shape, value.quant or quant, value.real, value.integer, value.nonnegative, value.flattened)
 
 
-def _lowered(builder: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+def _lowered(builder: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     lowering = lowerings.get(op.kind)
     if lowering.tflite is None:
         known = ", ".join(name for name in lowerings if lowerings.get(name).tflite is not None)
@@ -263,7 +263,7 @@ def _lowered(builder: Builder, source: Source, op: Op, ins: list[Value]) -> Valu
     return result
 
 
-def _activation(source: Source, op: Op) -> Op | None:
+def _activation(source: SubgraphSource, op: Op) -> Op | None:
     """The activation that is fused into an operator: its only reader, in float."""
     graph = source.graph
     readers = graph.consumers[op.name]

@@ -13,14 +13,14 @@ from predictors.errors import StretchError
 from scheduler.formats.onnx import QUANTISERS, OnnxFile
 from scheduler.formats.tflite_checks import LEAST_SCALE
 from stretch.export.onnx import weights_of
-from stretch.formats.tflite.source import Rounded, Source
+from stretch.formats.tflite.source import RoundedWeights, SubgraphSource
 from stretch.formats.tflite.writer import Quant
 from stretch.quantize.fold import fold_batch_norms
 
 Array = NDArray[Any]
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> SubgraphSource:
     """Read a subgraph that `stretch` wrote, in any precision."""
     try:
         model = onnx.load(str(path))
@@ -32,7 +32,7 @@ def read_source(path: Path) -> Source:
     if not any(node.op_type in QUANTISERS for node in model.graph.node):
         folded = fold_batch_norms(model)
         file = OnnxFile(path, folded)
-        return Source(file.graph, weights_of(file))
+        return SubgraphSource(file.graph, weights_of(file))
     real, scales, integers = _reals(model, path)
     file = OnnxFile(path, real)
     rounded = {
@@ -40,17 +40,17 @@ def read_source(path: Path) -> Source:
         for node in real.graph.node
         if node.op_type in ("Conv", "Gemm") and node.input[1] in integers
     }
-    return Source(file.graph, weights_of(file), scales, rounded)
+    return SubgraphSource(file.graph, weights_of(file), scales, rounded)
 
 
-def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[str, Quant], dict[str, Rounded]]:
+def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[str, Quant], dict[str, RoundedWeights]]:
     """Dequantise an int8 or fp16 subgraph; returns the float model, its scales and its integer weights."""
     reals = onnx.ModelProto()
     reals.CopyFrom(model)
     graph = reals.graph
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     scales: dict[str, Quant] = {}
-    integers: dict[str, Rounded] = {}
+    integers: dict[str, RoundedWeights] = {}
     constants = {name: value.astype(np.float32) if value.dtype == np.float16 else value for name, value in constants.items()}
     names: dict[str, str] = {}  # source of each quantised or cast tensor
     kept = []
@@ -100,7 +100,7 @@ def _quant(node: onnx.NodeProto, constants: Mapping[str, Array], path: Path) -> 
     return Quant(max(number, LEAST_SCALE), point - 128 if zero.dtype == np.uint8 else point)
 
 
-def _dequantised(node: onnx.NodeProto, constants: Mapping[str, Array]) -> tuple[Array, Rounded | None]:
+def _dequantised(node: onnx.NodeProto, constants: Mapping[str, Array]) -> tuple[Array, RoundedWeights | None]:
     """A constant as float, and as integers if it is symmetric int8 with output channels first."""
     values, scale = constants[node.input[0]], constants[node.input[1]]
     zero = constants[node.input[2]] if len(node.input) > 2 else np.zeros_like(scale, values.dtype)
@@ -110,4 +110,4 @@ def _dequantised(node: onnx.NodeProto, constants: Mapping[str, Array]) -> tuple[
         shape[axis] = -1
     real = (values.astype(np.float64) - zero.astype(np.float64).reshape(shape)) * scale.astype(np.float64).reshape(shape)
     symmetric = values.dtype == np.int8 and not zero.any() and (scale.size == 1 or axis == 0)
-    return real.astype(np.float32), Rounded(values, scale.reshape(-1)) if symmetric and values.ndim > 1 else None
+    return real.astype(np.float32), RoundedWeights(values, scale.reshape(-1)) if symmetric and values.ndim > 1 else None

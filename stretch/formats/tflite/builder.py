@@ -42,7 +42,7 @@ def to_nhwc(shape: Sequence[int]) -> Shape:
     return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else tuple(shape)
 
 
-class Builder:
+class SubgraphBuilder:
     """Writes the operators of one subgraph.
 
     Args:

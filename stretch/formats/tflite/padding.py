@@ -6,13 +6,13 @@ import numpy as np
 
 from predictors.graph import Op
 from predictors.shapes import Attrs, Shape, ints
-from stretch.formats.tflite.builder import TOP, Builder, Value
+from stretch.formats.tflite.builder import TOP, SubgraphBuilder, Value
 
 _SAME, _VALID = 0, 1
 
 
 @dataclass(frozen=True)
-class Window:
+class PaddedWindow:
     """How a window of explicit padding slides in TFLite."""
 
     padding: int  # ``Padding`` of the schema: 0 is SAME, 1 is VALID.
@@ -26,7 +26,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Within:
+class SameWindows:
     """Windows of one axis as some of those that SAME gives."""
 
     before: int  # Rows or columns to add before, which none of these windows reads.
@@ -35,7 +35,7 @@ class Within:
     count: int  # Number of windows of SAME.
 
 
-def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> Within | None:
+def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> SameWindows | None:
     """The windows of an axis as some of SAME's, which know what lies outside of the image; None if they are none of them.
 
     Args:
@@ -54,11 +54,11 @@ def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> Within 
             count = -(-whole // stride)
             gap = max((count - 1) * stride + kernel - whole, 0) // 2 + before - padding
             if gap >= 0 and gap % stride == 0 and gap // stride + wanted <= count:
-                return Within(before, after, gap // stride, count)
+                return SameWindows(before, after, gap // stride, count)
     return None
 
 
-def window(attrs: Attrs, image: Shape, result: Shape, *, same: bool = True) -> Window:
+def window(attrs: Attrs, image: Shape, result: Shape, *, same: bool = True) -> PaddedWindow:
     """The rule that gives the same windows as `attrs`, after explicit padding where neither does.
 
     SAME pads to ⌈size / stride⌉ windows, the odd row or column below and right:
@@ -79,13 +79,13 @@ def window(attrs: Attrs, image: Shape, result: Shape, *, same: bool = True) -> W
         same = same and count == -(-size // stride[axis]) and padding[axis] == total // 2
         after.append(max(0, reach - size - padding[axis]))
     if not any((*padding[:2], *after)):
-        return Window(_VALID, (0, 0), (0, 0))
+        return PaddedWindow(_VALID, (0, 0), (0, 0))
     if same:
-        return Window(_SAME, (0, 0), (0, 0))
-    return Window(_VALID, (padding[0], padding[1]), (after[0], after[1]))
+        return PaddedWindow(_SAME, (0, 0), (0, 0))
+    return PaddedWindow(_VALID, (padding[0], padding[1]), (after[0], after[1]))
 
 
-def pad(b: Builder, op: Op, x: Value, before: tuple[int, int], after: tuple[int, int], value: float = 0.0) -> Value:
+def pad(b: SubgraphBuilder, op: Op, x: Value, before: tuple[int, int], after: tuple[int, int], value: float = 0.0) -> Value:
     """Rows and columns around an image, of zeros or of one other number; a negative number of them cuts off."""
     if min(*before, *after) < 0:
         x = _cut(b, op, x, [max(0, -n) for n in before], [max(0, -n) for n in after])
@@ -107,7 +107,7 @@ def pad(b: Builder, op: Op, x: Value, before: tuple[int, int], after: tuple[int,
     return b.moved("PADV2", name, x, shape, [widths, filler])
 
 
-def _cut(b: Builder, op: Op, x: Value, before: list[int], after: list[int]) -> Value:
+def _cut(b: SubgraphBuilder, op: Op, x: Value, before: list[int], after: list[int]) -> Value:
     """An image without some rows and columns at its borders."""
     n, h, w, c = x.shape
     shape = (n, h - before[0] - after[0], w - before[1] - after[1], c)

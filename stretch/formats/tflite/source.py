@@ -12,7 +12,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Rounded:
+class RoundedWeights:
     """Weights in int8: real = scale of the output channel · integer."""
 
     values: Array  # int8, output channels first.
@@ -20,10 +20,10 @@ class Rounded:
 
 
 @dataclass
-class Source:
+class SubgraphSource:
     """One subgraph."""
 
     graph: OpGraph  # Its operators, batch-norms folded where something takes them up.
     weights: dict[str, dict[str, Array]]  # Float32 by operator and key.
     scales: dict[str, Quant] = field(default_factory=dict)  # Of tensors that are rounded, by the operator that writes them.
-    integers: dict[str, Rounded] = field(default_factory=dict)  # Weights as they were rounded, by operator.
+    integers: dict[str, RoundedWeights] = field(default_factory=dict)  # Weights as they were rounded, by operator.

@@ -3,12 +3,12 @@
 import numpy as np
 
 from predictors.graph import Op
-from stretch.formats.tflite.builder import TOP, Array, Builder, Value
-from stretch.formats.tflite.source import Rounded, Source
+from stretch.formats.tflite.builder import TOP, Array, SubgraphBuilder, Value
+from stretch.formats.tflite.source import RoundedWeights, SubgraphSource
 from stretch.formats.tflite.writer import Quant
 
 
-def growth(source: Source, op: Op, x: Value, result: Quant | None) -> float:
+def growth(source: SubgraphSource, op: Op, x: Value, result: Quant | None) -> float:
     """How many times larger the integers of a convolution's or matrix's result are than the products they come from.
 
     It is below 1 but for a result that is nearly nothing everywhere, such as that of a dead activation.
@@ -20,7 +20,13 @@ def growth(source: Source, op: Op, x: Value, result: Quant | None) -> float:
 
 
 def matrix(
-    b: Builder, source: Source, op: Op, x: Value, order: tuple[int, ...], channels: int, image: tuple[int, ...] | None = None
+    b: SubgraphBuilder,
+    source: SubgraphSource,
+    op: Op,
+    x: Value,
+    order: tuple[int, ...],
+    channels: int,
+    image: tuple[int, ...] | None = None,
 ) -> list[int]:
     """Tensor indices of the input, the weight in `order` and the bias.
 
@@ -52,8 +58,8 @@ def matrix(
     return [b.integer(x), weights, b.piece.constant(f"{op.name}.bias", whole, unit.tolist())]
 
 
-def _symmetric(weight: Array) -> Rounded:
+def _symmetric(weight: Array) -> RoundedWeights:
     """A weight that was not rounded yet, with a scale for each output channel."""
     flat = weight.reshape(len(weight), -1).astype(np.float64)
     scales = np.maximum(np.abs(flat).max(axis=1), 1e-9) / TOP
-    return Rounded(np.rint(flat / scales[:, None]).astype(np.int8).reshape(weight.shape), scales)
+    return RoundedWeights(np.rint(flat / scales[:, None]).astype(np.int8).reshape(weight.shape), scales)

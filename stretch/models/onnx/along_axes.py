@@ -13,13 +13,13 @@ from torch import fx, nn
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes.node import counted
 from stretch.models.builder import filled, shape_of
-from stretch.models.onnx.site import RULES, Rule, Site, rule
+from stretch.models.onnx.site import RULES, OnnxSite, Rule, rule
 from stretch.models.windows import CONVOLUTIONS, convolved, max_pooled, mean_pooled
 
 _TRANSPOSED = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
 
 
-def _sides(site: Site, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
+def _sides(site: OnnxSite, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
     """Padding before and behind each axis; worked out where the file leaves it to the runtime."""
     axes, auto = len(kernel), site.attrs.get("auto_pad", "NOTSET")
     if auto in ("NOTSET", "VALID"):
@@ -36,7 +36,7 @@ def _sides(site: Site, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
     return before, behind
 
 
-def _weighted(site: Site) -> tuple[np.ndarray, np.ndarray | None]:
+def _weighted(site: OnnxSite) -> tuple[np.ndarray, np.ndarray | None]:
     weight, bias = site.known(1, "weight"), site.optional(2, "bias")
     if weight.ndim != len(site.shape) or weight.ndim not in CONVOLUTIONS:
         raise StretchError(f"its input and weight have the shapes {list(site.shape)} and {list(weight.shape)}")
@@ -44,7 +44,7 @@ def _weighted(site: Site) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 @rule("Conv")
-def _conv(site: Site) -> fx.Node:
+def _conv(site: OnnxSite) -> fx.Node:
     weight, bias = _weighted(site)
     before, behind = _sides(site, weight.shape[2:])
     return convolved(
@@ -62,7 +62,7 @@ def _conv(site: Site) -> fx.Node:
 
 
 @rule("ConvTranspose")
-def _conv_transpose(site: Site) -> fx.Node:
+def _conv_transpose(site: OnnxSite) -> fx.Node:
     weight, bias = _weighted(site)
     if "output_shape" in site.attrs or site.attrs.get("auto_pad", "NOTSET") != "NOTSET":
         raise StretchError("it leaves its padding to the runtime")
@@ -86,7 +86,7 @@ def _conv_transpose(site: Site) -> fx.Node:
 
 
 @rule("MaxPool")
-def _max_pool(site: Site) -> fx.Node:
+def _max_pool(site: OnnxSite) -> fx.Node:
     if site.results > 1 or site.attrs.get("storage_order", 0):
         raise StretchError("it gives the places of the largest elements too")
     kernel = site.pair("kernel_shape")
@@ -105,7 +105,7 @@ def _max_pool(site: Site) -> fx.Node:
 
 
 @rule("AveragePool")
-def _average_pool(site: Site) -> fx.Node:
+def _average_pool(site: OnnxSite) -> fx.Node:
     kernel = site.pair("kernel_shape")
     before, behind = _sides(site, kernel)
     if any(n != 1 for n in site.pair("dilations")):
@@ -124,7 +124,7 @@ def _average_pool(site: Site) -> fx.Node:
 
 
 @rule("LpPool")
-def _norm_pool(site: Site) -> fx.Node:
+def _norm_pool(site: OnnxSite) -> fx.Node:
     """The p-norm of each window: the mean of powers, times how many they are."""
     kernel, p = site.pair("kernel_shape"), int(site.attrs.get("p", 2))
     before, behind = _sides(site, kernel)
@@ -139,7 +139,7 @@ def _norm_pool(site: Site) -> fx.Node:
 
 
 @rule("GlobalLpPool")
-def _norm_of_image(site: Site) -> fx.Node:
+def _norm_of_image(site: OnnxSite) -> fx.Node:
     p = int(site.attrs.get("p", 2))
     if p < 1 or len(site.shape) < 3:
         raise StretchError(f"it is of the norm {p}, of a tensor of shape {list(site.shape)}")
@@ -147,23 +147,23 @@ def _norm_of_image(site: Site) -> fx.Node:
 
 
 @rule("GlobalAveragePool")
-def _global_average(site: Site) -> fx.Node:
+def _global_average(site: OnnxSite) -> fx.Node:
     return pooled_to_one(site)
 
 
 @rule("GlobalMaxPool")
-def _global_max(site: Site) -> fx.Node:
+def _global_max(site: OnnxSite) -> fx.Node:
     _check_image(site)
     return site.builder.module(nn.AdaptiveMaxPool2d(1), site.x, site.name)
 
 
-def pooled_to_one(site: Site) -> fx.Node:
+def pooled_to_one(site: OnnxSite) -> fx.Node:
     """The mean of each channel of an image, as an image of one pixel."""
     _check_image(site)
     return site.builder.module(nn.AdaptiveAvgPool2d(1), site.x, site.name)
 
 
-def _check_image(site: Site) -> None:
+def _check_image(site: OnnxSite) -> None:
     if len(shape_of(site.x)) != 4:
         raise StretchError(f"it pools a tensor of shape {list(site.shape)}, which is no image")
 
@@ -172,7 +172,7 @@ _BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.B
 
 
 @rule("BatchNormalization")
-def _batch_norm(site: Site) -> fx.Node:
+def _batch_norm(site: OnnxSite) -> fx.Node:
     if site.results > 1 and site.attrs.get("training_mode", 0):
         raise StretchError("it is in training mode")
     module = _BATCH_NORMS[len(site.shape)](site.shape[1], eps=float(site.attrs.get("epsilon", 1e-5)))
@@ -181,7 +181,7 @@ def _batch_norm(site: Site) -> fx.Node:
 
 
 @rule("LayerNormalization")
-def _layer_norm(site: Site) -> fx.Node:
+def _layer_norm(site: OnnxSite) -> fx.Node:
     axis = int(site.attrs.get("axis", -1)) % len(site.shape)
     weight, bias = site.known(1, "scale"), site.optional(2, "bias")
     module = nn.LayerNorm(site.shape[axis:], eps=float(site.attrs.get("epsilon", 1e-5)), bias=bias is not None)
@@ -189,7 +189,7 @@ def _layer_norm(site: Site) -> fx.Node:
 
 
 @rule("RMSNormalization")
-def _rms_norm(site: Site) -> fx.Node:
+def _rms_norm(site: OnnxSite) -> fx.Node:
     """X over the root of its mean square, times a weight (Zhang and Sennrich, RMSNorm, section 4)."""
     rank = len(site.shape)
     axes = list(range(counted(int(site.attrs.get("axis", -1)), rank), rank))
@@ -199,7 +199,7 @@ def _rms_norm(site: Site) -> fx.Node:
 
 
 @rule("MeanVarianceNormalization")
-def _standardised(site: Site) -> fx.Node:
+def _standardised(site: OnnxSite) -> fx.Node:
     """What is left of x without its mean, over its deviation; the number that keeps this from zero is the standard's."""
     axes = [counted(int(axis), len(site.shape)) for axis in site.attrs.get("axes", (0, 2, 3))]
     centred = site.builder.call(operator.sub, site.x, site.builder.call(torch.mean, site.x, axes, True))
@@ -209,14 +209,14 @@ def _standardised(site: Site) -> fx.Node:
 
 
 @rule("InstanceNormalization")
-def _instance_norm(site: Site) -> fx.Node:
+def _instance_norm(site: OnnxSite) -> fx.Node:
     weight, bias = site.tensor(1), site.tensor(2)
     eps = float(site.attrs.get("epsilon", 1e-5))
     return site.builder.call(F.instance_norm, site.x, None, None, weight, bias, True, 0.1, eps)
 
 
 @rule("GroupNormalization")
-def _group_norm(site: Site) -> fx.Node:
+def _group_norm(site: OnnxSite) -> fx.Node:
     """Before opset 21 it has a weight a group, which all channels of the group share."""
     groups, weights = int(site.attrs.get("num_groups", 1)), [site.known(1, "scale"), site.known(2, "bias")]
     if site.opset < 21:
@@ -226,18 +226,18 @@ def _group_norm(site: Site) -> fx.Node:
 
 
 @rule("LpNormalization")
-def _lp_normalise(site: Site) -> fx.Node:
+def _lp_normalise(site: OnnxSite) -> fx.Node:
     return site.builder.call(F.normalize, site.x, float(site.attrs.get("p", 2)), int(site.attrs.get("axis", -1)))
 
 
 @rule("LRN")
-def _local_response(site: Site) -> fx.Node:
+def _local_response(site: OnnxSite) -> fx.Node:
     numbers = [float(site.attrs.get(name, usual)) for name, usual in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))]
     return site.builder.call(F.local_response_norm, site.x, int(site.attrs["size"]), *numbers)
 
 
 def _soft(function: Any) -> Rule:
-    def softened(site: Site) -> fx.Node:
+    def softened(site: OnnxSite) -> fx.Node:
         """Before opset 13 all axes from the stated one on are one."""
         rank = len(site.shape)
         axis = int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)) % rank
@@ -252,7 +252,7 @@ def _soft(function: Any) -> Rule:
 RULES.update({"Softmax": _soft(torch.softmax), "LogSoftmax": _soft(torch.log_softmax)})
 
 
-def _axes(site: Site) -> tuple[list[int], bool]:
+def _axes(site: OnnxSite) -> tuple[list[int], bool]:
     """Axes that are reduced, counted from the first, and whether they are kept as 1."""
     axes, rank = site.numbers("axes", 1), len(site.shape)
     if not axes and site.attrs.get("noop_with_empty_axes", 0):
@@ -261,7 +261,7 @@ def _axes(site: Site) -> tuple[list[int], bool]:
 
 
 @rule("ReduceMean")
-def _mean(site: Site) -> fx.Node:
+def _mean(site: OnnxSite) -> fx.Node:
     """A mean; over height and width it is what torch's networks call a pool."""
     axes, keep = _axes(site)
     if axes == [2, 3] and len(site.shape) == 4 and keep:
@@ -270,7 +270,7 @@ def _mean(site: Site) -> fx.Node:
 
 
 def _reduced(function: Any, **more: Any) -> Rule:
-    def reduce(site: Site) -> fx.Node:
+    def reduce(site: OnnxSite) -> fx.Node:
         axes, keep = _axes(site)
         return site.builder.call(function, site.x, dim=axes, keepdim=keep, **more)
 
@@ -290,7 +290,7 @@ RULES.update(
 
 
 @rule("ReduceProd")
-def _product(site: Site) -> fx.Node:
+def _product(site: OnnxSite) -> fx.Node:
     axes, keep = _axes(site)
     x = site.x
     for axis in reversed(axes):
@@ -299,19 +299,19 @@ def _product(site: Site) -> fx.Node:
 
 
 @rule("ReduceSumSquare")
-def _sum_of_squares(site: Site) -> fx.Node:
+def _sum_of_squares(site: OnnxSite) -> fx.Node:
     axes, keep = _axes(site)
     return site.builder.call(torch.sum, site.builder.call(torch.square, site.x), dim=axes, keepdim=keep)
 
 
 @rule("ReduceLogSum")
-def _log_of_sum(site: Site) -> fx.Node:
+def _log_of_sum(site: OnnxSite) -> fx.Node:
     axes, keep = _axes(site)
     return site.builder.call(torch.log, site.builder.call(torch.sum, site.x, dim=axes, keepdim=keep))
 
 
 @rule("TopK")
-def _largest(site: Site) -> list[fx.Node]:
+def _largest(site: OnnxSite) -> list[fx.Node]:
     """The largest or smallest elements, in order, and their places."""
     count, axis = int(site.known(1, "number").ravel()[0]), int(site.attrs.get("axis", -1))
     called = site.builder.call(torch.topk, site.x, count, axis, bool(site.attrs.get("largest", 1)), True)
@@ -319,7 +319,7 @@ def _largest(site: Site) -> list[fx.Node]:
 
 
 def _placed(function: Any) -> Rule:
-    def place(site: Site) -> fx.Node:
+    def place(site: OnnxSite) -> fx.Node:
         return site.builder.call(function, site.x, int(site.attrs.get("axis", 0)), bool(site.attrs.get("keepdims", 1)))
 
     return place
@@ -329,7 +329,7 @@ RULES.update({"ArgMax": _placed(torch.argmax), "ArgMin": _placed(torch.argmin)})
 
 
 def _cumulated(function: Any, neutral: float) -> Rule:
-    def cumulate(site: Site) -> fx.Node:
+    def cumulate(site: OnnxSite) -> fx.Node:
         """Up to each element, or to before it (`exclusive`), or from behind (`reverse`)."""
         axis, x = counted(int(site.known(1, "axis").item()), len(site.shape)), site.x
         back = bool(site.attrs.get("reverse", 0))
@@ -348,7 +348,7 @@ RULES.update({"CumSum": _cumulated(torch.cumsum, 0.0), "CumProd": _cumulated(tor
 
 
 @rule("Hardmax")
-def _hard_max(site: Site) -> fx.Node:
+def _hard_max(site: OnnxSite) -> fx.Node:
     """1 where the largest element is, the first of several."""
     rank = len(site.shape)
     axis = counted(int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)), rank)

@@ -11,10 +11,10 @@ from torch import fx
 
 from predictors.errors import StretchError
 from stretch.models.builder import shape_of
-from stretch.models.onnx.site import Site, rule
+from stretch.models.onnx.site import OnnxSite, rule
 
 
-def _parted(site: Site, x: fx.Node, heads: int) -> fx.Node:
+def _parted(site: OnnxSite, x: fx.Node, heads: int) -> fx.Node:
     """Batch × tokens × channels as batch × heads × tokens × channels of each."""
     batch, tokens, channels = shape_of(x)
     if heads < 1 or channels % heads:
@@ -23,14 +23,14 @@ def _parted(site: Site, x: fx.Node, heads: int) -> fx.Node:
     return site.builder.call(torch.permute, parted, (0, 2, 1, 3))
 
 
-def _joined(site: Site, x: fx.Node) -> fx.Node:
+def _joined(site: OnnxSite, x: fx.Node) -> fx.Node:
     """The same back again."""
     batch, heads, tokens, channels = shape_of(x)
     turned = site.builder.call(torch.permute, x, (0, 2, 1, 3))
     return site.builder.call(torch.reshape, turned, (batch, tokens, heads * channels))
 
 
-def _check(site: Site) -> None:
+def _check(site: OnnxSite) -> None:
     """Refuse what torch's attention does not compute."""
     if any(site.value(i) is not None for i in (4, 5, 6)):
         raise StretchError("it reads what was computed before, or how many tokens count")
@@ -41,7 +41,7 @@ def _check(site: Site) -> None:
 
 
 @rule("Attention")
-def _attention(site: Site) -> fx.Node:
+def _attention(site: OnnxSite) -> fx.Node:
     """softmax(Q · Kᵀ · scale + mask) · V, of heads side by side or along an axis of their own."""
     _check(site)
     parts = [site.tensor(i) for i in range(3)]
@@ -58,7 +58,7 @@ def _attention(site: Site) -> fx.Node:
     return _joined(site, called) if flat else called
 
 
-def _turns(site: Site, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
+def _turns(site: OnnxSite, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
     """Cosines or sines for each token, batch × tokens × half of what turns, with an axis for the heads."""
     batch, tokens, half, axis = sizes
     known, places = site.known(i, what), site.optional(3, "positions")
@@ -77,7 +77,7 @@ def _turns(site: Site, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
 
 
 @rule("RotaryEmbedding")
-def _rotary(site: Site) -> fx.Node:
+def _rotary(site: OnnxSite) -> fx.Node:
     """Pairs of channels turned by an angle that grows with the token's place (Su et al., RoFormer, section 3.2)."""
     builder, shape, x, axis = site.builder, site.shape, site.x, 1
     if len(shape) == 3:

@@ -13,7 +13,7 @@ from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64
 from stretch.models.builder import filled, shape_of
 from stretch.models.onnx.folding import added, gated, multiplied
-from stretch.models.onnx.site import RULES, Rule, Site, Value, rule
+from stretch.models.onnx.site import RULES, OnnxSite, Rule, Value, rule
 
 _PLAIN = {
     "Abs": torch.abs,
@@ -80,7 +80,7 @@ def _plain(function: Any) -> Rule:
 RULES.update({name: _plain(function) for name, function in _PLAIN.items()})
 
 
-def operand(site: Site, i: int) -> Any:
+def operand(site: OnnxSite, i: int) -> Any:
     """Input `i` as what a function of torch combines with a tensor: a single stored number is a number."""
     value = site.value(i)
     if isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= _rank(site.inputs):
@@ -93,7 +93,7 @@ def _rank(values: Any) -> int:
     return max((len(shape_of(value)) for value in values if isinstance(value, fx.Node)), default=0)
 
 
-def _pair(site: Site, function: Any) -> fx.Node:
+def _pair(site: OnnxSite, function: Any) -> fx.Node:
     if len(site.inputs) != 2:
         raise StretchError(f"it has {len(site.inputs)} inputs, two are taken")
     return site.builder.call(function, operand(site, 0), operand(site, 1))
@@ -104,7 +104,7 @@ for _name, _function in _PAIRS.items():
 
 
 def _of_several(function: Any) -> Rule:
-    def combine(site: Site) -> fx.Node:
+    def combine(site: OnnxSite) -> fx.Node:
         tensor = site.tensor(0)
         for i in range(1, len(site.inputs)):
             tensor = site.builder.call(function, tensor, site.tensor(i))
@@ -116,12 +116,12 @@ def _of_several(function: Any) -> Rule:
 RULES.update({"Max": _of_several(torch.maximum), "Min": _of_several(torch.minimum)})
 
 
-def _both_ways(site: Site) -> tuple[tuple[Value, ...], ...]:
+def _both_ways(site: OnnxSite) -> tuple[tuple[Value, ...], ...]:
     return (tuple(site.inputs), tuple(site.inputs)[::-1]) if len(site.inputs) == 2 else ()
 
 
 @rule("Add")
-def _add(site: Site) -> fx.Node:
+def _add(site: OnnxSite) -> fx.Node:
     """A sum; numbers that are added to a product of matrices become its bias."""
     for x, bias in _both_ways(site):
         result = added(site, x, bias)
@@ -131,7 +131,7 @@ def _add(site: Site) -> fx.Node:
 
 
 @rule("Mul")
-def _mul(site: Site) -> fx.Node:
+def _mul(site: OnnxSite) -> fx.Node:
     """A product; that with a gate is what torch calls it, and that of a layer of whole numbers with their scale is the layer."""
     for x, other in _both_ways(site):
         function = gated(x, other)
@@ -144,7 +144,7 @@ def _mul(site: Site) -> fx.Node:
 
 
 @rule("Sum")
-def _sum(site: Site) -> fx.Node:
+def _sum(site: OnnxSite) -> fx.Node:
     total = site.tensor(0)
     for i in range(1, len(site.inputs)):
         total = site.builder.call(operator.add, total, operand(site, i))
@@ -152,28 +152,28 @@ def _sum(site: Site) -> fx.Node:
 
 
 @rule("Mean")
-def _mean_of_several(site: Site) -> fx.Node:
+def _mean_of_several(site: OnnxSite) -> fx.Node:
     return site.builder.call(operator.truediv, _sum(site), float(len(site.inputs)))
 
 
 @rule("Mod")
-def _remainder(site: Site) -> fx.Node:
+def _remainder(site: OnnxSite) -> fx.Node:
     """With the sign of what is divided (`fmod`), or of what divides."""
     return _pair(site, torch.fmod if site.attrs.get("fmod", 0) else torch.remainder)
 
 
 @rule("Celu")
-def _celu(site: Site) -> fx.Node:
+def _celu(site: OnnxSite) -> fx.Node:
     return site.builder.call(F.celu, site.x, float(site.attrs.get("alpha", 1.0)))
 
 
 @rule("ThresholdedRelu")
-def _thresholded_relu(site: Site) -> fx.Node:
+def _thresholded_relu(site: OnnxSite) -> fx.Node:
     return site.builder.call(F.threshold, site.x, float(site.attrs.get("alpha", 1.0)), 0.0)
 
 
 @rule("Swish")
-def _swish(site: Site) -> fx.Node:
+def _swish(site: OnnxSite) -> fx.Node:
     """X · sigmoid(alpha · x); torch's own has alpha 1."""
     alpha = float(site.attrs.get("alpha", 1.0))
     if alpha == 1:
@@ -183,13 +183,13 @@ def _swish(site: Site) -> fx.Node:
 
 
 @rule("SwiGLU")
-def _swish_gated(site: Site) -> fx.Node:
+def _swish_gated(site: OnnxSite) -> fx.Node:
     """Swish of one tensor times another."""
     return site.builder.call(operator.mul, _swish(site), site.tensor(1))
 
 
 @rule("Shrink")
-def _shrink(site: Site) -> fx.Node:
+def _shrink(site: OnnxSite) -> fx.Node:
     """Nothing between −lambd and lambd, and what is beyond moved towards zero."""
     bound, bias = float(site.attrs.get("lambd", 0.5)), float(site.attrs.get("bias", 0.0))
     if bound < 0:
@@ -202,7 +202,7 @@ def _shrink(site: Site) -> fx.Node:
 
 
 @rule("IsInf")
-def _is_infinite(site: Site) -> fx.Node:
+def _is_infinite(site: OnnxSite) -> fx.Node:
     sides = [inf * sign for sign, name in ((1, "detect_positive"), (-1, "detect_negative")) if site.attrs.get(name, 1)]
     if not sides:
         raise StretchError("it looks for no infinity")
@@ -210,7 +210,7 @@ def _is_infinite(site: Site) -> fx.Node:
 
 
 @rule("Clip")
-def _clip(site: Site) -> fx.Node:
+def _clip(site: OnnxSite) -> fx.Node:
     bounds = []
     for i, name in ((1, "min"), (2, "max")):
         stored = site.optional(i, name)
@@ -221,7 +221,7 @@ def _clip(site: Site) -> fx.Node:
 
 
 @rule("HardSigmoid")
-def _hard_sigmoid(site: Site) -> fx.Node:
+def _hard_sigmoid(site: OnnxSite) -> fx.Node:
     """max(0, min(1, alpha · x + beta)); torch's own has alpha 1/6."""
     alpha, beta = site.attrs.get("alpha", 0.2), site.attrs.get("beta", 0.5)
     if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
@@ -231,22 +231,22 @@ def _hard_sigmoid(site: Site) -> fx.Node:
 
 
 @rule("Elu")
-def _elu(site: Site) -> fx.Node:
+def _elu(site: OnnxSite) -> fx.Node:
     return site.builder.call(F.elu, site.x, float(site.attrs.get("alpha", 1.0)))
 
 
 @rule("LeakyRelu")
-def _leaky_relu(site: Site) -> fx.Node:
+def _leaky_relu(site: OnnxSite) -> fx.Node:
     return site.builder.call(F.leaky_relu, site.x, float(site.attrs.get("alpha", 0.01)))
 
 
 @rule("Gelu")
-def _gelu(site: Site) -> fx.Node:
+def _gelu(site: OnnxSite) -> fx.Node:
     return site.builder.call(F.gelu, site.x, approximate=site.attrs.get("approximate", "none"))
 
 
 @rule("PRelu")
-def _prelu(site: Site) -> fx.Node:
+def _prelu(site: OnnxSite) -> fx.Node:
     """A slope for all elements or for each channel."""
     slope, channels = site.known(1, "slope"), site.shape[1]
     aligned = slope.reshape((1,) * (len(site.shape) - slope.ndim) + slope.shape)
@@ -256,12 +256,12 @@ def _prelu(site: Site) -> fx.Node:
 
 
 @rule("Where")
-def _where(site: Site) -> fx.Node:
+def _where(site: OnnxSite) -> fx.Node:
     return site.builder.call(torch.where, site.tensor(0), site.tensor(1), site.tensor(2))
 
 
 @rule("Cast")
-def _cast(site: Site) -> fx.Node:
+def _cast(site: OnnxSite) -> fx.Node:
     """Another element type; half precision is computed in single."""
     to = _TYPES.get(site.attrs.get("to", 0))
     if to is None:
@@ -270,7 +270,7 @@ def _cast(site: Site) -> fx.Node:
 
 
 @rule("CastLike")
-def _cast_like(site: Site) -> fx.Node:
+def _cast_like(site: OnnxSite) -> fx.Node:
     """The element type of another tensor."""
     like = site.value(1)
     if isinstance(like, np.ndarray):
@@ -278,11 +278,11 @@ def _cast_like(site: Site) -> fx.Node:
     return _as_type(site, site.tensor(1).meta["val"].dtype)
 
 
-def _as_type(site: Site, kind: torch.dtype) -> fx.Node:
+def _as_type(site: OnnxSite, kind: torch.dtype) -> fx.Node:
     return site.x if site.x.meta["val"].dtype == kind else site.builder.method("to", site.x, kind)
 
 
 @rule("Identity", "Dropout")
-def _identity(site: Site) -> fx.Node:
+def _identity(site: OnnxSite) -> fx.Node:
     """What it reads: nothing is dropped once a network is trained."""
     return site.x

@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError
 from stretch.models.builder import filled, shape_of
-from stretch.models.onnx.site import Site, Value, rule
+from stretch.models.onnx.site import OnnxSite, Value, rule
 
 
 def linear(weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
@@ -21,7 +21,7 @@ def linear(weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
 
 
 @rule("Gemm")
-def _gemm(site: Site) -> fx.Node:
+def _gemm(site: OnnxSite) -> fx.Node:
     """Alpha · A · B + beta · C (ONNX Gemm)."""
     weight, bias = site.known(1, "weight"), site.optional(2, "bias")
     if site.attrs.get("transA", 0) or weight.ndim != 2 or len(site.shape) != 2:
@@ -36,7 +36,7 @@ def _gemm(site: Site) -> fx.Node:
 
 
 @rule("MatMul")
-def _matmul(site: Site) -> fx.Node:
+def _matmul(site: OnnxSite) -> fx.Node:
     right = site.value(1)
     if isinstance(right, np.ndarray) and right.ndim == 2 and isinstance(site.value(0), fx.Node):
         return site.builder.module(linear(right.T, None), site.x, site.name)
@@ -44,13 +44,13 @@ def _matmul(site: Site) -> fx.Node:
 
 
 @rule("Einsum")
-def _einsum(site: Site) -> fx.Node:
+def _einsum(site: OnnxSite) -> fx.Node:
     tensors = [site.tensor(i) for i in range(len(site.inputs))]
     return site.builder.call(torch.einsum, str(site.attrs.get("equation", "")), *tensors)
 
 
 @rule("Det")
-def _determinant(site: Site) -> fx.Node:
+def _determinant(site: OnnxSite) -> fx.Node:
     return site.builder.call(torch.det, site.x)
 
 
@@ -63,7 +63,7 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _GATES: dict[Any, Any] = {torch.sigmoid: F.silu, F.hardsigmoid: F.hardswish}
 
 
-def added(site: Site, x: Value, bias: Value) -> fx.Node | None:
+def added(site: OnnxSite, x: Value, bias: Value) -> fx.Node | None:
     """A product of matrices, or one of whole numbers, with these numbers as its bias; None for anything else."""
     if not isinstance(x, fx.Node) or not isinstance(bias, np.ndarray):
         return None
@@ -76,7 +76,7 @@ def added(site: Site, x: Value, bias: Value) -> fx.Node | None:
     return None if numbers is None else _again(site, x, _convolution(layer, layer.weight.detach().numpy(), numbers))
 
 
-def multiplied(site: Site, x: Value, factor: Value) -> fx.Node | None:
+def multiplied(site: OnnxSite, x: Value, factor: Value) -> fx.Node | None:
     """A product of whole numbers with its weights in another scale; None for anything else."""
     if not isinstance(x, fx.Node) or not isinstance(factor, np.ndarray) or not x.meta.get(UNSCALED):
         return None
@@ -91,7 +91,7 @@ def multiplied(site: Site, x: Value, factor: Value) -> fx.Node | None:
     return _again(site, x, linear(weight, bias) if isinstance(layer, nn.Linear) else _convolution(layer, weight, bias))
 
 
-def times(site: Site, x: fx.Node, factor: np.ndarray) -> fx.Node:
+def times(site: OnnxSite, x: fx.Node, factor: np.ndarray) -> fx.Node:
     """A tensor times stored numbers, by its weights where it is a product of whole ones."""
     if factor.size == 1 and factor.item() == 1:
         return x
@@ -108,7 +108,7 @@ def gated(x: Value, gate: Value) -> Any:
     return _GATES.get(gate.target)
 
 
-def _again(site: Site, x: fx.Node, module: nn.Module) -> fx.Node:
+def _again(site: OnnxSite, x: fx.Node, module: nn.Module) -> fx.Node:
     """What a layer gives, by another module in its place."""
     read = x.args[0]
     assert isinstance(read, fx.Node)

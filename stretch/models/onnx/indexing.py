@@ -13,7 +13,7 @@ from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes.node import counted
 from stretch.models.builder import shape_of
 from stretch.models.onnx.known import MAX_KNOWN
-from stretch.models.onnx.site import Site, Value, rule
+from stretch.models.onnx.site import OnnxSite, Value, rule
 
 #: What torch calls what is done with a number that is written where others are.
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
@@ -22,7 +22,7 @@ _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 _SAMPLED = {"linear": "bilinear", "cubic": "bicubic"}
 
 
-def _axis(site: Site, usual: int = 0) -> int:
+def _axis(site: OnnxSite, usual: int = 0) -> int:
     return counted(int(site.attrs.get("axis", usual)), len(site.shape))
 
 
@@ -30,7 +30,7 @@ def _sizes_of(value: Value) -> tuple[int, ...]:
     return () if value is None else tuple(value.shape) if isinstance(value, np.ndarray) else shape_of(value)
 
 
-def _places(site: Site, sizes: Sequence[int]) -> fx.Node | np.ndarray:
+def _places(site: OnnxSite, sizes: Sequence[int]) -> fx.Node | np.ndarray:
     """Input 1, indices into axes of these sizes (one, or one for each place along its last axis), counted from the first."""
     value = site.value(1)
     bound = np.array(sizes, np.int64) if len(sizes) > 1 else np.array(sizes[0], np.int64)
@@ -49,16 +49,16 @@ def _places(site: Site, sizes: Sequence[int]) -> fx.Node | np.ndarray:
     return site.builder.call(torch.remainder, x, by)
 
 
-def _as_tensor(site: Site, places: fx.Node | np.ndarray) -> fx.Node:
+def _as_tensor(site: OnnxSite, places: fx.Node | np.ndarray) -> fx.Node:
     return places if isinstance(places, fx.Node) else site.builder.stored(places, f"{site.name}_indices")
 
 
-def _reshaped(site: Site, x: fx.Node, shape: Sequence[int]) -> fx.Node:
+def _reshaped(site: OnnxSite, x: fx.Node, shape: Sequence[int]) -> fx.Node:
     return x if shape_of(x) == tuple(shape) else site.builder.call(torch.reshape, x, tuple(shape))
 
 
 @rule("Gather")
-def _gather(site: Site) -> fx.Node:
+def _gather(site: OnnxSite) -> fx.Node:
     axis, shape = _axis(site), site.shape
     places = _places(site, shape[axis : axis + 1])
     if isinstance(places, np.ndarray) and places.ndim == 0:
@@ -70,12 +70,12 @@ def _gather(site: Site) -> fx.Node:
 
 
 @rule("GatherElements")
-def _gather_elements(site: Site) -> fx.Node:
+def _gather_elements(site: OnnxSite) -> fx.Node:
     axis = _axis(site)
     return site.builder.call(torch.gather, site.x, axis, _as_tensor(site, _places(site, site.shape[axis : axis + 1])))
 
 
-def _reduction(site: Site) -> str | None:
+def _reduction(site: OnnxSite) -> str | None:
     """What is done with a number that is written where others are, as torch names it; None for none."""
     how = str(site.attrs.get("reduction", "none"))
     if how != "none" and how not in _REDUCTIONS:
@@ -83,7 +83,7 @@ def _reduction(site: Site) -> str | None:
     return _REDUCTIONS.get(how)
 
 
-def _scattered(site: Site, x: fx.Node, axis: int, places: fx.Node, written: fx.Node, how: str | None) -> fx.Node:
+def _scattered(site: OnnxSite, x: fx.Node, axis: int, places: fx.Node, written: fx.Node, how: str | None) -> fx.Node:
     """A tensor with numbers written into it, or combined with those that are there."""
     if how is None:
         return site.builder.call(torch.scatter, x, axis, places, written)
@@ -91,14 +91,14 @@ def _scattered(site: Site, x: fx.Node, axis: int, places: fx.Node, written: fx.N
 
 
 @rule("ScatterElements", "Scatter")
-def _scatter_elements(site: Site) -> fx.Node:
+def _scatter_elements(site: OnnxSite) -> fx.Node:
     axis, how = _axis(site), _reduction(site)
     if _sizes_of(site.value(1)) != _sizes_of(site.value(2)):
         raise StretchError(f"it writes {list(_sizes_of(site.value(2)))} where {list(_sizes_of(site.value(1)))} goes")
     return _scattered(site, site.x, axis, _as_tensor(site, _places(site, site.shape[axis : axis + 1])), site.tensor(2), how)
 
 
-def _flat(site: Site, batch: int) -> tuple[fx.Node | np.ndarray, int]:
+def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
     """Indices of several axes as one number each, counted over all of these axes, and how many axes these are with the batch's."""
     shape, sizes = site.shape, _sizes_of(site.value(1))
     if not sizes or not 0 <= batch < min(len(sizes), len(shape)) or shape[:batch] != sizes[:batch]:
@@ -117,7 +117,7 @@ def _flat(site: Site, batch: int) -> tuple[fx.Node | np.ndarray, int]:
 
 
 @rule("GatherND")
-def _gather_nd(site: Site) -> fx.Node:
+def _gather_nd(site: OnnxSite) -> fx.Node:
     """All axes that are pointed into are one, into which single numbers point."""
     shape = site.shape
     places, last = _flat(site, int(site.attrs.get("batch_dims", 0)))
@@ -129,7 +129,7 @@ def _gather_nd(site: Site) -> fx.Node:
 
 
 @rule("ScatterND")
-def _scatter_nd(site: Site) -> fx.Node:
+def _scatter_nd(site: OnnxSite) -> fx.Node:
     """All axes that are pointed into are one, and all others another."""
     shape, how = site.shape, _reduction(site)
     places, last = _flat(site, 0)
@@ -144,7 +144,7 @@ def _scatter_nd(site: Site) -> fx.Node:
 
 
 @rule("OneHot")
-def _one_hot(site: Site) -> fx.Node:
+def _one_hot(site: OnnxSite) -> fx.Node:
     """Where a place has the number that the tensor says, counted from the first or the last."""
     values, depth = site.known(2, "values").reshape(-1), int(site.known(1, "depth").reshape(-1)[0])
     rank = len(site.shape)
@@ -162,14 +162,14 @@ def _one_hot(site: Site) -> fx.Node:
 
 
 @rule("GridSample")
-def _grid_sample(site: Site) -> fx.Node:
+def _grid_sample(site: OnnxSite) -> fx.Node:
     mode = str(site.attrs.get("mode", "bilinear" if site.opset < 20 else "linear"))
     more = {"padding_mode": str(site.attrs.get("padding_mode", "zeros")), "align_corners": bool(site.attrs.get("align_corners", 0))}
     return site.builder.call(F.grid_sample, site.x, site.tensor(1), mode=_SAMPLED.get(mode, mode), **more)
 
 
 @rule("AffineGrid")
-def _affine_grid(site: Site) -> fx.Node:
+def _affine_grid(site: OnnxSite) -> fx.Node:
     """Places of an image of this size after an affine map."""
     size = [int(n) for n in site.known(1, "size").ravel()]
     return site.builder.call(F.affine_grid, site.x, size, bool(site.attrs.get("align_corners", 0)))

@@ -11,7 +11,7 @@ from torch import fx
 
 from predictors.errors import StretchError
 from stretch.models.onnx.folding import UNSCALED, times
-from stretch.models.onnx.site import RULES, Result, Rule, Site, Value, rule
+from stretch.models.onnx.site import RULES, OnnxSite, Result, Rule, Value, rule
 from stretch.models.onnx.steps import Rounded, Steps, reread
 from stretch.models.windows import nonnegative
 
@@ -19,13 +19,13 @@ from stretch.models.windows import nonnegative
 _SIX = 0.02
 
 
-def stated(site: Site, scale: int, zero: int, kind: type[np.generic] = np.uint8) -> Steps:
+def stated(site: OnnxSite, scale: int, zero: int, kind: type[np.generic] = np.uint8) -> Steps:
     """The steps that inputs `scale` and `zero` of a node state; bytes are of `kind` where the zero point is left out."""
     optional = site.optional(zero, "zero point")
     return Steps(site.known(scale, "scale"), np.zeros((), kind) if optional is None else optional)
 
 
-def rounded(site: Site, x: fx.Node, steps: Steps) -> Rounded:
+def rounded(site: OnnxSite, x: fx.Node, steps: Steps) -> Rounded:
     """What a file rounds, or its positive part: quantisers leave out a rectifier whose range says the same."""
     limits, zero = np.iinfo(steps.zero.dtype), steps.zero
     if zero.size != 1 or zero.item() != limits.min or nonnegative(x, site.builder, of_input=True):
@@ -35,14 +35,14 @@ def rounded(site: Site, x: fx.Node, steps: Steps) -> Rounded:
 
 
 @rule("QuantizeLinear", rounding=True)
-def _round(site: Site) -> Rounded:
+def _round(site: OnnxSite) -> Rounded:
     if site.steps_of(0) is not None:
         raise StretchError("it rounds what is rounded already")
     return rounded(site, site.x, stated(site, 1, 2))
 
 
 @rule("DequantizeLinear", rounding=True)
-def _real(site: Site) -> fx.Node:
+def _real(site: OnnxSite) -> fx.Node:
     """What it reads: the scales of activations are calibrated anew. Whole numbers that a product gave are scaled."""
     current = site.steps_of(0)
     if current is None:
@@ -56,7 +56,7 @@ def _real(site: Site) -> fx.Node:
 
 
 @rule("DynamicQuantizeLinear", rounding=True)
-def _round_by_range(site: Site) -> list[Rounded | np.ndarray]:
+def _round_by_range(site: OnnxSite) -> list[Rounded | np.ndarray]:
     """What it reads, in steps of 1: each product of it is multiplied by its scale."""
     steps = Steps(np.ones((), np.float32), np.zeros((), np.uint8))
     return [Rounded(site.x, steps), steps.scale, steps.zero]
@@ -66,7 +66,7 @@ _MS = "com.microsoft"
 
 
 @dataclass(frozen=True)
-class _Lowering:
+class _ByteInputs:
     """Where the inputs of an operator on bytes are."""
 
     op: str  # The operator on reals.
@@ -76,18 +76,18 @@ class _Lowering:
 
 
 _FORMS = {
-    "QLinearConv": _Lowering("Conv", (0, 3), 6, 8),
-    f"{_MS}.QLinearConv": _Lowering("Conv", (0, 3), 6, 8),
-    "QLinearMatMul": _Lowering("MatMul", (0, 3), 6),
-    f"{_MS}.QGemm": _Lowering("Gemm", (0, 3), 7, 6),
-    f"{_MS}.QLinearAdd": _Lowering("Add", (0, 3), 6),
-    f"{_MS}.QLinearMul": _Lowering("Mul", (0, 3), 6),
-    f"{_MS}.QLinearSigmoid": _Lowering("Sigmoid", (0,), 3),
-    f"{_MS}.QLinearLeakyRelu": _Lowering("LeakyRelu", (0,), 3),
-    f"{_MS}.QLinearSoftmax": _Lowering("Softmax", (0,), 3),
-    f"{_MS}.QLinearAveragePool": _Lowering("AveragePool", (0,), 3),
-    f"{_MS}.QLinearGlobalAveragePool": _Lowering("GlobalAveragePool", (0,), 3),
-    f"{_MS}.QLinearReduceMean": _Lowering("ReduceMean", (0,), 3),
+    "QLinearConv": _ByteInputs("Conv", (0, 3), 6, 8),
+    f"{_MS}.QLinearConv": _ByteInputs("Conv", (0, 3), 6, 8),
+    "QLinearMatMul": _ByteInputs("MatMul", (0, 3), 6),
+    f"{_MS}.QGemm": _ByteInputs("Gemm", (0, 3), 7, 6),
+    f"{_MS}.QLinearAdd": _ByteInputs("Add", (0, 3), 6),
+    f"{_MS}.QLinearMul": _ByteInputs("Mul", (0, 3), 6),
+    f"{_MS}.QLinearSigmoid": _ByteInputs("Sigmoid", (0,), 3),
+    f"{_MS}.QLinearLeakyRelu": _ByteInputs("LeakyRelu", (0,), 3),
+    f"{_MS}.QLinearSoftmax": _ByteInputs("Softmax", (0,), 3),
+    f"{_MS}.QLinearAveragePool": _ByteInputs("AveragePool", (0,), 3),
+    f"{_MS}.QLinearGlobalAveragePool": _ByteInputs("GlobalAveragePool", (0,), 3),
+    f"{_MS}.QLinearReduceMean": _ByteInputs("ReduceMean", (0,), 3),
 }
 
 
@@ -96,7 +96,7 @@ def _weight_axis(op: str, attrs: Mapping[str, Any]) -> int:
     return 0 if op == "Conv" or (op == "Gemm" and attrs.get("transB", 0)) else -1
 
 
-def _read(site: Site, i: int, steps: Steps, axis: int) -> Value:
+def _read(site: OnnxSite, i: int, steps: Steps, axis: int) -> Value:
     """The numbers that the bytes of input `i` stand for."""
     value = site.value(i)
     if isinstance(value, np.ndarray):
@@ -109,7 +109,7 @@ def _read(site: Site, i: int, steps: Steps, axis: int) -> Value:
     return reread(site.builder, site.tensor(i), current, steps)
 
 
-def _computed(site: Site, op: str, inputs: Sequence[Value]) -> fx.Node:
+def _computed(site: OnnxSite, op: str, inputs: Sequence[Value]) -> fx.Node:
     """What the operator on reals makes of these."""
     if site.attrs.get("channels_last", 0):
         raise StretchError("its channels are last")
@@ -118,8 +118,8 @@ def _computed(site: Site, op: str, inputs: Sequence[Value]) -> fx.Node:
     return built
 
 
-def _by_form(form: _Lowering) -> Rule:
-    def lower(site: Site) -> Result:
+def _by_form(form: _ByteInputs) -> Rule:
+    def lower(site: OnnxSite) -> Result:
         axis = _weight_axis(form.op, site.attrs)
         steps = [stated(site, i + 1, i + 2) for i in form.bytes]
         inputs = [_read(site, i, step, axis) for i, step in zip(form.bytes, steps, strict=True)]
@@ -133,7 +133,7 @@ def _by_form(form: _Lowering) -> Rule:
     return lower
 
 
-def _bias(site: Site, form: _Lowering, steps: Sequence[Steps]) -> np.ndarray | None:
+def _bias(site: OnnxSite, form: _ByteInputs, steps: Sequence[Steps]) -> np.ndarray | None:
     """A bias in reals: the scale of a product of bytes is that of both."""
     bias = None if form.bias is None else site.optional(form.bias, "bias")
     if bias is None:
@@ -149,18 +149,18 @@ for _name, _form in _FORMS.items():
 
 
 @rule(f"{_MS}.QLinearConcat", rounding=True)
-def _concat(site: Site) -> Rounded:
+def _concat(site: OnnxSite) -> Rounded:
     parts = [_read(site, i, stated(site, i + 1, i + 2), 0) for i in range(2, len(site.inputs), 3)]
     return rounded(site, _computed(site, "Concat", parts), stated(site, 0, 1))
 
 
 @rule(f"{_MS}.QLinearWhere", rounding=True)
-def _where(site: Site) -> Rounded:
+def _where(site: OnnxSite) -> Rounded:
     parts = [_read(site, i, stated(site, i + 1, i + 2), 0) for i in (1, 4)]
     return rounded(site, _computed(site, "Where", [site.value(0), *parts]), stated(site, 7, 8))
 
 
-def _in_steps_of_one(site: Site, i: int, zero: int, axis: int) -> Value:
+def _in_steps_of_one(site: OnnxSite, i: int, zero: int, axis: int) -> Value:
     """The bytes of input `i` without their zero point, as reals."""
     value, point = site.value(i), site.optional(zero, "zero point")
     steps = site.steps_of(i)
@@ -170,7 +170,7 @@ def _in_steps_of_one(site: Site, i: int, zero: int, axis: int) -> Value:
 
 
 @rule("MatMulInteger", "ConvInteger", rounding=True)
-def _product(site: Site) -> fx.Node:
+def _product(site: OnnxSite) -> fx.Node:
     """A product of whole numbers, as reals; the scales that it is multiplied by become part of its weights."""
     op = site.op.removesuffix("Integer")
     computed = _computed(site, op, [_in_steps_of_one(site, i, i + 2, _weight_axis(op, site.attrs)) for i in (0, 1)])
@@ -179,31 +179,31 @@ def _product(site: Site) -> fx.Node:
     return computed
 
 
-def _weight(site: Site, i: int, scale: int, zero: int) -> np.ndarray:
+def _weight(site: OnnxSite, i: int, scale: int, zero: int) -> np.ndarray:
     """A stored weight whose columns may have scales of their own."""
     known = site.known(i, "weight")
     return stated(site, scale, zero, known.dtype.type).reals(known, -1)
 
 
 @rule(f"{_MS}.DynamicQuantizeMatMul", rounding=True)
-def _rounded_product(site: Site) -> fx.Node:
+def _rounded_product(site: OnnxSite) -> fx.Node:
     """A product of reals, rounded by their own range on the way, and of a stored weight."""
     return _with_bias(site, 4, _computed(site, "MatMul", [site.x, _weight(site, 1, 2, 3)]))
 
 
 @rule(f"{_MS}.MatMulIntegerToFloat", rounding=True)
-def _product_of_reals(site: Site) -> fx.Node:
+def _product_of_reals(site: OnnxSite) -> fx.Node:
     """A product of bytes, scaled."""
     parts = [_read(site, i, stated(site, i + 2, i + 4), -1) for i in (0, 1)]
     return _with_bias(site, 6, _computed(site, "MatMul", parts))
 
 
-def _with_bias(site: Site, i: int, product: fx.Node) -> fx.Node:
+def _with_bias(site: OnnxSite, i: int, product: fx.Node) -> fx.Node:
     return product if site.value(i) is None else _computed(site, "Add", [product, site.value(i)])
 
 
 @rule(f"{_MS}.DynamicQuantizeLSTM", rounding=True)
-def _lstm(site: Site) -> Result | Sequence[Result]:
+def _lstm(site: OnnxSite) -> Result | Sequence[Result]:
     """An LSTM whose weights lie turned: inputs × gates of each direction."""
     weights = []
     for i, (scale, zero) in ((1, (8, 9)), (2, (10, 11))):

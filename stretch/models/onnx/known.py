@@ -14,9 +14,9 @@ from torch import fx
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES
 from scheduler.formats.onnx.shapes.constants import SHORT
-from scheduler.formats.onnx.shapes.node import TYPE_NAMES, Node, Tensor
+from scheduler.formats.onnx.shapes.node import TYPE_NAMES, KnownTensor, ShapeNode
 from stretch.models.builder import shape_of
-from stretch.models.onnx.site import Rule, Site
+from stretch.models.onnx.site import OnnxSite, Rule
 
 #: Elements that a stored tensor may grow to before the network runs.
 MAX_KNOWN = 1 << 26
@@ -59,7 +59,7 @@ def computed(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]
     return [array.astype(np.float32) if array.dtype == np.float16 else array for array in arrays]
 
 
-def by_rule(rule: Rule, site: Site) -> list[np.ndarray]:
+def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
     """The results of a node that reads nothing but known tensors, by the rule for one of the network.
 
     For operators whose shapes bundles do not know; sizes are those that a network may have.
@@ -82,14 +82,14 @@ def _check(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]) 
     if rule is None or node.domain not in ("", "ai.onnx"):
         raise StretchError("it is not computed from what the file stores")
     seen = {key: tensor(value) if isinstance(value, np.ndarray) else value for key, value in attrs.items()}
-    cost = rule(Node(tuple(None if x is None else tensor(x) for x in reads), seen, len(node.output)))
+    cost = rule(ShapeNode(tuple(None if x is None else tensor(x) for x in reads), seen, len(node.output)))
     if max(result.size for result in cost.results) > MAX_KNOWN or cost.work > 64 * MAX_KNOWN:
         raise StretchError("it makes a stored tensor too large")
 
 
-def tensor(x: np.ndarray) -> Tensor:
+def tensor(x: np.ndarray) -> KnownTensor:
     """What a rule of shapes knows of an array."""
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
     if kind not in TYPE_NAMES:
         raise StretchError(f"it reads numbers of type {x.dtype}, which no network computes with")
-    return Tensor(x.shape, kind, tuple(x.ravel().tolist()) if x.size <= SHORT else None)
+    return KnownTensor(x.shape, kind, tuple(x.ravel().tolist()) if x.size <= SHORT else None)

@@ -12,29 +12,29 @@ from torch import fx
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES as SHAPES
-from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, Node, Tensor, counted
+from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, KnownTensor, ShapeNode, counted
 from stretch.models.builder import shape_of, turned
 from stretch.models.onnx.known import tensor
-from stretch.models.onnx.site import Site, Value, rule
+from stretch.models.onnx.site import OnnxSite, Value, rule
 
 _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
-def _seen(value: Value) -> Tensor | None:
+def _seen(value: Value) -> KnownTensor | None:
     """What a rule of shapes knows of a node's input."""
     if value is None:
         return None
-    return Tensor(shape_of(value)) if isinstance(value, fx.Node) else tensor(value)
+    return KnownTensor(shape_of(value)) if isinstance(value, fx.Node) else tensor(value)
 
 
-def _made(site: Site) -> tuple[int, ...]:
+def _made(site: OnnxSite) -> tuple[int, ...]:
     """The shape of a node's first result, by the rules that check bundles."""
     attrs = {key: value.encode() if isinstance(value, str) else value for key, value in site.attrs.items()}
-    return SHAPES[site.op](Node(tuple(_seen(value) for value in site.inputs), attrs, site.results)).shape
+    return SHAPES[site.op](ShapeNode(tuple(_seen(value) for value in site.inputs), attrs, site.results)).shape
 
 
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-def _shaped(site: Site) -> fx.Node:
+def _shaped(site: OnnxSite) -> fx.Node:
     """The same elements in another shape; all axes but the batch in one is what torch calls flattening."""
     before, after = site.shape, _made(site)
     if before == after:
@@ -45,19 +45,19 @@ def _shaped(site: Site) -> fx.Node:
 
 
 @rule("Transpose")
-def _transpose(site: Site) -> fx.Node:
+def _transpose(site: OnnxSite) -> fx.Node:
     order = site.attrs.get("perm", list(reversed(range(len(site.shape)))))
     return turned(site.builder, site.x, [counted(int(axis), len(site.shape)) for axis in order])
 
 
 @rule("Concat")
-def _concat(site: Site) -> fx.Node:
+def _concat(site: OnnxSite) -> fx.Node:
     parts = [site.tensor(i) for i in range(len(site.inputs))]
     return site.builder.call(torch.cat, parts, int(site.attrs.get("axis", 1)))
 
 
 @rule("Split")
-def _split(site: Site) -> list[fx.Node]:
+def _split(site: OnnxSite) -> list[fx.Node]:
     axis = int(site.attrs.get("axis", 0))
     sizes = site.numbers("split", 1)
     if sizes is None:
@@ -68,7 +68,7 @@ def _split(site: Site) -> list[fx.Node]:
 
 
 @rule("Slice")
-def _slice(site: Site) -> fx.Node:
+def _slice(site: OnnxSite) -> fx.Node:
     starts, ends = site.numbers("starts", 1), site.numbers("ends", 2)
     if starts is None or ends is None:
         raise StretchError("it has no bounds")
@@ -89,24 +89,24 @@ def _slice(site: Site) -> fx.Node:
 
 
 @rule("Trilu")
-def _triangle(site: Site) -> fx.Node:
+def _triangle(site: OnnxSite) -> fx.Node:
     shift = site.optional(1, "diagonal")
     function = torch.triu if site.attrs.get("upper", 1) else torch.tril
     return site.builder.call(function, site.x, 0 if shift is None else int(shift.ravel()[0]))
 
 
 @rule("Expand")
-def _expand(site: Site) -> fx.Node:
+def _expand(site: OnnxSite) -> fx.Node:
     return site.builder.method("expand", site.x, *_made(site))
 
 
 @rule("Tile")
-def _tile(site: Site) -> fx.Node:
+def _tile(site: OnnxSite) -> fx.Node:
     return site.builder.method("repeat", site.x, *(int(n) for n in site.known(1, "repeats").ravel()))
 
 
 @rule("Pad")
-def _pad(site: Site) -> fx.Node:
+def _pad(site: OnnxSite) -> fx.Node:
     """Padding of the last axes; torch takes those as pairs from the last one on."""
     widths, mode = site.numbers("pads", 1), site.attrs.get("mode", "constant")
     rank = len(site.shape)
@@ -128,7 +128,7 @@ def _pad(site: Site) -> fx.Node:
 
 
 @rule("CenterCropPad")
-def _centred(site: Site) -> fx.Node:
+def _centred(site: OnnxSite) -> fx.Node:
     """So many elements around the middle of each axis, zeros where there are fewer."""
     shape, wanted = site.shape, [int(n) for n in site.known(1, "shape").ravel()]
     axes = [counted(int(axis), len(shape)) for axis in site.attrs.get("axes", range(len(shape)))]
@@ -141,7 +141,7 @@ def _centred(site: Site) -> fx.Node:
 
 
 @rule("Col2Im")
-def _image_of_columns(site: Site) -> fx.Node:
+def _image_of_columns(site: OnnxSite) -> fx.Node:
     """The sum of blocks at their places in an image."""
     size, block = ([int(n) for n in site.known(i, what).ravel()] for i, what in ((1, "image"), (2, "block")))
     if len(size) != 2 or len(block) != 2:
@@ -154,7 +154,7 @@ def _image_of_columns(site: Site) -> fx.Node:
 
 
 @rule("EyeLike")
-def _eye(site: Site) -> np.ndarray:
+def _eye(site: OnnxSite) -> np.ndarray:
     """1 along a diagonal, which only the shape decides."""
     if len(site.shape) != 2:
         raise StretchError(f"it reads a tensor of shape {list(site.shape)}, no matrix")
@@ -165,7 +165,7 @@ def _eye(site: Site) -> np.ndarray:
 
 
 @rule("DepthToSpace")
-def _depth_to_space(site: Site) -> fx.Node:
+def _depth_to_space(site: OnnxSite) -> fx.Node:
     n, channels, height, width = site.shape
     block = int(site.attrs.get("blocksize", 0))
     if site.attrs.get("mode", "DCR") == "CRD":
@@ -176,7 +176,7 @@ def _depth_to_space(site: Site) -> fx.Node:
 
 
 @rule("SpaceToDepth")
-def _space_to_depth(site: Site) -> fx.Node:
+def _space_to_depth(site: OnnxSite) -> fx.Node:
     n, channels, height, width = site.shape
     block = int(site.attrs.get("blocksize", 0))
     split = site.builder.call(torch.reshape, site.x, (n, channels, height // block, block, width // block, block))

@@ -26,7 +26,7 @@ from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder, filled, shape_of, turned
 from stretch.models.ends import End, Size, Stated, by_name, finished, named_ends, settled
 from stretch.models.onnx.known import by_rule, computed
-from stretch.models.onnx.site import ROUNDING, RULES, Result, Site, Value
+from stretch.models.onnx.site import ROUNDING, RULES, OnnxSite, Result, Value
 from stretch.models.onnx.steps import Rounded, Steps, common
 
 #: Opsets whose operators are read.
@@ -43,7 +43,7 @@ _NAMELESS = frozenset({"None", "none", "unk"})
 
 
 @dataclass(frozen=True)
-class Source:
+class OnnxSource:
     """What a file holds."""
 
     path: Path  # The file.
@@ -56,7 +56,7 @@ class Source:
     opset: int  # Which version of ONNX's operators it speaks.
 
 
-def read_source(path: Path, input_shape: InputShapes | None = None) -> Source:
+def read_source(path: Path, input_shape: InputShapes | None = None) -> OnnxSource:
     """Read an ONNX file.
 
     Args:
@@ -78,7 +78,7 @@ def read_source(path: Path, input_shape: InputShapes | None = None) -> Source:
     ends = named_ends(path, [_stated(value, last, readers) for value, last in zip(inputs, turned, strict=True)])
     last = frozenset(end.argument for end, turn in zip(ends, turned, strict=True) if turn)
     outputs = tuple(dict.fromkeys(value.name for value in graph.output))
-    return Source(path, list(graph.node), stored, ends, settled(path, ends, input_shape), last, outputs, _opset(path, model))
+    return OnnxSource(path, list(graph.node), stored, ends, settled(path, ends, input_shape), last, outputs, _opset(path, model))
 
 
 class _Readers:
@@ -431,7 +431,7 @@ def _shown(text: str) -> str:
 
 
 class _Lowering:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: OnnxSource) -> None:
         self._source = source
         self._builder = Builder(source.shapes)
         self._values: dict[str, Value] = {**source.stored}
@@ -510,7 +510,7 @@ class _Lowering:
         if len(known) == len(reads):
             if function is None or not reads or op in SHAPES or op in ROUNDING:
                 return computed(node, known, attrs, self._source.opset)
-            return by_rule(function, Site(known, op, "known", words, len(node.output), self._source.opset, Builder((1,))))
+            return by_rule(function, OnnxSite(known, op, "known", words, len(node.output), self._source.opset, Builder((1,))))
         if function is None:
             where = "" if node.domain in _OWN else f" of the domain `{_RUNTIME}`"
             raise StretchError(REASONS.get(op, f"there is no rule for this operator{where}"))
@@ -522,7 +522,7 @@ class _Lowering:
         shared = None if op in ROUNDING else common(op, steps)
         if shared is not None:
             reads = [shared.reals(read) if isinstance(read, np.ndarray) and read.dtype == shared.zero.dtype else read for read in reads]
-        built = function(Site(reads, op, name, words, len(node.output), self._source.opset, self._builder, steps))
+        built = function(OnnxSite(reads, op, name, words, len(node.output), self._source.opset, self._builder, steps))
         results = built if isinstance(built, Sequence) else [built]
         if shared is not None:
             return [Rounded(result, shared) if isinstance(result, fx.Node) and _of_reals(result) else result for result in results]

@@ -9,7 +9,7 @@ from torch import fx
 
 from predictors.errors import StretchError
 from stretch.models.builder import shape_of
-from stretch.models.onnx.site import Site, rule
+from stretch.models.onnx.site import OnnxSite, rule
 
 #: Where torch's gates stand among ONNX's: input, output, forget, cell there, input, forget, cell, output here; update,
 #: reset, hidden there, reset, update, new here.
@@ -24,7 +24,7 @@ def _words(values: Any) -> list[str]:
     return [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in values]
 
 
-def _check(site: Site, ways: int) -> None:
+def _check(site: OnnxSite, ways: int) -> None:
     """Refuse what torch's layers do not compute."""
     if "activations" in site.attrs and _words(site.attrs["activations"]) != _OWN[site.op] * ways:
         raise StretchError(f"its activations are {_words(site.attrs['activations'])}")
@@ -40,13 +40,13 @@ def _check(site: Site, ways: int) -> None:
         raise StretchError("it has peepholes")
 
 
-def _ordered(site: Site, weight: np.ndarray) -> np.ndarray:
+def _ordered(site: OnnxSite, weight: np.ndarray) -> np.ndarray:
     """Gates in torch's order."""
     order = _GATES[site.op]
     return np.concatenate([np.split(weight, len(order))[i] for i in order])
 
 
-def _parameters(site: Site, ways: int, size: int) -> list[fx.Node]:
+def _parameters(site: OnnxSite, ways: int, size: int) -> list[fx.Node]:
     """Weights and biases of each direction, as torch's functions take them."""
     gates = len(_GATES[site.op]) * size
     weight, recurrent = site.known(1, "weight"), site.known(2, "recurrent weight")
@@ -62,7 +62,7 @@ def _parameters(site: Site, ways: int, size: int) -> list[fx.Node]:
 
 
 @rule("LSTM", "GRU", "RNN")
-def _recurrent(site: Site) -> list[fx.Node]:
+def _recurrent(site: OnnxSite) -> list[fx.Node]:
     direction = str(site.attrs.get("direction", "forward"))
     if direction not in ("forward", "reverse", "bidirectional") or len(site.shape) != 3:
         raise StretchError(f"its direction is `{direction[:20]}`, and it reads {list(site.shape)}")
@@ -81,7 +81,7 @@ def _recurrent(site: Site) -> list[fx.Node]:
     return [builder.call(torch.flip, whole, [0]) if direction == "reverse" else whole, *results[1:]]
 
 
-def _state(site: Site, i: int, shape: tuple[int, ...]) -> fx.Node:
+def _state(site: OnnxSite, i: int, shape: tuple[int, ...]) -> fx.Node:
     """What a layer begins with: zeros unless it is told."""
     if site.value(i) is None:
         return site.builder.stored(np.zeros(shape, np.float32), f"{site.name}_state_{i}")

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from predictors.errors import StretchError
-from stretch.models.onnx.site import Site, rule
+from stretch.models.onnx.site import OnnxSite, rule
 from stretch.models.sampling import blended, chosen
 
 #: How close to a half a place is one, for the runtime: in single precision few are.
@@ -30,7 +30,7 @@ _ROUNDED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 @rule("Upsample", "Resize")
-def _resize(site: Site) -> fx.Node:
+def _resize(site: OnnxSite) -> fx.Node:
     """Before opset 11 pixels are counted from the corner."""
     mode, coordinates = site.attrs.get("mode", "nearest"), site.attrs.get("coordinate_transformation_mode", "half_pixel")
     if site.op == "Upsample" or site.opset < 11:
@@ -59,7 +59,7 @@ def _resize(site: Site) -> fx.Node:
     return site.builder.call(F.interpolate, site.x, size=wanted, mode=named, align_corners=aligned, antialias=smooth)
 
 
-def _places(site: Site, coordinates: str, wanted: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:
+def _places(site: OnnxSite, coordinates: str, wanted: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:
     """Where each new row and column lies among the old ones (ONNX operators, Resize), in single precision as runtimes have it."""
     places = []
     for old, new, scale in zip(site.shape[2:], wanted, factors, strict=True):
@@ -80,7 +80,7 @@ def _places(site: Site, coordinates: str, wanted: Sequence[int], factors: Sequen
     return places
 
 
-def _nearest(site: Site, coordinates: str, wanted: list[int], factors: Sequence[float]) -> fx.Node:
+def _nearest(site: OnnxSite, coordinates: str, wanted: list[int], factors: Sequence[float]) -> fx.Node:
     """Torch rounds i · old / new down."""
     how = site.attrs.get("nearest_mode", "floor" if site.opset < 11 else "round_prefer_floor")
     if how not in _ROUNDED:
@@ -95,7 +95,7 @@ def _nearest(site: Site, coordinates: str, wanted: list[int], factors: Sequence[
     return chosen(site.builder, site.x, places, site.name)
 
 
-def _resized(site: Site) -> tuple[tuple[int, ...], list[float]]:
+def _resized(site: OnnxSite) -> tuple[tuple[int, ...], list[float]]:
     """The shape that a resizing makes, by scales or, in later opsets, to sizes; and the scales."""
     sizes = site.optional(3, "sizes")
     if sizes is not None and sizes.size:

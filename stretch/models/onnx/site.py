@@ -8,9 +8,9 @@ import numpy as np
 from torch import fx
 
 from predictors.errors import StretchError
-from predictors.registry import Rules
+from predictors.registry import RuleTable
 from stretch.models.builder import Builder, shape_of
-from stretch.models.inputs import Inputs
+from stretch.models.inputs import OperatorInputs
 from stretch.models.onnx.steps import Rounded, Steps
 
 #: What a node reads: a tensor of the running network, a stored one, or nothing.
@@ -18,7 +18,7 @@ Value = fx.Node | np.ndarray | None
 
 
 @dataclass(frozen=True)
-class Site(Inputs[fx.Node]):
+class OnnxSite(OperatorInputs[fx.Node]):
     """One node with what it reads."""
 
     op: str  # Its operator.
@@ -69,11 +69,11 @@ class Site(Inputs[fx.Node]):
 Result = fx.Node | Rounded | np.ndarray
 
 #: Writes what a node computes, and gives its results.
-Rule = Callable[[Site], Result | Sequence[Result]]
+Rule = Callable[[OnnxSite], Result | Sequence[Result]]
 
 #: Rules by the name of the operator, which has its domain before it where that is not ONNX's own (`com.microsoft.QGemm`);
 #: every file of this package adds its own.
-RULES: Rules[Rule] = Rules()
+RULES: RuleTable[Rule] = RuleTable()
 
 #: Operators whose rules say what the bytes stand for that they make; of all others `steps.MOVING` names those that may read any.
 ROUNDING: set[str] = set()

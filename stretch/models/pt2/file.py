@@ -15,7 +15,7 @@ from scheduler.formats.onnx.checks import MAX_PARTS
 from stretch.capture.inputs import InputShapes
 from stretch.models.ends import End, Size, Stated, named_ends, settled
 from stretch.models.pt2.archive import Archive
-from stretch.models.pt2.program import MAJOR, Graph, GraphModule, Node, Program, Tagged
+from stretch.models.pt2.program import MAJOR, ExportedCall, ExportedGraph, GraphModule, Program, Tagged
 from stretch.models.pt2.weights import HALF, TYPES, fixed, read_weights
 
 #: How a size is written that was left open and has a name, alone.
@@ -37,11 +37,11 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Source:
+class ArchiveSource:
     """What an archive holds."""
 
     path: Path  # The file.
-    nodes: Sequence[Node]  # Its calls, in order.
+    nodes: Sequence[ExportedCall]  # Its calls, in order.
     stored: Mapping[str, Any]  # Weights and other stored tensors and numbers, by the name under which calls read them.
     ends: tuple[End, ...]  # Its inputs.
     shapes: Mapping[str, Shape]  # Of each, batch first, by its argument.
@@ -50,7 +50,7 @@ class Source:
     fields: Mapping[str, Sequence[str]]  # Names of what named tuples hold, by their kinds.
 
 
-def read_source(path: Path, input_shape: InputShapes | None = None) -> Source:
+def read_source(path: Path, input_shape: InputShapes | None = None) -> ArchiveSource:
     """Read an archive.
 
     Args:
@@ -82,7 +82,7 @@ def read_source(path: Path, input_shape: InputShapes | None = None) -> Source:
         for kind, treespec_namedtuple_field in program.graph_module.treespec_namedtuple_fields.items()
     }
     shapes, structure = settled(path, ends, input_shape), _structure(program.graph_module)
-    return Source(path, graph.nodes, stored, ends, shapes, outputs, structure, fields)
+    return ArchiveSource(path, graph.nodes, stored, ends, shapes, outputs, structure, fields)
 
 
 def _model(path: Path, names: Sequence[str]) -> str:
@@ -146,7 +146,7 @@ def _structure(module: GraphModule) -> str:
     return next((call.signature.out_spec for call in module.module_call_graph if not call.fqn and call.signature), "")
 
 
-def _stated(path: Path, name: str, graph: Graph) -> Stated:
+def _stated(path: Path, name: str, graph: ExportedGraph) -> Stated:
     """What the archive states of an input: exported calls hold sizes that were not left open."""
     meta = graph.tensor_values.get(name)
     if meta is None:
@@ -162,20 +162,20 @@ def _stated(path: Path, name: str, graph: Graph) -> Stated:
     return Stated(name, stated, kind, kind not in ("float32", "float16", "bfloat16") and _cast(name, graph))
 
 
-def _cast(name: str, graph: Graph) -> bool:
+def _cast(name: str, graph: ExportedGraph) -> bool:
     """Whether all that reads a tensor first makes reals of it."""
     readers = [node for node in graph.nodes if not node.target.startswith(_ASSERTED) and _reads(node, {"name": name})]
     types = [_type(node, graph) for node in readers if node.target.startswith(_CASTS) and node.inputs]
     return bool(readers) and len(types) == len(readers) and set(types) <= {torch.float32, *HALF}
 
 
-def _reads(node: Node, tensor: dict[str, str]) -> bool:
+def _reads(node: ExportedCall, tensor: dict[str, str]) -> bool:
     """Whether a tensor is among the arguments of a call."""
     inputs = [value for item in node.inputs for value in item.arg.values()]
     return any(tensor == value or (isinstance(value, list) and tensor in value) for value in inputs)
 
 
-def _type(node: Node, graph: Graph) -> torch.dtype | None:
+def _type(node: ExportedCall, graph: ExportedGraph) -> torch.dtype | None:
     """Element type of what a call gives, if that is one tensor."""
     value = node.outputs[0].get("as_tensor") if len(node.outputs) == 1 else None
     meta = graph.tensor_values.get(str(value.get("name"))) if isinstance(value, dict) else None

@@ -21,9 +21,9 @@ from predictors.errors import StretchError
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder, shape_of
 from stretch.models.ends import finished
-from stretch.models.pt2.file import Source, Stored, read_source
-from stretch.models.pt2.program import Node, Tagged
-from stretch.models.pt2.site import PLACES, RULES, Rule, Site, Value, bound, plain_value, rule
+from stretch.models.pt2.file import ArchiveSource, Stored, read_source
+from stretch.models.pt2.program import ExportedCall, Tagged
+from stretch.models.pt2.site import PLACES, RULES, Pt2Site, Rule, Value, bound, plain_value, rule
 from stretch.opaque.calls import find_operator
 
 #: Nested deeper, a structure is refused.
@@ -54,14 +54,14 @@ def rebuilt(spec: str, fields: Mapping[str, Sequence[str]], values: Sequence[Any
         raise StretchError(f"the structure that it returns is no JSON: {str(error)[:80]}") from error
     if not isinstance(data, list) or len(data) != 2:
         raise StretchError("the structure that it returns is not understood")
-    reader = _Reader(fields, iter(values))
+    reader = _SpecReader(fields, iter(values))
     built = reader.structure(data[1], 0)
     if next(reader.values, reader) is not reader:
         raise StretchError(f"the structure that it returns holds fewer than its {len(values)} outputs")
     return built, list(dict.fromkeys(reader.other))
 
 
-class _Reader:
+class _SpecReader:
     def __init__(self, fields: Mapping[str, Sequence[str]], values: Iterator[Any]) -> None:
         self._fields, self.values = fields, values
         self.other: list[str] = []
@@ -140,11 +140,11 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     It returns what the exported network does, in lists, tuples and dictionaries; what it says of its inputs:
     `stretch.models.ends.finished`.
     """
-    return _Lowering(read_source(Path(path), input_shape)).network()
+    return _Pt2Lowering(read_source(Path(path), input_shape)).network()
 
 
-class _Lowering:
-    def __init__(self, source: Source) -> None:
+class _Pt2Lowering:
+    def __init__(self, source: ArchiveSource) -> None:
         self._source = source
         self._builder = Builder(source.shapes, nested=True)
         self._values: dict[str, Value] = {**source.stored, **{end.name: self._builder.inputs[end.argument] for end in source.ends}}
@@ -188,7 +188,7 @@ class _Lowering:
             raise StretchError("it returns what is no tensor")
         return value
 
-    def _lower(self, node: Node) -> None:
+    def _lower(self, node: ExportedCall) -> None:
         target = node.target
         if target.startswith(_ATEN):
             name = target.removeprefix(_ATEN)
@@ -202,13 +202,13 @@ class _Lowering:
         for name, value in zip(_names(node), _several(size), strict=False):
             self._values[name] = value
 
-    def _of_sizes(self, target: str, node: Node) -> Any:
+    def _of_sizes(self, target: str, node: ExportedCall) -> Any:
         values = [self._value(item.arg) for item in node.inputs]
         if not 1 <= len(values) <= 2 or not all(isinstance(value, int | float) and abs(value) < 1 << 62 for value in values):
             raise StretchError("it computes with what is no size")
         return _OF_SIZES[target](*values)
 
-    def _size(self, name: str, node: Node) -> int:
+    def _size(self, name: str, node: ExportedCall) -> int:
         """A number of the shape of a tensor."""
         values = [self._value(item.arg) for item in node.inputs]
         shape = tuple(_without_data(values[0]).shape)
@@ -218,7 +218,7 @@ class _Lowering:
             return prod(shape)
         raise StretchError("it asks how a tensor lies in memory")
 
-    def _call(self, name: str, node: Node) -> Value:
+    def _call(self, name: str, node: ExportedCall) -> Value:
         packet, _, overload = name.partition(".")
         if packet in _MAKING:
             target = _overload(packet, overload)
@@ -228,14 +228,14 @@ class _Lowering:
         # What a rule writes down otherwise is not called itself, and may be more than a function of tensors.
         target = _overload(packet, overload) if packet in RULES else find_operator(f"{packet}.{overload}")
         arguments = bound(target, node, self._value)
-        site = Site(target, arguments, _module_of(node), self._builder)
+        site = Pt2Site(target, arguments, _module_of(node), self._builder)
         self._follow(target, node, changes)
         if not any(isinstance(item, fx.Node) for item in _flat(list(arguments.values()))):
             return self._known(target, arguments)
         built = RULES[packet](site) if packet in RULES else None
         return self._as_it_is(site) if built is None else built
 
-    def _as_it_is(self, site: Site) -> Value:
+    def _as_it_is(self, site: Pt2Site) -> Value:
         """The operator itself; where it gives several tensors, each of them."""
         find_operator(_called(site.operator))
         if any(site.arguments.get(key) for key in ("train", "dropout_p")):
@@ -293,7 +293,7 @@ class _Lowering:
             )
         return self._values[name]
 
-    def _follow(self, target: OpOverload, node: Node, changes: bool) -> None:
+    def _follow(self, target: OpOverload, node: ExportedCall, changes: bool) -> None:
         """Note which memory the results lie in: that of what is read, if it is changed in place or seen in another way."""
         schema = target._schema
         views = any(item.alias_info is not None for item in schema.returns) or target._overloadpacket.__name__ in (
@@ -351,7 +351,7 @@ def _called(target: OpOverload) -> str:
     return f"{target._overloadpacket.__name__}.{target._overloadname}"
 
 
-def _names(node: Node) -> list[str]:
+def _names(node: ExportedCall) -> list[str]:
     """Names of what a call gives, in order."""
     names = []
     for output in node.outputs:
@@ -363,7 +363,7 @@ def _names(node: Node) -> list[str]:
     return names
 
 
-def _module_of(node: Node) -> str:
+def _module_of(node: ExportedCall) -> str:
     """Path of the module that a call was recorded in, if that is one of torch's own layers."""
     last = node.metadata.get("nn_module_stack", "").rpartition(";")[2].split(",")
     return last[1] if len(last) == 3 and last[2].startswith("torch.nn.modules.") and ".container." not in last[2] else ""
@@ -408,7 +408,7 @@ def _module(make: Callable[..., nn.Module]) -> Rule:
 
 
 def _function(function: Callable[..., Any]) -> Rule:
-    def apply(site: Site) -> Value:
+    def apply(site: Pt2Site) -> Value:
         arguments = dict(site.arguments)
         # in another type it is no call that capture knows
         if any((arguments.pop("dtype", None), arguments.pop("half_to_float", None))):
@@ -419,7 +419,7 @@ def _function(function: Callable[..., Any]) -> Rule:
 
 
 def _pair(function: Callable[..., Any]) -> Rule:
-    def combine(site: Site) -> Value:
+    def combine(site: Pt2Site) -> Value:
         x, other = site.arguments["self"], site.arguments["other"]
         if site.arguments.get("alpha", 1) != 1 or site.arguments.get("rounding_mode") is not None:
             return None
@@ -436,7 +436,7 @@ RULES.update({name: _pair(function) for name, function in _PAIRS.items()})
 
 
 @rule("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as")
-def _pass(site: Site) -> Value:
+def _pass(site: Pt2Site) -> Value:
     """What it reads, unless its type changes."""
     to = site.arguments.get("dtype")
     if isinstance(site.arguments.get("other"), fx.Node):
@@ -445,20 +445,20 @@ def _pass(site: Site) -> Value:
 
 
 @rule("dropout", "feature_dropout", "alpha_dropout", "native_dropout")
-def _drop(site: Site) -> Value:
+def _drop(site: Pt2Site) -> Value:
     """Nothing is dropped once a network is trained."""
     return site.called(nn.Dropout(float(site.arguments["p"])), x="input")
 
 
 @rule("elu")
-def _elu(site: Site) -> Value:
+def _elu(site: Pt2Site) -> Value:
     if site.arguments["scale"] != 1 or site.arguments["input_scale"] != 1:
         return None
     return site.called(nn.ELU(float(site.arguments["alpha"])))
 
 
 @rule("max_pool2d", "max_pool2d_with_indices", "avg_pool2d")
-def _pool(site: Site) -> Value:
+def _pool(site: Pt2Site) -> Value:
     options = {key: _two(value) for key, value in list(site.arguments.items())[1:]}
     make = nn.AvgPool2d if site.name == "avg_pool2d" else nn.MaxPool2d
     return site.called(make(**options | {"stride": options["stride"] or options["kernel_size"]}))
@@ -470,13 +470,13 @@ def _two(value: Any) -> Any:
 
 
 @rule("split", "split_with_sizes", "chunk")
-def _split(site: Site) -> Value:
+def _split(site: Pt2Site) -> Value:
     parts = site.builder.call(torch.chunk if site.name == "chunk" else torch.split, *site.written(list(site.arguments.values())[:3]))
     return [site.builder.call(operator.getitem, parts, i) for i in range(len(parts.meta["val"]))]
 
 
 @rule("slice")
-def _slice(site: Site) -> Value:
+def _slice(site: Pt2Site) -> Value:
     shape = shape_of(site.x)
     axis, step = int(site.arguments["dim"]) % len(shape), int(site.arguments["step"])
     if step < 1:
@@ -489,24 +489,24 @@ def _slice(site: Site) -> Value:
 
 
 @rule("select")
-def _select(site: Site) -> Value:
+def _select(site: Pt2Site) -> Value:
     axis = int(site.arguments["dim"]) % len(shape_of(site.x))
     return site.builder.call(operator.getitem, site.x, (*[slice(None)] * axis, int(site.arguments["index"])))
 
 
 @rule("expand")
-def _expand(site: Site) -> Value:
+def _expand(site: Pt2Site) -> Value:
     return site.builder.method("expand", site.x, *site.arguments["size"])
 
 
 @rule("constant_pad_nd", "pad")
-def _pad(site: Site) -> Value:
+def _pad(site: Pt2Site) -> Value:
     mode, value = str(site.arguments.get("mode", "constant")), site.arguments["value"]
     return site.builder.call(F.pad, site.x, list(site.arguments["pad"]), mode, value or 0.0)
 
 
 @rule("upsample_nearest2d")
-def _enlarge(site: Site) -> Value:
+def _enlarge(site: Pt2Site) -> Value:
     """By whole factors; torch rounds those of others in ways of its own."""
     x, out = shape_of(site.x), site.arguments["output_size"]
     factors = site.arguments.get("scale_factors") or [site.arguments.get("scales_h"), site.arguments.get("scales_w")]
@@ -520,13 +520,13 @@ def _enlarge(site: Site) -> Value:
 _BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 
 
-def _stored(site: Site, *names: str) -> dict[str, Stored | None]:
+def _stored(site: Pt2Site, *names: str) -> dict[str, Stored | None]:
     """Arguments that the archive stores, None for one that is left out; none at all where one is computed."""
     stored = {name: site.stored(name) for name in names}
     return stored if all(item or site.arguments.get(name) is None for name, item in stored.items()) else {}
 
 
-def _holding(site: Site, module: nn.Module, tensors: Mapping[str, Stored | None], x: str = "input") -> Value:
+def _holding(site: Pt2Site, module: nn.Module, tensors: Mapping[str, Stored | None], x: str = "input") -> Value:
     """The module with these very parameters and statistics, in their place; None for one that it has not."""
     home = ""
     for name, tensor in tensors.items():
@@ -552,7 +552,7 @@ def _each(value: Any, axes: int) -> Any:
 
 
 @rule("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def _convolution(site: Site) -> Value:
+def _convolution(site: Pt2Site) -> Value:
     tensors = _stored(site, "weight", "bias")
     weight = tensors.get("weight")
     if weight is None or weight.value.dim() not in (3, 4, 5) or len(shape_of(site.x)) != weight.value.dim():
@@ -574,7 +574,7 @@ def _convolution(site: Site) -> Value:
 
 
 @rule("batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit_functional", "native_batch_norm", "cudnn_batch_norm")
-def _batch_norm(site: Site) -> Value:
+def _batch_norm(site: Pt2Site) -> Value:
     """With the statistics that the archive holds, whichever mode the network was exported in."""
     names = ("weight", "bias", "running_mean", "running_var")
     tensors = _stored(site, *names)
@@ -585,13 +585,13 @@ def _batch_norm(site: Site) -> Value:
 
 
 @rule("linear")
-def _linear(site: Site) -> Value:
+def _linear(site: Pt2Site) -> Value:
     tensors = _stored(site, "weight", "bias")
     return _layer(site, "input", tensors["weight"], tensors["bias"]) if tensors else None
 
 
 @rule("addmm", "mm")
-def _linear_decomposed(site: Site) -> Value:
+def _linear_decomposed(site: Pt2Site) -> Value:
     """Bias + x · weight, or that product alone, where the weight was turned before."""
     weight, biased = site.stored("mat2"), site.name == "addmm"
     bias = site.stored("self") if biased else None
@@ -603,7 +603,7 @@ def _linear_decomposed(site: Site) -> Value:
     return _layer(site, "mat1" if biased else "self", Stored(weight.name, turned), bias)
 
 
-def _layer(site: Site, x: str, weight: Stored | None, bias: Stored | None) -> Value:
+def _layer(site: Pt2Site, x: str, weight: Stored | None, bias: Stored | None) -> Value:
     if weight is None or weight.value.dim() != 2:
         return None
     module = nn.Linear(weight.value.shape[1], weight.value.shape[0], bias is not None, device="meta")
@@ -611,7 +611,7 @@ def _layer(site: Site, x: str, weight: Stored | None, bias: Stored | None) -> Va
 
 
 @rule("layer_norm", "native_layer_norm")
-def _layer_norm(site: Site) -> Value:
+def _layer_norm(site: Pt2Site) -> Value:
     tensors = _stored(site, "weight", "bias")
     if not tensors or (tensors["bias"] is not None and tensors["weight"] is None):
         return None
@@ -620,7 +620,7 @@ def _layer_norm(site: Site) -> Value:
 
 
 @rule("group_norm")
-def _group_norm(site: Site) -> Value:
+def _group_norm(site: Pt2Site) -> Value:
     tensors = _stored(site, "weight", "bias")
     if not tensors or (tensors["weight"] is None) != (tensors["bias"] is None):
         return None
@@ -631,6 +631,6 @@ def _group_norm(site: Site) -> Value:
 
 
 @rule("prelu", "_prelu_kernel")
-def _prelu(site: Site) -> Value:
+def _prelu(site: Pt2Site) -> Value:
     weight = site.stored("weight")
     return None if weight is None else _holding(site, nn.PReLU(weight.value.numel()), {"weight": weight}, "self")

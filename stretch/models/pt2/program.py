@@ -31,7 +31,7 @@ class NamedArgument(msgspec.Struct):
     kind: int | None = None
 
 
-class Node(msgspec.Struct):
+class ExportedCall(msgspec.Struct):
     """A call."""
 
     target: str
@@ -40,14 +40,14 @@ class Node(msgspec.Struct):
     metadata: dict[str, str] = {}
 
 
-class Graph(msgspec.Struct):
+class ExportedGraph(msgspec.Struct):
     """The calls, in order."""
 
-    nodes: list[Node]
+    nodes: list[ExportedCall]
     tensor_values: dict[str, TensorMeta]
 
 
-class Signature(msgspec.Struct):
+class ExportedSignature(msgspec.Struct):
     """What the graph reads and returns: ``{"parameter": {...}}``, ``{"user_input": {...}}`` and so on."""
 
     input_specs: list[Tagged]
@@ -76,8 +76,8 @@ class NamedTuple(msgspec.Struct):
 class GraphModule(msgspec.Struct):
     """A graph and what it reads and returns."""
 
-    graph: Graph
-    signature: Signature
+    graph: ExportedGraph
+    signature: ExportedSignature
     module_call_graph: list[ModuleCall] = []
     treespec_namedtuple_fields: dict[str, NamedTuple] = {}
 

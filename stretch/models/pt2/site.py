@@ -10,10 +10,10 @@ from torch import fx, nn
 from torch._ops import OpOverload
 
 from predictors.errors import StretchError
-from predictors.registry import Rules
+from predictors.registry import RuleTable
 from stretch.models.builder import Builder
 from stretch.models.pt2.file import Stored
-from stretch.models.pt2.program import Node, Tagged
+from stretch.models.pt2.program import ExportedCall, Tagged
 from stretch.models.pt2.weights import HALF, TYPES
 
 #: What a call reads or gives: a tensor of the running network, a stored one, numbers, or several.
@@ -24,7 +24,7 @@ PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "non_bloc
 
 
 @dataclass(frozen=True)
-class Site:
+class Pt2Site:
     """One call with what it reads."""
 
     operator: OpOverload  # Of torch's.
@@ -69,16 +69,16 @@ class Site:
 
 
 #: Writes what a call computes; None where the call is not one that the rule knows, and stays as it is.
-Rule = Callable[[Site], Value]
+Rule = Callable[[Pt2Site], Value]
 
 #: Rules by the name of the operator; every file of this package adds its own.
-RULES: Rules[Rule] = Rules()
+RULES: RuleTable[Rule] = RuleTable()
 
 #: Decorator for the rule of operators of these names.
 rule = RULES.add
 
 
-def bound(operator: OpOverload, node: Node, value: Callable[[Tagged], Value]) -> dict[str, Value]:
+def bound(operator: OpOverload, node: ExportedCall, value: Callable[[Tagged], Value]) -> dict[str, Value]:
     """Arguments of a call by name, in the order of torch's own, with the defaults of those that are left out."""
     schema = operator._schema
     stated = {item.name: value(item.arg) for item in node.inputs}

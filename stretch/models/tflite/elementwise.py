@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError
 from stretch.models.builder import filled
-from stretch.models.tflite.site import RULES, Site, View, aligned, module, rule
+from stretch.models.tflite.site import RULES, TfliteSite, TfliteView, aligned, module, rule
 
 _PLAIN: dict[str, Callable[..., Any]] = {
     "ABS": torch.abs,
@@ -59,12 +59,12 @@ _TYPES = {"float32": torch.float32, "float16": torch.float32, "int32": torch.int
 _CLOSE = 1e-3
 
 
-def _unary(function: Callable[..., Any], site: Site, **more: Any) -> View:
+def _unary(function: Callable[..., Any], site: TfliteSite, **more: Any) -> TfliteView:
     seen = site.seen(0)
     return seen.like(site.builder.call(function, seen.node, **more))
 
 
-def _pair(function: Callable[..., Any], site: Site) -> View:
+def _pair(function: Callable[..., Any], site: TfliteSite) -> TfliteView:
     (a, b), order = aligned(site, (0, 1))
     return order.like(site.activated(site.builder.call(function, a, b)))
 
@@ -74,22 +74,22 @@ RULES.update({name: partial(_pair, function) for name, function in _PAIRS.items(
 
 
 @rule("LOGICAL_AND", "LOGICAL_OR")
-def _logical(site: Site) -> View:
+def _logical(site: TfliteSite) -> TfliteView:
     (a, b), order = aligned(site, (0, 1))
     return order.like(site.builder.call(_TENSORS[site.code], *(_tensor(site, value) for value in (a, b))))
 
 
-def _tensor(site: Site, value: Any) -> fx.Node:
+def _tensor(site: TfliteSite, value: Any) -> fx.Node:
     return value if isinstance(value, fx.Node) else site.builder.stored(np.array(value), site.name)
 
 
 @rule("ADD")
-def _add(site: Site) -> View:
+def _add(site: TfliteSite) -> TfliteView:
     return _pair(operator.add, site)
 
 
 @rule("ADD_N")
-def _sum(site: Site) -> View:
+def _sum(site: TfliteSite) -> TfliteView:
     operands, order = aligned(site, range(len(site.inputs)))
     total = operands[0]
     for operand in operands[1:]:
@@ -98,7 +98,7 @@ def _sum(site: Site) -> View:
 
 
 @rule("MAXIMUM", "MINIMUM")
-def _limit(site: Site) -> View:
+def _limit(site: TfliteSite) -> TfliteView:
     """Of two tensors, or a bound; two bounds are one clipping."""
     (a, b), order = aligned(site, (0, 1))
     if isinstance(a, int | float):
@@ -113,36 +113,36 @@ def _limit(site: Site) -> View:
     return order.like(_clipped(site, a, low, high))
 
 
-def _clipped(site: Site, x: Any, low: Any, high: Any) -> fx.Node:
+def _clipped(site: TfliteSite, x: Any, low: Any, high: Any) -> fx.Node:
     if (low, high) == (0.0, 6.0):
         return site.builder.call(F.relu6, x)
     return site.builder.call(torch.clamp, x, low, high)
 
 
 @rule("RELU_N1_TO_1", "RELU_0_TO_1")
-def _bounded(site: Site) -> View:
+def _bounded(site: TfliteSite) -> TfliteView:
     seen = site.seen(0)
     return seen.like(site.builder.call(torch.clamp, seen.node, -1.0 if site.code == "RELU_N1_TO_1" else 0.0, 1.0))
 
 
 @rule("SQUARED_DIFFERENCE")
-def _squared_difference(site: Site) -> View:
+def _squared_difference(site: TfliteSite) -> TfliteView:
     (a, b), order = aligned(site, (0, 1))
     return order.like(site.builder.call(torch.square, site.builder.call(operator.sub, a, b)))
 
 
 @rule("LEAKY_RELU")
-def _leaky_relu(site: Site) -> View:
+def _leaky_relu(site: TfliteSite) -> TfliteView:
     return _unary(F.leaky_relu, site, negative_slope=float(site.settings.get("alpha", 0.0)))
 
 
 @rule("GELU")
-def _gelu(site: Site) -> View:
+def _gelu(site: TfliteSite) -> TfliteView:
     return _unary(F.gelu, site, approximate="tanh" if site.settings.get("approximate") else "none")
 
 
 @rule("PRELU")
-def _prelu(site: Site) -> View:
+def _prelu(site: TfliteSite) -> TfliteView:
     """A slope for each channel, or for each element."""
     slope, seen = site.known(1, "slope"), site.seen(0)
     channels = seen.shape[-1]
@@ -155,13 +155,13 @@ def _prelu(site: Site) -> View:
 
 
 @rule("SELECT", "SELECT_V2")
-def _select(site: Site) -> View:
+def _select(site: TfliteSite) -> TfliteView:
     operands, order = aligned(site, (0, 1, 2))
     return order.like(site.builder.call(torch.where, *operands))
 
 
 @rule("CAST")
-def _cast(site: Site) -> View:
+def _cast(site: TfliteSite) -> TfliteView:
     """Another element type; half precision is computed in single."""
     seen, to = site.seen(0), _TYPES.get(site.kinds[0])
     if to is None:
@@ -170,13 +170,13 @@ def _cast(site: Site) -> View:
 
 
 @rule("QUANTIZE", "DEQUANTIZE")
-def _real(site: Site) -> View:
+def _real(site: TfliteSite) -> TfliteView:
     """What it reads: the scales of activations are found anew."""
     return site.seen(0)
 
 
 @rule("MUL")
-def _mul(site: Site) -> View:
+def _mul(site: TfliteSite) -> TfliteView:
     """A product; by a gate of the same tensor it is an activation."""
     (a, b), order = aligned(site, (0, 1))
     for x, gate in ((a, b), (b, a)):

@@ -10,11 +10,11 @@ from torch import fx
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.checks import MAX_PARTS
-from scheduler.formats.tflite import Network, Operator, Tensor, open_tflite
+from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, TfliteTensor, open_tflite
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder
 from stretch.models.ends import Size, Stated, by_name, finished, named_ends, settled
-from stretch.models.tflite.site import RULES, Site, Value, View
+from stretch.models.tflite.site import RULES, TfliteSite, TfliteView, Value
 
 #: Operators that change no order of axes: behind them it is seen which order the input has.
 _ANY_ORDER = frozenset({"ADD", "SUB", "MUL", "DIV", "QUANTIZE", "DEQUANTIZE", "CAST", "MAXIMUM", "MINIMUM"})
@@ -32,11 +32,11 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     numbers become reals of single precision, and what rounds activations is left out. What the module says of its inputs:
     `stretch.models.ends.finished`.
     """
-    return _Lowering(open_tflite(Path(path)), input_shape).network()
+    return _TfliteLowering(open_tflite(Path(path)), input_shape).network()
 
 
-class _Lowering:
-    def __init__(self, network: Network, input_shapes: InputShapes | None) -> None:
+class _TfliteLowering:
+    def __init__(self, network: TfliteNetwork, input_shapes: InputShapes | None) -> None:
         self._network = network
         if max(len(network.operators), len(network.tensors), len(network.inputs), len(network.outputs)) > MAX_PARTS:
             raise StretchError(f"{network.path} has more than {MAX_PARTS} operators or tensors, which is no network that can be branched")
@@ -45,7 +45,7 @@ class _Lowering:
         self._builder = Builder(settled(network.path, self._ends, input_shapes))
         self._values: dict[int, Value] = {i: tensor.reals for i, tensor in enumerate(network.tensors) if tensor.stored is not None}
         for i, end, image in zip(network.inputs, self._ends, images, strict=True):
-            self._values[i] = View(self._builder.inputs[end.argument], "image" if image else "plain")
+            self._values[i] = TfliteView(self._builder.inputs[end.argument], "image" if image else "plain")
 
     def _warnings(self) -> list[str]:
         """What was left out."""
@@ -71,19 +71,19 @@ class _Lowering:
     def _result(self, tensor: int) -> fx.Node:
         """What the network returns for an output; what the file stores as it is."""
         value = self._values[tensor]
-        if isinstance(value, View) and value.form == "image":
+        if isinstance(value, TfliteView) and value.form == "image":
             return value.node
-        return Site([value], "", "", {}, 1, self._builder).plain()
+        return TfliteSite([value], "", "", {}, 1, self._builder).plain()
 
-    def _refuse(self, operator: Operator, problem: str, error: Exception, hint: str | None = None) -> None:
+    def _refuse(self, operator: TfliteOperator, problem: str, error: Exception, hint: str | None = None) -> None:
         name = self._name(operator)
         raise StretchError(f"operator `{name[:80]}` ({operator.code}) of {self._network.path} cannot be read: {problem}", hint) from error
 
-    def _name(self, operator: Operator) -> str:
+    def _name(self, operator: TfliteOperator) -> str:
         """That of what it writes, without the names that converters join to it."""
         return self._network.tensors[operator.outputs[0]].name.partition(";")[0] if operator.outputs else operator.code
 
-    def _lower(self, operator: Operator) -> None:
+    def _lower(self, operator: TfliteOperator) -> None:
         reads = [None if i is None else self._values[i] for i in operator.inputs]
         tensors = [self._network.tensors[i] for i in operator.outputs]
         built = self._told(operator, reads)
@@ -93,7 +93,7 @@ class _Lowering:
             raise StretchError(f"it writes {len(tensors)} tensors, {len(built)} are known")
         self._values |= dict(zip(operator.outputs, built, strict=True))
 
-    def _made(self, operator: Operator, reads: list[Value], tensors: list[Tensor]) -> list[Value]:
+    def _made(self, operator: TfliteOperator, reads: list[Value], tensors: list[TfliteTensor]) -> list[Value]:
         rule = RULES.get(operator.code)
         if rule is None and operator.custom:
             raise StretchError(
@@ -103,36 +103,36 @@ class _Lowering:
         if rule is None:
             raise StretchError("there is no rule for this operator")
         kinds = [tensor.kind for tensor in tensors]
-        if any(isinstance(read, View) for read in reads):
-            result = rule(Site(reads, operator.code, self._name(operator), operator.settings, len(tensors), self._builder, kinds))
+        if any(isinstance(read, TfliteView) for read in reads):
+            result = rule(TfliteSite(reads, operator.code, self._name(operator), operator.settings, len(tensors), self._builder, kinds))
             return list(result) if isinstance(result, list) else [result]
         return self._computed(operator, reads, kinds)
 
-    def _computed(self, operator: Operator, reads: list[Value], kinds: list[str]) -> list[Value]:
+    def _computed(self, operator: TfliteOperator, reads: list[Value], kinds: list[str]) -> list[Value]:
         """The results of an operator that reads nothing but stored tensors, computed by its own rule."""
         if operator.code in ("QUANTIZE", "DEQUANTIZE"):
             return [reads[0]]
         builder = Builder((1,))
         computed = [
-            View(builder.stored(read, f"x{i}")) if isinstance(read, np.ndarray) and read.dtype.kind == "f" else read
+            TfliteView(builder.stored(read, f"x{i}")) if isinstance(read, np.ndarray) and read.dtype.kind == "f" else read
             for i, read in enumerate(reads)
         ]
         # What is whole may be a shape or axes, which rules need to know.
-        if not any(isinstance(item, View) for item in computed) and isinstance(computed[0], np.ndarray):
-            computed[0] = View(builder.stored(computed[0], "x0"))
-        result = RULES[operator.code](Site(computed, operator.code, "known", operator.settings, len(kinds), builder, kinds))
+        if not any(isinstance(item, TfliteView) for item in computed) and isinstance(computed[0], np.ndarray):
+            computed[0] = TfliteView(builder.stored(computed[0], "x0"))
+        result = RULES[operator.code](TfliteSite(computed, operator.code, "known", operator.settings, len(kinds), builder, kinds))
         results = []
         for item in result if isinstance(result, list) else [result]:
             if prod(item.shape) > MAX_KNOWN:
                 raise StretchError("it makes a stored tensor too large")
-            node = Site([item], "", "", {}, 1, builder).plain()
+            node = TfliteSite([item], "", "", {}, 1, builder).plain()
             with torch.no_grad():
                 results.append(builder.finish(node, "Known")(torch.zeros(1)).numpy())
         return list(results)
 
-    def _told(self, operator: Operator, reads: list[Value]) -> list[Value] | None:
+    def _told(self, operator: TfliteOperator, reads: list[Value]) -> list[Value] | None:
         """What an operator tells of the shape of a tensor of the network; None for any other."""
-        if operator.code != "SHAPE" or not isinstance(reads[0], View):
+        if operator.code != "SHAPE" or not isinstance(reads[0], TfliteView):
             return None
         return [np.array(reads[0].shape, np.int32)]
 
@@ -144,7 +144,7 @@ class _Lowering:
         counts = Counter(self._turns(operator) for operator in readers)
         return set(counts) == {True}
 
-    def _turns(self, operator: Operator) -> bool:
+    def _turns(self, operator: TfliteOperator) -> bool:
         if operator.code == "TRANSPOSE" and len(operator.inputs) == 2 and operator.inputs[1] is not None:
             order = self._network.tensors[operator.inputs[1]].stored
             return order is not None and order.ravel().tolist() == _TO_LAST

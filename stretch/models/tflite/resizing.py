@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from predictors.errors import StretchError
 from stretch.models.builder import shape_of
 from stretch.models.sampling import blended, chosen
-from stretch.models.tflite.site import Site, View, rule
+from stretch.models.tflite.site import TfliteSite, TfliteView, rule
 
 
-def _sizes(site: Site) -> list[int]:
+def _sizes(site: TfliteSite) -> list[int]:
     sizes = site.numbers(1, "size")
     if len(sizes) != 2 or min(sizes) < 1 or max(sizes) > 1 << 16:
         raise StretchError(f"it resizes to {sizes}")
@@ -24,25 +24,25 @@ def _places(new: int, old: int, *, aligned: bool, half: bool) -> np.ndarray:
 
 
 @rule("RESIZE_BILINEAR")
-def _bilinear(site: Site) -> View:
+def _bilinear(site: TfliteSite) -> TfliteView:
     x, sizes = site.image(), _sizes(site)
     aligned, half = bool(site.settings.get("align_corners")), bool(site.settings.get("half_pixel_centers"))
     if aligned != half:
-        return View(site.builder.call(F.interpolate, x, size=sizes, mode="bilinear", align_corners=aligned), "image")
+        return TfliteView(site.builder.call(F.interpolate, x, size=sizes, mode="bilinear", align_corners=aligned), "image")
     places = [_places(new, old, aligned=aligned, half=half) for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
-    return View(blended(site.builder, x, places, site.name), "image")
+    return TfliteView(blended(site.builder, x, places, site.name), "image")
 
 
 @rule("RESIZE_NEAREST_NEIGHBOR")
-def _nearest(site: Site) -> View:
+def _nearest(site: TfliteSite) -> TfliteView:
     """Torch rounds i · old / new down."""
     x, sizes = site.image(), _sizes(site)
     aligned, half = bool(site.settings.get("align_corners")), bool(site.settings.get("half_pixel_centers"))
     places = [_chosen(new, old, aligned, half) for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
     nearest = [np.arange(new) * old // new for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
     if all((a == b).all() for a, b in zip(places, nearest, strict=True)):
-        return View(site.builder.call(F.interpolate, x, size=sizes), "image")
-    return View(chosen(site.builder, x, places, site.name), "image")
+        return TfliteView(site.builder.call(F.interpolate, x, size=sizes), "image")
+    return TfliteView(chosen(site.builder, x, places, site.name), "image")
 
 
 def _chosen(new: int, old: int, aligned: bool, half: bool) -> np.ndarray:

@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from predictors.errors import StretchError
-from predictors.registry import Rules
+from predictors.registry import RuleTable
 from stretch.models.builder import Builder, shape_of, turned
-from stretch.models.inputs import Inputs
+from stretch.models.inputs import OperatorInputs
 
 #: Where each axis of N×H×W×C stands in N×C×H×W.
 FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
 
 
 @dataclass(frozen=True)
-class View:
+class TfliteView:
     """A tensor of the running network."""
 
     node: fx.Node  # What gives it.
@@ -34,17 +34,17 @@ class View:
         current = shape_of(self.node)
         return (current[0], current[2], current[3], current[1]) if self.form == "image" else current
 
-    def like(self, node: fx.Node) -> "View":
+    def like(self, node: fx.Node) -> "TfliteView":
         """Another tensor in the same order."""
-        return View(node, self.form, self.size)
+        return TfliteView(node, self.form, self.size)
 
 
 #: What an operator reads: a tensor of the running network, a stored one, or nothing.
-Value = View | np.ndarray | None
+Value = TfliteView | np.ndarray | None
 
 
 @dataclass(frozen=True)
-class Site(Inputs[View]):
+class TfliteSite(OperatorInputs[TfliteView]):
     """One operator with what it reads."""
 
     code: str  # Its name.
@@ -54,12 +54,12 @@ class Site(Inputs[View]):
     builder: Builder  # What its rule writes into.
     kinds: Sequence[str] = field(default_factory=list)  # Element types of what it writes, by numpy's names.
 
-    def seen(self, i: int) -> View:
+    def seen(self, i: int) -> TfliteView:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
         value = self.value(i)
         if value is None:
             raise StretchError(f"it has no input {i}")
-        return value if isinstance(value, View) else View(self.builder.stored(value, f"{self.name}_{i}"))
+        return value if isinstance(value, TfliteView) else TfliteView(self.builder.stored(value, f"{self.name}_{i}"))
 
     def shape(self, i: int = 0) -> tuple[int, ...]:
         """Of an input, in the file."""
@@ -112,7 +112,7 @@ ACTIVATIONS: dict[int, Callable[[Builder, fx.Node], fx.Node]] = {
 }
 
 
-def plain(builder: Builder, seen: View) -> fx.Node:
+def plain(builder: Builder, seen: TfliteView) -> fx.Node:
     """A tensor with its axes as in the file."""
     if seen.form == "image":
         return turned(builder, seen.node, (0, 2, 3, 1))
@@ -124,19 +124,19 @@ def plain(builder: Builder, seen: View) -> fx.Node:
     return seen.node
 
 
-def flattened(builder: Builder, image: fx.Node) -> View:
+def flattened(builder: Builder, image: fx.Node) -> TfliteView:
     """An image as one row, in the order that torch's networks have."""
     channels, height, width = shape_of(image)[1:]
     row = builder.call(torch.flatten, image, 1)
-    return View(row) if height * width == 1 or channels == 1 else View(row, "row", (height, width, channels))
+    return TfliteView(row) if height * width == 1 or channels == 1 else TfliteView(row, "row", (height, width, channels))
 
 
-def aligned(site: Site, operands: Sequence[int]) -> tuple[list[Any], View]:
+def aligned(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any], TfliteView]:
     """Inputs as functions of torch combine them, all in one order of axes, and a tensor whose order the result has.
 
     A single stored number is a number. Where one is an image all are, and axes that some lack stand before the others.
     """
-    seen = [item for item in (site.value(i) for i in operands) if isinstance(item, View)]
+    seen = [item for item in (site.value(i) for i in operands) if isinstance(item, TfliteView)]
     ranks = [len(site.shape(i)) for i in operands]
     if not seen:
         raise StretchError("it reads no tensor of the network")
@@ -146,7 +146,7 @@ def aligned(site: Site, operands: Sequence[int]) -> tuple[list[Any], View]:
     elif max(ranks) == 4 and any(item.form == "image" for item in seen):
         order = next(item for item in seen if item.form == "image")
     else:
-        order = View(seen[0].node)
+        order = TfliteView(seen[0].node)
     built = []
     for i in operands:
         value = site.value(i)
@@ -164,7 +164,7 @@ def _number(value: Value, rank: int) -> bool:
     return isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= rank
 
 
-def _as_image(site: Site, i: int) -> fx.Node:
+def _as_image(site: TfliteSite, i: int) -> fx.Node:
     """An input with four axes, of which the channels are the second."""
     value = site.value(i)
     if isinstance(value, np.ndarray):
@@ -178,15 +178,15 @@ def _as_image(site: Site, i: int) -> fx.Node:
 
 
 #: Writes what an operator computes, and gives its results.
-Rule = Callable[[Site], View | list[View]]
+Rule = Callable[[TfliteSite], TfliteView | list[TfliteView]]
 
 #: Rules by the name of the operator; every file of this package adds its own.
-RULES: Rules[Rule] = Rules()
+RULES: RuleTable[Rule] = RuleTable()
 
 #: Decorator for the rule of operators of these names.
 rule = RULES.add
 
 
-def module(site: Site, built: nn.Module, x: fx.Node) -> fx.Node:
+def module(site: TfliteSite, built: nn.Module, x: fx.Node) -> fx.Node:
     """A module under the name of what the operator writes."""
     return site.builder.module(built, x, site.name)

@@ -8,14 +8,14 @@ from torch import fx, nn
 
 from predictors.errors import StretchError
 from stretch.models.builder import filled, shape_of
-from stretch.models.tflite.site import Site, View, module, rule
+from stretch.models.tflite.site import TfliteSite, TfliteView, module, rule
 from stretch.models.windows import convolved, max_pooled, mean_pooled
 
 _SAME, _VALID = 0, 1
 
 
 def _sides(
-    site: Site, sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+    site: TfliteSite, sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> list[tuple[int, int]]:
     """Padding before and behind each axis: SAME leaves as many windows as strides fit into the image, the odd one behind."""
     if site.setting("padding") not in (_SAME, _VALID):
@@ -27,7 +27,7 @@ def _sides(
     return sides
 
 
-def _steps(site: Site, *names: str) -> list[int]:
+def _steps(site: TfliteSite, *names: str) -> list[int]:
     """Two settings that a window moves by, rows first."""
     settings = [site.setting(name) for name in names]
     if min(settings) < 1 or max(settings) > 1 << 16:
@@ -35,7 +35,7 @@ def _steps(site: Site, *names: str) -> list[int]:
     return settings
 
 
-def _weights(site: Site, i: int) -> tuple[np.ndarray, np.ndarray | None]:
+def _weights(site: TfliteSite, i: int) -> tuple[np.ndarray, np.ndarray | None]:
     weight, bias = site.known(i, "weight"), site.optional(i + 1 if site.code != "TRANSPOSE_CONV" else 3, "bias")
     if weight.ndim != 4 or weight.dtype != np.float32 or (bias is not None and bias.dtype != np.float32):
         raise StretchError(f"its weights have the shape {list(weight.shape)} and type {weight.dtype}")
@@ -43,7 +43,7 @@ def _weights(site: Site, i: int) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 @rule("CONV_2D", "DEPTHWISE_CONV_2D")
-def _convolution(site: Site) -> View:
+def _convolution(site: TfliteSite) -> TfliteView:
     """Weights are out × height × width × in; those of depthwise ones 1 × height × width × out."""
     x = site.image()
     weight, bias = _weights(site, 1)
@@ -66,11 +66,11 @@ def _convolution(site: Site) -> View:
         behind=[behind for _, behind in sides],
         name=site.name,
     )
-    return View(site.activated(built), "image")
+    return TfliteView(site.activated(built), "image")
 
 
 @rule("AVERAGE_POOL_2D", "MAX_POOL_2D")
-def _pool(site: Site) -> View:
+def _pool(site: TfliteSite) -> TfliteView:
     """Padding is left out of means."""
     x = site.image()
     kernel, stride = _steps(site, "filter_height", "filter_width"), _steps(site, "stride_h", "stride_w")
@@ -82,11 +82,11 @@ def _pool(site: Site) -> View:
         built = module(site, nn.AdaptiveAvgPool2d(1), x)
     else:
         built = mean_pooled(site.builder, x, kernel=kernel, stride=stride, before=before, behind=behind, counted=False, name=site.name)
-    return View(site.activated(built), "image")
+    return TfliteView(site.activated(built), "image")
 
 
 @rule("TRANSPOSE_CONV")
-def _transposed(site: Site) -> View:
+def _transposed(site: TfliteSite) -> TfliteView:
     """Its first input is the shape that it makes; what SAME has too much of is cut off, the odd row behind."""
     wanted, x = site.numbers(0, "shape"), site.image(2)
     weight, bias = _weights(site, 1)
@@ -106,10 +106,10 @@ def _transposed(site: Site) -> View:
     result = module(site, filled(conv_transpose2d, weight=weight, bias=bias), x)
     if not even:
         result = _cut(site, result, before, wanted[1:3])
-    return View(site.activated(result), "image")
+    return TfliteView(site.activated(result), "image")
 
 
-def _cut(site: Site, x: fx.Node, before: Sequence[int], sizes: Sequence[int]) -> fx.Node:
+def _cut(site: TfliteSite, x: fx.Node, before: Sequence[int], sizes: Sequence[int]) -> fx.Node:
     for axis, (start, size) in enumerate(zip(before, sizes, strict=True), 2):
         x = site.builder.call(torch.narrow, x, axis, start, size)
     return x

@@ -43,7 +43,7 @@ class _Edge:
     group: tuple[int, ...]  # Bands whose edges are in one group differ at that edge in where they lie and in nothing else.
 
 
-class _Part:
+class _BandedPart:
     """Bands of one part, and of all that are built alike."""
 
     def __init__(self, graph: OpGraph) -> None:
@@ -122,7 +122,7 @@ _RunRows = tuple[int, int, int, int]
 class _Step(NamedTuple):
     """A part of a run, and the rows of its output that a band of the run computes."""
 
-    part: _Part
+    part: _BandedPart
     start: int  # First row.
     stop: int  # The one behind the last row.
 
@@ -131,11 +131,11 @@ class _Step(NamedTuple):
         return self.part.band(self.start, self.stop, cut=cut)
 
 
-class _Built:
+class _BuiltBands:
     """What is known of bands of parts, whichever networks and divisions they are of, and whatever the device."""
 
     def __init__(self) -> None:
-        self.parts: dict[Structure, _Part] = {}
+        self.parts: dict[Structure, _BandedPart] = {}
         self.kernels: dict[tuple[int, tuple[str, tuple[str, ...]], bool], list[Kernel]] = {}
         self.steps: list[_Step] = []
         self._numbers: dict[_StepKey, int] = {}
@@ -153,7 +153,7 @@ class _Built:
 class RunBands:
     """Bands of runs of a network's parts, numbered as they are asked for, whatever the device: a number is a place in each array."""
 
-    def __init__(self, parts: Sequence[_Part], built: _Built) -> None:
+    def __init__(self, parts: Sequence[_BandedPart], built: _BuiltBands) -> None:
         self._parts, self._built = parts, built
         self._numbers: dict[_RunRows, int | None] = {}
         self._new: list[tuple[list[int], tuple[int, int, int, int]]] = []
@@ -237,7 +237,7 @@ class BandCosts:
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
         self.costs = costs
         self.parts = tuple(parts)
-        self._built, self._known = costs.built(_Built), costs.remembered(_Known)
+        self._built, self._known = costs.built(_BuiltBands), costs.remembered(_Known)
         self._parts = [self._part(part.graph) for part in parts]
         same = tuple(map(id, self._parts))
         if same not in self._built.runs:
@@ -245,10 +245,10 @@ class BandCosts:
         #: The bands by number.
         self.bands = self._built.runs[same]
 
-    def _part(self, graph: OpGraph) -> _Part:
+    def _part(self, graph: OpGraph) -> _BandedPart:
         built = structure(graph)
         if built not in self._built.parts:
-            self._built.parts[built] = _Part(graph)
+            self._built.parts[built] = _BandedPart(graph)
         return self._built.parts[built]
 
     def rows(self, last: int) -> int:

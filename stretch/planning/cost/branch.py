@@ -47,7 +47,7 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Whole:
+class FullDepth:
     """A branch at full depth: what each block launches, by its number."""
 
     blocks: tuple[tuple[int, Built], ...]  # Blocks and what is outside of them, in order.
@@ -89,7 +89,7 @@ class Wholes:
         other._built, other._pieces = self._built, self._pieces
         return other
 
-    def of(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> Whole:
+    def of(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> FullDepth:
         """A branch at full depth."""
         profile = self._predictor.device.processor(scale.processor).profile
         backend = f"{profile.backend} {sorted(profile.unsupported)}"
@@ -107,9 +107,9 @@ class Wholes:
                 self._built[key] = self._build(segment, piece, scale, kept, in_channels if number == 0 else None, names)
             blocks.append((piece.block, self._built[key]))
         done = tuple(name for name in names if any(name in built.rewrites for _, built in blocks))
-        return Whole(tuple(blocks), done, 1)
+        return FullDepth(tuple(blocks), done, 1)
 
-    def _in_one(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> Whole:
+    def _in_one(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> FullDepth:
         """A branch that is built in one piece, its kernels by block."""
         design = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat")
         graph = scale_branch(segment, design, 0, in_channels).graph
@@ -123,7 +123,7 @@ class Wholes:
         for kernel in every:
             kernels.setdefault(blocks.get(kernel.name, NO_BLOCK), []).append(kernel)
         order = sorted({*kernels, *params})
-        return Whole(tuple((at, Built(tuple(kernels.get(at, ())), params.get(at, 0))) for at in order), done, len(order))
+        return FullDepth(tuple((at, Built(tuple(kernels.get(at, ())), params.get(at, 0))) for at in order), done, len(order))
 
     def _launched(self, graph: OpGraph, processor: str, names: Sequence[str]) -> tuple[list[Kernel], tuple[str, ...]]:
         """Kernels of a graph, called as the operators that they are parts of, and the exact rewrites that were done."""
@@ -229,7 +229,7 @@ class BranchCost(NamedTuple):
     rewrites: tuple[str, ...] = ()  # Operators that have others in their place.
 
 
-class _Sums(NamedTuple):
+class _BlockSums(NamedTuple):
     """What the kernels of one block of a branch take together, on one processor."""
 
     macs: int
@@ -264,11 +264,11 @@ class Costs:
         #: Processor that waits for branches and joins them; it is there even where no branch uses it.
         self.host = host_among(self.precision) or HOST
         self.rewrites = rewrites
-        self._whole: dict[tuple[int, int, int, int, str, tuple[str, ...], tuple[str, ...]], Whole] = {}
+        self._whole: dict[tuple[int, int, int, int, str, tuple[str, ...], tuple[str, ...]], FullDepth] = {}
         self._wholes = Wholes(predictor)
         self._dropped: dict[tuple[int, int], frozenset[int]] = {}
-        self._summed: dict[tuple[int, str], tuple[Whole, list[tuple[int, _Sums]]]] = {}
-        self._blocks: dict[tuple[int, str], tuple[Built, _Sums]] = {}
+        self._summed: dict[tuple[int, str], tuple[FullDepth, list[tuple[int, _BlockSums]]]] = {}
+        self._blocks: dict[tuple[int, str], tuple[Built, _BlockSums]] = {}
         self._prepared: set[tuple[int, str, int, int]] = set()
         self._branches: dict[tuple[int, str, int, int, int], BranchCost] = {}
         self._changes: dict[tuple[int, str, int, int], _Change] = {}
@@ -394,20 +394,20 @@ class Costs:
             rewrites=(*segment.rewrites, *whole.rewrites),
         )
 
-    def _sums(self, whole: Whole, processor: str) -> list[tuple[int, _Sums]]:
+    def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _BlockSums]]:
         """What the kernels of each block of a branch take together, and those outside of blocks, by the block's number."""
         key = (id(whole), processor)
         if key not in self._summed:
             self._summed[key] = whole, [(block, self._block(built, processor)) for block, built in whole.blocks]
         return self._summed[key][1]
 
-    def _block(self, built: Built, processor: str) -> _Sums:
+    def _block(self, built: Built, processor: str) -> _BlockSums:
         key = (id(built), processor)
         if key not in self._blocks:
             time, item = self.kernels_time(built.kernels, processor), self.item_bytes(processor)
             macs = sum([kernel.macs for kernel in built.kernels])
             peak = max([(kernel.cost.reads + kernel.cost.writes) * item for kernel in built.kernels], default=0)
-            self._blocks[key] = built, _Sums(macs, built.params, time.ms, time.contended_ms, peak)
+            self._blocks[key] = built, _BlockSums(macs, built.params, time.ms, time.contended_ms, peak)
         return self._blocks[key][1]
 
     def scaled(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int) -> tuple[int, float]:
@@ -468,7 +468,7 @@ class Costs:
         """Bytes of an element at the processor's precision."""
         return ITEM_BYTES[self.predictor.device.processor(processor).check_precision(self.precision.get(processor))]
 
-    def _full(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> Whole:
+    def _full(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> FullDepth:
         align = self.align(processor)
         profile = self.predictor.device.processor(processor).profile
         names = tuple(name for name in self.rewrites.get(processor, ()) if name in exact)

@@ -147,7 +147,7 @@ SURE = 0.7
 
 
 @dataclass(frozen=True)
-class Branch:
+class UncertainBranch:
     """One branch of a predicted run."""
 
     parts: Mapping[Unknown, float]  # Its time, ms by the number that each part is proportional to.
@@ -162,7 +162,7 @@ class Branch:
         links: Mapping[str, float],
         contention_ms: float = 0.0,
         waits: tuple[int, ...] = (),
-    ) -> "Branch":
+    ) -> "UncertainBranch":
         """A branch from the estimate of its computation.
 
         Args:
@@ -178,7 +178,7 @@ class Branch:
 class PredictedRun:
     """A run as segments of branches that run side by side or wait for each other, one segment after the other."""
 
-    segments: Sequence[Sequence[Branch]]  # The branches of each segment.
+    segments: Sequence[Sequence[UncertainBranch]]  # The branches of each segment.
     fixed_ms: float = 0.0  # Joins and what else is taken as known.
     #: What is after the segments, such as the transfer of the result, ms by the number it is proportional to.
     parts: Mapping[Unknown, float] = field(default_factory=dict)
@@ -343,10 +343,10 @@ def single_run(graph: OpGraph, processor: str, precision: str, ms: float, predic
     """A whole network on one processor."""
     estimate = predictor.predict(graph, processor, precision)
     moving = {} if is_host(processor) else {kind_of(processor): ms - estimate.computing_ms}
-    return PredictedRun([[Branch.of(estimate, predictor.device, moving)]])
+    return PredictedRun([[UncertainBranch.of(estimate, predictor.device, moving)]])
 
 
-def _side_by_side(branches: Sequence[Branch]) -> bool:
+def _side_by_side(branches: Sequence[UncertainBranch]) -> bool:
     """Whether two branches of a segment take time and neither waits for the other, directly or through others."""
     behind: dict[int, set[int]] = {}
     for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
@@ -405,7 +405,7 @@ def uncertain_run(segments: Sequence[SegmentTime], device: DeviceProfile, output
         output: Transfer of the result to the host, ms by processor at the far end of the link.
     """
     branches = [
-        [Branch.of(branch.estimate, device, branch.links, branch.contention_ms, branch.waits) for branch in row.branches]
+        [UncertainBranch.of(branch.estimate, device, branch.links, branch.contention_ms, branch.waits) for branch in row.branches]
         for row in segments
     ]
     return PredictedRun(branches, sum(row.join_ms for row in segments), {link(far, device): ms for far, ms in (output or {}).items()})

@@ -24,7 +24,7 @@ from predictors.graph import OpGraph
 from predictors.joins import join_of
 from predictors.predictor import Estimate, LatencyPredictor
 from predictors.rows import height
-from predictors.side_by_side import Work, ends
+from predictors.side_by_side import ProcessorWork, ends
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.elision import cuts_itself, handed
 from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline
@@ -141,7 +141,7 @@ def run(
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeTimeline:
     """Everything on one timeline."""
 
     segments: tuple[SegmentTime, ...]  # Of the backbone, each with when it starts.
@@ -165,7 +165,7 @@ def side_time(graph: OpGraph, processor: str, holders: Mapping[str, str], return
     return BranchTime(scale, graph.macs, graph.params, in_ms, links, estimate.computing_ms, 0.0, out_ms, estimate)
 
 
-def beside(backbone: Backbone, segments: Sequence[SegmentTime], times: Mapping[str, BranchTime]) -> Whole:
+def beside(backbone: Backbone, segments: Sequence[SegmentTime], times: Mapping[str, BranchTime]) -> WholeTimeline:
     """The backbone and its sides on one timeline."""
     jobs: list[Job] = []
     writers: dict[str, int] = {}
@@ -202,7 +202,7 @@ def beside(backbone: Backbone, segments: Sequence[SegmentTime], times: Mapping[s
         rows.append(replace(row, branches=branches, start_ms=at))
         at = scheduled.ends[behind] if row.join_ms else scheduled.ends[behind - 1]
     sides = tuple(_started(side, times[side.name], scheduled, numbers[side.name]) for side in backbone.sides)
-    return Whole(tuple(rows), sides, scheduled.waits)
+    return WholeTimeline(tuple(rows), sides, scheduled.waits)
 
 
 def _started(side: OpGraph, time: BranchTime, result: Schedule, number: int) -> SideTime:
@@ -362,7 +362,7 @@ def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple
     works = []
     for branch in branches:
         processor, estimate = branch.scale.processor, branch.estimate
-        works.append(Work(processor, branch.in_ms, branch.ms, estimate.contention, device.feeder(processor)))
+        works.append(ProcessorWork(processor, branch.in_ms, branch.ms, estimate.contention, device.feeder(processor)))
     return tuple(
         replace(branch, contention_ms=max(0.0, end - branch.in_ms - branch.ms)) for branch, end in zip(branches, ends(works), strict=True)
     )

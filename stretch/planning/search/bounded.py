@@ -60,7 +60,7 @@ class _Problem:
 
 
 @dataclass
-class _Labels:
+class _LossLabels:
     """Partial paths, and which label and option they came from."""
 
     state: Ints
@@ -70,8 +70,8 @@ class _Labels:
     parent: Ints
     edge: Ints
 
-    def take(self, keep: Ints) -> "_Labels":
-        return _Labels(self.state[keep], self.macs[keep], self.ms[keep], self.loss[keep], self.parent[keep], self.edge[keep])
+    def take(self, keep: Ints) -> "_LossLabels":
+        return _LossLabels(self.state[keep], self.macs[keep], self.ms[keep], self.loss[keep], self.parent[keep], self.edge[keep])
 
 
 def bounded_path(layers: Sequence[Layer], states: int, start: int, final_ms: Floats, low: int, high: int, most: float) -> Path | None:
@@ -231,11 +231,11 @@ def _search(
     free, priced = bounds
     ahead = problem.least_to_end()
     zero = np.zeros(1, np.int64)
-    labels = _Labels(np.array([problem.start]), zero, np.zeros(1), np.zeros(1), zero, zero)
+    labels = _LossLabels(np.array([problem.start]), zero, np.zeros(1), np.zeros(1), zero, zero)
     history = [labels]
     complete = True
     for i, layer in enumerate(layers):
-        parts: list[_Labels] = []
+        parts: list[_LossLabels] = []
         count = 0
         step = max(1, CHUNK // max(1, len(layer.ms)))
         by_bound = np.argsort(labels.ms + price * labels.loss + priced.of(i, labels.state, labels.macs), kind="stable")
@@ -247,7 +247,7 @@ def _search(
             ms, loss = labels.ms[parents] + layer.ms[edges], labels.loss[parents] + _loss(layer)[edges]
             keep = (loss + ahead[i + 1][state] <= problem.most + TIE) & (ms + free.of(i + 1, state, macs) < limit - TIE)
             keep &= ms + price * loss + priced.of(i + 1, state, macs) < limit + price * problem.most - TIE
-            parts.append(_Labels(state[keep], macs[keep], ms[keep], loss[keep], parents[keep], edges[keep]))
+            parts.append(_LossLabels(state[keep], macs[keep], ms[keep], loss[keep], parents[keep], edges[keep]))
             count += int(keep.sum())
             if beam is None and count > MAX_LABELS:
                 complete = False
@@ -268,9 +268,9 @@ def _search(
     return (options_to(layers, history, winner), float(finish[winner]), int(labels.macs[winner])), complete
 
 
-def _merged(parts: Sequence[_Labels]) -> _Labels:
+def _merged(parts: Sequence[_LossLabels]) -> _LossLabels:
     """New labels; of those with equal state and multiply-accumulates only the ones that no other beats in time and loss."""
-    labels = _Labels(
+    labels = _LossLabels(
         *(np.concatenate([getattr(part, name) for part in parts]) for name in ("state", "macs", "ms", "loss", "parent", "edge"))
     )
     order = np.lexsort((labels.edge, labels.loss, labels.ms, labels.macs, labels.state))

@@ -74,7 +74,9 @@ class ChannelWays:
         """Ways to compute a part, one object for each sequence of processors; none where it is not divided by channels."""
         key, built = structure(part.graph), self.space.costs.built(_Built)
         if key not in self._alike:
-            self._alike[key] = _Part(self.space, self.graph, part, alone_ms, built.parts.setdefault(key, _Divided())).options()
+            self._alike[key] = _DividedPart(
+                self.space, self.graph, part, alone_ms, built.parts.setdefault(key, _DividedChannels())
+            ).options()
         segments = {join: self._sections(part, join, built) for join in {options.join for options in self._alike[key]}}
         found = [replace(options, segment=segments[options.join][0], tail=segments[options.join][1]) for options in self._alike[key]]
         return [replace(options, allowed=self.space.allowed(options)) for options in found]
@@ -90,11 +92,11 @@ class _Built:
     """What is known of parts of networks that are built alike, whatever the device, by their structure."""
 
     def __init__(self) -> None:
-        self.parts: dict[Structure, _Divided] = {}
+        self.parts: dict[Structure, _DividedChannels] = {}
         self.sections: dict[tuple[int, JoinKind], tuple[Segment, tuple[Segment, Segment | None]]] = {}
 
 
-class _Divided:
+class _DividedChannels:
     """Some channels of a part, as graphs and as the kernels of a backend."""
 
     def __init__(self) -> None:
@@ -103,10 +105,10 @@ class _Divided:
         self.kernels: dict[tuple[JoinKind, Channels, str, tuple[str, ...]], list[Kernel]] = {}
 
 
-class _Part:
+class _DividedPart:
     """One part and its divisions."""
 
-    def __init__(self, space: DesignSpace, graph: OpGraph, part: Segment, alone_ms: Sequence[float], divided: _Divided) -> None:
+    def __init__(self, space: DesignSpace, graph: OpGraph, part: Segment, alone_ms: Sequence[float], divided: _DividedChannels) -> None:
         self.space, self.graph, self.part, self.alone_ms = space, graph, part, alone_ms
         self._divided_once, self._graphs, self._kernels = divided, divided.graphs, divided.kernels
         self._costs: dict[tuple[JoinKind, Channels, str], BranchCost] = {}

@@ -71,7 +71,7 @@ def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> l
 
 
 @dataclass(frozen=True)
-class Sequential:
+class SequentialControl:
     """The sequential model scaled to the same multiply-accumulates."""
 
     design: BranchDesign  # One branch per segment, all on one processor; `scaled_graph` builds it.
@@ -87,7 +87,7 @@ def sequential_same_macs(
     singles: Sequence[Single],
     rules: Rules,
     macs: tuple[int, int],
-) -> Sequential | None:
+) -> SequentialControl | None:
     """The fastest sequential model whose segments are rescaled under the same floors.
 
     Depths fall to the floor, widths of the backbone range from the floor to
@@ -97,7 +97,7 @@ def sequential_same_macs(
         singles: Ways to run the original on one processor, as `ranked_singles` gives them.
         rules: The constraints; those on communication do not apply.
     """
-    best: Sequential | None = None
+    best: SequentialControl | None = None
     for original in singles:
         if original.ms > CATCH_UP * singles[0].ms:
             break
@@ -119,7 +119,7 @@ class _Rescaled(NamedTuple):
 
 def _rescale(
     graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: Single, rules: Rules, macs: tuple[int, int]
-) -> Sequential | None:
+) -> SequentialControl | None:
     processor, least = original.processor, rules.values["segment_macs"]
     align = costs.align(processor)
     arriving = [{segments[0].in_width: 0}]
@@ -162,7 +162,7 @@ def _rescale(
         parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,), join))
     design = BranchDesign(graph.name, costs.predictor.device.id, tuple(parts), sides=sides_on(graph, processor))
     run = timeline(graph, design, costs)
-    return Sequential(design, replace(original, ms=run.makespan_ms), run.macs, path.optimal)
+    return SequentialControl(design, replace(original, ms=run.makespan_ms), run.macs, path.optimal)
 
 
 def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:

@@ -80,7 +80,7 @@ def fastest_designs(space: DesignSpace, low: int, high: int, n_meet: int) -> lis
 
 
 @dataclass(frozen=True)
-class _Design:
+class _TriedDesign:
     picks: tuple[Pick, ...]
     score: float
 
@@ -99,7 +99,7 @@ class _Search:
 
     def run(self, starts: Sequence[SearchResult]) -> SearchResult | None:
         """The best design."""
-        population: list[_Design] = []
+        population: list[_TriedDesign] = []
         for start in starts:
             population += self._judged(tuple(start.picks))
         tries = 0
@@ -108,7 +108,7 @@ class _Search:
             population += self._judged(self._mended(self._any(0, len(self.space.options)), -1))
         tries = TRIES * self.left
         while population and self.left > 0 and tries > 0:
-            rows: list[_Design] = []
+            rows: list[_TriedDesign] = []
             while len(rows) < POPULATION and self.left > 0 and tries > 0:
                 tries -= 1
                 one = population[int(self.rng.integers(len(population)))]
@@ -127,7 +127,7 @@ class _Search:
         ms = LATENCY.total(self.space, best.picks)
         return SearchResult(best.picks, ms, _macs(best.picks), False, float("nan"), self.judged, best.score)
 
-    def _judged(self, picks: Picks | None) -> list[_Design]:
+    def _judged(self, picks: Picks | None) -> list[_TriedDesign]:
         """A design with its score; nothing where it breaks a constraint or was judged before."""
         if picks is None or self.left <= 0:
             return []
@@ -137,7 +137,7 @@ class _Search:
         self._seen.add(key)
         self.left -= 1
         self.judged += 1
-        return [_Design(tuple(picks), self.score(picks))]
+        return [_TriedDesign(tuple(picks), self.score(picks))]
 
     def _legal(self, picks: Picks) -> bool:
         space, macs = self.space, _macs(picks)

@@ -15,7 +15,7 @@ from stretch.planning.cost.times import SegmentTime, most_occupied_ms, occupied_
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.objective import Objective
 from stretch.planning.search.exact import SearchResult, Using, Within, search_least
-from stretch.planning.search.measures import LATENCY, Measure, Power, on_only, weighed
+from stretch.planning.search.measures import LATENCY, Measure, ProcessorPowers, on_only, weighed
 from stretch.planning.search.pruning import search_pruned
 from stretch.planning.search.space import DesignSpace
 
@@ -26,14 +26,14 @@ class Goal:
 
     latency: float = 1.0  # Weight of the makespan, ms.
     energy: float = 0.0  # Weight of the energy, mJ.
-    power: Power | None = None  # Of the processors; needed where energy has a weight.
+    power: ProcessorPowers | None = None  # Of the processors; needed where energy has a weight.
 
     @classmethod
     def of(cls, objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> "Goal":
         """The goal of a request; latency where its objective does not add up."""
         if not objective.adds or objective.only_latency:
             return cls()
-        return cls(objective.latency, objective.energy, Power.of(device, processors) if objective.energy else None)
+        return cls(objective.latency, objective.energy, ProcessorPowers.of(device, processors) if objective.energy else None)
 
     def measure(self, processors: Sequence[str]) -> Measure:
         """What designs have that give work to each of these processors."""

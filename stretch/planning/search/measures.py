@@ -69,7 +69,7 @@ def weighed(*parts: tuple[float, Measure]) -> Measure:
 
 
 @dataclass(frozen=True)
-class Power:
+class ProcessorPowers:
     """Power of a device's processors, W, which are mJ a ms; 0 where the profile does not state what one takes without work."""
 
     computing: Mapping[str, float]  # Of each that may have work while it computes.
@@ -78,7 +78,7 @@ class Power:
     families: Mapping[str, str]  # Of each that may have work.
 
     @classmethod
-    def of(cls, device: DeviceProfile, processors: Sequence[str]) -> "Power":
+    def of(cls, device: DeviceProfile, processors: Sequence[str]) -> "ProcessorPowers":
         """As the model of energy tells it."""
         model = EnergyModel(device)
         computing, waiting = {}, {}

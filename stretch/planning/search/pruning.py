@@ -190,7 +190,7 @@ class _Priced:
     def __init__(self, space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], low: int, high: int, n_meet: int, price: float) -> None:
         self._space, self._low, self._high, self._n_meet = space, low, high, n_meet
         host = space.holders.index(space.costs.host)
-        self._tables = [[_Table(offer, space.holders, price) for offer in some] for some in offers]
+        self._tables = [[_PriceTable(offer, space.holders, price) for offer in some] for some in offers]
         self._moves = [[_Move(first, offer.span, True, host) for offer in some] for first, some in enumerate(offers)]
         self._ready = []
         for first, ready in enumerate(space.ready):
@@ -248,7 +248,7 @@ class _Priced:
         return made, complete
 
 
-class _Table:
+class _PriceTable:
     """What the combinations of an offer cost at a price of a multiply-accumulate, worked out by the widths of the branches.
 
     Args:

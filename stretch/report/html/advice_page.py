@@ -1,6 +1,6 @@
 """The report of `stretch advise`: where branches pay, as bars beside the best single processor of each device."""
 
-from stretch.report.html.charts import Interval, intervals
+from stretch.report.html.charts import ChartInterval, intervals
 from stretch.report.html.page import Fact, Grid, Page, Section
 from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
 
@@ -15,7 +15,7 @@ def advice_page(advice: Advice, command: str = "") -> Page:
         Fact("multiply-accumulates", f"{advice.macs / 1e6:,.0f} M", f"{advice.params / 1e6:.2f} M parameters"),
     ]
     rows = [
-        Interval(f"{answer.device}, {kind}", branches.speedup, branches.low, branches.high, strong=answer.recommended == kind)
+        ChartInterval(f"{answer.device}, {kind}", branches.speedup, branches.low, branches.high, strong=answer.recommended == kind)
         for answer in advice.answers
         for kind, branches in (("exact", answer.exact), ("stretched", answer.stretched))
         if branches is not None

@@ -32,7 +32,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Interval:
+class ChartInterval:
     """A value with the ends of its interval."""
 
     label: str  # Of what.
@@ -128,7 +128,7 @@ def timeline(name: str, title: str, words: str, groups: Mapping[str, Sequence[Ba
     return Chart(name, title, words, draw, groups, total_ms)
 
 
-def intervals(name: str, title: str, words: str, rows: Sequence[Interval], unit: str) -> Chart:
+def intervals(name: str, title: str, words: str, rows: Sequence[ChartInterval], unit: str) -> Chart:
     """Values with their intervals, one below the other."""
 
     def draw() -> "Figure":

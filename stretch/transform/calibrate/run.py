@@ -13,7 +13,7 @@ from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign, undivided
 from stretch.planning.design.scale import design_segments
 from stretch.transform.build import build, heritages
-from stretch.transform.calibrate.segment import ALL, Choices, Job
+from stretch.transform.calibrate.segment import ALL, Choices, FitTask
 from stretch.transform.calibrate.split import divide
 from stretch.transform.model import BranchedModel, BranchedSegment
 from stretch.transform.width import Heritage
@@ -94,7 +94,7 @@ def calibrate(
             arriving = there if same else [branched(x) for x in arriving]
             continue
         piece = _piece(model, placed, part, family)
-        job = Job(captured, part, segment, family, piece, whole, arriving, there, split, ridge)
+        job = FitTask(captured, part, segment, family, piece, whole, arriving, there, split, ridge)
         before, after = job.calibrate(layers, choices)
         if placed is not part:
             model.segment(placed.name).owner.load_state_dict(piece.owner.state_dict())

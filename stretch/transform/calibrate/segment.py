@@ -496,7 +496,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Backbone:
+class BranchOutput:
     """What a join and its error need of a branch."""
 
     rows: torch.Tensor  # Pixels before the join of the images that fits look at, (rows, channels).
@@ -522,11 +522,11 @@ class Fitted:
     matches: Matches  # Blocks of the original that its own reproduce.
     heritage: Heritage  # What it keeps of the original.
     state: State  # Its weights and statistics.
-    backbone: Backbone  # What it computes before the join.
+    backbone: BranchOutput  # What it computes before the join.
 
 
 @dataclass
-class Job:
+class FitTask:
     """One segment: what is fitted, to what.
 
     Args:
@@ -645,7 +645,7 @@ class Job:
             branch.load_state_dict(one.state)
         return self._offer([one.heritage for one in fitted], [one.backbone for one in fitted])
 
-    def _offer(self, family: Sequence[Heritage], backbones: Sequence[Backbone]) -> float:
+    def _offer(self, family: Sequence[Heritage], backbones: Sequence[BranchOutput]) -> float:
         """Fit the join of the segment as it is, and keep all of it if it is the best so far; gives its error."""
         start_joins(self.segment, self.part, family)
         fit_join(self.part, self.segment, [backbone.rows for backbone in backbones], self._wanted, self.ridge)
@@ -671,24 +671,24 @@ class Job:
         backbone = self._backbone(self._branch_fit(heritage, branch, matches).run(self.arriving, fitted, rows_by_look, self.ridge))
         return Fitted(matches, heritage, _state(branch), backbone)
 
-    def _backbone(self, batches: Batches) -> Backbone:
-        return Backbone(torch.cat([rows_of(x, self._count) for x in batches[: self.split.fitted]]), batches[self.split.held :])
+    def _backbone(self, batches: Batches) -> BranchOutput:
+        return BranchOutput(torch.cat([rows_of(x, self._count) for x in batches[: self.split.fitted]]), batches[self.split.held :])
 
-    def _backbones(self, branches: list[Branch]) -> list[Backbone]:
+    def _backbones(self, branches: list[Branch]) -> list[BranchOutput]:
         """Backbones of the branches as they are; rows only where the error needs them."""
         if join_of(self.part.join).widens:
             return [self._backbone([backbone_of(branch, x) for x in self.arriving]) for branch in branches]
         none = torch.empty(0)
-        return [Backbone(none, [backbone_of(branch, x) for x in self.arriving[self.split.held :]]) for branch in branches]
+        return [BranchOutput(none, [backbone_of(branch, x) for x in self.arriving[self.split.held :]]) for branch in branches]
 
-    def _reader(self, backbones: Sequence[Backbone]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _reader(self, backbones: Sequence[BranchOutput]) -> Callable[[torch.Tensor], torch.Tensor]:
         """Makes the segment's output comparable with the original's."""
         if not join_of(self.part.join).widens:
             return lambda output: output
         weight, bias = readout(torch.cat([backbone.rows for backbone in backbones], 1), self._wanted, self.ridge)
         return lambda output: torch.einsum("oc,nc...->no...", weight, output) + bias.reshape(-1, *[1] * (output.dim() - 2))
 
-    def _error(self, backbones: Sequence[Backbone]) -> float:
+    def _error(self, backbones: Sequence[BranchOutput]) -> float:
         """Squared error over the square of the original's output, for the images of the choice."""
         wrong = total = 0.0
         read = self._reader(backbones)

@@ -29,7 +29,7 @@ DROPPED = 0.5
 
 
 @dataclass(frozen=True)
-class Stage:
+class SegmentPair:
     """One segment of both networks."""
 
     end: str  # The tensor at its end.
@@ -59,7 +59,7 @@ class Errors:
         return ends + (together.sum() if apart else together.mean())
 
 
-class Pair:
+class SegmentPairs:
     """The segments of a branched network that differ from the original's, or come behind one that does, and what lies beside them.
 
     Attributes:
@@ -69,7 +69,9 @@ class Pair:
 
     def __init__(self, model: BranchedModel, captured: Captured) -> None:
         original = build(captured, whole_design(captured, model.design)).to(next(model.parameters()).device)
-        stages = [Stage(part.end, model.get_submodule(part.name), original.get_submodule(part.name)) for part in model.design.segments]
+        stages = [
+            SegmentPair(part.end, model.get_submodule(part.name), original.get_submodule(part.name)) for part in model.design.segments
+        ]
         same = _same(model, captured)
         self._branched, self._original = model, original
         self._before, self._stages = stages[:same], stages[same:]
@@ -366,7 +368,7 @@ class _Run:
         together = torch.cat(list(images)).to(self._device).contiguous(memory_format=torch.channels_last)
         self._identity = {} if checkpoint is None else _identity(model, captured, together, how)
         self._found = None if checkpoint is None else checkpoint.read(self._identity)
-        self._pair = Pair(model, captured)
+        self._pair = SegmentPairs(model, captured)
         chosen = held_back(count)
         if chosen.any():
             held = together[chosen.to(self._device)]

@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.opencl_tuning.cost_model import CYCLES_A_MS, Measured, fit
-from scheduler.delegates.opencl.schedule import Costs, Problem
+from scheduler.delegates.opencl.schedule import KernelProblem, TileCosts
 
 pytest.importorskip("pyopencl")
 
@@ -12,14 +12,14 @@ from experiments.opencl_tuning.gather import HELD_OUT
 from experiments.records import read_record
 from tests.contracts.repository import ROOT
 
-COSTS = Costs({(1, 1): 2.0, (4, 2): 5.0, (6, 2): 7.0}, 3.0)
+COSTS = TileCosts({(1, 1): 2.0, (4, 2): 5.0, (6, 2): 7.0}, 3.0)
 SIZES = [(3136, 8, 64), (784, 16, 128), (196, 32, 1024), (49, 64, 512), (49, 8, 2048)]
 
 
 def measured(costs):
     result = []
     for pixels, blocks, depth in SIZES:
-        problem = Problem("conv", f"{pixels} {blocks} {depth}", pixels, blocks, depth)
+        problem = KernelProblem("conv", f"{pixels} {blocks} {depth}", pixels, blocks, depth)
         times = {(vw, vc, first): costs.cycles(problem, vw, vc, 16) / CYCLES_A_MS for vw, vc in costs.steps for first in (0, 1)}
         result.append(Measured("net", problem, times))
     return result

@@ -17,7 +17,7 @@ from predictors.fitting.formula import load_formula
 from predictors.fitting.pooled import fit_pooled
 from predictors.fitting.relatives import fit_priors, log_ratios
 from predictors.fitting.together import Pool
-from predictors.fitting.whole import CoreSet
+from predictors.fitting.whole import TimedCoreSet
 from predictors.measurements.networks import Measurements, Source, load_measurements
 from predictors.measurements.tables import Latency
 from predictors.models.fitted import FittedModel
@@ -47,7 +47,7 @@ def world():
             if precision == "fp16" and number > 2:
                 continue
             truth[precision, f"d{number}", "all"] = prior * np.exp(common) * speed
-            places.append(CoreSet(f"d{number}", "all", built.units @ truth[precision, f"d{number}", "all"]))
+            places.append(TimedCoreSet(f"d{number}", "all", built.units @ truth[precision, f"d{number}", "all"]))
         sets[precision] = places
     return designs, formula, sets, truth
 
@@ -58,7 +58,7 @@ def test_runtimes_differ_in_what_an_inference_takes_and_the_fastest_is_predicted
     # The slower runtime adds as much again for each call; on the third device there is no other.
     twice = {
         p: [
-            CoreSet(item.device, item.name, item.times + slower * (designs[p].units @ (truth[p, *item.key] * beside)), runtime)
+            TimedCoreSet(item.device, item.name, item.times + slower * (designs[p].units @ (truth[p, *item.key] * beside)), runtime)
             for item in some
             for runtime, slower in (("fast", 0.0), ("slow", 2.0))
             if runtime == "slow" or item.device != "d2"

@@ -17,7 +17,7 @@ from predictors.fitting.fit import family_folds
 from predictors.fitting.formula import INFERENCE, load_formula
 from predictors.fitting.nnls import solve, solve_robustly
 from predictors.fitting.single import FEATURES, Timed, correction, evaluate, fit_kernels, grow, time_kernels
-from predictors.fitting.whole import CoreSet, fit_core_sets
+from predictors.fitting.whole import TimedCoreSet, fit_core_sets
 from predictors.models.fitted import FittedModel, columns
 from predictors.models.terms import terms
 from predictors.models.trees import features
@@ -265,14 +265,14 @@ def world():
     times: dict[tuple[str, str], np.ndarray] = {}
     for row in result.latencies:
         times.setdefault((row.device, row.core_set), np.full(len(built.names), np.nan))[position[row.network]] = row.ms
-    return built, [CoreSet(*key, values) for key, values in times.items()]
+    return built, [TimedCoreSet(*key, values) for key, values in times.items()]
 
 
 def test_core_sets_are_read_from_their_names():
     nothing = np.array([])
-    assert (CoreSet("d", "1large2med", nothing).cores, CoreSet("d", "1large2med", nothing).alone) == (3, "1large")
-    assert (CoreSet("d", "3small", nothing).cores, CoreSet("d", "3small", nothing).alone) == (3, "1small")
-    assert CoreSet("d", "all", nothing).cores == 1
+    assert (TimedCoreSet("d", "1large2med", nothing).cores, TimedCoreSet("d", "1large2med", nothing).alone) == (3, "1large")
+    assert (TimedCoreSet("d", "3small", nothing).cores, TimedCoreSet("d", "3small", nothing).alone) == (3, "1small")
+    assert TimedCoreSet("d", "all", nothing).cores == 1
 
 
 def test_networks_left_out_are_predicted_on_one_core_and_on_several(world):
@@ -288,7 +288,7 @@ def test_networks_left_out_are_predicted_on_one_core_and_on_several(world):
 def test_networks_that_are_left_out_are_not_looked_at(world):
     built, sets = world
     training = np.arange(len(built.names)) % 4 != 0
-    spoilt = [CoreSet(item.device, item.name, np.where(training, item.times, 1e6)) for item in sets]
+    spoilt = [TimedCoreSet(item.device, item.name, np.where(training, item.times, 1e6)) for item in sets]
     clean = fit_core_sets(built, load_formula("tflite_cpu"), "fp32", sets, training)
     for key, sizes in fit_core_sets(built, load_formula("tflite_cpu"), "fp32", spoilt, training).items():
         assert sizes == pytest.approx(clean[key], rel=1e-12)
@@ -299,7 +299,7 @@ def test_nothing_is_divided_by_more_than_there_are_cores(world):
     training = np.ones(len(built.names), dtype=bool)
     one, two = (next(item for item in sets if item.key == (DEVICE, name)) for name in ("1med", "2med"))
     # Times that say otherwise: a third for two cores.
-    faster = [one, CoreSet(DEVICE, "2med", one.times / 3)]
+    faster = [one, TimedCoreSet(DEVICE, "2med", one.times / 3)]
     sizes = fit_core_sets(built, load_formula("tflite_cpu"), "fp32", faster, training)
     assert two.cores == 2
     assert (sizes[DEVICE, "2med"] >= sizes[DEVICE, "1med"] / 2 * (1 - 1e-9)).all()
@@ -313,5 +313,5 @@ def test_what_one_thread_does_alone_stays_and_products_are_divided(world):
     formula = load_formula("tflite_cpu")
     divided = np.array([formula.threads[parameter.shares[0]].exponent > 0 for parameter in built.parameters])
     times = built.units @ (alone * np.where(divided, 0.5, 1.0))
-    sizes = fit_core_sets(built, formula, "fp32", [one, CoreSet(DEVICE, "2med", times)], training)[DEVICE, "2med"]
+    sizes = fit_core_sets(built, formula, "fp32", [one, TimedCoreSet(DEVICE, "2med", times)], training)[DEVICE, "2med"]
     assert built.units[~training] @ sizes == pytest.approx(times[~training], rel=0.1)

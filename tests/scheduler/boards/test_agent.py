@@ -10,9 +10,9 @@ import pytest
 
 from predictors.errors import StretchError
 from scheduler.boards.agent import Agent, Content, unpack
-from scheduler.boards.archive import Archive, below
+from scheduler.boards.archive import BoardArchive, below
 from scheduler.boards.asking import ASKS, ask_for_file
-from scheduler.boards.board import Line, Sending, boot
+from scheduler.boards.board import AgentConnection, Sending, boot
 
 SOURCE = files("scheduler.boards").joinpath("agent.py").read_text()
 
@@ -61,7 +61,7 @@ def test_archive_of_ours_is_unpacked_as_it_was(tmp_path):
     (tmp_path / "a").write_bytes(b"1" * 1000)
     stream = io.BytesIO()
     sending = Sending(stream.write)
-    Archive("x", {"deep/er/a": tmp_path / "a"}).write(sending)
+    BoardArchive("x", {"deep/er/a": tmp_path / "a"}).write(sending)
     sending.end()
     unpack(Content(io.BytesIO(stream.getvalue())), str(tmp_path / "target"))
     assert (tmp_path / "target/deep/er/a").read_bytes() == b"1" * 1000
@@ -99,13 +99,13 @@ def packed(archive):
 
 
 def test_same_files_give_the_same_bytes_and_compression_makes_them_fewer(folder):
-    assert packed(Archive("x", below(folder))) == packed(Archive("x", below(folder)))
-    assert len(packed(Archive("x", below(folder)))) < len(packed(Archive("x", below(folder), compress=False)))
+    assert packed(BoardArchive("x", below(folder))) == packed(BoardArchive("x", below(folder)))
+    assert len(packed(BoardArchive("x", below(folder)))) < len(packed(BoardArchive("x", below(folder), compress=False)))
 
 
 @pytest.fixture
 def line(tmp_path):
-    with Line(["sh", "-c", boot([sys.executable])]) as built:
+    with AgentConnection(["sh", "-c", boot([sys.executable])]) as built:
         built.ask("open", folder=str(tmp_path / "root"))
         yield built
 

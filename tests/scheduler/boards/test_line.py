@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from scheduler.boards.archive import Archive, below
-from scheduler.boards.board import Line, RefusedError, boot
+from scheduler.boards.archive import BoardArchive, below
+from scheduler.boards.board import AgentConnection, RefusedError, boot
 from tests.scheduler.boards.servers import ended
 
 START = [sys.executable]
@@ -13,7 +13,7 @@ START = [sys.executable]
 
 @pytest.fixture
 def line(tmp_path):
-    with Line(["sh", "-c", boot(START)]) as built:
+    with AgentConnection(["sh", "-c", boot(START)]) as built:
         built.ask("open", folder=str(tmp_path / "root"))
         yield built
 
@@ -26,7 +26,7 @@ def run(line, code, said=None):
 def test_files_are_put_kept_fetched_and_removed(line, tmp_path):
     (tmp_path / "files/deep").mkdir(parents=True)
     (tmp_path / "files/deep/a").write_bytes(b"1" * 3_000_000)
-    archive = Archive("some/thing", below(tmp_path / "files"))
+    archive = BoardArchive("some/thing", below(tmp_path / "files"))
     assert line.ask("keeps", name="some/thing", files=None) == {"kept": False}
     assert line.send("put", archive.write, name=archive.name, trial=[], replace=False) == {}
     assert line.ask("keeps", name="some/thing", files=None) == {"kept": True}
@@ -43,13 +43,13 @@ def test_files_are_put_kept_fetched_and_removed(line, tmp_path):
 def test_what_was_put_before_is_replaced_whole_or_stays(line, tmp_path):
     for name, replace in (("a", False), ("b", True), ("c", False)):
         (tmp_path / name).write_text(name)
-        line.send("put", Archive("x", {name: tmp_path / name}).write, name="x", trial=[], replace=replace)
+        line.send("put", BoardArchive("x", {name: tmp_path / name}).write, name="x", trial=[], replace=replace)
     assert below(tmp_path / "root/x").keys() == {"b"}
     assert not list((tmp_path / "root").glob("unfinished/put*"))
 
 
 def test_sender_that_breaks_off_leaves_nothing(tmp_path):
-    line = Line(["sh", "-c", boot(START)])
+    line = AgentConnection(["sh", "-c", boot(START)])
     line.ask("open", folder=str(tmp_path / "root"))
     agent = int(line.ask("scratch")["name"].split("-")[1])
 
@@ -71,7 +71,7 @@ def test_program_there_tells_lines_meanwhile_and_its_answer_at_the_end(line):
 
 
 def test_program_ends_when_the_line_does_and_leaves_nothing(tmp_path):
-    line = Line(["sh", "-c", boot(START)])
+    line = AgentConnection(["sh", "-c", boot(START)])
     line.ask("open", folder=str(tmp_path / "root"))
     rows = []
 

@@ -9,7 +9,7 @@ from scheduler.cores import available_cores
 from scheduler.delegates import CpuDelegate, Delegate
 from scheduler.delegates.base import AsyncInvocation, Compiled, UnableError
 from scheduler.placement.place import Placement
-from scheduler.runtime.code import Code
+from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
@@ -75,7 +75,7 @@ def session_of(path, delegate, **more):
 
 def test_subgraph_is_compiled_once_for_each_placement(bundle_dir):
     delegate = Losing()
-    code = Code(load_bundle(bundle_dir), {"null_async": delegate})
+    code = CompiledSubgraphs(load_bundle(bundle_dir), {"null_async": delegate})
     first = code.get("s1.gpu", GPU)
     assert code.get("s1.gpu", GPU) is first
     assert code.get("s1.gpu", Placement("gpu", "cpu", (0,), "cpu0", "inline", True, "")) is not first

@@ -19,7 +19,7 @@ from scheduler.faults.policy import FaultPolicy
 from scheduler.placement.mapping import place_processors
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.buffers import Buffers, around
-from scheduler.runtime.code import Code
+from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.distance import TOLERANCE, Check
 from scheduler.runtime.executor import Executor
 from scheduler.runtime.plan import make_plan
@@ -32,7 +32,7 @@ def executor_of(path, delegate, mapping=None, placed=None, in_flight=1):
     """An executor all of whose delegates are one."""
     manifest, plan = (bundle := load_bundle(path)).manifest, make_plan(load_bundle(path).manifest)
     places = place_subgraphs(manifest.subgraphs, placed or place_processors(["cpu", "gpu"], mapping))
-    code = Code(bundle, {place.delegate: delegate for place in places.values()})
+    code = CompiledSubgraphs(bundle, {place.delegate: delegate for place in places.values()})
     return Executor(plan, places, lambda: Buffers(plan, manifest.tensors), code, in_flight=in_flight)
 
 

@@ -14,7 +14,7 @@ from predictors.errors import StretchError, UsageError
 from scheduler import DeadlineError, Demand, OverloadedError, Scheduler, Service, Session
 from scheduler.delegates import CpuDelegate, NullDelegate
 from scheduler.delegates.base import Compiled, Invocation
-from scheduler.service.service import Request, Waiting
+from scheduler.service.service import ServiceRequest, Waiting
 from tests import onnx_runtime
 
 
@@ -194,7 +194,7 @@ ROOM = {"a": True, "b": True}
 
 
 def request(model="a", *, priority=0, arrived=0.0, deadline=inf):
-    return Request(model, None, priority, arrived, deadline)
+    return ServiceRequest(model, None, priority, arrived, deadline)
 
 
 def order(requests, used=(), room=ROOM):

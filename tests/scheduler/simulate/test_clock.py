@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import UsageError
 from scheduler.runtime.machine import CALLING_THREAD
-from scheduler.simulate.clock import Clock, Sharing
+from scheduler.simulate.clock import Clock, TurnTaking
 from scheduler.simulate.networks import Network, StepTime
 from scheduler.simulate.scene import Arrivals, Load, Scene
 from stretch.planning.cost.makespan import Job, schedule
@@ -129,7 +129,7 @@ def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue():
     scene = Scene(runs=40, in_flight=4)
     theirs = Scene(runs=100, arrivals=Arrivals("periodic", 20.0), deadline_ms=8.0)
     workloads = [(urgent, theirs), *((long, replace(scene, runs=1000)) for _ in range(3))]
-    turns = Clock(long, scene, workloads, sharing=Sharing()).run().clients[1]
+    turns = Clock(long, scene, workloads, sharing=TurnTaking()).run().clients[1]
     lined = Clock(long, scene, workloads).run().clients[1]
     assert max(turns.latencies_ms) <= 6.0 + 1e-9
     assert max(lined.latencies_ms) > 15
@@ -137,18 +137,18 @@ def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue():
 
 def test_weights_divide_a_processor():
     own, other = whole("a", "cpu", 1.0), whole("b", "cpu", 1.0)
-    ran = Clock(own, Scene(runs=300, in_flight=2), [(other, Scene(runs=10_000, in_flight=2))], sharing=Sharing((3.0,))).run()
+    ran = Clock(own, Scene(runs=300, in_flight=2), [(other, Scene(runs=10_000, in_flight=2))], sharing=TurnTaking((3.0,))).run()
     assert len(ran.clients[1].latencies_ms) == pytest.approx(100, abs=3)
 
 
 def test_what_makes_no_sense_is_refused():
     own = whole("a", "cpu", 1.0)
     with pytest.raises(UsageError, match="do not take turns"):
-        Clock((own, whole("b", "cpu", 1.0)), Scene(), sharing=Sharing())
+        Clock((own, whole("b", "cpu", 1.0)), Scene(), sharing=TurnTaking())
     with pytest.raises(UsageError, match="weight"):
-        Clock(own, Scene(), sharing=Sharing((-1.0,)))
+        Clock(own, Scene(), sharing=TurnTaking((-1.0,)))
     with pytest.raises(UsageError, match="patience"):
-        Clock(own, Scene(), sharing=Sharing(patience_ms=0.0))
+        Clock(own, Scene(), sharing=TurnTaking(patience_ms=0.0))
     for options in ({"deadline_ms": 0.0}, {"deadline_ms": inf}, {"priority": 1000}):
         with pytest.raises(UsageError):
             Scene(**options)

@@ -14,12 +14,12 @@ from scheduler.bundle.load import load_bundle
 from scheduler.delegates.null import NullCompiled, NullDelegate, NullInvocation
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.buffers import Buffers
-from scheduler.runtime.code import Code
+from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.executor import Driver, Executor, Tenant
 from scheduler.runtime.machine import Finish, Machine, Start, StepDone
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.threads import QueueThreads
-from scheduler.simulate.clock import Clock, Sharing
+from scheduler.simulate.clock import Clock, TurnTaking
 from scheduler.simulate.networks import Network, StepTime
 from scheduler.simulate.scene import Scene
 from tests.effort import examples
@@ -170,7 +170,7 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
             places = place_subgraphs(bundle.manifest.subgraphs, named)
             steps = {name: StepTime(places[name].processor, (("subgraph", times[user, name]),)) for name in plan.subgraphs}
             networks.append(Network(user, plan, places, steps | {name: StepTime("cpu", (("join", 0.0),)) for name in plan.joins}))
-            code = Code(bundle, {"null": ConductedDelegate(Own(shared, user))})
+            code = CompiledSubgraphs(bundle, {"null": ConductedDelegate(Own(shared, user))})
             buffers = partial(Buffers, plan, bundle.manifest.tensors)
             executors.append(Executor(plan, places, buffers, code, in_flight=lanes, tenant=Tenant(shared, user, weight)))
             executors[-1].ready()
@@ -189,6 +189,6 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
         Scene(runs=lanes, in_flight=lanes, deadline_ms=deadline, priority=priority)
         for deadline, priority in zip(deadlines, priorities, strict=True)
     ]
-    clock = Clock(networks[0], scenes[0], [(networks[1], scenes[1])], sharing=Sharing(weights))
+    clock = Clock(networks[0], scenes[0], [(networks[1], scenes[1])], sharing=TurnTaking(weights))
     clock.run(everyone=True)
     assert [(event, list(answer)) for event, answer in clock.shared.events] == [(event, list(answer)) for event, answer in told]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from predictors.devices import load_device
 from predictors.errors import StretchError
-from predictors.side_by_side import Work, ends
+from predictors.side_by_side import ProcessorWork, ends
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.networks import StepTable, TableStep, network_of_steps, read_steps
 from scheduler.simulate.scene import Scene
@@ -73,7 +73,8 @@ def test_read_back_goes_through_the_queue_of_the_gpu_and_holds_up_its_next_step(
 def test_contention_counts_only_while_another_processor_computes(times, feeder):
     names, slower = ("cpu", "gpu", "dsp"), (1.25, 1.5, 1.0)
     works = [
-        Work(name, start, ms, factor, feeder * (name == "gpu")) for name, factor, (start, ms) in zip(names, slower, times, strict=False)
+        ProcessorWork(name, start, ms, factor, feeder * (name == "gpu"))
+        for name, factor, (start, ms) in zip(names, slower, times, strict=False)
     ]
     tick, left, found, now = 1e-2, [work.ms for work in works], [0.0] * len(works), 0.0
     while max(left) > 0:

@@ -18,9 +18,9 @@ from scheduler.checks.verify import verify_bundle
 from scheduler.delegates import DspDelegate
 from scheduler.runtime.session import Session
 from stretch.export.answer import ChipSignature, aot_answer, contexts_answer
-from stretch.export.lowering import LAYER_IMAGES, Lowering
+from stretch.export.lowering import LAYER_IMAGES, PrecisionLowering
 from stretch.export.precision import export_precision, planned_precision
-from stretch.export.tflite.aot import Compiled
+from stretch.export.tflite.aot import CompiledSignature
 from stretch.quantize.compare import Loss, loss
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import replay, runner
@@ -291,7 +291,7 @@ def bundle(tmp_path_factory):
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
 def test_loss_is_that_of_the_output_given_what_the_float_form_reads(bundle, precision):
     first = next(sub for sub in bundle.manifest.subgraphs if sub.inputs == bundle.manifest.inputs)
-    lowered = Lowering(bundle, {first.name: precision}, LOWERING_IMAGES, lambda *_: None).lower(first)
+    lowered = PrecisionLowering(bundle, {first.name: precision}, LOWERING_IMAGES, lambda *_: None).lower(first)
     want = np.stack([output(bundle.file(first.file), x) for x in LOWERING_IMAGES])
     got = np.stack([output(lowered.model.SerializeToString(), x) for x in LOWERING_IMAGES])
     assert lowered.precision == precision
@@ -322,6 +322,6 @@ def test_code_for_chips_is_told_by_chip_and_subgraph(made):
         ("two", "a", 0.25),
     ]
     assert (contexts.format, contexts.checks) == ("qnn", {"some": 1})
-    aot = aot_answer(folder, manifest, {"one": {"a": Compiled(7, losses["one"]["a"])}}, [])
+    aot = aot_answer(folder, manifest, {"one": {"a": CompiledSignature(7, losses["one"]["a"])}}, [])
     assert aot.subgraphs == [ChipSignature(name="a", chip="one", operators=7, cosine=0.5, snr_db=3.0)]
     assert (aot.format, aot.checks) == ("tflite", {"other": 2})

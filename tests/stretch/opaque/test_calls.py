@@ -15,19 +15,19 @@ from onnx import TensorProto, helper  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from stretch.formats.onnx import OPSET  # noqa: E402
-from stretch.opaque.calls import Call, Calls, Replay, Tensor, find_operator, plain, read_calls  # noqa: E402
+from stretch.opaque.calls import Call, Calls, CallTensor, CheckedCalls, find_operator, plain, read_calls  # noqa: E402
 from stretch.opaque.snippets import prepare, snippet_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-X = Tensor("float32", (2, 3))
+X = CallTensor("float32", (2, 3))
 ROLL = Calls((X,), (), (Call("roll.default", ({"read": 0}, (1,), (1,))),))
 
 
 def test_calls_are_computed_one_after_the_other_with_what_they_read():
     calls = Calls(
         (X,),
-        (Tensor("float32", (3,), True),),
+        (CallTensor("float32", (3,), True),),
         (
             Call("add.Tensor", ({"read": 0}, {"constant": 0})),
             Call("max.dim", ({"call": 0}, 1), {}, 1),
@@ -35,20 +35,20 @@ def test_calls_are_computed_one_after_the_other_with_what_they_read():
         ),
     )
     x, c = torch.randn(2, 3), torch.randn(3)
-    assert torch.equal(Replay(calls, (2,))([x], [c]), (x + c).max(1).indices.float())
+    assert torch.equal(CheckedCalls(calls, (2,))([x], [c]), (x + c).max(1).indices.float())
 
 
 def test_number_that_json_lacks_comes_back():
     calls = Calls((X,), (), (Call("clamp.default", ({"read": 0}, plain(float("-inf"), lambda v: None), 0.5)),))
     x = torch.randn(2, 3)
-    assert torch.equal(Replay(read_calls(calls.text()), (2, 3))([x], []), x.clamp(max=0.5))
+    assert torch.equal(CheckedCalls(read_calls(calls.text()), (2, 3))([x], []), x.clamp(max=0.5))
 
 
 @given(st.integers(1, 4))
 @settings(deadline=None, max_examples=examples(10))
 def test_several_times_the_batch_is_several_results_one_behind_the_other(times):
     x = torch.arange(times * 6.0).reshape(2 * times, 3)
-    got = Replay(ROLL, (2, 3)).batched([x], [])
+    got = CheckedCalls(ROLL, (2, 3)).batched([x], [])
     assert torch.equal(got, torch.cat([torch.roll(part, 1, 1) for part in x.split(2)]))
 
 
@@ -80,13 +80,13 @@ def test_operator_that_does_more_than_compute_tensors_is_not_found(name):
         (Calls((X,), (), (Call("relu.default", ({"read": 5},)),)), (2, 3), "cannot be computed"),
         (Calls((X,), (), (Call("relu.default", ({"wrong": 0},)),)), (2, 3), "cannot be computed"),
         (Calls((X,), (), (Call("relu.default", ({"read": 0}, 1, 2)),)), (2, 3), "cannot be computed"),
-        (Calls((Tensor("no_type", (2, 3)),), (), ROLL.calls), (2, 3), "no type of torch"),
+        (Calls((CallTensor("no_type", (2, 3)),), (), ROLL.calls), (2, 3), "no type of torch"),
         (Calls((X,), (), ROLL.calls * 20), (2, 3), "20 calls"),
     ],
 )
 def test_calls_that_make_no_sense_are_refused(calls, shape, reason):
     with pytest.raises(StretchError, match=reason):
-        Replay(calls, shape)
+        CheckedCalls(calls, shape)
 
 
 @given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))
@@ -107,12 +107,12 @@ def test_arguments_of_any_form_are_computed_or_refused(argument):
         {"reads": [X], "constants": [], "calls": [{"operator": "roll.default", "arguments": [{"read": 0}, argument]}]}
     )
     try:
-        Replay(read_calls(text.decode()), (2, 3))
+        CheckedCalls(read_calls(text.decode()), (2, 3))
     except StretchError:
         return
 
 
-SNIPPETS_X = Tensor("float32", (1, 6, 4))
+SNIPPETS_X = CallTensor("float32", (1, 6, 4))
 READ = {"read": 0}
 
 CASES = [
@@ -122,10 +122,12 @@ CASES = [
         Calls((SNIPPETS_X, SNIPPETS_X), (), (Call("transpose.int", ({"read": 1}, 1, 2)), Call("matmul.default", (READ, {"call": 0})))),
         (1, 6, 6),
     ),
-    (Calls((SNIPPETS_X,), (Tensor("int64", (3,)),), (Call("index.Tensor", (READ, (None, {"constant": 0}))),)), (1, 3, 4)),
+    (Calls((SNIPPETS_X,), (CallTensor("int64", (3,)),), (Call("index.Tensor", (READ, (None, {"constant": 0}))),)), (1, 3, 4)),
     (
         Calls(
-            (SNIPPETS_X,), (Tensor("float32", (4,)),), (Call("layer_norm.default", (READ, (4,), {"constant": 0}, {"constant": 0}, 1e-5)),)
+            (SNIPPETS_X,),
+            (CallTensor("float32", (4,)),),
+            (Call("layer_norm.default", (READ, (4,), {"constant": 0}, {"constant": 0}, 1e-5)),),
         ),
         (1, 6, 4),
     ),
@@ -151,11 +153,11 @@ def test_each_piece_computes_its_own_calls():
         session = onnxruntime.InferenceSession(model_of(calls, shape, snippet).SerializeToString())
         feed = dict(zip(snippet.inputs, [read.numpy() for read in (*reads, *constants)], strict=True))
         (got,) = session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})
-        assert torch.allclose(torch.from_numpy(got), Replay(calls, shape)(reads, constants), atol=1e-5)
+        assert torch.allclose(torch.from_numpy(got), CheckedCalls(calls, shape)(reads, constants), atol=1e-5)
 
 
 @pytest.mark.slow
 def test_what_the_exporter_cannot_write_is_named():
-    unwritten = Calls((Tensor("float32", (3, 3)),), (), (Call("linalg_eigvalsh.default", (READ,)),))
+    unwritten = Calls((CallTensor("float32", (3, 3)),), (), (Call("linalg_eigvalsh.default", (READ,)),))
     with pytest.raises(StretchError, match="linalg_eigvalsh"):
         prepare([(unwritten, (3,)), CASES[1]])

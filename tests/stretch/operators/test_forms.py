@@ -10,7 +10,7 @@ from predictors.graph import Op, OpGraph
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite.source import Source
+from stretch.formats.tflite.source import SubgraphSource
 from stretch.operators.settings import Refusal, pooling_window
 from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import codes, quant_of, run
@@ -40,7 +40,7 @@ def reals(graph, folder, x):
 
 
 def source_in_int8(graph, values):
-    return Source(graph, {}, {op.name: quant_of(values[op.name]) for op in graph.ops})
+    return SubgraphSource(graph, {}, {op.name: quant_of(values[op.name]) for op in graph.ops})
 
 
 def test_padding_of_a_maximum_never_wins(tmp_path):
@@ -48,7 +48,7 @@ def test_padding_of_a_maximum_never_wins(tmp_path):
     graph = graph_of(Op("y", "max_pool", ("x",), POOL | {"dilation": (1, 1)}))
     values = reals(graph, tmp_path, x)
     assert (values["y"] < 0).all()
-    assert np.array_equal(run(Source(graph, {}), tmp_path, x), values["y"])
+    assert np.array_equal(run(SubgraphSource(graph, {}), tmp_path, x), values["y"])
     rounded = source_in_int8(graph, values)
     assert [code for code, _ in codes(rounded)][:3] == ["QUANTIZE", "PADV2", "MAX_POOL_2D"]
     assert np.abs(run(rounded, tmp_path, x) - values["y"]).max() <= 2 * rounded.scales["y"].scale
@@ -57,14 +57,14 @@ def test_padding_of_a_maximum_never_wins(tmp_path):
 def test_dilated_maximum_is_refused_by_name():
     graph = graph_of(Op("y", "max_pool", ("x",), POOL | {"dilation": (2, 2)}), shape=(1, 4, 9, 9))
     with pytest.raises(StretchError, match=r"operator `y` \(max_pool\) is dilated"):
-        codes(Source(graph, {}))
+        codes(SubgraphSource(graph, {}))
 
 
 @pytest.mark.parametrize("counts", [False, True])
 def test_mean_whose_windows_overhang_is_divided_by_what_counts(tmp_path, counts):
     x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
     graph = graph_of(Op("y", "avg_pool", ("x",), POOL | {"ceil_mode": True, "count_include_pad": counts}))
-    assert np.allclose(run(Source(graph, {}), tmp_path, x), reals(graph, tmp_path, x)["y"], atol=1e-6)
+    assert np.allclose(run(SubgraphSource(graph, {}), tmp_path, x), reals(graph, tmp_path, x)["y"], atol=1e-6)
 
 
 def test_adaptive_pooling_to_equal_windows_is_plain_pooling():
@@ -113,7 +113,7 @@ def small_graph(kind, size):
 @pytest.mark.representatives(6)
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_activation_is_right_far_out_and_at_its_bends(tmp_path, kind):
-    got = run(Source(small_graph(kind, len(HARD)), {}), tmp_path, HARD.reshape(1, -1, 1, 1)).ravel()
+    got = run(SubgraphSource(small_graph(kind, len(HARD)), {}), tmp_path, HARD.reshape(1, -1, 1, 1)).ravel()
     expected = np.array([EXACT[kind](float(x)) for x in HARD])
     assert np.allclose(got, expected, rtol=1e-5, atol=2e-6)
 
@@ -188,13 +188,13 @@ def test_flattened_image_that_leaves_the_subgraph_is_in_the_order_of_nchw(tmp_pa
 
 def test_matrix_over_the_rows_of_an_image_is_refused():
     graph, weights, _ = case(Op("y", "linear", ("x",), {"out_features": 7, "bias": True}))
-    from stretch.formats.tflite.builder import Builder
-    from stretch.formats.tflite.source import Source
+    from stretch.formats.tflite.builder import SubgraphBuilder
+    from stretch.formats.tflite.source import SubgraphSource
     from stretch.formats.tflite.writer import Piece, Writer
 
-    b = Builder(Piece(Writer("m"), "s"), {})
+    b = SubgraphBuilder(Piece(Writer("m"), "s"), {})
     with pytest.raises(StretchError, match=r"operator `y` \(linear\) reads 4 axes"):
-        lowerings.get("linear").tflite(b, Source(graph, weights), graph.by_name["y"], [b.input("x", (1, 5, 4, 6))])
+        lowerings.get("linear").tflite(b, SubgraphSource(graph, weights), graph.by_name["y"], [b.input("x", (1, 5, 4, 6))])
 
 
 @pytest.mark.parametrize("padding", [(1, 0, 2, 3), (-1, -1, 1, 1), (-2, 1, 0, -3), (-1, -2, -1, 0)])
@@ -207,15 +207,15 @@ def test_padding_adds_zeros_and_cuts_off_where_it_is_negative(tmp_path, padding)
     top, left, bottom, right = padding
     want = torch.nn.functional.pad(torch.from_numpy(x), (left, right, top, bottom)).numpy()
     assert np.array_equal(reals(graph, tmp_path, x)["y"], want)
-    assert np.array_equal(run(Source(graph, {}), tmp_path, x), want)
+    assert np.array_equal(run(SubgraphSource(graph, {}), tmp_path, x), want)
 
 
 def test_batch_norm_that_nothing_takes_up_is_a_factor_and_an_offset(tmp_path):
     norm = Op("y", "batch_norm", ("x",), {"eps": 1e-3, "momentum": 0.1, "affine": False})
     graph, weights, x = case(norm)
-    from stretch.formats.tflite.source import Source
+    from stretch.formats.tflite.source import SubgraphSource
 
-    source = Source(graph, weights)
+    source = SubgraphSource(graph, weights)
     mapping = {key: value.reshape(1, -1, 1, 1) for key, value in weights["y"].items()}
     expected = (x - mapping["running_mean"]) / np.sqrt(mapping["running_var"] + 1e-3)
     assert np.allclose(run(source, tmp_path, x), expected, atol=1e-5)

@@ -5,7 +5,7 @@ torch = pytest.importorskip("torch")
 from predictors.errors import StretchError  # noqa: E402
 from predictors.graph import Op  # noqa: E402
 from predictors.operators.opaque import CALLS  # noqa: E402
-from stretch.opaque.calls import Call, Calls, Tensor  # noqa: E402
+from stretch.opaque.calls import Call, Calls, CallTensor  # noqa: E402
 from stretch.operators.lowerings import make_module  # noqa: E402
 from stretch.operators.opaque import Opaque, Reshape  # noqa: E402
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.torch
 
 STATED = {"kernel": "elementwise", "variant": "sub", "in_channels": 1, "out_channels": 1, "groups": 1, "taps": 1, "pixels": 1, "weights": 3}
 CALLED = Calls(
-    (Tensor("float32", (1, 3)),),
-    (Tensor("float32", (3,), True), Tensor("int64", (1,))),
+    (CallTensor("float32", (1, 3)),),
+    (CallTensor("float32", (3,), True), CallTensor("int64", (1,))),
     (Call("sub.Tensor", ({"read": 0}, {"constant": 0})), Call("index.Tensor", ({"call": 0}, (None, {"constant": 1})))),
 )
 

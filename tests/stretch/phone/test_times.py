@@ -10,16 +10,16 @@ from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
 from predictors.fusion import fuse
 from predictors.graph import Op, OpGraph
-from predictors.measurements.litert import Operator, read_op_profile
+from predictors.measurements.litert import ProfiledOperator, read_op_profile
 from predictors.measurements.networks import load_measurements
 from scheduler.bundle.load import load_bundle
-from stretch.phone.measure import Place, Request, Spoken, Work, mask_of, open_table, pair, places, read_spoken, works
+from stretch.phone.measure import AdbCall, PhoneProcessor, SignatureWork, Spoken, mask_of, open_table, pair, places, read_spoken, works
 from tests.scheduler.bundles import edit, two_branches
 from tests.stretch.phone.samples import profile, spoken, xnnpack
 
 pytestmark = pytest.mark.torch
 
-REQUEST = Request("/p/benchmark_model", "/p/model.tflite", "s1.cpu", "cpu", 3, 50, 5)
+REQUEST = AdbCall("/p/benchmark_model", "/p/model.tflite", "s1.cpu", "cpu", 3, 50, 5)
 
 
 def test_a_command_names_signature_threads_and_runs():
@@ -99,7 +99,7 @@ def test_kernels_of_a_delegate_are_known_by_their_order(tmp_path):
 
 @given(st.lists(st.sampled_from(["conv", "depthwise", "linear", "pool", "elementwise"]), max_size=8))
 def test_times_are_given_to_all_kernels_that_multiply_or_to_none(kinds):
-    lines = [Operator(word, 1.0, name) for word, _, name in xnnpack([(kind, 1.0) for kind in kinds])]
+    lines = [ProfiledOperator(word, 1.0, name) for word, _, name in xnnpack([(kind, 1.0) for kind in kinds])]
     found = pair(lines, KERNELS, ORDER) if lines else []
     assert len(found) in (0, 3)
     assert (len(found) == 3) == ([kind for kind in kinds if kind in ("conv", "depthwise", "linear")] == ["conv", "depthwise", "linear"])
@@ -132,7 +132,7 @@ def test_ranges_of_cores_are_masks_and_no_cores_are_none():
             mask_of(text)
 
 
-CPU = Place("cpu", "cpu", "3med", 3)
+CPU = PhoneProcessor("cpu", "cpu", "3med", 3)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def program(tmp_path):
 
 
 def work(signature="stem"):
-    return Work(signature, "stem", f"tiny:{signature}", "fp32", CPU)
+    return SignatureWork(signature, "stem", f"tiny:{signature}", "fp32", CPU)
 
 
 def test_times_are_kept_with_the_release_that_took_them(timing_bundle, program, tmp_path):

@@ -12,7 +12,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.pareto import WEIGHED, Criteria, Levels, diverse_front, front, undominated
 from stretch.planning.search.exact import SearchResult
-from stretch.planning.search.measures import Power
+from stretch.planning.search.measures import ProcessorPowers
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning import spaces
@@ -52,7 +52,7 @@ def weigh(criteria, names, result):
 @cache
 def small_criteria():
     space = make_space(RESNET, waiting(), min_width=0.9, min_depth=1.0)
-    power = Power.of(waiting(), space.processors)
+    power = ProcessorPowers.of(waiting(), space.processors)
     low, high = round(0.9 * RESNET.macs), round(1.9 * RESNET.macs)
     criteria = Criteria(space, low, high, 0, power, made_losses)
     every = [

@@ -11,7 +11,7 @@ from predictors.errors import StretchError, UsageError
 from predictors.fusion import fuse
 from predictors.measurements.tables import KernelLatency
 from predictors.predictor import LatencyPredictor
-from scheduler.boards.board import Board, Line, Where, boot
+from scheduler.boards.board import AgentConnection, Board, Where, boot
 from scheduler.boards.facts import read_facts
 from scheduler.measure.steady import LinkTimes, Reads
 from stretch.planning.cost import compare
@@ -70,7 +70,7 @@ class Silent:
 @pytest.fixture
 def board(tmp_path):
     """A board on a line that needs no ssh, with the Python of the tests."""
-    with Line(["sh", "-c", boot([sys.executable])]) as line:
+    with AgentConnection(["sh", "-c", boot([sys.executable])]) as line:
         yield Board(Where(host="here", folder=str(tmp_path / "board")), line, read_facts("here", line.facts), Silent())
 
 

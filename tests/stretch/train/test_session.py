@@ -27,7 +27,7 @@ from stretch.train.loop import Diverged, Epoch, Run  # noqa: E402
 from stretch.train.prepare import prepare  # noqa: E402
 from stretch.train.recipe import KeepConfig, Recipe, load_recipe  # noqa: E402
 from stretch.train.sandwich import SandwichStep  # noqa: E402
-from stretch.train.session import Keeper, kept_weights, make_run, train_recipe  # noqa: E402  # noqa: E402
+from stretch.train.session import RunWriter, kept_weights, make_run, train_recipe  # noqa: E402  # noqa: E402
 from stretch.train.supernet import Supernet  # noqa: E402
 from tests.stretch.train.recipes import network, supernet  # noqa: E402
 from tests.stretch.train.supernets import pool  # noqa: E402
@@ -239,7 +239,7 @@ def test_best_weights_are_those_of_the_most_accurate_epoch_and_the_last_those_at
     folder.start(recipe, ready.designs, ready.identity)
     run = make_run(ready, *ready.images(), World())
     # nothing is as accurate as what was there before
-    keeper = Keeper(folder, run, KeepConfig(tensorboard=False, steps=1), ready.identity, 2.0)
+    keeper = RunWriter(folder, run, KeepConfig(tensorboard=False, steps=1), ready.identity, 2.0)
     for row in run.steps():
         keeper.stepped() if row is None else keeper.finished(row)
     keeper.ended()

@@ -25,7 +25,7 @@ from stretch.planning.design.scale import (  # noqa: E402
 from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.transform import Branch, BranchedModel, build  # noqa: E402
 from stretch.transform.model import op_weights  # noqa: E402
-from stretch.transform.width import Backbone, choose_units, importance, inherit, kept_channels  # noqa: E402
+from stretch.transform.width import ArrivingChannels, choose_units, importance, inherit, kept_channels  # noqa: E402
 from tests.stretch.designs import cpu_and, identity_design, random_designs, whole, with_rewrites  # noqa: E402
 
 TINY = ["tiny_resnet", "tiny_mobilenet", "tiny_regnet", "tiny_vgg", "tiny_efficientnet"]
@@ -104,7 +104,7 @@ def test_sliced_branch_equals_the_parent_with_removed_channels_masked(captured, 
 
 
 def _all(channels):
-    return Backbone.of(torch.arange(channels))
+    return ArrivingChannels.of(torch.arange(channels))
 
 
 def _branch_module(result, branch, scale, chosen):
@@ -279,12 +279,12 @@ def test_only_tensors_that_are_still_read_are_kept(captured):
 
 
 def test_channels_that_stand_for_the_same_original_share_it():
-    backbone = Backbone.of(torch.tensor([0, 1, 1, 2, 1]))
+    backbone = ArrivingChannels.of(torch.tensor([0, 1, 1, 2, 1]))
     assert backbone.share.tolist() == pytest.approx([1, 1 / 3, 1 / 3, 1, 1 / 3])
 
 
 def test_shares_of_every_original_channel_add_up_to_one():
     index = torch.randint(0, 20, (100,), generator=torch.Generator().manual_seed(0))
-    backbone = Backbone.of(index)
+    backbone = ArrivingChannels.of(index)
     sums = torch.zeros(20).index_add_(0, backbone.index, backbone.share)
     assert sums[index.unique()].tolist() == pytest.approx([1.0] * len(index.unique()))

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from scheduler.delegates.opencl.graph import Node
-from scheduler.delegates.opencl.lowering import Lowering
+from scheduler.delegates.opencl.graph import KernelNode
+from scheduler.delegates.opencl.lowering import KernelLowering
 from scheduler.delegates.opencl.programs import FOLDERS
 from scheduler.delegates.opencl.templates import conv, elementwise, move, pool, rows
 
-Template = Callable[[Lowering, Node], None]
+Template = Callable[[KernelLowering, KernelNode], None]
 
 TEMPLATES: dict[str, Template] = {
     "AveragePool": pool.pool,

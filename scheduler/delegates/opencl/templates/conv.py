@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from scheduler.delegates.base import Array
-from scheduler.delegates.opencl.graph import Node
-from scheduler.delegates.opencl.launch import Argument, Ints, Launch, Size, Tensor, Weights, Zeros
-from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError, as_float
-from scheduler.delegates.opencl.schedule import GPU_WORK_ITEMS, TILE_BLOCKS, Parameters, Problem, rank_tiles
+from scheduler.delegates.opencl.graph import KernelNode
+from scheduler.delegates.opencl.launch import Argument, Ints, Launch, Size, TensorArgument, Weights, Zeros
+from scheduler.delegates.opencl.lowering import KernelLowering, UnsupportedError, as_float
+from scheduler.delegates.opencl.schedule import GPU_WORK_ITEMS, TILE_BLOCKS, KernelProblem, Parameters, rank_tiles
 from scheduler.delegates.opencl.templates import depthwise, stem, winograd
 from scheduler.delegates.opencl.templates.move import move_launch
 from scheduler.delegates.opencl.templates.packing import input_blocks, pack_dense, pack_grouped
@@ -23,7 +23,7 @@ from scheduler.delegates.opencl.templates.parts import (
     switches,
 )
 from scheduler.delegates.opencl.templates.window import Convolution, pad_to, read_bias, read_convolution
-from scheduler.delegates.opencl.tensors import View
+from scheduler.delegates.opencl.tensors import TensorView
 
 #: Most work-items that share one tile.
 MAX_SPLIT = 16
@@ -31,7 +31,7 @@ MAX_SPLIT = 16
 PLAIN_CHANNELS = 4
 
 
-def convolution(state: Lowering, node: Node) -> None:
+def convolution(state: KernelLowering, node: KernelNode) -> None:
     """Conv of images, by the kernel that suits its shape."""
     conv = read_convolution(state, node)
     if state.options.borders == "pad" and any(conv.pads):
@@ -46,7 +46,7 @@ def convolution(state: Lowering, node: Node) -> None:
         direct(state, conv)
 
 
-def padded(state: Lowering, conv: Convolution) -> Convolution:
+def padded(state: KernelLowering, conv: Convolution) -> Convolution:
     """The convolution of a padded copy of its input, which needs no pads."""
     n, c, h, w = conv.input
     top, left, bottom, right = conv.pads
@@ -58,7 +58,7 @@ def padded(state: Lowering, conv: Convolution) -> Convolution:
     return replace(conv, x=name, input=shape, pads=(0, 0, 0, 0))
 
 
-def direct(state: Lowering, conv: Convolution) -> None:
+def direct(state: KernelLowering, conv: Convolution) -> None:
     """Any convolution, as a matrix product over gathered pixels."""
     lanes = state.blocking.lanes
     _, c, h, w = conv.input
@@ -67,7 +67,7 @@ def direct(state: Lowering, conv: Convolution) -> None:
     from_plain = state.is_plain(conv.x) and c <= PLAIN_CHANNELS and conv.groups == 1
     x = state.plain(conv.x) if from_plain else state.blocked(conv.x)
     depth = conv.weight[0].size if from_plain else conv.kernel[0] * conv.kernel[1] * -(-conv.weight.shape[1] // lanes) * lanes
-    problem = Problem("conv", conv.shape, conv.pixels, blocks, depth, depths=grouped_depths(conv, lanes))
+    problem = KernelProblem("conv", conv.shape, conv.pixels, blocks, depth, depths=grouped_depths(conv, lanes))
     tile = state.schedules.parameters(problem, candidates(state, problem))
     vw, vc = tile["VW"], tile["VC"]
     weight, reads, first = _packed(state, conv, vc, from_plain)
@@ -95,16 +95,18 @@ def direct(state: Lowering, conv: Convolution) -> None:
         XVEC=reads_vectors(state),
         BATCHED=0,
         CHECKED=any(conv.pads),
-        FLAT=conv.kernel == conv.stride == (1, 1) and not any(conv.pads) and all(_even(t.view) for t in (Tensor(x), Tensor(y), *residual)),
+        FLAT=conv.kernel == conv.stride == (1, 1)
+        and not any(conv.pads)
+        and all(_even(t.view) for t in (TensorArgument(x), TensorArgument(y), *residual)),
     )
     arguments = (
-        Tensor(x, image=as_image),
+        TensorArgument(x, image=as_image),
         Zeros(lanes if reads_vectors(state) else (reads - 1) * x.strides[1] + lanes),
         Weights(weight, image=power),
         Weights(pad_to(conv.bias, tiles[1] * vc * lanes), "float"),
         *residual,
         *first,
-        Tensor(y, written=True),
+        TensorArgument(y, written=True),
         Ints((h, w, reads, c)),
         Ints((oh, ow, blocks, m)),
         Ints((*conv.kernel, *conv.stride)),
@@ -116,7 +118,7 @@ def direct(state: Lowering, conv: Convolution) -> None:
     state.add(Launch("conv", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, local))
 
 
-def _packed(state: Lowering, conv: Convolution, vc: int, from_plain: bool) -> tuple[Array, int, tuple[Argument, ...]]:
+def _packed(state: KernelLowering, conv: Convolution, vc: int, from_plain: bool) -> tuple[Array, int, tuple[Argument, ...]]:
     """Weights as the kernel reads them, blocks (or channels) of input that a tile reads, and where a group's begin."""
     lanes, c = state.blocking.lanes, conv.input[1]
     if conv.groups > 1:
@@ -134,7 +136,7 @@ def grouped_depths(conv: Convolution, lanes: int) -> dict[int, int]:
     return {vc: window * blocks * lanes for vc, blocks in reads.items()}
 
 
-def split_of(state: Lowering, items: int, blocks: int, local: Size) -> int:
+def split_of(state: KernelLowering, items: int, blocks: int, local: Size) -> int:
     """How many work-items share one tile: as many as fill a GPU, while each has channels left and the group is legal."""
     split = 1
     if state.traits.cpu:
@@ -145,14 +147,14 @@ def split_of(state: Lowering, items: int, blocks: int, local: Size) -> int:
     return split
 
 
-def _even(view: View) -> bool:
+def _even(view: TensorView) -> bool:
     """Whether all pixels of all images lie at equal distances."""
     n, _, h, w = view.image
     image, _, row, column = view.strides
     return (h == 1 or row == w * column) and (n == 1 or image == h * w * column)
 
 
-def candidates(state: Lowering, problem: Problem) -> list[Parameters]:
+def candidates(state: KernelLowering, problem: KernelProblem) -> list[Parameters]:
     """Legal tiles, the best first; the one that paper 004 gives as its example where that is asked for.
 
     Computing with half takes registers for sums in floats and, of half the size, for those in half that join them.
@@ -165,13 +167,13 @@ def candidates(state: Lowering, problem: Problem) -> list[Parameters]:
     return ranked
 
 
-def tile_grid(state: Lowering, tile: Parameters, tiles: tuple[int, int], batch: int = 1) -> tuple[Size, Size]:
+def tile_grid(state: KernelLowering, tile: Parameters, tiles: tuple[int, int], batch: int = 1) -> tuple[Size, Size]:
     """Grid and work-group of a kernel with one work-item a tile."""
     grid = (tiles[1], tiles[0], batch) if tile["CHANNELS_FIRST"] else (tiles[0], tiles[1], batch)
     return grid, fit_local(state.traits, grid, tile["CHANNELS_FIRST"])
 
 
-def linear(state: Lowering, node: Node) -> None:
+def linear(state: KernelLowering, node: KernelNode) -> None:
     """Gemm with constant weights: a 1×1 convolution whose pixels are the rows."""
     if node.attrs.get("transA") or node.attrs.get("alpha", 1.0) != 1.0 or node.attrs.get("beta", 1.0) != 1.0:
         raise UnsupportedError("products with transA, alpha or beta are not computed")

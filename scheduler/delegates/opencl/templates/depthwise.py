@@ -1,8 +1,8 @@
 """Depthwise convolutions: one channel in, one out."""
 
-from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights, Zeros
-from scheduler.delegates.opencl.lowering import Lowering
-from scheduler.delegates.opencl.schedule import Parameters, Problem
+from scheduler.delegates.opencl.launch import Ints, Launch, TensorArgument, Weights, Zeros
+from scheduler.delegates.opencl.lowering import KernelLowering
+from scheduler.delegates.opencl.schedule import KernelProblem, Parameters
 from scheduler.delegates.opencl.templates.packing import pack_depthwise
 from scheduler.delegates.opencl.templates.parts import (
     CPU_DEPTHWISE,
@@ -28,13 +28,13 @@ def suits(conv: Convolution) -> bool:
     return conv.groups == channels == conv.output[1] and channels > 1 and conv.kernel[1] <= MAX_WIDTH and conv.residual is None
 
 
-def depthwise(state: Lowering, conv: Convolution) -> None:
+def depthwise(state: KernelLowering, conv: Convolution) -> None:
     """A depthwise convolution, tiles of neighbouring pixels of a row."""
     lanes = state.blocking.lanes
     n, _, h, w = conv.input
     _, m, oh, ow = conv.output
     blocks = state.blocking.blocks(m)
-    problem = Problem("depthwise", conv.shape, conv.pixels, blocks, conv.weight[0].size)
+    problem = KernelProblem("depthwise", conv.shape, conv.pixels, blocks, conv.weight[0].size)
     tile = state.schedules.parameters(problem, candidates(state, conv))
     vw = tile["VW"]
     x, y = state.blocked(conv.x), state.result(conv.node.output, may_be_plain=True)
@@ -52,11 +52,11 @@ def depthwise(state: Lowering, conv: Convolution) -> None:
         DW=conv.dilation[1],
     )
     arguments = (
-        Tensor(x, image=as_image),
+        TensorArgument(x, image=as_image),
         Zeros(lanes),
         Weights(weight, image=power),
         Weights(pad_to(conv.bias, blocks * lanes), "float"),
-        Tensor(y, written=True),
+        TensorArgument(y, written=True),
         Ints((h, w, conv.dilation[0], 0)),
         Ints((oh, ow, blocks, m)),
         Ints((conv.kernel[0], conv.stride[0], *conv.pads[:2])),
@@ -68,7 +68,7 @@ def depthwise(state: Lowering, conv: Convolution) -> None:
     state.add(Launch("depthwise", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, local))
 
 
-def candidates(state: Lowering, conv: Convolution) -> list[Parameters]:
+def candidates(state: KernelLowering, conv: Convolution) -> list[Parameters]:
     """Tiles, the best first.
 
     A tile of VW pixels loads (VW − 1)·stride + KW vectors a row of the window

@@ -7,20 +7,20 @@ import numpy as np
 
 from scheduler.delegates.base import Array
 from scheduler.delegates.opencl.fuse import NONE
-from scheduler.delegates.opencl.graph import Node
-from scheduler.delegates.opencl.launch import Argument, Ints, Launch, Tensor
-from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError
+from scheduler.delegates.opencl.graph import KernelNode
+from scheduler.delegates.opencl.launch import Argument, Ints, Launch, TensorArgument
+from scheduler.delegates.opencl.lowering import KernelLowering, UnsupportedError
 from scheduler.delegates.opencl.templates.parts import activation, activation_arguments, defines, describe, light_grid
-from scheduler.delegates.opencl.tensors import Blocking, View, image_shape
+from scheduler.delegates.opencl.tensors import Blocking, TensorView, image_shape
 
 
-def unary(state: Lowering, node: Node) -> None:
+def unary(state: KernelLowering, node: KernelNode) -> None:
     """An activation that no other kernel could take."""
     x = _input(state, node.inputs[0])
     _launch(state, node, x, None, "first")
 
 
-def binary(state: Lowering, node: Node) -> None:
+def binary(state: KernelLowering, node: KernelNode) -> None:
     """Addition, product or PReLU of two tensors, one of which may be constant or repeated along dimensions."""
     shape = state.shape(node.output)
     names = list(node.inputs)
@@ -30,7 +30,7 @@ def binary(state: Lowering, node: Node) -> None:
     _launch(state, node, x, z, node.attrs["function"])
 
 
-def scale_shift(state: Lowering, node: Node) -> None:
+def scale_shift(state: KernelLowering, node: KernelNode) -> None:
     """A batch-norm that follows no convolution: one factor and one offset a channel."""
     shape = state.shape(node.output)
     if len(shape) not in (2, 4):
@@ -42,30 +42,30 @@ def scale_shift(state: Lowering, node: Node) -> None:
     middle = state.blocking.blocked(f"{node.output}:scaled", shape)
     first = replace(node, attrs={**node.attrs, "activation": NONE})
     _launch(state, first, x, scale, "mul", middle)
-    _launch(state, node, Tensor(middle), shift, "add")
+    _launch(state, node, TensorArgument(middle), shift, "add")
 
 
-def _input(state: Lowering, name: str) -> Tensor:
+def _input(state: KernelLowering, name: str) -> TensorArgument:
     """A tensor in blocks; one of another rank is taken as a line of channels where nothing else reads its blocking."""
-    return Tensor(state.blocked(name))
+    return TensorArgument(state.blocked(name))
 
 
-def _operand(state: Lowering, name: str, shape: tuple[int, ...]) -> Tensor:
+def _operand(state: KernelLowering, name: str, shape: tuple[int, ...]) -> TensorArgument:
     if name in state.graph.constants:
         return constant_operand(state, name, state.graph.constants[name], shape)
     if len(state.shape(name)) != len(shape):
         raise UnsupportedError(f"`{name}` has rank {len(state.shape(name))}, the result {len(shape)}")
-    return Tensor(_repeated(state.blocked(name), shape))
+    return TensorArgument(_repeated(state.blocked(name), shape))
 
 
-def constant_operand(state: Lowering, name: str, values: Array, shape: tuple[int, ...]) -> Tensor:
+def constant_operand(state: KernelLowering, name: str, values: Array, shape: tuple[int, ...]) -> TensorArgument:
     """A constant, brought to the rank of the result and into blocks."""
     if values.ndim > len(shape):
         raise UnsupportedError(f"the constant `{name}` has a higher rank than the result")
     operand_shape = image_shape((1,) * (len(shape) - values.ndim) + values.shape)
     packed = to_blocks(np.asarray(values, np.float32).reshape(operand_shape), state.blocking)
     view = replace(state.blocking.blocked(f"{name}:constant", operand_shape), where="constant")
-    return Tensor(_repeated(view, image_shape(shape)), values=packed)
+    return TensorArgument(_repeated(view, image_shape(shape)), values=packed)
 
 
 def to_blocks(values: Array, blocking: Blocking) -> Array:
@@ -78,7 +78,7 @@ def to_blocks(values: Array, blocking: Blocking) -> Array:
     return np.ascontiguousarray(split.transpose((0, 3, 4, 1, 2) if blocking.blocks_inside else (0, 1, 3, 4, 2)))
 
 
-def _repeated(view: View, shape: tuple[int, ...]) -> View:
+def _repeated(view: TensorView, shape: tuple[int, ...]) -> TensorView:
     """A view whose strides repeat what has size 1 where the result has more."""
     strides = tuple(
         0 if size == 1 and wanted > 1 else stride for size, wanted, stride in zip(view.image, image_shape(shape), view.strides, strict=True)
@@ -87,7 +87,9 @@ def _repeated(view: View, shape: tuple[int, ...]) -> View:
     return replace(view, strides=(n, b, h, w))
 
 
-def _launch(state: Lowering, node: Node, x: Tensor, z: Tensor | None, function: str, target: View | None = None) -> None:
+def _launch(
+    state: KernelLowering, node: KernelNode, x: TensorArgument, z: TensorArgument | None, function: str, target: TensorView | None = None
+) -> None:
     shape = state.shape(node.output)
     if len(shape) not in (2, 4):
         raise UnsupportedError(f"the tensor has rank {len(shape)}, 2 or 4 are computed")
@@ -98,7 +100,7 @@ def _launch(state: Lowering, node: Node, x: Tensor, z: Tensor | None, function: 
     splat = [int(t is not None and c > 1 and t.view.image[1] == 1) for t in (x, z)]
     macros = defines(ACT=act.macro, OP=f"OP_{function}", BINARY=z is not None, SPLAT_X=splat[0], SPLAT=splat[1], **more)
     operands: tuple[Argument, ...] = (x,) if z is None else (x, z)
-    arguments = (*operands, Tensor(y, written=True), Ints((n, state.blocking.blocks(c), h, w)), *activation_arguments(act))
+    arguments = (*operands, TensorArgument(y, written=True), Ints((n, state.blocking.blocks(c), h, w)), *activation_arguments(act))
     shapes = [shape] if z is None else [x.view.shape, z.view.shape]
     state.add(
         Launch(

@@ -5,17 +5,17 @@ from math import prod
 
 import numpy as np
 
-from scheduler.delegates.opencl.graph import Node
-from scheduler.delegates.opencl.launch import Float, Ints, Launch, Tensor
-from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError
+from scheduler.delegates.opencl.graph import KernelNode
+from scheduler.delegates.opencl.launch import Float, Ints, Launch, TensorArgument
+from scheduler.delegates.opencl.lowering import KernelLowering, UnsupportedError
 from scheduler.delegates.opencl.templates.parts import defines, light_grid
-from scheduler.delegates.opencl.tensors import View
+from scheduler.delegates.opencl.tensors import TensorView
 
 
 def move_launch(
-    state: Lowering,
-    source: View,
-    target: View,
+    state: KernelLowering,
+    source: TensorView,
+    target: TensorView,
     name: str,
     *,
     start: tuple[int, int, int, int] = (0, 0, 0, 0),
@@ -31,8 +31,8 @@ def move_launch(
     last = 0 if target.plain or not pad_lanes else block - 1
     macros = defines(XPLAIN=source.plain, YPLAIN=target.plain, BX=source.lanes, BY=target.lanes, BLOCK=block, LAST=last, **more)
     arguments = (
-        Tensor(source),
-        Tensor(target, written=True),
+        TensorArgument(source),
+        TensorArgument(target, written=True),
         Ints((c, h, w, 0)),
         Ints((channels, height, width, 0)),
         Ints(start),
@@ -43,13 +43,13 @@ def move_launch(
     return Launch("move", name, macros, arguments, grid, words, local=local)
 
 
-def identity(state: Lowering, node: Node) -> None:
+def identity(state: KernelLowering, node: KernelNode) -> None:
     """An output that is its input under another name."""
     name = node.inputs[0]
     state.alias(node.output, state.plain(name) if state.is_plain(name) or len(state.shape(name)) not in (2, 4) else state.blocked(name))
 
 
-def reshape(state: Lowering, node: Node) -> None:
+def reshape(state: KernelLowering, node: KernelNode) -> None:
     """Another shape: of one pixel an image nothing moves, else elements are brought in row-major order."""
     name, shape = node.inputs[0], state.shape(node.output)
     before = state.shape(name)
@@ -63,7 +63,7 @@ def _pixels(shape: tuple[int, ...]) -> int:
     return prod(shape[2:]) if len(shape) in (2, 4) else 0
 
 
-def concat(state: Lowering, node: Node) -> None:
+def concat(state: KernelLowering, node: KernelNode) -> None:
     """Channels side by side, where parts that were written in place are not copied; or rows below each other."""
     if len(state.shape(node.output)) != 4 or node.attrs["axis"] % 4 not in (1, 2):
         raise UnsupportedError("tensors are joined along the channels or rows of images only")
@@ -84,7 +84,7 @@ def concat(state: Lowering, node: Node) -> None:
         first += channels
 
 
-def _concat_rows(state: Lowering, node: Node) -> None:
+def _concat_rows(state: KernelLowering, node: KernelNode) -> None:
     target, first = state.result(node.output), 0
     for name in node.inputs:
         count = state.shape(name)[2]
@@ -92,7 +92,7 @@ def _concat_rows(state: Lowering, node: Node) -> None:
         first += count
 
 
-def pad(state: Lowering, node: Node) -> None:
+def pad(state: KernelLowering, node: KernelNode) -> None:
     """Constant borders of height and width."""
     pads = [int(p) for p in state.constant(node.inputs[1])]
     if node.attrs.get("mode", b"constant") != b"constant":
@@ -106,7 +106,7 @@ def pad(state: Lowering, node: Node) -> None:
     state.add(move_launch(state, source, target, node.name, start=(0, before.get(2, 0), before.get(3, 0), 0), fill=float(value)))
 
 
-def resize(state: Lowering, node: Node) -> None:
+def resize(state: KernelLowering, node: KernelNode) -> None:
     """Nearest neighbour by whole factors."""
     scales = [float(s) for s in state.constant(node.inputs[2])] if len(node.inputs) > 2 and node.inputs[2] else []
     mode = (node.attrs.get("mode", b"nearest"), node.attrs.get("coordinate_transformation_mode"), node.attrs.get("nearest_mode"))
@@ -117,14 +117,14 @@ def resize(state: Lowering, node: Node) -> None:
     state.add(move_launch(state, source, target, node.name, scale=(int(scales[2]), int(scales[3]), 1, 1)))
 
 
-def shuffle(state: Lowering, node: Node) -> None:
+def shuffle(state: KernelLowering, node: KernelNode) -> None:
     """Channels of groups taken by turns."""
     groups = int(node.attrs["groups"])
     source, target = state.blocked(node.inputs[0]), state.result(node.output)
     state.add(move_launch(state, source, target, node.name, scale=(1, 1, groups, source.image[1] // groups)))
 
 
-def slice_(state: Lowering, node: Node) -> None:
+def slice_(state: KernelLowering, node: KernelNode) -> None:
     """Some channels, a view where they start at a block, else a copy; or some rows, a view."""
     starts, ends = state.constant(node.inputs[1]), state.constant(node.inputs[2])
     shape = state.shape(node.inputs[0])

@@ -4,11 +4,11 @@ from math import prod
 
 from scheduler.delegates.base import Array
 from scheduler.delegates.opencl.device import Traits
-from scheduler.delegates.opencl.fuse import NONE, Activation
-from scheduler.delegates.opencl.graph import Node
+from scheduler.delegates.opencl.fuse import NONE, FusedActivation
+from scheduler.delegates.opencl.graph import KernelNode
 from scheduler.delegates.opencl.launch import Argument, Defines, Float, Size
-from scheduler.delegates.opencl.lowering import Lowering
-from scheduler.delegates.opencl.tensors import TEXEL, View
+from scheduler.delegates.opencl.lowering import KernelLowering
+from scheduler.delegates.opencl.tensors import TEXEL, TensorView
 
 #: Work-group of kernels with little work an item on a CPU: PoCL loops over it, which costs less than a group each.
 CPU_LIGHT = (4, 16, 1)
@@ -21,27 +21,27 @@ def defines(**macros: int | str) -> Defines:
     return tuple(sorted((name, str(int(value) if isinstance(value, bool) else value)) for name, value in macros.items()))
 
 
-def switches(state: Lowering) -> dict[str, int]:
+def switches(state: KernelLowering) -> dict[str, int]:
     """Macros of the options that change how a convolution is computed, not what."""
     options = state.options
     return {"REGIONS": options.borders == "regions", "MERGED": options.loads == "merged", "UNROLL": options.unroll}
 
 
-def reads_vectors(state: Lowering) -> bool:
+def reads_vectors(state: KernelLowering) -> bool:
     """Whether convolutions load a block of inputs at once and take it apart; PoCL is quicker with one load a lane, of floats."""
     access = state.options.access
     return state.blocking.half or not state.traits.cpu if access == "auto" else access == "vector"
 
 
-def activation_arguments(activation: Activation) -> tuple[Argument, Argument]:
+def activation_arguments(activation: FusedActivation) -> tuple[Argument, Argument]:
     """The arguments `ACT_ARGS`."""
     return Float(activation.a), Float(activation.b)
 
 
-def activation(node: Node) -> Activation:
+def activation(node: KernelNode) -> FusedActivation:
     """The activation at the end of a node."""
     kind = node.attrs.get("activation", NONE)
-    return kind if isinstance(kind, Activation) else NONE
+    return kind if isinstance(kind, FusedActivation) else NONE
 
 
 def light_grid(traits: Traits, blocks: int, pixels: int, images: int) -> tuple[dict[str, int], Size, Size]:
@@ -73,12 +73,12 @@ def line_local(traits: Traits) -> Size:
     return (16,) if traits.cpu else (min(64, traits.max_local),)
 
 
-def describe(node: Node, *shapes: tuple[int, ...]) -> str:
+def describe(node: KernelNode, *shapes: tuple[int, ...]) -> str:
     """The shapes of an operator in words."""
     return f"{node.op.lower()} " + " ".join("x".join(map(str, shape)) for shape in shapes)
 
 
-def image_power(state: Lowering, weights: Array) -> int:
+def image_power(state: KernelLowering, weights: Array) -> int:
     """Power of 2 of the width of an image of these weights; 0 where the device reads buffers or has no image so large."""
     width, height, _ = state.traits.images
     texels = weights.size // TEXEL
@@ -88,7 +88,7 @@ def image_power(state: Lowering, weights: Array) -> int:
     return power if texels <= height << power else 0
 
 
-def reads_image(state: Lowering, x: View) -> bool:
+def reads_image(state: KernelLowering, x: TensorView) -> bool:
     """Whether a kernel reads an input as an image, if its memory is not too large for one."""
     return state.blocking.lanes == x.lanes == TEXEL and state.traits.images[2] > 0
 

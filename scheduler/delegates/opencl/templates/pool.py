@@ -1,12 +1,12 @@
 """Pooling over windows and over whole images."""
 
-from scheduler.delegates.opencl.graph import Node
-from scheduler.delegates.opencl.launch import Ints, Launch, Tensor
-from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError
+from scheduler.delegates.opencl.graph import KernelNode
+from scheduler.delegates.opencl.launch import Ints, Launch, TensorArgument
+from scheduler.delegates.opencl.lowering import KernelLowering, UnsupportedError
 from scheduler.delegates.opencl.templates.parts import CPU_LIGHT, defines, describe, light_grid
 
 
-def pool(state: Lowering, node: Node) -> None:
+def pool(state: KernelLowering, node: KernelNode) -> None:
     """MaxPool and AveragePool of images."""
     if len(state.shape(node.inputs[0])) != 4:
         raise UnsupportedError("windows over images only are pooled")
@@ -26,8 +26,8 @@ def pool(state: Lowering, node: Node) -> None:
     blocks = state.blocking.blocks(c)
     more, grid, local = light_grid(state.traits, blocks, oh * ow, n)
     arguments = (
-        Tensor(x),
-        Tensor(y, written=True),
+        TensorArgument(x),
+        TensorArgument(y, written=True),
         Ints((h, w, blocks, 0)),
         Ints((oh, ow, 0, 0)),
         Ints((*kernel, *stride)),
@@ -38,7 +38,7 @@ def pool(state: Lowering, node: Node) -> None:
     state.add(Launch("pool", node.name, defines(LARGEST=largest, **more), arguments, grid, shape, local=local))
 
 
-def global_pool(state: Lowering, node: Node) -> None:
+def global_pool(state: KernelLowering, node: KernelNode) -> None:
     """GlobalAveragePool and GlobalMaxPool of images."""
     if len(state.shape(node.inputs[0])) != 4:
         raise UnsupportedError("images only are pooled")
@@ -46,6 +46,6 @@ def global_pool(state: Lowering, node: Node) -> None:
     n, c, h, w = x.image
     blocks = state.blocking.blocks(c)
     macros = defines(LARGEST=node.op == "GlobalMaxPool", YPLAIN=y.plain)
-    arguments = (Tensor(x), Tensor(y, written=True), Ints((h, w, blocks, c)))
+    arguments = (TensorArgument(x), TensorArgument(y, written=True), Ints((h, w, blocks, c)))
     local = (CPU_LIGHT[0], 1) if state.traits.cpu else (min(32, state.traits.max_local), 1)
     state.add(Launch("global_pool", node.name, macros, arguments, (blocks, n), describe(node, x.shape), local=local))

@@ -1,8 +1,8 @@
 """The first convolution of a network, which reads an NCHW image of few channels."""
 
-from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights
-from scheduler.delegates.opencl.lowering import Lowering
-from scheduler.delegates.opencl.schedule import Parameters, Problem, rank_tiles
+from scheduler.delegates.opencl.launch import Ints, Launch, TensorArgument, Weights
+from scheduler.delegates.opencl.lowering import KernelLowering
+from scheduler.delegates.opencl.schedule import KernelProblem, Parameters, rank_tiles
 from scheduler.delegates.opencl.templates.packing import pack_stem
 from scheduler.delegates.opencl.templates.parts import activation_arguments, defines, fit_local, image_power, switches
 from scheduler.delegates.opencl.templates.window import Convolution, pad_to
@@ -11,19 +11,19 @@ from scheduler.delegates.opencl.templates.window import Convolution, pad_to
 MAX_CHANNELS = 4
 
 
-def suits(state: Lowering, conv: Convolution) -> bool:
+def suits(state: KernelLowering, conv: Convolution) -> bool:
     """Whether the input is a plain image of few channels, and nothing is added to the result."""
     plain = state.is_plain(conv.x) and conv.input[1] <= MAX_CHANNELS and conv.groups == 1
     return plain and conv.residual is None and conv.dilation == (1, 1) and conv.output[3] > 1
 
 
-def stem(state: Lowering, conv: Convolution) -> None:
+def stem(state: KernelLowering, conv: Convolution) -> None:
     """A convolution from NCHW, tiles of neighbouring pixels of a row."""
     lanes = state.blocking.lanes
     n, c, h, w = conv.input
     _, m, oh, ow = conv.output
     blocks = state.blocking.blocks(m)
-    problem = Problem("stem", conv.shape, conv.pixels, blocks, conv.weight[0].size)
+    problem = KernelProblem("stem", conv.shape, conv.pixels, blocks, conv.weight[0].size)
     ranked = sorted(rank_tiles(state.schedules, problem, lambda vw, vc: vw <= ow), key=lambda tile: _preference(state, ow, tile))
     tile = state.schedules.parameters(problem, ranked)
     vw, vc = tile["VW"], tile["VC"]
@@ -35,10 +35,10 @@ def stem(state: Lowering, conv: Convolution) -> None:
         **tile, **switches(state), WIMAGE=power, ACT=conv.activation.macro, YPLAIN=y.plain, KW=conv.kernel[1], SW=conv.stride[1]
     )
     arguments = (
-        Tensor(x),
+        TensorArgument(x),
         Weights(weight, image=power),
         Weights(pad_to(conv.bias, tiles[1] * vc * lanes), "float"),
-        Tensor(y, written=True),
+        TensorArgument(y, written=True),
         Ints((h, w, c, 0)),
         Ints((oh, ow, blocks, m)),
         Ints((conv.kernel[0], conv.stride[0], *conv.pads[:2])),
@@ -51,7 +51,7 @@ def stem(state: Lowering, conv: Convolution) -> None:
     state.add(Launch("stem", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, fit_local(state.traits, grid, first)))
 
 
-def _preference(state: Lowering, width: int, tile: Parameters) -> tuple[bool, bool]:
+def _preference(state: KernelLowering, width: int, tile: Parameters) -> tuple[bool, bool]:
     """Order of tiles before that of the ranking: not much overlap at the end of a row, and the quickest on a CPU first.
 
     Inputs are read one by one here, so few pixels and many blocks are better

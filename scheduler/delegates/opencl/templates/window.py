@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.delegates.base import Array
-from scheduler.delegates.opencl.fuse import Activation
-from scheduler.delegates.opencl.graph import Node
-from scheduler.delegates.opencl.launch import Tensor
-from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError, as_float
+from scheduler.delegates.opencl.fuse import FusedActivation
+from scheduler.delegates.opencl.graph import KernelNode
+from scheduler.delegates.opencl.launch import TensorArgument
+from scheduler.delegates.opencl.lowering import KernelLowering, UnsupportedError, as_float
 from scheduler.delegates.opencl.templates.parts import activation
 
 
@@ -16,13 +16,13 @@ from scheduler.delegates.opencl.templates.parts import activation
 class Convolution:
     """A convolution with all that is merged into it."""
 
-    node: Node  # The node.
+    node: KernelNode  # The node.
     x: str  # Name of the input.
     weight: Array  # M×(C/groups)×KH×KW.
     bias: Array  # M numbers.
     residual: str | None  # Name of the tensor that is added, or None.
     residual_last: bool  # Whether it is added after the activation.
-    activation: Activation  # At the end.
+    activation: FusedActivation  # At the end.
     input: tuple[int, int, int, int]  # N, C, H, W.
     output: tuple[int, int, int, int]  # N, M, OH, OW.
     stride: tuple[int, int]  # Rows, columns.
@@ -55,12 +55,12 @@ class Convolution:
             words += f" d{self.dilation[0]}x{self.dilation[1]}"
         return words + (f" g{self.groups}" if self.groups > 1 else "")
 
-    def residual_argument(self, state: Lowering) -> tuple[Tensor, ...]:
+    def residual_argument(self, state: KernelLowering) -> tuple[TensorArgument, ...]:
         """The tensor that is added, if there is one."""
-        return () if self.residual is None else (Tensor(state.blocked(self.residual)),)
+        return () if self.residual is None else (TensorArgument(state.blocked(self.residual)),)
 
 
-def read_convolution(state: Lowering, node: Node) -> Convolution:
+def read_convolution(state: KernelLowering, node: KernelNode) -> Convolution:
     """The convolution of a node."""
     x = node.inputs[0]
     if len(state.shape(x)) != 4:
@@ -89,7 +89,7 @@ def read_convolution(state: Lowering, node: Node) -> Convolution:
     )
 
 
-def read_bias(state: Lowering, node: Node, channels: int) -> Array:
+def read_bias(state: KernelLowering, node: KernelNode, channels: int) -> Array:
     """The third input of a node, or zeros."""
     if len(node.inputs) > 2 and node.inputs[2]:
         return np.ascontiguousarray(np.broadcast_to(as_float(state.constant(node.inputs[2])).reshape(-1), (channels,)))

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.delegates.base import Array
-from scheduler.delegates.opencl.launch import Ints, Launch, Size, Tensor, Weights, Zeros
-from scheduler.delegates.opencl.lowering import Lowering
-from scheduler.delegates.opencl.schedule import Problem, least_cycles, rank_tiles
+from scheduler.delegates.opencl.launch import Ints, Launch, Size, TensorArgument, Weights, Zeros
+from scheduler.delegates.opencl.lowering import KernelLowering
+from scheduler.delegates.opencl.schedule import KernelProblem, least_cycles, rank_tiles
 from scheduler.delegates.opencl.templates.packing import pack_dense
 from scheduler.delegates.opencl.templates.parts import (
     CPU_LIGHT,
@@ -25,7 +25,7 @@ from scheduler.delegates.opencl.templates.parts import (
     switches,
 )
 from scheduler.delegates.opencl.templates.window import Convolution, pad_to
-from scheduler.delegates.opencl.tensors import View
+from scheduler.delegates.opencl.tensors import TensorView
 
 #: Output pixels of a tile in each direction, and what it reads.
 TILE, SPAN = 4, 6
@@ -42,7 +42,7 @@ G = np.array(
 )
 
 
-def suits(state: Lowering, conv: Convolution) -> bool:
+def suits(state: KernelLowering, conv: Convolution) -> bool:
     """Whether it is a 3×3 convolution with stride 1 for which Winograd's algorithm is asked for or estimated to be quicker."""
     switch = state.options.winograd
     legal = conv.kernel == (3, 3) and conv.stride == conv.dilation == (1, 1) and conv.groups == 1
@@ -54,13 +54,13 @@ def suits(state: Lowering, conv: Convolution) -> bool:
     return bool(tuned["USE"]) if tuned is not None else worth_it(state, conv)
 
 
-def worth_it(state: Lowering, conv: Convolution) -> bool:
+def worth_it(state: KernelLowering, conv: Convolution) -> bool:
     """Whether fewer multiplications outweigh the transforms, 36 weights for 9, and the pixels that tiles add at the border."""
     reads, writes = state.blocking.blocks(conv.input[1]), state.blocking.blocks(conv.output[1])
     depth = reads * state.blocking.lanes
     tiles = conv.output[0] * -(-conv.output[2] // TILE) * -(-conv.output[3] // TILE)
-    direct = least_cycles(state.schedules, Problem("conv", conv.shape, conv.pixels, writes, 9 * depth))
-    product = least_cycles(state.schedules, Problem("product", conv.shape, tiles, writes, depth, POINTS))
+    direct = least_cycles(state.schedules, KernelProblem("conv", conv.shape, conv.pixels, writes, 9 * depth))
+    product = least_cycles(state.schedules, KernelProblem("product", conv.shape, tiles, writes, depth, POINTS))
     return product + TRANSFORM_CYCLES * tiles * (reads + writes) < WORTH * direct
 
 
@@ -79,11 +79,11 @@ class Tiles:
     count: int  # Tiles of all images.
     reads: int  # Blocks of input channels.
     writes: int  # Blocks of output channels.
-    points: View  # The input's 36 transformed points of every tile.
-    products: View  # The 36 sums of every tile, before they are transformed back.
+    points: TensorView  # The input's 36 transformed points of every tile.
+    products: TensorView  # The 36 sums of every tile, before they are transformed back.
 
 
-def winograd(state: Lowering, conv: Convolution) -> None:
+def winograd(state: KernelLowering, conv: Convolution) -> None:
     """Transform of the input, 36 products, transform of the output with bias, addition and activation."""
     n, c, _, _ = conv.input
     _, m, oh, ow = conv.output
@@ -97,23 +97,23 @@ def winograd(state: Lowering, conv: Convolution) -> None:
     _transform_output(state, conv, tiles)
 
 
-def _matrices(state: Lowering, name: str, tiles: int, channels: int) -> View:
+def _matrices(state: KernelLowering, name: str, tiles: int, channels: int) -> TensorView:
     """Memory of 36 matrices: a row of channels in blocks for each tile."""
     lanes, blocks = state.blocking.lanes, state.blocking.blocks(channels)
     row = blocks * lanes
-    return View(name, (POINTS * tiles, channels), 0, (row, lanes, row, row), lanes, POINTS * tiles * row * 4)
+    return TensorView(name, (POINTS * tiles, channels), 0, (row, lanes, row, row), lanes, POINTS * tiles * row * 4)
 
 
-def _light(state: Lowering, grid: Size) -> Size | None:
+def _light(state: KernelLowering, grid: Size) -> Size | None:
     return CPU_LIGHT if state.traits.cpu else fit_local(state.traits, grid)
 
 
-def _transform_input(state: Lowering, conv: Convolution, tiles: Tiles) -> None:
+def _transform_input(state: KernelLowering, conv: Convolution, tiles: Tiles) -> None:
     _, _, h, w = conv.input
     arguments = (
-        Tensor(state.blocked(conv.x)),
+        TensorArgument(state.blocked(conv.x)),
         Zeros(state.blocking.lanes),
-        Tensor(tiles.points, written=True),
+        TensorArgument(tiles.points, written=True),
         Ints((h, w, tiles.reads, 0)),
         Ints((tiles.down, tiles.across, tiles.count, 0)),
         Ints(conv.pads[:2]),
@@ -122,10 +122,10 @@ def _transform_input(state: Lowering, conv: Convolution, tiles: Tiles) -> None:
     state.add(Launch("winograd_in", conv.node.name, defines(), arguments, grid, f"{conv.shape} input", local=_light(state, grid)))
 
 
-def _multiply(state: Lowering, conv: Convolution, tiles: Tiles) -> None:
+def _multiply(state: KernelLowering, conv: Convolution, tiles: Tiles) -> None:
     """The 36 products of all tiles' points with the transformed weights, as one launch of the direct kernel."""
     lanes, c, m = state.blocking.lanes, conv.input[1], conv.output[1]
-    problem = Problem("product", f"{POINTS}x{tiles.count}x{c}x{m}", tiles.count, tiles.writes, tiles.reads * lanes, POINTS)
+    problem = KernelProblem("product", f"{POINTS}x{tiles.count}x{c}x{m}", tiles.count, tiles.writes, tiles.reads * lanes, POINTS)
     tile = state.schedules.parameters(problem, rank_tiles(state.schedules, problem))
     vw, vc = tile["VW"], tile["VC"]
     matrices = np.stack([pack_dense(u.reshape(m, c, 1, 1), lanes, vc, blocked_input=True) for u in transform_weights(conv.weight)])
@@ -135,11 +135,11 @@ def _multiply(state: Lowering, conv: Convolution, tiles: Tiles) -> None:
     fixed |= dict.fromkeys(("BATCHED", "SPLIT", "GROUP", "FLAT"), 1)
     macros = defines(**tile, **switches(state), **fixed, WIMAGE=power, XIMAGE=as_image, ACT="act_none", XVEC=reads_vectors(state))
     arguments = (
-        Tensor(tiles.points, image=as_image),
+        TensorArgument(tiles.points, image=as_image),
         Zeros(lanes),
         Weights(matrices, image=power),
         Weights(np.zeros(lanes, np.float32), "float"),
-        Tensor(tiles.products, written=True),
+        TensorArgument(tiles.products, written=True),
         Ints((1, 1, tiles.reads, c)),
         Ints((1, 1, tiles.writes, m)),
         Ints((1, 1, 1, 1)),
@@ -153,14 +153,14 @@ def _multiply(state: Lowering, conv: Convolution, tiles: Tiles) -> None:
     state.add(Launch("conv", conv.node.name, macros, arguments, over, problem.shape, POINTS * tiles.count * c * m, local))
 
 
-def _transform_output(state: Lowering, conv: Convolution, tiles: Tiles) -> None:
+def _transform_output(state: KernelLowering, conv: Convolution, tiles: Tiles) -> None:
     _, _, oh, ow = conv.output
     residual = conv.residual_argument(state)
     arguments = (
-        Tensor(tiles.products),
+        TensorArgument(tiles.products),
         Weights(pad_to(conv.bias, tiles.writes * state.blocking.lanes), "float"),
         *residual,
-        Tensor(state.result(conv.node.output), written=True),
+        TensorArgument(state.result(conv.node.output), written=True),
         Ints((oh, ow, tiles.writes, 0)),
         Ints((tiles.down, tiles.across, tiles.count, 0)),
         *activation_arguments(conv.activation),

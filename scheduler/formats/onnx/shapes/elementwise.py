@@ -16,9 +16,9 @@ from scheduler.formats.onnx.shapes.node import (
     NUMBERS,
     REALS,
     Cost,
-    Node,
+    KnownTensor,
     Rule,
-    Tensor,
+    ShapeNode,
     broadcast,
     gives,
     like,
@@ -35,7 +35,7 @@ _REAL = (
 
 
 def _alone(types: frozenset[int]) -> Rule:
-    def rule(node: Node) -> Cost:
+    def rule(node: ShapeNode) -> Cost:
         need(len(node.inputs) == 1, f"it has {len(node.inputs)} inputs")
         return like(node.tensor(0, types))
 
@@ -45,7 +45,7 @@ def _alone(types: frozenset[int]) -> Rule:
 def _by_kind(kind: Kind) -> Rule:
     """The rule of an operator that one kind is written by and no other."""
 
-    def rule(node: Node) -> Cost:
+    def rule(node: ShapeNode) -> Cost:
         need(len(node.inputs) >= kind.min_inputs, f"it has {len(node.inputs)} inputs")
         tensors = node.tensors(REALS)
         try:
@@ -57,15 +57,15 @@ def _by_kind(kind: Kind) -> Rule:
     return rule
 
 
-def _each(shape: tuple[int, ...], tensors: list[Tensor], type: int) -> Cost:
+def _each(shape: tuple[int, ...], tensors: list[KnownTensor], type: int) -> Cost:
     """One operation for each element and each tensor that is read."""
-    return gives(shape, Tensor(shape).size * len(tensors), type)
+    return gives(shape, KnownTensor(shape).size * len(tensors), type)
 
 
 def _together(types: frozenset[int], count: int | None = None, result_type: int | None = None) -> Rule:
     """Tensors of one type that broadcast: `count` of them or any number; into their own type or `made`."""
 
-    def rule(node: Node) -> Cost:
+    def rule(node: ShapeNode) -> Cost:
         tensors = node.tensors(types)
         need(count in (None, len(tensors)), f"it has {len(tensors)} inputs")
         return _each(broadcast([tensor.shape for tensor in tensors]), tensors, tensors[0].type if result_type is None else result_type)
@@ -73,23 +73,23 @@ def _together(types: frozenset[int], count: int | None = None, result_type: int 
     return rule
 
 
-def _pow(node: Node) -> Cost:
+def _pow(node: ShapeNode) -> Cost:
     base, exponent = node.tensor(0, REALS | INDICES), node.tensor(1, REALS | INDICES)
     return _each(broadcast([base.shape, exponent.shape]), [base, exponent], base.type)
 
 
-def _mod(node: Node) -> Cost:
+def _mod(node: ShapeNode) -> Cost:
     need(bool(node.whole("fmod", 0)) or node.tensor(0).type not in REALS, "it takes the remainder of reals without fmod")
     return _together(NUMBERS, 2)(node)
 
 
-def _where(node: Node) -> Cost:
+def _where(node: ShapeNode) -> Cost:
     chosen, one, other = node.tensor(0, frozenset({BOOL})), node.tensor(1), node.tensor(2)
     need(one.type == other.type, "it chooses between two element types")
     return _each(broadcast([chosen.shape, one.shape, other.shape]), [chosen, one, other], one.type)
 
 
-def _cast(node: Node) -> Cost:
+def _cast(node: ShapeNode) -> Cost:
     x, to = node.tensor(0), node.whole("to", 0)
     need(to in CASTS, f"it casts to type {to}")
     values = x.values
@@ -97,28 +97,28 @@ def _cast(node: Node) -> Cost:
         # The nearest whole number towards zero; what is none stays unknown.
         whole = all(n == n and abs(n) < 1 << 53 for n in values)
         values = tuple(bool(n) if to == BOOL else int(n) for n in values) if whole else None
-    return Cost((Tensor(x.shape, to, values),), x.size)
+    return Cost((KnownTensor(x.shape, to, values),), x.size)
 
 
-def _clip(node: Node) -> Cost:
+def _clip(node: ShapeNode) -> Cost:
     x = node.tensor(0, NUMBERS)
     for bound in (node.optional(1), node.optional(2)):
         need(bound is None or (not bound.shape and bound.type == x.type), "its bounds are no single numbers")
     return like(x)
 
 
-def _prelu(node: Node) -> Cost:
+def _prelu(node: ShapeNode) -> Cost:
     x, slope = node.tensor(0, REALS), node.tensor(1, REALS)
     need(broadcast([x.shape, slope.shape]) == x.shape, f"its slopes have the shape {list(slope.shape)}")
     return like(x)
 
 
-def _test(node: Node) -> Cost:
+def _test(node: ShapeNode) -> Cost:
     x = node.tensor(0, REALS)
     return gives(x.shape, x.size, BOOL)
 
 
-def _identity(node: Node) -> Cost:
+def _identity(node: ShapeNode) -> Cost:
     x = node.tensor(0)
     return Cost((x,), x.size)
 

@@ -3,18 +3,18 @@
 import math
 from collections.abc import Mapping
 
-from scheduler.formats.onnx.shapes.node import INDICES, INT64, NUMBERS, Cost, Node, Rule, Tensor, counted, gives, need
+from scheduler.formats.onnx.shapes.node import INDICES, INT64, NUMBERS, Cost, KnownTensor, Rule, ShapeNode, counted, gives, need
 
 _INT64 = frozenset({INT64})
 
 
-def _check_range(indices: Tensor, size: int) -> None:
+def _check_range(indices: KnownTensor, size: int) -> None:
     """Refuse known indices beyond the axis; a runtime may not look."""
     if indices.values is not None:
         need(all(-size <= n < size for n in indices.values), f"it reads beyond an axis of {size}")
 
 
-def _gather(node: Node) -> Cost:
+def _gather(node: ShapeNode) -> Cost:
     x, indices = node.tensor(0), node.tensor(1, INDICES)
     axis = node.axis("axis", 0, len(x.shape))
     _check_range(indices, x.shape[axis])
@@ -22,10 +22,10 @@ def _gather(node: Node) -> Cost:
     values = None
     if len(x.shape) == 1 and x.values is not None and indices.values is not None:
         values = tuple(x.values[int(i)] for i in indices.values)
-    return Cost((Tensor(shape, x.type, values),), math.prod(shape))
+    return Cost((KnownTensor(shape, x.type, values),), math.prod(shape))
 
 
-def _gather_elements(node: Node) -> Cost:
+def _gather_elements(node: ShapeNode) -> Cost:
     x, indices = node.tensor(0), node.tensor(1, INDICES)
     axis = node.axis("axis", 0, len(x.shape))
     _check_beside(x, indices, axis)
@@ -33,14 +33,14 @@ def _gather_elements(node: Node) -> Cost:
     return gives(indices.shape, indices.size, x.type)
 
 
-def _check_beside(x: Tensor, indices: Tensor, axis: int) -> None:
+def _check_beside(x: KnownTensor, indices: KnownTensor, axis: int) -> None:
     """Indices must have the axes of what they point into, and be no larger beside the one along which they point."""
     need(len(indices.shape) == len(x.shape), f"its indices have the shape {list(indices.shape)} for {list(x.shape)}")
     fits = all(i == axis or n <= x.shape[i] for i, n in enumerate(indices.shape))
     need(fits, f"its indices have the shape {list(indices.shape)} for {list(x.shape)}")
 
 
-def _pointed(x: Tensor, indices: Tensor, batch: int) -> tuple[int, ...]:
+def _pointed(x: KnownTensor, indices: KnownTensor, batch: int) -> tuple[int, ...]:
     """Sizes of what one tuple of indices points at."""
     need(bool(indices.shape and x.shape), "one of its inputs is a single number")
     most = min(len(x.shape), len(indices.shape) - 1 if batch else len(x.shape))
@@ -50,20 +50,20 @@ def _pointed(x: Tensor, indices: Tensor, batch: int) -> tuple[int, ...]:
     return x.shape[batch + depth :]
 
 
-def _gather_nd(node: Node) -> Cost:
+def _gather_nd(node: ShapeNode) -> Cost:
     x, indices = node.tensor(0), node.tensor(1, _INT64)
     shape = (*indices.shape[:-1], *_pointed(x, indices, node.whole("batch_dims", 0)))
     return gives(shape, math.prod(shape), x.type)
 
 
-def _scatter_nd(node: Node) -> Cost:
+def _scatter_nd(node: ShapeNode) -> Cost:
     x, indices, updates = node.tensor(0), node.tensor(1, _INT64), node.tensor(2)
     wanted = (*indices.shape[:-1], *_pointed(x, indices, 0))
     need(updates.shape == wanted and updates.type == x.type, f"it writes {list(updates.shape)} where {list(wanted)} goes")
     return gives(x.shape, x.size + updates.size, x.type)
 
 
-def _scatter_elements(node: Node) -> Cost:
+def _scatter_elements(node: ShapeNode) -> Cost:
     x, indices, updates = node.tensor(0), node.tensor(1, INDICES), node.tensor(2)
     axis = node.axis("axis", 0, len(x.shape))
     _check_beside(x, indices, axis)
@@ -72,7 +72,7 @@ def _scatter_elements(node: Node) -> Cost:
     return gives(x.shape, x.size + updates.size, x.type)
 
 
-def _one_hot(node: Node) -> Cost:
+def _one_hot(node: ShapeNode) -> Cost:
     indices, depth, values = node.tensor(0, NUMBERS), node.number(1), node.tensor(2)
     need(depth > 0 and values.shape == (2,), "it has no depth, or not two values")
     axis = counted(node.whole("axis", -1), len(indices.shape) + 1)

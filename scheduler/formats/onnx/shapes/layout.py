@@ -3,10 +3,10 @@
 import math
 from collections.abc import Mapping
 
-from scheduler.formats.onnx.shapes.node import MAX_RANK, Cost, Node, Rule, distinct, gives, moved, need
+from scheduler.formats.onnx.shapes.node import MAX_RANK, Cost, Rule, ShapeNode, distinct, gives, moved, need
 
 
-def _flatten(node: Node) -> Cost:
+def _flatten(node: ShapeNode) -> Cost:
     x, rank = node.tensor(0), len(node.shape(0))
     axis = node.whole("axis", 1)
     need(-rank <= axis <= rank, f"its axis is {axis}")
@@ -15,7 +15,7 @@ def _flatten(node: Node) -> Cost:
     return moved(x, (math.prod(x.shape[:first]), math.prod(x.shape[first:])))
 
 
-def _reshape(node: Node) -> Cost:
+def _reshape(node: ShapeNode) -> Cost:
     """ONNX Reshape: 0 keeps a size unless `allowzero`, -1 is worked out."""
     x, sizes = node.tensor(0), node.numbers(1)
     problem = f"it makes {sizes} of {list(x.shape)}"
@@ -31,21 +31,21 @@ def _reshape(node: Node) -> Cost:
     return moved(x, sizes)
 
 
-def _transpose(node: Node) -> Cost:
+def _transpose(node: ShapeNode) -> Cost:
     x, rank = node.tensor(0), len(node.shape(0))
     order = node.ints("perm", range(rank - 1, -1, -1), 0)
     need(sorted(order) == list(range(rank)), f"its order of axes is {list(order)}")
     return gives((x.shape[i] for i in order), x.size, x.type)
 
 
-def _squeeze(node: Node) -> Cost:
+def _squeeze(node: ShapeNode) -> Cost:
     x, axes = node.tensor(0), node.listed("axes", 1)
     dropped = [i for i, n in enumerate(x.shape) if n == 1] if axes is None else distinct(axes, len(x.shape))
     need(all(x.shape[i] == 1 for i in dropped), f"it drops axes {dropped} of {list(x.shape)}")
     return moved(x, [n for i, n in enumerate(x.shape) if i not in dropped])
 
 
-def _unsqueeze(node: Node) -> Cost:
+def _unsqueeze(node: ShapeNode) -> Cost:
     x, axes = node.tensor(0), node.listed("axes", 1)
     need(axes is not None and len(axes) <= MAX_RANK, "it does not say which axes it adds")
     shape = list(x.shape)
@@ -54,14 +54,14 @@ def _unsqueeze(node: Node) -> Cost:
     return moved(x, shape)
 
 
-def _depth_to_space(node: Node) -> Cost:
+def _depth_to_space(node: ShapeNode) -> Cost:
     x, block = node.tensor(0), node.whole("blocksize", 0)
     need(len(x.shape) == 4 and block > 0 and x.shape[1] % block**2 == 0, f"it spreads {list(x.shape)} over blocks of {block}")
     n, channels, height, width = x.shape
     return gives((n, channels // block**2, height * block, width * block), x.size, x.type)
 
 
-def _space_to_depth(node: Node) -> Cost:
+def _space_to_depth(node: ShapeNode) -> Cost:
     x, block = node.tensor(0), node.whole("blocksize", 0)
     need(len(x.shape) == 4 and block > 0 and not any(n % block for n in x.shape[2:]), f"it gathers {list(x.shape)} from blocks of {block}")
     n, channels, height, width = x.shape

@@ -33,7 +33,7 @@ ANY = NUMBERS | {BOOL}
 
 
 @dataclass(frozen=True)
-class Tensor:
+class KnownTensor:
     """What is known of a tensor before anything is computed."""
 
     shape: Shape  # Its sizes, each axis from the first; 0 only for constants without elements.
@@ -45,16 +45,16 @@ class Tensor:
         """Elements."""
         return math.prod(self.shape)
 
-    def reshaped(self, shape: Sequence[int]) -> "Tensor":
+    def reshaped(self, shape: Sequence[int]) -> "KnownTensor":
         """The same elements in another shape."""
-        return Tensor(tuple(shape), self.type, self.values)
+        return KnownTensor(tuple(shape), self.type, self.values)
 
 
 @dataclass(frozen=True)
 class Cost:
     """What an operator makes."""
 
-    results: tuple[Tensor, ...]  # The tensors that it writes, in order.
+    results: tuple[KnownTensor, ...]  # The tensors that it writes, in order.
     work: int  # Multiply-accumulates, or operations on single elements.
 
     @property
@@ -64,24 +64,24 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Node:
+class ShapeNode:
     """One operator with what its result depends on."""
 
-    inputs: tuple[Tensor | None, ...]  # What it reads; None for one that is left out.
+    inputs: tuple[KnownTensor | None, ...]  # What it reads; None for one that is left out.
     attrs: Mapping[str, Any]  # Its attributes.
     results: int = 1  # How many tensors it writes.
 
-    def optional(self, i: int) -> Tensor | None:
+    def optional(self, i: int) -> KnownTensor | None:
         """Input `i`, or None if it is left out."""
         return self.inputs[i] if i < len(self.inputs) else None
 
-    def tensor(self, i: int, types: frozenset[int] = ANY) -> Tensor:
+    def tensor(self, i: int, types: frozenset[int] = ANY) -> KnownTensor:
         """Input `i`, which must be there and have one of these element types."""
         present = there(self.optional(i), f"it has no input {i}")
         need(present.type in types, f"its input {i} is of type {TYPE_NAMES[present.type]}")
         return present
 
-    def tensors(self, types: frozenset[int] = ANY) -> list[Tensor]:
+    def tensors(self, types: frozenset[int] = ANY) -> list[KnownTensor]:
         """All inputs, which must be of one element type, and one of these."""
         inputs = [self.tensor(i, types) for i in range(len(self.inputs))]
         need(bool(inputs), "it has no inputs")
@@ -140,7 +140,7 @@ class Node:
         return counted(self.whole(name, default), rank, name)
 
 
-Rule = Callable[[Node], Cost]
+Rule = Callable[[ShapeNode], Cost]
 
 
 def need(holds: bool, problem: str) -> None:
@@ -158,15 +158,15 @@ def there(value: _T | None, problem: str) -> _T:
 
 def gives(shape: Iterable[int], work: int, type: int = FLOAT) -> Cost:
     """The cost of an operator with one result."""
-    return Cost((Tensor(tuple(shape), type),), work)
+    return Cost((KnownTensor(tuple(shape), type),), work)
 
 
-def like(tensor: Tensor, work: int = 1) -> Cost:
+def like(tensor: KnownTensor, work: int = 1) -> Cost:
     """The cost of an operator whose result is like a tensor, with so many operations for each element."""
     return gives(tensor.shape, work * tensor.size, tensor.type)
 
 
-def moved(tensor: Tensor, shape: Sequence[int]) -> Cost:
+def moved(tensor: KnownTensor, shape: Sequence[int]) -> Cost:
     """The cost of the same elements in another shape."""
     return Cost((tensor.reshaped(shape),), tensor.size)
 

@@ -9,9 +9,9 @@ from scheduler.formats.onnx.shapes.node import (
     INDICES,
     MAX_STEP,
     Cost,
-    Node,
+    KnownTensor,
     Rule,
-    Tensor,
+    ShapeNode,
     broadcast,
     distinct,
     gives,
@@ -25,7 +25,7 @@ _FAR = (1 << 31) - 1
 _PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
 
-def _concat(node: Node) -> Cost:
+def _concat(node: ShapeNode) -> Cost:
     tensors = node.tensors()
     need("axis" in node.attrs, "it does not say along which axis")
     axis = node.axis("axis", 0, len(tensors[0].shape))
@@ -34,10 +34,10 @@ def _concat(node: Node) -> Cost:
     widths = [part.pop(axis) for part in parts]
     need(all(part == parts[0] for part in parts), "its inputs differ beside the joined axis")
     shape = (*parts[0][:axis], sum(widths), *parts[0][axis:])
-    return Cost((Tensor(shape, tensors[0].type, _joined(tensors)),), math.prod(shape))
+    return Cost((KnownTensor(shape, tensors[0].type, _joined(tensors)),), math.prod(shape))
 
 
-def _joined(tensors: Sequence[Tensor]) -> tuple[float, ...] | None:
+def _joined(tensors: Sequence[KnownTensor]) -> tuple[float, ...] | None:
     """Elements of short constants one after the other, where they are lists."""
     values: list[float] = []
     for tensor in tensors:
@@ -47,7 +47,7 @@ def _joined(tensors: Sequence[Tensor]) -> tuple[float, ...] | None:
     return tuple(values)
 
 
-def _split(node: Node) -> Cost:
+def _split(node: ShapeNode) -> Cost:
     x, axis = node.tensor(0), node.axis("axis", 0, len(node.shape(0)))
     size, widths = x.shape[axis], node.listed("split", 1)
     if widths is None:
@@ -56,10 +56,10 @@ def _split(node: Node) -> Cost:
         width = -(-size // count)
         widths = [width] * (count - 1) + [size - width * (count - 1)]
     need(len(widths) == node.results and all(n > 0 for n in widths) and sum(widths) == size, f"it splits {size} into {widths}")
-    return Cost(tuple(Tensor((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.type) for n in widths), x.size)
+    return Cost(tuple(KnownTensor((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.type) for n in widths), x.size)
 
 
-def _slice(node: Node) -> Cost:
+def _slice(node: ShapeNode) -> Cost:
     x, rank = node.tensor(0), len(node.shape(0))
     starts, ends = (there(node.listed(name, i), "it has no bounds") for name, i in (("starts", 1), ("ends", 2)))
     axes = node.listed("axes", 3)
@@ -82,7 +82,7 @@ def _cut(size: int, start: int, end: int, step: int) -> int:
     return len(range(min(max(first, 0), size - 1), min(max(last, -1), size - 1), step))
 
 
-def _pad(node: Node) -> Cost:
+def _pad(node: ShapeNode) -> Cost:
     x, widths = node.tensor(0), there(node.listed("pads", 1), "it does not say how much it pads")
     pads = node.optional(3)
     axes = list(range(len(x.shape))) if pads is None else distinct(node.numbers(3), len(x.shape))
@@ -100,21 +100,21 @@ def _pad(node: Node) -> Cost:
     return gives(shape, math.prod(shape), x.type)
 
 
-def _expand(node: Node) -> Cost:
+def _expand(node: ShapeNode) -> Cost:
     x, sizes = node.tensor(0), node.numbers(1)
     need(all(n > 0 for n in sizes), f"it makes {sizes}")
     shape = broadcast([x.shape, tuple(sizes)])
     return gives(shape, math.prod(shape), x.type)
 
 
-def _tile(node: Node) -> Cost:
+def _tile(node: ShapeNode) -> Cost:
     x, times = node.tensor(0), node.numbers(1)
     need(len(times) == len(x.shape) and all(n > 0 for n in times), f"it repeats {list(x.shape)} {times} times")
     shape = [n * k for n, k in zip(x.shape, times, strict=True)]
     return gives(shape, math.prod(shape), x.type)
 
 
-def _trilu(node: Node) -> Cost:
+def _trilu(node: ShapeNode) -> Cost:
     x = node.tensor(0, frozenset({FLOAT, BOOL}) | INDICES)
     need(len(x.shape) >= 2, f"its input has the shape {list(x.shape)}")
     need(node.optional(1) is None or node.shape(1) in ((), (1,)), "its diagonal is no single number")

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Mapping
 
-from scheduler.formats.onnx.shapes.node import REALS, Cost, Node, Rule, broadcast, gives, need
+from scheduler.formats.onnx.shapes.node import REALS, Cost, Rule, ShapeNode, broadcast, gives, need
 
 
-def _matmul(node: Node) -> Cost:
+def _matmul(node: ShapeNode) -> Cost:
     need(len(node.inputs) == 2, f"it has {len(node.inputs)} inputs")
     left, right = node.tensors(REALS)
     need(bool(left.shape and right.shape), "one of its inputs is a single number")
@@ -17,7 +17,7 @@ def _matmul(node: Node) -> Cost:
     return gives(shape, math.prod(shape) * inner, left.type)
 
 
-def _gemm(node: Node) -> Cost:
+def _gemm(node: ShapeNode) -> Cost:
     left, right = node.tensor(0, REALS), node.tensor(1, REALS)
     a, b = left.shape, right.shape
     need(len(a) == len(b) == 2, f"its inputs have the shapes {list(a)} and {list(b)}")
@@ -30,7 +30,7 @@ def _gemm(node: Node) -> Cost:
     return gives(shape, a[0] * a[1] * b[1], left.type)
 
 
-def _einsum(node: Node) -> Cost:
+def _einsum(node: ShapeNode) -> Cost:
     """Two tensors, each letter once in each, and the letters of the result stated."""
     equation = node.word("equation", "").replace(" ", "")
     need(len(node.inputs) == 2, f"it has {len(node.inputs)} inputs, two are allowed")

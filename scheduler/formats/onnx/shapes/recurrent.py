@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduler.formats.onnx.shapes.node import REALS, Cost, Node, Rule, Shape, Tensor, need
+from scheduler.formats.onnx.shapes.node import REALS, Cost, KnownTensor, Rule, Shape, ShapeNode, need
 
 #: Directions that a layer may run in, and how many these are.
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
@@ -16,7 +16,7 @@ class _Layer:
     gates: int  # Products with what arrives that each step makes.
     states: int  # Tensors that are handed from step to step.
 
-    def __call__(self, node: Node) -> Cost:
+    def __call__(self, node: ShapeNode) -> Cost:
         """Shapes of all steps' outputs, and of the last states (ONNX operators, LSTM, GRU and RNN)."""
         x = node.tensor(0, REALS)
         need(len(x.shape) == 3, f"its input has the shape {list(x.shape)}")
@@ -28,10 +28,10 @@ class _Layer:
         state = (ways, batch, size)
         self._check(node, width, ways, size, state)
         need(1 <= node.results <= 1 + self.states, f"it has {node.results} results")
-        outputs = (Tensor((steps, ways, batch, size), x.type), *[Tensor(state, x.type)] * self.states)
+        outputs = (KnownTensor((steps, ways, batch, size), x.type), *[KnownTensor(state, x.type)] * self.states)
         return Cost(outputs[: node.results], steps * batch * ways * self.gates * size * (width + size))
 
-    def _check(self, node: Node, width: int, ways: int, size: int, state: Shape) -> None:
+    def _check(self, node: ShapeNode, width: int, ways: int, size: int, state: Shape) -> None:
         """Refuse weights that do not fit what arrives and each other."""
         rows = self.gates * size
         need(node.tensor(1, REALS).shape == (ways, rows, width), f"its weights have the shape {list(node.shape(1))}")

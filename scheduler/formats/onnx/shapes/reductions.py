@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from scheduler.formats.onnx.shapes.node import INDICES, INT64, NUMBERS, REALS, Cost, Node, Rule, Tensor, distinct, gives, need
+from scheduler.formats.onnx.shapes.node import INDICES, INT64, NUMBERS, REALS, Cost, KnownTensor, Rule, ShapeNode, distinct, gives, need
 
 _REDUCED = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
@@ -12,7 +12,7 @@ def _left(shape: tuple[int, ...], axes: list[int], keep: bool) -> list[int]:
     return [1 if i in axes else n for i, n in enumerate(shape) if keep or i not in axes]
 
 
-def _reduce(node: Node) -> Cost:
+def _reduce(node: ShapeNode) -> Cost:
     x, axes = node.tensor(0, REALS | INDICES), node.listed("axes", 1)
     if not axes and not node.whole("noop_with_empty_axes", 0):
         axes = list(range(len(x.shape)))
@@ -20,21 +20,21 @@ def _reduce(node: Node) -> Cost:
     return gives(_left(x.shape, reduced, bool(node.whole("keepdims", 1))), x.size, x.type)
 
 
-def _arg(node: Node) -> Cost:
+def _arg(node: ShapeNode) -> Cost:
     x = node.tensor(0, NUMBERS)
     axis = node.axis("axis", 0, len(x.shape))
     return gives(_left(x.shape, [axis], bool(node.whole("keepdims", 1))), x.size, INT64)
 
 
-def _top_k(node: Node) -> Cost:
+def _top_k(node: ShapeNode) -> Cost:
     x, count = node.tensor(0, REALS | INDICES), node.number(1)
     axis = node.axis("axis", -1, len(x.shape))
     need(0 < count <= x.shape[axis], f"it takes {count} of {x.shape[axis]}")
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    return Cost((Tensor(shape, x.type), Tensor(shape, INT64))[: node.results], x.size * x.shape[axis].bit_length())
+    return Cost((KnownTensor(shape, x.type), KnownTensor(shape, INT64))[: node.results], x.size * x.shape[axis].bit_length())
 
 
-def _cum_sum(node: Node) -> Cost:
+def _cum_sum(node: ShapeNode) -> Cost:
     x, axis = node.tensor(0, REALS | INDICES), node.number(1)
     distinct([axis], len(x.shape))
     return gives(x.shape, x.size, x.type)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from scheduler.formats.onnx.shapes.node import REALS, Cost, Node, Rule, gives, need, there
+from scheduler.formats.onnx.shapes.node import REALS, Cost, Rule, ShapeNode, gives, need, there
 
 #: Elements of the input that each mode reads for an element along one axis.
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4, "bilinear": 2, "bicubic": 4}
@@ -14,7 +14,7 @@ _TAPS = {"nearest": 1, "linear": 2, "cubic": 4, "bilinear": 2, "bicubic": 4}
 MAX_SCALE = 64
 
 
-def _resize(node: Node) -> Cost:
+def _resize(node: ShapeNode) -> Cost:
     """ONNX Resize by scales (input 2) or to sizes (input 3), for all axes."""
     x, mode = node.tensor(0, REALS), node.word("mode", "nearest")
     need(mode in _TAPS and "axes" not in node.attrs, f"it resizes in the mode `{mode[:20]}` along some axes")
@@ -30,7 +30,7 @@ def _resize(node: Node) -> Cost:
     return gives(shape, math.prod(shape) * _TAPS[mode] ** axes + shrunk * _TAPS[mode], x.type)
 
 
-def _by_scales(node: Node, shape: tuple[int, ...]) -> list[int]:
+def _by_scales(node: ShapeNode, shape: tuple[int, ...]) -> list[int]:
     scales = there(node.tensor(2).values, "its scales are no constant")
     need(len(scales) == len(shape), "it has no scale for each axis")
     need(all(0 < s <= MAX_SCALE for s in scales), f"its scales are {list(scales)}")
@@ -38,7 +38,7 @@ def _by_scales(node: Node, shape: tuple[int, ...]) -> list[int]:
     return [int(np.float32(size) * np.float32(scale)) for size, scale in zip(shape, scales, strict=True)]
 
 
-def _grid_sample(node: Node) -> Cost:
+def _grid_sample(node: ShapeNode) -> Cost:
     x, grid = node.tensor(0, REALS), node.tensor(1, REALS)
     axes, mode = len(x.shape) - 2, node.word("mode", "linear")
     fits = 2 <= axes <= 3 and len(grid.shape) == len(x.shape) and grid.shape[0] == x.shape[0] and grid.shape[-1] == axes

@@ -9,10 +9,10 @@ from scheduler.formats.onnx.shapes.node import (
     MAX_STEP,
     REALS,
     Cost,
-    Node,
+    KnownTensor,
     Rule,
     Shape,
-    Tensor,
+    ShapeNode,
     gives,
     need,
 )
@@ -21,19 +21,19 @@ from scheduler.formats.onnx.shapes.node import (
 MAX_COLUMNS = 1 << 28
 
 
-def _image(node: Node, types: frozenset[int] = REALS) -> Tensor:
+def _image(node: ShapeNode, types: frozenset[int] = REALS) -> KnownTensor:
     """Input 0, which must have a batch, channels, and one to three further axes."""
     x = node.tensor(0, types)
     need(3 <= len(x.shape) <= 5, f"its input has the shape {list(x.shape)}")
     return x
 
 
-def _pads(node: Node, axes: int) -> tuple[int, ...]:
+def _pads(node: ShapeNode, axes: int) -> tuple[int, ...]:
     need(node.word("auto_pad", "NOTSET") == "NOTSET", "its padding is automatic")
     return node.ints("pads", (0,) * (2 * axes), 0)
 
 
-def _windows(node: Node, kernel: tuple[int, ...], image: Shape) -> Shape:
+def _windows(node: ShapeNode, kernel: tuple[int, ...], image: Shape) -> Shape:
     """Sizes of what a window that moves over an image gives."""
     axes = len(kernel)
     strides, dilations = node.ints("strides", (1,) * axes, 1), node.ints("dilations", (1,) * axes, 1)
@@ -52,7 +52,7 @@ def _times(sizes: Shape) -> str:
     return " × ".join(map(str, sizes))
 
 
-def _conv(node: Node) -> Cost:
+def _conv(node: ShapeNode) -> Cost:
     x, w = _image(node), node.shape(1)
     need(len(x.shape) == len(w), f"its input and weight have the shapes {list(x.shape)} and {list(w)}")
     groups, channels = node.whole("group", 1), x.shape[1]
@@ -64,7 +64,7 @@ def _conv(node: Node) -> Cost:
     return gives((x.shape[0], w[0], *size), x.shape[0] * w[0] * columns, x.type)
 
 
-def _conv_transpose(node: Node) -> Cost:
+def _conv_transpose(node: ShapeNode) -> Cost:
     x, w = _image(node), node.shape(1)
     axes = len(w) - 2
     need(len(x.shape) == len(w), f"its input and weight have the shapes {list(x.shape)} and {list(w)}")
@@ -83,7 +83,7 @@ def _conv_transpose(node: Node) -> Cost:
     return gives((x.shape[0], w[1] * groups, *size), math.prod(x.shape) * math.prod(w[1:]), x.type)
 
 
-def _check_kernel(node: Node, weight: Shape, channels: int) -> None:
+def _check_kernel(node: ShapeNode, weight: Shape, channels: int) -> None:
     need(all(n > 0 for n in weight), f"its weight has the shape {list(weight)}")
     need(node.attrs.get("kernel_shape", list(weight[2:])) == list(weight[2:]), "its kernel_shape is not that of its weight")
     bias = node.optional(2)
@@ -94,32 +94,32 @@ def _check_columns(columns: int, weight: Shape, x: Shape) -> None:
     need(columns <= MAX_COLUMNS, f"its kernel of {_times(weight[2:])} on {_times(x[2:])} pixels is too much")
 
 
-def _pooled(node: Node, types: frozenset[int]) -> tuple[Tensor, int]:
+def _pooled(node: ShapeNode, types: frozenset[int]) -> tuple[KnownTensor, int]:
     """What a pool makes, and the elements of its window."""
     x = _image(node, types)
     axes = len(x.shape) - 2
     kernel, pads = node.ints("kernel_shape", (0,) * axes, 1), _pads(node, axes)
     need(all(pad < kernel[i % axes] for i, pad in enumerate(pads)), "its padding is larger than its window")
-    return Tensor((*x.shape[:2], *_windows(node, kernel, x.shape[2:])), x.type), math.prod(kernel)
+    return KnownTensor((*x.shape[:2], *_windows(node, kernel, x.shape[2:])), x.type), math.prod(kernel)
 
 
-def _average_pool(node: Node) -> Cost:
+def _average_pool(node: ShapeNode) -> Cost:
     pooled, taps = _pooled(node, REALS)
     return Cost((pooled,), pooled.size * taps)
 
 
-def _max_pool(node: Node) -> Cost:
+def _max_pool(node: ShapeNode) -> Cost:
     """The largest element of each window, and where it lies where that is asked for."""
     pooled, taps = _pooled(node, REALS | BYTES)
-    return Cost((pooled, Tensor(pooled.shape, INT64))[: node.results], pooled.size * taps)
+    return Cost((pooled, KnownTensor(pooled.shape, INT64))[: node.results], pooled.size * taps)
 
 
-def _global_pool(node: Node) -> Cost:
+def _global_pool(node: ShapeNode) -> Cost:
     x = _image(node)
     return gives((*x.shape[:2], *[1] * (len(x.shape) - 2)), x.size, x.type)
 
 
-def _columns_to_image(node: Node) -> Cost:
+def _columns_to_image(node: ShapeNode) -> Cost:
     """Windows that lie side by side, (n, channels · window, windows), added up where they overlap in an image."""
     x, image, kernel = node.tensor(0, REALS), tuple(node.numbers(1)), tuple(node.numbers(2))
     need(1 <= len(image) == len(kernel) <= 3 and min(*image, *kernel) > 0, f"it makes an image of {_times(image)} with {_times(kernel)}")
@@ -129,7 +129,7 @@ def _columns_to_image(node: Node) -> Cost:
     return gives((x.shape[0], x.shape[1] // shape[0], *image), x.size, x.type)
 
 
-def _lp_pool(node: Node) -> Cost:
+def _lp_pool(node: ShapeNode) -> Cost:
     need(1 <= node.whole("p", 2) <= MAX_STEP, "its p is no small number")
     return _average_pool(node)
 

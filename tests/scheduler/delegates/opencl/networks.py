@@ -13,7 +13,7 @@ from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.fuse import fuse
 from scheduler.delegates.opencl.graph import read_graph
-from scheduler.delegates.opencl.launch import Ints, Launch, Tensor
+from scheduler.delegates.opencl.launch import Ints, Launch, TensorArgument
 from scheduler.delegates.opencl.lower import lower
 from scheduler.delegates.opencl.programs import programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
@@ -141,7 +141,7 @@ def cosine(kernel):
         x, y = state.blocked(node.inputs[0]), state.result(node.output)
         n, c, h, w = x.image
         blocks = state.blocking.blocks(c)
-        arguments = (Tensor(x), Tensor(y, written=True), Ints((blocks, h, w, 0)))
+        arguments = (TensorArgument(x), TensorArgument(y, written=True), Ints((blocks, h, w, 0)))
         state.add(Launch(kernel, node.name, (), arguments, (blocks, h * w, n), "cos"))
 
     return template

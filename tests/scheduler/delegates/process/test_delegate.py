@@ -14,7 +14,7 @@ import pytest
 from predictors.errors import StretchError, UnknownNameError
 from scheduler.delegates.process import ProcessDelegate
 from scheduler.delegates.process.child import Server, serve
-from scheduler.delegates.process.delegate import GoneError, Line
+from scheduler.delegates.process.delegate import ChildProcess, GoneError
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
 
@@ -111,7 +111,7 @@ def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle
 
 @pytest.fixture
 def line():
-    result = Line("reference", ())
+    result = ChildProcess("reference", ())
     yield result
     result.end()
 

@@ -5,17 +5,17 @@ import onnx
 import pytest
 
 from predictors.errors import StretchError, UsageError
-from scheduler.measure.bench.compare import Request, compare, largest_error
-from scheduler.measure.bench.rounds import Effort
+from scheduler.measure.bench.compare import BenchRequest, compare, largest_error
+from scheduler.measure.bench.rounds import MeasurementLength
 from scheduler.measure.bench.runtimes import unavailable
 from tests.scheduler.measure.bench.nets import conv_onnx
 
-SHORT = Effort(rounds=3, starts=2, warmup=4)
+SHORT = MeasurementLength(rounds=3, starts=2, warmup=4)
 
 
 def measured(*what, **others):
     warnings = []
-    return compare(Request([str(each) for each in what], effort=SHORT, **others), warnings.append), warnings
+    return compare(BenchRequest([str(each) for each in what], effort=SHORT, **others), warnings.append), warnings
 
 
 def test_same_seed_gives_the_same_input(tmp_path):

@@ -12,7 +12,7 @@ from predictors.errors import StretchError, UsageError
 from scheduler.cores import available_cores
 from scheduler.formats.tflite import open_tflite
 from scheduler.measure.bench.runtimes import prepare, unavailable
-from scheduler.measure.bench.subject import UNNAMED, End, digest, hash_of, open_subject, random_arrays, settled, tflite_macs
+from scheduler.measure.bench.subject import UNNAMED, FileEnd, digest, hash_of, open_subject, random_arrays, settled, tflite_macs
 from tests.scheduler.measure.bench.nets import CHANNELS, FILTERS, WIDE, conv_onnx, linear_tflite
 
 
@@ -93,7 +93,7 @@ def test_tflite_file_gives_what_numpy_gives_also_of_another_batch(tmp_path, rows
     np.testing.assert_allclose(output, linear(subject.inputs["x"]), rtol=1e-5, atol=1e-5)
 
 
-IMAGE = End("x", (None, 3, None, None), "float32")
+IMAGE = FileEnd("x", (None, 3, None, None), "float32")
 
 
 def test_hash_is_that_of_the_file_and_of_weights_beside_it(tmp_path):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
 from scheduler.measure.bench.answer import check_bench, read_bench
-from scheduler.measure.bench.compare import Request, compare
-from scheduler.measure.bench.rounds import LEAST_STARTS, WINDOW, Conditions, Effort, holds, play
+from scheduler.measure.bench.compare import BenchRequest, compare
+from scheduler.measure.bench.rounds import LEAST_STARTS, WINDOW, Conditions, MeasurementLength, holds, play
 from scheduler.measure.bench.runtimes import Ready
 from scheduler.measure.turns import MOST_STARTS, known
 from tests.scheduler.measure.bench.nets import conv_onnx
@@ -39,7 +39,7 @@ class Noting(Ready):
 
 def test_every_start_makes_all_anew_warms_them_up_and_closes_them():
     log = []
-    found = play({name: (lambda name=name: Noting(name, log)) for name in "ab"}, Effort(rounds=3, starts=2), seed=0)
+    found = play({name: (lambda name=name: Noting(name, log)) for name in "ab"}, MeasurementLength(rounds=3, starts=2), seed=0)
     assert found.ns == {"a": [[1000] * 3] * 2, "b": [[1000] * 3] * 2}
     assert found.warmup == [2 * WINDOW] * 2
     assert found.steady == {"a", "b"}
@@ -50,7 +50,7 @@ def test_every_start_makes_all_anew_warms_them_up_and_closes_them():
 def test_order_is_drawn_anew_in_each_round_and_is_that_of_the_seed():
     def order(seed):
         log = []
-        play({name: (lambda name=name: Noting(name, log)) for name in "abc"}, Effort(rounds=30, starts=1, warmup=0), seed)
+        play({name: (lambda name=name: Noting(name, log)) for name in "abc"}, MeasurementLength(rounds=30, starts=1, warmup=0), seed)
         runs = [word for word in log if len(word) == 1]
         return [tuple(runs[i : i + 3]) for i in range(0, len(runs), 3)]
 
@@ -69,7 +69,7 @@ def test_starts_go_on_until_medians_are_known_to_the_width(factor, starts):
         scale = factor ** (len(made) % 2)
         return Noting("a", [], lambda run: round(1000 * scale))
 
-    found = play({"a": make}, Effort(rounds=2, starts=MOST_STARTS, width=0.02, warmup=0), seed=0)
+    found = play({"a": make}, MeasurementLength(rounds=2, starts=MOST_STARTS, width=0.02, warmup=0), seed=0)
     assert len(found.ns["a"]) == starts
 
 
@@ -84,7 +84,7 @@ def test_times_hold_once_two_windows_agree():
 )
 def test_effort_that_is_none_is_refused(wrong):
     with pytest.raises(UsageError):
-        Effort(**wrong)
+        MeasurementLength(**wrong)
 
 
 times = st.lists(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=12), min_size=1, max_size=MOST_STARTS)
@@ -121,7 +121,9 @@ def record(tmp_path_factory):
     """A measurement as JSON, of a file that is there."""
     folder = tmp_path_factory.mktemp("check")
     paths = [str(conv_onnx(folder / name)) for name in ("a.onnx", "b.onnx")]
-    answer = compare(Request(paths, runtimes=["onnxruntime"], effort=Effort(rounds=4, starts=3, warmup=0)), lambda sentence: None)
+    answer = compare(
+        BenchRequest(paths, runtimes=["onnxruntime"], effort=MeasurementLength(rounds=4, starts=3, warmup=0)), lambda sentence: None
+    )
     return json.loads(msgspec.json.encode(answer))
 
 

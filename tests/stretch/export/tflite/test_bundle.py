@@ -14,7 +14,7 @@ from scheduler.checks.verify import random_input
 from scheduler.delegates.litert import LiteRtDelegate
 from scheduler.runtime.session import Session
 from stretch.export.tflite import bundle as module
-from stretch.export.tflite.bundle import FILE, MARGIN_DB, MIN_COSINE, MIN_COSINE_ROUNDED, Comparison, export_tflite
+from stretch.export.tflite.bundle import FILE, MARGIN_DB, MIN_COSINE, MIN_COSINE_ROUNDED, SignatureLosses, export_tflite
 from stretch.quantize.compare import Loss, loss
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import replay, runner
@@ -186,7 +186,7 @@ WRONG = loss([(X, X * np.float32(1.2))])
 
 
 def comparison(least, current, fp32, onnx_fp32):
-    return Comparison(
+    return SignatureLosses(
         {"a": EXACT, "b": current}, {"a": EXACT, "b": fp32}, {"a": EXACT, "b": onnx_fp32}, {"a": MIN_COSINE, "b": least}, "runtime"
     )
 

@@ -16,7 +16,7 @@ from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.bundle import join_to_tflite, to_tflite
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite.source import Source
+from stretch.formats.tflite.source import SubgraphSource
 from stretch.formats.tflite.writer import Quant, Writer
 from stretch.operators.lowerings import lowerings
 from stretch.quantize.qdq import quantise
@@ -107,7 +107,7 @@ def chain(*ops, shape=(1, 6, 5, 5)):
 
 
 def source_of(graph):
-    return Source(graph, graphs.weights_of(graph, np.random.default_rng(0)))
+    return SubgraphSource(graph, graphs.weights_of(graph, np.random.default_rng(0)))
 
 
 CONV = {"kernel": (1, 1), "stride": (1, 1), "padding": (0,) * 4, "dilation": (1, 1), "groups": 1, "out_channels": 3, "bias": True}
@@ -126,13 +126,13 @@ def test_activation_of_a_tensor_that_others_read_stays_an_operator():
 def test_subgraph_that_passes_its_input_on_copies_it(tmp_path):
     graph = chain(Op("y", "identity", ("x",)))
     x = np.random.default_rng(0).standard_normal((1, 6, 5, 5)).astype(np.float32)
-    assert np.array_equal(run(Source(graph, {}), tmp_path, x), x)
+    assert np.array_equal(run(SubgraphSource(graph, {}), tmp_path, x), x)
 
 
 def test_operator_without_a_form_is_named(monkeypatch):
     monkeypatch.setitem(lowerings._items, "gelu", replace(lowerings.get("gelu"), tflite=None))
     with pytest.raises(StretchError, match=r"operator `y` \(gelu\) has no TFLite lowering"):
-        to_tflite(Writer("m"), "s", Source(chain(Op("y", "gelu", ("x",), {"approximate": "none"})), {}))
+        to_tflite(Writer("m"), "s", SubgraphSource(chain(Op("y", "gelu", ("x",), {"approximate": "none"})), {}))
 
 
 def test_half_precision_weights_are_half_as_large_and_widened_when_read(tmp_path):

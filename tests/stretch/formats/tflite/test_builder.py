@@ -6,7 +6,7 @@ import pytest
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from stretch.formats.tflite import writer as module
-from stretch.formats.tflite.builder import Builder
+from stretch.formats.tflite.builder import SubgraphBuilder
 from stretch.formats.tflite.writer import Piece, Writer
 from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import rounded_source, run, snr_db
@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 
 def builder(**scales):
-    return Builder(Piece(Writer("m"), "s"), scales)
+    return SubgraphBuilder(Piece(Writer("m"), "s"), scales)
 
 
 def codes(b):

@@ -14,7 +14,7 @@ from predictors.errors import StretchError
 from stretch.models.builder import Builder
 from stretch.models.onnx import read_module
 from stretch.models.onnx.folding import UNSCALED, added, multiplied, times
-from stretch.models.onnx.site import Site
+from stretch.models.onnx.site import OnnxSite
 from tests.scheduler.formats.onnx.shapes.oracle import Case
 from tests.stretch.models.onnx.graphs import computed, functions, net
 from tests.stretch.models.onnx.oracle import agrees, random, save
@@ -296,7 +296,7 @@ def product(kind, *, bias=False, unscaled=True):
     layer = nn.Linear(3, 5, bias) if kind is nn.Linear else kind(3, 5, 3, padding=1, bias=bias)
     x = builder.module(layer, builder.input, "layer")
     x.meta[UNSCALED] = unscaled
-    return Site([], "Op", "op", {}, 1, 17, builder), x
+    return OnnxSite([], "Op", "op", {}, 1, 17, builder), x
 
 
 def given_by(site, x, kind):

@@ -12,7 +12,7 @@ from stretch.models.builder import Builder
 from stretch.models.onnx import read_module
 from stretch.models.onnx.known import MAX_KNOWN, by_rule, computed
 from stretch.models.onnx.network import read_source
-from stretch.models.onnx.site import RULES, Site, rule
+from stretch.models.onnx.site import RULES, OnnxSite, rule
 from tests.effort import examples
 from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
 from tests.stretch.models.onnx.graphs import net
@@ -289,18 +289,18 @@ def test_tensor_that_cannot_be_stored_is_refused_before_it_is_made(op, reads, at
     ids=lambda case: case.op,
 )
 def test_what_bundles_do_not_hold_is_computed_by_its_own_rule(case):
-    result = Site(case.inputs, case.op, "known", case.attrs, 1, case.opset, Builder((1,)))
+    result = OnnxSite(case.inputs, case.op, "known", case.attrs, 1, case.opset, Builder((1,)))
     np.testing.assert_allclose(by_rule(RULES[case.op], result)[0], case.computed()[0], atol=1e-6)
 
 
 def test_stored_tensor_that_would_be_too_large_is_not_computed():
-    grid = Site([random((1, 2, 3)), whole(1, 1, 1 << 13, 1 << 13)], "AffineGrid", "known", {}, 1, 20, Builder((1,)))
+    grid = OnnxSite([random((1, 2, 3)), whole(1, 1, 1 << 13, 1 << 13)], "AffineGrid", "known", {}, 1, 20, Builder((1,)))
     with pytest.raises(StretchError, match="a stored tensor too large"):
         by_rule(RULES["AffineGrid"], grid)
 
 
 def site(builder, *inputs, **attrs):
-    return Site(inputs, "Op", "name", attrs, 1, 17, builder)
+    return OnnxSite(inputs, "Op", "name", attrs, 1, 17, builder)
 
 
 def test_site_tells_what_is_stored_from_what_is_computed():

@@ -13,7 +13,7 @@ from predictors.errors import StretchError
 from stretch.models.pt2 import read_module
 from stretch.models.pt2.archive import Archive
 from stretch.models.pt2.network import rebuilt
-from stretch.models.pt2.program import NamedArgument, Node, TensorMeta
+from stretch.models.pt2.program import ExportedCall, NamedArgument, TensorMeta
 from stretch.models.pt2.site import bound, plain_value
 from stretch.models.pt2.weights import _tensor, fixed, read_weights
 from tests.effort import examples
@@ -286,7 +286,7 @@ def test_complex_numbers_are_refused():
 
 
 def node(**given):
-    return Node("", [NamedArgument(name, arg) for name, arg in given.items()], [])
+    return ExportedCall("", [NamedArgument(name, arg) for name, arg in given.items()], [])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from stretch.models.builder import Builder
 from stretch.models.tflite import read_module
-from stretch.models.tflite.site import Site, View, aligned, flattened
+from stretch.models.tflite.site import TfliteSite, TfliteView, aligned, flattened
 from tests.stretch.models.onnx.graphs import functions
 from tests.stretch.models.tflite.files import agrees, op, random, write
 
@@ -177,7 +177,7 @@ def test_what_does_not_fit_is_refused(tmp_path, operator, stored, problem):
 
 
 def site(builder, *inputs, **settings):
-    return Site(inputs, "OP", "name", settings, 1, builder)
+    return TfliteSite(inputs, "OP", "name", settings, 1, builder)
 
 
 def test_operands_of_rows_of_other_images_are_in_the_order_of_the_file():
@@ -192,7 +192,7 @@ def test_operands_of_rows_of_other_images_are_in_the_order_of_the_file():
 
 def test_what_is_missing_or_no_image_is_refused():
     b = Builder((1, 5))
-    seen = site(b, View(b.input), None, fused_activation_function=9)
+    seen = site(b, TfliteView(b.input), None, fused_activation_function=9)
     with pytest.raises(StretchError, match="it has no input 1"):
         seen.seen(1)
     with pytest.raises(StretchError, match="which is no image"):

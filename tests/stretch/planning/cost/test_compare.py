@@ -11,7 +11,7 @@ from experiments.simulated_speedup.devices import with_speed
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost import compare
 from stretch.planning.cost.ahead import _divided_ms, ahead
-from stretch.planning.cost.compare import Branch, PredictedRun, Unknown, recommend
+from stretch.planning.cost.compare import PredictedRun, UncertainBranch, Unknown, recommend
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 
@@ -20,7 +20,7 @@ CPU, GPU = Unknown("the cpu", 1 / 1.4, 1.4), Unknown("the gpu", 1 / 1.4, 1.4)
 
 def run(*segments, fixed=0.0):
     """Segments as lists of branches, each a mapping of ms by number."""
-    return PredictedRun([[Branch(parts) for parts in segment] for segment in segments], fixed)
+    return PredictedRun([[UncertainBranch(parts) for parts in segment] for segment in segments], fixed)
 
 
 def only(branched, control):
@@ -75,12 +75,16 @@ def test_branches_are_recommended_only_where_their_gain_is_sure_and_worth_it(bra
 
 def test_what_does_not_run_side_by_side_is_never_recommended_as_branches():
     alone = {"single:gpu": run([{CPU: 20.0}])}
-    for branches in ([Branch({CPU: 5.0})], [Branch({CPU: 5.0}), Branch({})], [Branch({CPU: 5.0}), Branch({CPU: 2.0}, (0,))]):
+    for branches in (
+        [UncertainBranch({CPU: 5.0})],
+        [UncertainBranch({CPU: 5.0}), UncertainBranch({})],
+        [UncertainBranch({CPU: 5.0}), UncertainBranch({CPU: 2.0}, (0,))],
+    ):
         assert not PredictedRun([branches]).overlaps
         assert recommend(PredictedRun([branches]), alone).recommended == compare.NO_CLEAR_WINNER
-    chain = [Branch({CPU: 5.0}), Branch({}, (0,)), Branch({GPU: 5.0}, (1,))]
+    chain = [UncertainBranch({CPU: 5.0}), UncertainBranch({}, (0,)), UncertainBranch({GPU: 5.0}, (1,))]
     assert not PredictedRun([chain]).overlaps
-    beside = [Branch({CPU: 5.0}), Branch({CPU: 1.0}, (0,)), Branch({CPU: 1.0}, (0,))]
+    beside = [UncertainBranch({CPU: 5.0}), UncertainBranch({CPU: 1.0}, (0,)), UncertainBranch({CPU: 1.0}, (0,))]
     assert recommend(PredictedRun([beside]), alone).recommended == compare.BRANCHED
 
 

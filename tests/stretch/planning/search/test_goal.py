@@ -24,7 +24,7 @@ from stretch.planning.search.bounds import Bounds, loss_of
 from stretch.planning.search.evolve import evolve
 from stretch.planning.search.exact import SearchResult, search_exact, search_least
 from stretch.planning.search.goal import Added, Goal, score_of, search_best
-from stretch.planning.search.measures import LATENCY, Power, additive, on_only, weighed
+from stretch.planning.search.measures import LATENCY, ProcessorPowers, additive, on_only, weighed
 from stretch.planning.search.measures import MACS as MEASURES_MACS
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.strategies.grid import search as search_grid
@@ -238,8 +238,8 @@ def test_profile_without_the_power_of_a_processor_is_refused_by_its_name():
     gpu = device.processors["gpu"]
     bare = dataclasses.replace(device, processors={**device.processors, "gpu": without_power(gpu)})
     with pytest.raises(UsageError, match="states no power of the gpu"):
-        Power.of(bare, ("cpu", "gpu"))
-    assert set(Power.of(bare, ("cpu", "dsp")).computing) == {"cpu", "dsp"}
+        ProcessorPowers.of(bare, ("cpu", "gpu"))
+    assert set(ProcessorPowers.of(bare, ("cpu", "dsp")).computing) == {"cpu", "dsp"}
 
 
 def without_power(processor):

@@ -9,7 +9,7 @@ from scheduler.runtime.trace import Span, Trace
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.report.execution import trace_bars
-from stretch.report.html.charts import Bar, Interval, histogram, intervals, over_time, spread, timeline
+from stretch.report.html.charts import Bar, ChartInterval, histogram, intervals, over_time, spread, timeline
 from stretch.report.html.page import Page, Section, Stretched, render
 from stretch.report.html.stretched import KINDS, stretched_rows
 from tests.predictors.networks import resnet50
@@ -32,7 +32,9 @@ DRAWN = {
         },
         6,
     ),
-    "intervals": lambda name: intervals(name, "title", "words", [Interval("one", 2, 1, 3, strong=True), Interval("two", 1, 1, 1)], "ms"),
+    "intervals": lambda name: intervals(
+        name, "title", "words", [ChartInterval("one", 2, 1, 3, strong=True), ChartInterval("two", 1, 1, 1)], "ms"
+    ),
     "spread": lambda name: spread(name, "title", "words", [("links", 1.1, 0.8), ("times on gpu", 0.7, 1.9)], 1.0, "times as fast"),
     "histogram": lambda name: histogram(name, "title", "words", [1.0, 2.0, 2.0, 4.0], {"median": 2.0}, "ms"),
     "over_time": lambda name: over_time(name, "title", "words", [1.0, 2.0, 3.0], "ms"),

@@ -3,7 +3,7 @@
 import pytest
 
 from predictors.errors import UsageError
-from stretch.report.html.charts import Interval, intervals
+from stretch.report.html.charts import ChartInterval, intervals
 from stretch.report.html.page import Fact, Grid, Page, Section, check_page, render, write_page
 from tests.stretch.report.html.reading import checked
 
@@ -22,7 +22,7 @@ HOSTILE = (
 
 
 def page(name, *more):
-    drawn = intervals("drawn", name, name, [Interval(name, 1.0, 0.5, 2.0, strong=True)], "ms")
+    drawn = intervals("drawn", name, name, [ChartInterval(name, 1.0, 0.5, 2.0, strong=True)], "ms")
     return Page(
         title=name,
         lead=[name],

@@ -16,7 +16,7 @@ from scheduler.checks.verify import random_input
 from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.measure.energy.loop import measure_energy
 from scheduler.runtime.session import Session
-from scheduler.simulate.answer import DecisionAnswer, PlanAnswer, Request, simulate
+from scheduler.simulate.answer import DecisionAnswer, PlanAnswer, SimulationRequest, simulate
 from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.scene import Load, Scene
 from stretch.comparison import CompareAnswer, ComparedRow
@@ -178,7 +178,7 @@ def test_measured_and_predicted_stand_apart(bundle_dir):
 @pytest.mark.parametrize("runs", [1, 3, 5000])
 def test_every_number_of_inferences_has_a_page(bundle_dir, runs):
     scene = Scene(runs=runs, traced=1, jitter=0.2, seed=1, loads=(Load("gpu", 0.9, 0, 40),))
-    answer, found = simulate(load_bundle(bundle_dir), specified("pixel6"), scene, Request(deadline_ms=9.0), [])
+    answer, found = simulate(load_bundle(bundle_dir), specified("pixel6"), scene, SimulationRequest(deadline_ms=9.0), [])
     seen = checked(render(simulation_page(answer, found.latencies_ms, found.traces[0], "stretch simulate")))
     assert "Nothing was measured" in seen.text
     assert f"{answer.missed} of {runs}" in seen.text
@@ -187,7 +187,7 @@ def test_every_number_of_inferences_has_a_page(bundle_dir, runs):
 
 
 def test_other_plans_and_their_reasons_are_listed(bundle_dir):
-    answer, found = simulate(load_bundle(bundle_dir), specified("pixel6"), Scene(runs=2, traced=1), Request(), [])
+    answer, found = simulate(load_bundle(bundle_dir), specified("pixel6"), Scene(runs=2, traced=1), SimulationRequest(), [])
     plans = tuple(PlanAnswer(bundle=name, makespan_ms=5.0, inferences=1) for name in ("a", "<b>"))
     made = DecisionAnswer(
         inference=1, at_ms=7.5, kind="move", before="a", after="<b>", reason="gpu takes 3 times as long", factors={"gpu": 3.0}

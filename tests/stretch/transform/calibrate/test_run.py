@@ -18,7 +18,7 @@ from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import heritages  # noqa: E402
 from stretch.transform.calibrate import calibrate, whole_design  # noqa: E402
-from stretch.transform.calibrate.segment import Choices, Job  # noqa: E402
+from stretch.transform.calibrate.segment import Choices, FitTask  # noqa: E402
 from stretch.transform.calibrate.split import Split, divide  # noqa: E402
 from stretch.transform.calibrate.statistics import Moments, rebase_statistics, renew_statistics  # noqa: E402
 from stretch.transform.calibrate.walk import backbone_of, walk  # noqa: E402
@@ -165,7 +165,7 @@ def job(captured):
     def make():
         model, whole = build(result, design), build(result, whole_design(result, design)).branch(part.name, "cpu")
         segment = model.get_submodule(part.name)
-        return Job(result, part, original, heritages(result, design)[number], segment, whole, x, x, Split(2, 32, 2), 1e-4)
+        return FitTask(result, part, original, heritages(result, design)[number], segment, whole, x, x, Split(2, 32, 2), 1e-4)
 
     return make
 

@@ -20,7 +20,7 @@ from stretch.transform.refine import run as module  # noqa: E402
 from stretch.transform.refine.checkpoint import FILE, VERSION, Done  # noqa: E402
 from stretch.transform.refine.run import (  # noqa: E402
     Errors,
-    Pair,
+    SegmentPairs,
     Views,
     relative_error,
 )
@@ -171,7 +171,7 @@ def test_errors_are_those_of_every_meeting_point_and_of_what_the_classifier_read
     model, original = build(result, design), build(result, identity_design(result.graph))
     x = image(result)
     with torch.no_grad():
-        errors = Pair(model, result).errors(x, False, generator())
+        errors = SegmentPairs(model, result).errors(x, False, generator())
         here, there, expected, read = x, x, [], []
         for part in design.segments:
             for net in (model, original):
@@ -189,7 +189,7 @@ def test_errors_are_those_of_every_meeting_point_and_of_what_the_classifier_read
 def test_apart_no_error_reaches_the_segments_before(captured, apart):
     result = captured("tiny_resnet")
     model = build(result, cpu_and("gpu", result.graph, "sum"))
-    *_, output = Pair(model, result).errors(image(result), apart, generator()).meeting
+    *_, output = SegmentPairs(model, result).errors(image(result), apart, generator()).meeting
     output.backward()
     reached = {name.split(".")[0] for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert reached == ({"head"} if apart else {"s1", "s2", "s3", "head"})
@@ -198,7 +198,7 @@ def test_apart_no_error_reaches_the_segments_before(captured, apart):
 def test_apart_concatenated_backbones_answer_with_the_next_segment_that_can_be_compared(captured):
     result = captured("tiny_resnet")
     model = build(result, cpu_and("gpu", result.graph, "concat"))
-    errors = Pair(model, result).errors(image(result), True, generator())
+    errors = SegmentPairs(model, result).errors(image(result), True, generator())
     (output,) = errors.meeting
     assert errors.features is None
     output.backward()
@@ -207,7 +207,7 @@ def test_apart_concatenated_backbones_answer_with_the_next_segment_that_can_be_c
 
 def test_identity_has_nothing_to_refine_and_no_error(captured):
     result = captured("tiny_mobilenet")
-    pair = Pair(build(result, identity_design(result.graph)), result)
+    pair = SegmentPairs(build(result, identity_design(result.graph)), result)
     assert pair.parameters == []
     x = image(result)
     (output,) = pair.outputs(x, 3, original=False)

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from predictors.errors import StretchError
 from scheduler.formats.onnx.checks import check_onnx
 from scheduler.formats.onnx.shapes import RULES
-from scheduler.formats.onnx.shapes.node import Node, Tensor
+from scheduler.formats.onnx.shapes.node import KnownTensor, ShapeNode
 
 FILE = Path("case.onnx")
 
@@ -87,9 +87,9 @@ def refused(case, built):
 
 def node(shapes, attrs=None, constants=None, results=1):
     """What a rule sees of a node that reads reals of these shapes, and constants that are whole numbers."""
-    stored = {i: Tensor((len(numbers),), 7, tuple(numbers)) for i, numbers in (constants or {}).items()}
-    inputs = [stored.get(i, None if shape is None else Tensor(shape)) for i, shape in enumerate(shapes)]
-    return Node(tuple(inputs), attrs or {}, results)
+    stored = {i: KnownTensor((len(numbers),), 7, tuple(numbers)) for i, numbers in (constants or {}).items()}
+    inputs = [stored.get(i, None if shape is None else KnownTensor(shape)) for i, shape in enumerate(shapes)]
+    return ShapeNode(tuple(inputs), attrs or {}, results)
 
 
 def rule(op, *args, **more):

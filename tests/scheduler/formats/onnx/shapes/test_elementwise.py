@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as arrays
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES
-from scheduler.formats.onnx.shapes.node import Node, Tensor
+from scheduler.formats.onnx.shapes.node import KnownTensor, ShapeNode
 from tests.scheduler.formats.onnx.shapes.oracle import Case, agrees, node, reals, rule, shapes, sizes, whole
 
 X = (1, 3, 8, 8)
@@ -35,7 +35,7 @@ def test_choice_broadcasts_condition_and_both_values(drawn, kind):
 
 
 def typed(*types):
-    return Node(tuple(Tensor(X, item) for item in types), {})
+    return ShapeNode(tuple(KnownTensor(X, item) for item in types), {})
 
 
 @pytest.mark.parametrize(
@@ -210,9 +210,9 @@ def test_bytes_without_a_zero_point_have_no_sign(shape):
     [
         ("QuantizeLinear", node([X, (3, 3), (3, 3)]), "its scales have the shape"),
         ("QuantizeLinear", node([X, (3,)], {"block_size": 2}), "for each block"),
-        ("QuantizeLinear", Node((Tensor(X), Tensor(()), Tensor((), 7)), {}), "no byte"),
+        ("QuantizeLinear", ShapeNode((KnownTensor(X), KnownTensor(()), KnownTensor((), 7)), {}), "no byte"),
         ("DequantizeLinear", node([X, ()]), "of type float"),
-        ("DequantizeLinear", Node((Tensor(X, 3), Tensor((), 7)), {}), "no reals"),
+        ("DequantizeLinear", ShapeNode((KnownTensor(X, 3), KnownTensor((), 7)), {}), "no reals"),
     ],
 )
 def test_scales_that_do_not_fit_are_refused(op, given_node, problem):

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES
 from scheduler.formats.onnx.shapes.constants import SHORT, short
-from scheduler.formats.onnx.shapes.node import Node, Tensor, broadcast
+from scheduler.formats.onnx.shapes.node import KnownTensor, ShapeNode, broadcast
 from tests.scheduler.formats.onnx.shapes.oracle import Case, agrees, node, reals, rule, shapes, sizes, whole
 
 X = (1, 3, 8, 8)
@@ -176,7 +176,7 @@ def test_one_hot_adds_an_axis(shape, depth, data):
 
 
 def whole_of(shape):
-    return Tensor(shape, 7)
+    return KnownTensor(shape, 7)
 
 
 @pytest.mark.parametrize(
@@ -185,12 +185,12 @@ def whole_of(shape):
         ("Gather", node([X, (2,)]), "its input 1 is of type float"),
         ("Gather", node([X, (1,)], {"axis": 1}, {1: [3]}), "it reads beyond an axis of 3"),
         ("Gather", node([X, (1,)], {"axis": 4}, {1: [0]}), "its axis is 4"),
-        ("GatherElements", Node((Tensor(X), whole_of((1, 3))), {}), "its indices have the shape"),
-        ("GatherND", Node((Tensor(X), whole_of((2, 5))), {}), "its indices have the shape"),
-        ("GatherND", Node((Tensor(X), whole_of(())), {}), "a single number"),
-        ("GatherND", Node((Tensor(X), whole_of((2, 1))), {"batch_dims": 1}), "batch_dims"),
-        ("ScatterND", Node((Tensor(X), whole_of((2, 1)), Tensor((2, 3, 8))), {}), "it writes"),
-        ("ScatterElements", Node((Tensor(X), whole_of(X), Tensor((1, 3, 8, 7))), {}), "it writes"),
+        ("GatherElements", ShapeNode((KnownTensor(X), whole_of((1, 3))), {}), "its indices have the shape"),
+        ("GatherND", ShapeNode((KnownTensor(X), whole_of((2, 5))), {}), "its indices have the shape"),
+        ("GatherND", ShapeNode((KnownTensor(X), whole_of(())), {}), "a single number"),
+        ("GatherND", ShapeNode((KnownTensor(X), whole_of((2, 1))), {"batch_dims": 1}), "batch_dims"),
+        ("ScatterND", ShapeNode((KnownTensor(X), whole_of((2, 1)), KnownTensor((2, 3, 8))), {}), "it writes"),
+        ("ScatterElements", ShapeNode((KnownTensor(X), whole_of(X), KnownTensor((1, 3, 8, 7))), {}), "it writes"),
         ("OneHot", node([X, (1,), (2,)], {}, {1: [0]}), "no depth"),
         ("OneHot", node([X, (1,), (3,)], {}, {1: [2]}), "not two values"),
         ("OneHot", node([X, (1,), (2,)], {"axis": 5}, {1: [2]}), "its axis is 5"),
@@ -220,12 +220,12 @@ def test_part_of_a_shape_is_counted_as_the_runtime_does(shape, start, end):
 
 
 def test_values_of_long_constants_are_forgotten():
-    assert short(Tensor((SHORT,), 7, (1,) * SHORT)).values == (1,) * SHORT
-    assert short(Tensor((SHORT + 1,), 7, (1,) * (SHORT + 1))).values is None
+    assert short(KnownTensor((SHORT,), 7, (1,) * SHORT)).values == (1,) * SHORT
+    assert short(KnownTensor((SHORT + 1,), 7, (1,) * (SHORT + 1))).values is None
 
 
 def numbers(*each):
-    return Node(tuple(Tensor((), 7, (n,)) for n in each), {})
+    return ShapeNode(tuple(KnownTensor((), 7, (n,)) for n in each), {})
 
 
 @pytest.mark.parametrize(
@@ -235,12 +235,16 @@ def numbers(*each):
         ("Constant", node([], {"value_string": b"x"}), "as `value_string`"),
         ("ConstantOfShape", node([(2,)]), "no short constant"),
         ("ConstantOfShape", node([(2,)], {}, {0: [3, 0]}), r"it makes \[3, 0\]"),
-        ("ConstantOfShape", node([(2,)], {"value": Tensor((2,))}, {0: [3, 3]}), "no single number"),
+        ("ConstantOfShape", node([(2,)], {"value": KnownTensor((2,))}, {0: [3, 3]}), "no single number"),
         ("Range", numbers(0, 9, 0), "its step is 0"),
-        ("Range", Node((Tensor((), 7), Tensor((), 7, (9,)), Tensor((), 7, (1,))), {}), "no short constant"),
+        ("Range", ShapeNode((KnownTensor((), 7), KnownTensor((), 7, (9,)), KnownTensor((), 7, (1,))), {}), "no short constant"),
         ("Range", node([(), (), ()]), "no single constants"),
-        ("Range", Node((Tensor((), 1, (0.0,)), Tensor((), 1, (9.0,)), Tensor((), 1, (0.0,))), {}), "from 0 to 9 by 0"),
-        ("Range", Node((Tensor((), 1, (0.0,)), Tensor((), 1, (math.inf,)), Tensor((), 1, (1.0,))), {}), "from 0 to inf by 1"),
+        ("Range", ShapeNode((KnownTensor((), 1, (0.0,)), KnownTensor((), 1, (9.0,)), KnownTensor((), 1, (0.0,))), {}), "from 0 to 9 by 0"),
+        (
+            "Range",
+            ShapeNode((KnownTensor((), 1, (0.0,)), KnownTensor((), 1, (math.inf,)), KnownTensor((), 1, (1.0,))), {}),
+            "from 0 to inf by 1",
+        ),
     ],
 )
 def test_constant_that_is_none_is_refused(op, given_node, problem):

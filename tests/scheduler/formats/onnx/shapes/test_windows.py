@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES
-from scheduler.formats.onnx.shapes.node import Node, Tensor
+from scheduler.formats.onnx.shapes.node import KnownTensor, ShapeNode
 from scheduler.formats.onnx.shapes.refused import REASONS
 from tests.scheduler.formats.onnx.shapes.oracle import Case, agrees, node, reals, rule
 
@@ -114,7 +114,7 @@ def test_windows_side_by_side_become_the_image_that_the_runtime_makes(data):
     ],
 )
 def test_windows_that_make_no_image_are_refused(shape, image, kernel, problem):
-    given_node = Node((Tensor(shape), Tensor((len(image),), 7, image), Tensor((len(kernel),), 7, kernel)), {})
+    given_node = ShapeNode((KnownTensor(shape), KnownTensor((len(image),), 7, image), KnownTensor((len(kernel),), 7, kernel)), {})
     with pytest.raises(StretchError, match=problem):
         RULES["Col2Im"](given_node)
 
@@ -136,7 +136,7 @@ def test_image_is_sampled_where_a_grid_says(old, new, batch, mode):
 
 
 def scaled(*scales, attrs=None):
-    return Node((Tensor(X), None, Tensor((len(scales),), 1, scales)), attrs or {})
+    return ShapeNode((KnownTensor(X), None, KnownTensor((len(scales),), 1, scales)), attrs or {})
 
 
 @pytest.mark.parametrize(
