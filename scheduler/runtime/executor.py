@@ -744,8 +744,9 @@ class Executor:
         ended = self._tenant is not None or self._threads.close(lambda: wait and self.hang is None and not self._disturbed)
         self._forget_tasks()
         if ended and not left:
-            # Bound subgraphs hold memory, files and processes, and this object is part of cycles.
+            # Bound subgraphs hold memory, files and processes, code holds its bundle, and this object is part of cycles.
             self.lanes, self._enqueued = [], deque()
+            vars(self).pop("_code", None)
 
 
 def _wait_for_all(calls: Sequence[AsyncInvocation]) -> None:

@@ -212,10 +212,11 @@ class Session:
         for name, place in places.items():
             places[name] = self._code.ready(name, place, queues_of(places.values()))
         manifest, shares = self.bundle.manifest, self._code.shares(places.values())
+        plan, planner = self.plan, self._planner  # the executor is part of cycles, so nothing of it may hold this session and its bundle
         return Executor(
             self.plan,
             places,
-            lambda: Buffers(self.plan, manifest.tensors, self._planner, shared=shares),
+            lambda: Buffers(plan, manifest.tensors, planner, shared=shares),
             self._code,
             self._time_limit,
             self._recorder,
