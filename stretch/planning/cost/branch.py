@@ -7,6 +7,7 @@ share no kernel.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -499,17 +500,17 @@ class Costs:
         """Find out what other arriving channels add, for many branches together: a width and how many arrive for each."""
         usual = {width: self._readers(segment, processor, width) for width in dict.fromkeys(width for width, _ in scales)}
         changed = [[_rewired(kernel, segment, count) for kernel in usual[width]] for width, count in scales]
-        self.kernels_time([kernel for kernels in changed for kernel in kernels], processor)
+        times = iter(self.each_kernels_time([kernel for kernels in changed for kernel in kernels], processor))
         before = {width: self.kernels_time(kernels, processor) for width, kernels in usual.items()}
         item, number = self.item_bytes(processor), self._remember(segment)
         for (width, count), after in zip(scales, changed, strict=True):
             weights = [new.cost.weights - old.cost.weights for old, new in zip(usual[width], after, strict=True)]
-            now, then = self.kernels_time(after, processor), before[width]
+            now, then = list(islice(times, len(after))), before[width]
             self._changes[number, processor, width, count] = _Change(
                 sum(more * kernel.cost.pixels for more, kernel in zip(weights, after, strict=True)),
                 sum(weights),
-                now.ms - then.ms,
-                now.contended_ms - then.contended_ms,
+                sum([time.ms for time in now]) - then.ms,
+                sum([time.contended_ms for time in now]) - then.contended_ms,
                 max(((k.cost.reads + k.cost.writes) * item for k in after), default=0),
             )
 
