@@ -13,16 +13,7 @@ from typing import Any
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES
-from scheduler.formats.onnx.shapes.node import (
-    MAX_RANK,
-    MAX_RESULTS,
-    TYPE_NAMES,
-    Cost,
-    KnownTensor,
-    Shape,
-    ShapeNode,
-    need,
-)
+from scheduler.formats.onnx.shapes.node import MAX_RANK, MAX_RESULTS, TYPE_NAMES, Cost, KnownTensor, Shape, ShapeNode, need
 from scheduler.formats.onnx.shapes.refused import reason
 from scheduler.formats.onnx.weights import EXTERNAL, TYPES, stored_tensor
 

@@ -3,19 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from scheduler.formats.onnx.shapes.node import (
-    BYTES,
-    INT64,
-    MAX_STEP,
-    REALS,
-    Cost,
-    KnownTensor,
-    Rule,
-    Shape,
-    ShapeNode,
-    gives,
-    need,
-)
+from scheduler.formats.onnx.shapes.node import BYTES, INT64, MAX_STEP, REALS, Cost, KnownTensor, Rule, Shape, ShapeNode, gives, need
 
 #: Elements a convolution may lay out in rows for a matrix product: a gigabyte of reals.
 MAX_COLUMNS = 1 << 28
