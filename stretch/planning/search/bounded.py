@@ -48,7 +48,10 @@ class _Problem:
 
     def priced(self, price: float) -> list[Layer]:
         """Layers whose time is that of their options and what their loss costs; options are numbered in order."""
-        return [Layer(each.source, each.target, each.macs, each.ms + price * _loss(each), np.arange(len(each.ms))) for each in self.layers]
+        return [
+            Layer(layer.source, layer.target, layer.macs, layer.ms + price * _loss(layer), np.arange(len(layer.ms)))
+            for layer in self.layers
+        ]
 
     def completion(self, price: float) -> Completion:
         """Lower bounds at a price."""
@@ -107,8 +110,8 @@ def bounded_path(layers: Sequence[Layer], states: int, start: int, final_ms: Flo
             return Path(best[0], best[2], limit, lower, True)
     at = problem.completion(price) if price else free
     useful = _useful(problem, price, limit)
-    found, complete = _search(problem, useful, (free, at), price, limit, None)
-    best = found if found is not None else best
+    result, complete = _search(problem, useful, (free, at), price, limit, None)
+    best = result if result is not None else best
     if best is None:
         return None
     return Path(best[0], best[2], best[1], best[1] if complete else lower, complete)
@@ -143,12 +146,12 @@ def _first_of_each(begins: np.ndarray, loss: Floats) -> np.ndarray:
 
 def _backward(layers: Sequence[Layer], final: Floats, cost: Callable[[Layer], Floats]) -> list[Floats]:
     """The least cost from each state to the end, before each layer and behind the last."""
-    found = [final]
+    backward = [final]
     for layer in reversed(layers):
         before = np.full(len(final), np.inf)
-        np.minimum.at(before, layer.source, found[-1][layer.target] + cost(layer))
-        found.append(before)
-    return found[::-1]
+        np.minimum.at(before, layer.source, backward[-1][layer.target] + cost(layer))
+        backward.append(before)
+    return backward[::-1]
 
 
 def _affordable(problem: _Problem) -> _Problem | None:
@@ -173,7 +176,7 @@ def _best_price(problem: _Problem) -> tuple[float, float]:
 
     def bound(price: float, of_macs: float) -> float:
         refund = of_macs * (problem.low if of_macs >= 0 else problem.high)
-        paid = _backward(problem.layers, problem.final_ms, lambda each: each.ms + price * _loss(each) - of_macs * each.macs)
+        paid = _backward(problem.layers, problem.final_ms, lambda item: item.ms + price * _loss(item) - of_macs * item.macs)
         return float(paid[0][problem.start]) + refund - price * problem.most
 
     def over_macs(price: float) -> float:

@@ -154,7 +154,7 @@ def bucket_width(high: int) -> int:
 
 def _window_min(table: Floats, length: int) -> Floats:
     """Minimum of `length` entries from each entry on."""
-    found, live = np.full(table.shape, np.inf), np.isfinite(table).any(axis=1)
+    full, live = np.full(table.shape, np.inf), np.isfinite(table).any(axis=1)
     padded = np.concatenate([table[live], np.full((live.sum(), length), np.inf)], axis=1)
     result, done = padded, 1
     while done * 2 <= length:
@@ -163,8 +163,8 @@ def _window_min(table: Floats, length: int) -> Floats:
     if done < length:
         shift = length - done
         result = np.minimum(result[:, : result.shape[1] - shift], result[:, shift:])
-    found[live] = result[:, : table.shape[1]]
-    return found
+    full[live] = result[:, : table.shape[1]]
+    return full
 
 
 def _best_per_bucket(layer: Layer, width: int) -> Layer:

@@ -20,18 +20,18 @@ def test_folder_with_something_in_it_is_left_alone(tmp_path):
 
 
 def test_package_that_computes_something_else_is_not_written(captured, tmp_path):
-    found = captured("tiny_resnet")
-    sources = captured_sources(found)
+    result = captured("tiny_resnet")
+    sources = captured_sources(result)
     sources.tensors = {key: value * 2 for key, value in sources.tensors.items()}
     with pytest.raises(StretchError, match="computes something else"):
-        write_package(tmp_path / "net", sources, found.module, "A network.")
+        write_package(tmp_path / "net", sources, result.module, "A network.")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_package_that_lacks_a_tensor_is_not_written(captured, tmp_path):
-    found = captured("tiny_resnet")
-    sources = captured_sources(found)
+    result = captured("tiny_resnet")
+    sources = captured_sources(result)
     sources.tensors.popitem()
     with pytest.raises(StretchError, match="the package lacks"):
-        write_package(tmp_path / "net", sources, found.module, "A network.")
+        write_package(tmp_path / "net", sources, result.module, "A network.")
     assert list(tmp_path.iterdir()) == []
