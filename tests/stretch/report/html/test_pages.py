@@ -189,10 +189,8 @@ def test_every_number_of_inferences_has_a_page(bundle_dir, runs):
 def test_other_plans_and_their_reasons_are_listed(bundle_dir):
     answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), Scene(runs=2, traced=1), SimulationRequest(), [])
     plans = tuple(PlanAnswer(bundle=name, makespan_ms=5.0, inferences=1) for name in ("a", "<b>"))
-    decision_answer = DecisionAnswer(
+    decision = DecisionAnswer(
         inference=1, at_ms=7.5, kind="move", before="a", after="<b>", reason="gpu takes 3 times as long", factors={"gpu": 3.0}
     )
-    seen = checked(
-        render(simulation_page(replace(answer, plans=plans, decisions=(decision_answer,)), result.latencies_ms, result.traces[0]))
-    )
+    seen = checked(render(simulation_page(replace(answer, plans=plans, decisions=(decision,)), result.latencies_ms, result.traces[0])))
     assert "1 7.5 move <b> gpu takes 3 times as long" in seen.text
