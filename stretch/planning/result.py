@@ -148,7 +148,9 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     makespan_low_ms: float  # Lower end of the 90 % interval around the makespan.
     makespan_high_ms: float  # Upper end.
     probability_faster: dict[str, float]  # That the branched run is faster than each control, and than ``all`` of them.
-    reference: list[str] = msgspec.field(name="told")  # Controls that are compared and not recommended: with an exact design those that would have to be trained.
+    reference: list[str] = msgspec.field(
+        name="told"
+    )  # Controls that are compared and not recommended: with an exact design those that would have to be trained.
     measure_next: str | None  # The number of the profile that decides most; None if nothing is uncertain.
     links: tuple[LinkFigure, ...]  # The design at the lower ends of the links' intervals, as stated, and at the upper ends.
     changes: tuple[Change, ...]  # The design, and what would be recommended, with other numbers that hang together at half and at twice.

@@ -19,13 +19,13 @@ from predictors.graph import Op, OpGraph  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.capture.structure import Result  # noqa: E402
 from stretch.emit.code import attribute, code_of, literal  # noqa: E402
-from stretch.emit.network import (  # noqa: E402
+from stretch.emit.package import (  # noqa: E402
     branched_sources,
     captured_sources,
     returned_code,
     write_class,
+    write_package,
 )
-from stretch.emit.package import write_package  # noqa: E402
 from stretch.operators.lowerings import make_module  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.stretch.capture.patterns import PATTERNS, network  # noqa: E402

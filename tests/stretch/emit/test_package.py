@@ -3,8 +3,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from predictors.errors import StretchError, UsageError  # noqa: E402 - torch may be missing
-from stretch.emit.network import captured_sources  # noqa: E402
-from stretch.emit.package import check_folder, write_package  # noqa: E402
+from stretch.emit.package import (  # noqa: E402
+    captured_sources,
+    check_folder,
+    write_package,
+)
 
 pytestmark = pytest.mark.torch
 
