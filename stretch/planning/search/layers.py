@@ -42,7 +42,7 @@ class Layer:
     macs: Ints  # Multiply-accumulates.
     ms: Floats  # Time.
     option: Ints  # The caller's number for it.
-    loss: Floats | None = None  # What is bounded beside multiply-accumulates (`stretch.planning.search.bounded`); None where nothing is.
+    loss: Floats | None = None  # What is bounded beside multiply-accumulates (`stretch.planning.search.exact`); None where nothing is.
 
     def take(self, keep: NDArray[np.bool_] | Ints) -> "Layer":
         """The layer with some of its options."""
