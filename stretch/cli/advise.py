@@ -56,7 +56,7 @@ def advise(
         out.warn(warning)
     advice = replace(advice, warnings=out.warnings)
     if html is not None:
-        from stretch.report.html.advice_page import advice_page
+        from stretch.report.comparison import advice_page
 
         write_html(out, html, lambda command: advice_page(advice, command))
     out.emit(advice, lambda console: _show(console, advice))
