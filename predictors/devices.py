@@ -459,7 +459,7 @@ def load_devices(names: str) -> "list[DeviceProfile]":
         UnknownNameError: If nothing is called so.
     """
     profiles: dict[str, DeviceProfile] = {}
-    for word in (each.strip() for each in names.split(",")):
+    for word in (part.strip() for part in names.split(",")):
         if not word:
             raise UsageError(f"the list of devices `{names}` has an empty name", "separate ids by single commas, as in pixel6,mi9")
         known = fnmatch.filter(list_devices(), word) if is_pattern(word) else [word]

@@ -202,13 +202,13 @@ class LatencyPredictor:
         little longer than one with few.
         """
         known = self._known.setdefault((processor, precision), ({}, {}))
-        found = [known[kernel.elsewhere].get(kernel.cost) for kernel in kernels]
-        new = [kernel for kernel, time in zip(kernels, found, strict=True) if time is None]
+        values = [known[kernel.elsewhere].get(kernel.cost) for kernel in kernels]
+        new = [kernel for kernel, time in zip(kernels, values, strict=True) if time is None]
         if new:
             profile = self.device.processor(processor).profile
             for kernel, time in zip(new, self._times(new, processor, precision), strict=True):
                 known[kernel.elsewhere][kernel.cost] = KernelsTime(time.ms, contended_ms(time, profile))
-        return [time or known[kernel.elsewhere][kernel.cost] for kernel, time in zip(kernels, found, strict=True)]
+        return [time or known[kernel.elsewhere][kernel.cost] for kernel, time in zip(kernels, values, strict=True)]
 
     def kernel_ms(self, kernel: Kernel, processor: str, precision: str | None = None) -> float:
         """Time of one kernel, ms."""

@@ -42,7 +42,7 @@ def speed(processor: str, contention: float, feeders: Iterable[float]) -> float:
 def ends(works: Sequence[ProcessorWork]) -> list[float]:
     """When each of some pieces of work on processors of their own ends, ms."""
     left = [work.ms for work in works]
-    found = [work.start_ms for work in works]
+    start_ms = [work.start_ms for work in works]
     now = 0.0
     while any(left):
         running = [i for i, work in enumerate(works) if left[i] and work.start_ms <= now]
@@ -55,6 +55,6 @@ def ends(works: Sequence[ProcessorWork]) -> list[float]:
         for i, rate in rates.items():
             done = rate > 0 and left[i] / rate <= step
             left[i] = 0.0 if done else left[i] - step * rate
-            found[i] = now + step
+            start_ms[i] = now + step
         now = start if start - now <= step else now + step
-    return found
+    return start_ms

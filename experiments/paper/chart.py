@@ -237,5 +237,5 @@ def as_svg(name: str, title: str, words: str, figure: "Figure") -> str:
     width, height = figure.get_size_inches()
     size = f'width="{width * 100:.0f}" height="{height * 100:.0f}"'
     drawn = Chart(name, title, words, lambda: figure).svg
-    own = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return drawn.replace("<svg ", f"<svg {own} {size} ", 1) + "\n"
+    current = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return drawn.replace("<svg ", f"<svg {current} {size} ", 1) + "\n"

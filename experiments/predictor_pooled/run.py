@@ -85,13 +85,13 @@ def estimates(pool: Pool) -> list[Row]:
     one = [row for row in pool.rows if row.runtime == ONE_RUNTIME]
     ways = {"five folds, relatives apart": first, "each family with its relatives alone": pool}
     ways |= {f"{title}, {ONE_RUNTIME} alone": replace(way, rows=one) for title, way in ways.items()}
-    found: list[Row] = []
+    result: list[Row] = []
     for title, way in ways.items():
         for precision in ("int8", "fp16"):
             values = score(way, [place for place in way.ratios if place[0] == precision])
             some = {key: value for key, value in values.items() if key in ("times", "families") or "15 %" in key or "25 %" in key}
-            found.append({"left out": title, "precision": precision, **some})
-    return found
+            result.append({"left out": title, "precision": precision, **some})
+    return result
 
 
 def score(pool: Pool, places: list[Place]) -> Row:

@@ -648,7 +648,7 @@ class Board:
         Args:
             folder: In which it runs, a name of `scratch`.
             said: Told each line that it writes on stderr.
-            make: Makes files that it asks for with `scheduler.boards.asking`.
+            make: Makes files that it asks for with `stretch.profiling.files`.
         """
         self._doing = f"`stretch {words[0]}` was running there"
         request = {"words": [*_START, *words, "--json"], "imports": self._imports, "folder": folder}

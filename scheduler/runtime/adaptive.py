@@ -54,8 +54,8 @@ class AdaptiveSession:
             raise UsageError(f"{quiet} inferences say nothing of what is usual", "quiet is 1 or more")
         ends = {name: _ends(session) for name, session in sessions.items()}
         first, wanted = next(iter(ends.items()))
-        for name, found in ends.items():
-            if found != wanted:
+        for name, end in ends.items():
+            if end != wanted:
                 raise UsageError(f"`{name}` has other inputs or outputs than `{first}`", "give plans of one network")
         self._sessions = dict(sessions)
         self._policy = Policy([_measured(name, session, quiet, watts or {}) for name, session in sessions.items()], rules)
@@ -159,4 +159,4 @@ def _ends(session: Session) -> dict[str, tuple[tuple[int, ...], str]]:
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     outputs = manifest.named({name: tensors[name] for name in manifest.outputs})
     named = outputs if len(outputs) > 1 else {"output": next(iter(outputs.values()))}
-    return {name: (each.shape, each.dtype) for name, each in ({name: tensors[name] for name in manifest.inputs} | named).items()}
+    return {name: (item.shape, item.dtype) for name, item in ({name: tensors[name] for name in manifest.inputs} | named).items()}

@@ -135,18 +135,18 @@ class Buffers:
         return self.memory.total_bytes
 
     def _own_rows(self, plan: ExecutionPlan) -> dict[tuple[str, str], str]:
-        found = {}
+        own_rows = {}
         for subgraph in plan.subgraphs.values():
             for name, rows in subgraph.rows.items():
                 tensor = self._tensors[name]
                 if math.prod(tensor.shape[: ROW_AXIS[tensor.layout]]) == 1:
                     continue
-                own = f"rows of {name} for {subgraph.name}"
-                while own in self._tensors:
-                    own += "'"
-                self._tensors[own] = msgspec.structs.replace(tensor, name=own, shape=cut_shape(tensor.shape, rows, tensor.layout))
-                found[subgraph.name, name] = own
-        return found
+                current = f"rows of {name} for {subgraph.name}"
+                while current in self._tensors:
+                    current += "'"
+                self._tensors[current] = msgspec.structs.replace(tensor, name=current, shape=cut_shape(tensor.shape, rows, tensor.layout))
+                own_rows[subgraph.name, name] = current
+        return own_rows
 
     def reads(self, subgraph: PlannedSubgraph) -> tuple[dict[str, Array], list[Copy]]:
         """What a subgraph's code is bound to, by tensor, and which rows have to be copied there before it runs."""
@@ -154,10 +154,10 @@ class Buffers:
         for name in subgraph.inputs:
             tensor = self._tensors[name]
             bound[name] = cut(self.arrays[name], subgraph.rows.get(name), tensor.layout)
-            own = self._bands.get((subgraph.name, name))
-            if own is not None:
-                copies.append((self.arrays[own], bound[name]))
-                bound[name] = self.arrays[own]
+            value = self._bands.get((subgraph.name, name))
+            if value is not None:
+                copies.append((self.arrays[value], bound[name]))
+                bound[name] = self.arrays[value]
         return bound, copies
 
     def like(self, names: Sequence[str]) -> dict[str, Array]:
@@ -192,15 +192,15 @@ class Buffers:
             steps.update(number[name] for name in plan.readers.get(tensor, ()))
         for tensor in plan.outputs:
             uses[tensor].add(collection)
-        for (reader, _), own in self._bands.items():
-            uses[own] = {number[reader]}
+        for (reader, _), band in self._bands.items():
+            uses[band] = {number[reader]}
         reads = [sorted({writer.get(tensor, arrival) for tensor in plan.step(name).inputs}) for name in plan.order]
         after = [[], *reads, list(range(1, collection))]
-        found = [
+        lifetimes = [
             Lifetime(name, self._bytes(name), tuple(sorted({step for part in parts for step in uses[part]})))
             for name, parts in self._whole.items()
         ]
-        return Lifetimes(sorted(found, key=lambda lifetime: lifetime.steps[0]), after)
+        return Lifetimes(sorted(lifetimes, key=lambda lifetime: lifetime.steps[0]), after)
 
     def _bytes(self, name: str) -> int:
         tensor = self._tensors[name]
@@ -216,11 +216,11 @@ class Buffers:
                 raise StretchError(f"there is no memory for the tensor `{name}` of shape {list(self._tensors[name].shape)}") from error
             start = -raw.ctypes.data % ALIGNMENT
             arenas.append(raw[start : start + size])
-        found = {}
+        allocated = {}
         for name, arena in self.memory.arenas.items():
             tensor, start = self._tensors[name], self.memory.offsets[name]
-            found[name] = arenas[arena][start : start + self._bytes(name)].view(np.dtype(tensor.dtype)).reshape(tensor.shape)
-        return found
+            allocated[name] = arenas[arena][start : start + self._bytes(name)].view(np.dtype(tensor.dtype)).reshape(tensor.shape)
+        return allocated
 
     def _axis(self, join: PlannedJoin) -> int:
         tensor = self._tensors[join.output]
@@ -277,8 +277,8 @@ def bind_subgraph(
         check: Looks at the outputs after each run.
     """
     inputs, outputs = (
-        list(own) if set(own) == set(planned) else planned
-        for own, planned in ((compiled.inputs, subgraph.inputs), (compiled.outputs, subgraph.outputs))
+        list(current) if set(current) == set(planned) else planned
+        for current, planned in ((compiled.inputs, subgraph.inputs), (compiled.outputs, subgraph.outputs))
     )
     reads, copies = buffers.reads(subgraph)
     try:
@@ -292,5 +292,5 @@ def bind_subgraph(
 
 def subgraph_spans(subgraph: PlannedSubgraph, queue: str, call: Invocation, start: int, end: int) -> list[Span]:
     """What a subgraph that has just run leaves in a trace: itself, then the conversions at its border, which lie within it."""
-    found = [Span(subgraph.name, subgraph.processor, queue, "subgraph", start, end)]
-    return found + [Span(f"{subgraph.name} {what}", subgraph.processor, queue, "conversion", a, b) for what, a, b in call.conversions()]
+    result = [Span(subgraph.name, subgraph.processor, queue, "subgraph", start, end)]
+    return result + [Span(f"{subgraph.name} {what}", subgraph.processor, queue, "conversion", a, b) for what, a, b in call.conversions()]

@@ -29,10 +29,10 @@ class CompiledSubgraphs:
         keeper: What is known of their faults, and what is done about them; None where a fault ends an inference.
     """
 
-    def __init__(self, bundle: Bundle, given: Mapping[str, Delegate] | None = None, keeper: Keeper | None = None) -> None:
+    def __init__(self, bundle: Bundle, delegates: Mapping[str, Delegate] | None = None, keeper: Keeper | None = None) -> None:
         self._bundle = bundle
         self.keeper = keeper
-        self._given = dict(given or {})
+        self._given = dict(delegates or {})
         self._delegates: dict[tuple[str, tuple[int, ...]], Delegate] = {}
         self._compiled: dict[tuple[str, str, tuple[int, ...]], Compiled] = {}
         #: Delegates that end with this object: those that it made.
@@ -108,7 +108,7 @@ class CompiledSubgraphs:
             site: The delegate on its cores, where nothing runs.
         """
         with self._lock:
-            self._compiled = {key: made for key, made in self._compiled.items() if Site(*key[1:]) != site}
+            self._compiled = {key: built for key, built in self._compiled.items() if Site(*key[1:]) != site}
             delegate = self._delegates.pop((site.delegate, site.cores), None)
             if delegate not in self._own:
                 return
@@ -153,17 +153,17 @@ class CompiledSubgraphs:
     def close(self) -> None:
         """Let go of everything compiled, and end the delegates that were made here; may be called twice."""
         with self._lock:
-            own, self._own = self._own, []
+            current, self._own = self._own, []
             self._compiled = {}
-        for delegate in own:
+        for delegate in current:
             delegate.close()
 
     def _delegate(self, place: Placement) -> Delegate:
         key = (place.delegate, place.cores)
         if key not in self._delegates:
-            given = self._given.get(place.delegate)
-            self._delegates[key] = given or _create(*key)
-            if given is None:
+            value = self._given.get(place.delegate)
+            self._delegates[key] = value or _create(*key)
+            if value is None:
                 self._own.append(self._delegates[key])
         return self._delegates[key]
 
@@ -192,11 +192,11 @@ def _create(name: str, cores: tuple[int, ...]) -> Delegate:
 def _compile(delegate: Delegate, bundle: Bundle, subgraph: str, name: str) -> Compiled:
     """A subgraph made ready."""
     try:
-        found = delegate.compile_from(bundle, subgraph)
+        compile_from = delegate.compile_from(bundle, subgraph)
     except Exception as error:
         if isinstance(error, StretchError) or origin(name) is None:
             raise
         raise delegate_failure(name, f"compile `{subgraph}`", error) from error
-    if not isinstance(found, Compiled):
-        raise delegate_failure(name, f"compile `{subgraph}`", TypeError(f"it returned {type(found).__name__}, not Compiled"))
-    return found
+    if not isinstance(compile_from, Compiled):
+        raise delegate_failure(name, f"compile `{subgraph}`", TypeError(f"it returned {type(compile_from).__name__}, not Compiled"))
+    return compile_from

@@ -65,10 +65,10 @@ class Check:
         if not spot and (not self.policy.finite or all(map(_finite, self.outputs))):
             return
         with np.errstate(all="ignore"):  # numbers may be any
-            found = self.other()
-        if found is None:
+            other = self.other()
+        if other is None:
             return
-        name, expected = found
+        name, expected = other
         for got, want, allowed in zip(self.outputs, expected, self.allowed, strict=True):
             if not _finite(want):
                 continue  # the network itself has no number there

@@ -21,12 +21,12 @@ class HangError(StretchError):
     @classmethod
     def of(cls, subgraph: str, place: Placement, limit_s: float) -> "HangError":
         """The error of a subgraph that hangs."""
-        found = cls(
+        result = cls(
             f"subgraph `{subgraph}` {_late(limit_s)} on processor `{place.processor}` (delegate `{place.delegate}`)",
             f"run it elsewhere with --map {place.processor}=cpu, or allow more with --time-limit",
         )
-        found.subgraph, found.place, found.limit_s = subgraph, place, limit_s
-        return found
+        result.subgraph, result.place, result.limit_s = subgraph, place, limit_s
+        return result
 
 
 def hang_reason(limit_s: float) -> str:

@@ -78,10 +78,10 @@ def check_input(x: Array, like: Array, name: str | None = None) -> None:
         raise UsageError(f"{what} contains NaN or infinity")
 
 
-def check_inputs(given: Mapping[str, Array], like: Mapping[str, Array]) -> None:
+def check_inputs(arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None:
     """Check every input by name against the array it will be copied to."""
-    for name, x in given.items():
-        check_input(x, like[name], name if len(given) > 1 else None)
+    for name, x in arrays.items():
+        check_input(x, like[name], name if len(arrays) > 1 else None)
 
 
 def zeros(manifest: Manifest) -> Values:

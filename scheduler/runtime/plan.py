@@ -107,15 +107,15 @@ def _topological_order(
     """The steps as they were given, each moved behind what it waits for."""
     there = set(start)
     names = list(steps)
-    given = {name: position for position, name in enumerate(names)}
+    topological_order = {name: position for position, name in enumerate(names)}
     readers: dict[str, list[int]] = {}
     missing: dict[str, int] = {}
     for name, step in steps.items():
         # a step that reads what nothing writes waits for itself
         before = {writers.get(tensor, name) for tensor in step.inputs if tensor not in there}
         missing[name] = len(before)
-        for each in before:
-            readers.setdefault(each, []).append(given[name])
+        for item in before:
+            readers.setdefault(item, []).append(topological_order[name])
     ready = [position for position, name in enumerate(names) if not missing[name]]
     order: list[str] = []
     while ready:
@@ -125,6 +125,6 @@ def _topological_order(
             missing[names[position]] -= 1
             if not missing[names[position]]:
                 heappush(ready, position)
-    if stuck := given.keys() - set(order):
-        raise StretchError(f"`{min(stuck, key=given.__getitem__)}` waits for a tensor that nothing writes before it")
+    if stuck := topological_order.keys() - set(order):
+        raise StretchError(f"`{min(stuck, key=topological_order.__getitem__)}` waits for a tensor that nothing writes before it")
     return {name: position for position, name in enumerate(order)}

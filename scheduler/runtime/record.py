@@ -141,12 +141,12 @@ def replay(path: Path) -> Replay:
     events = finished = 0
     for number, line in _lines(path):
         where = f"line {number} of {path}"
-        given = _answered(machines, line, where)
+        answered = _answered(machines, line, where)
         if isinstance(line, Line):
-            if given != line.instructions:
-                raise StretchError(f"{where} answers {_words(line.instructions)}, the state machine {_words(given)}", _AGAIN)
+            if answered != line.instructions:
+                raise StretchError(f"{where} answers {_words(line.instructions)}, the state machine {_words(answered)}", _AGAIN)
             events += 1
-            finished += sum(isinstance(instruction, Finish) for instruction in given)
+            finished += sum(isinstance(instruction, Finish) for instruction in answered)
     if not machines:
         raise StretchError(f"{path} is no record of a run: it has no line", _AGAIN)
     return Replay(len(machines), events, finished)

@@ -103,18 +103,18 @@ class Scheduler:
         for name in weights or {}:
             if name not in loaded:
                 raise UnknownNameError.among("model", name, list(loaded))
-        processors = {name: list(dict.fromkeys(entry.processor for entry in each.manifest.subgraphs)) for name, each in loaded.items()}
+        processors = {name: list(dict.fromkeys(entry.processor for entry in item.manifest.subgraphs)) for name, item in loaded.items()}
         for name in mapping or {}:
-            if not any(name in own for own in processors.values()):
-                used = dict.fromkeys(each for own in processors.values() for each in own)
+            if not any(name in processor for processor in processors.values()):
+                used = dict.fromkeys(item for processor in processors.values() for item in processor)
                 raise UsageError(f"processor `{name}` is mapped, but no bundle uses it", f"the bundles use {', '.join(used)}")
         wanted = _mapping(loaded.values(), mapping or {})
         self._driver = Driver(Machine({}, patience_ms=patience_ms), QueueThreads(), threading.RLock(), now=lambda: time.monotonic() * 1e3)
         self._sessions: dict[str, SharedSession] = {}
         try:
             for name, bundle in loaded.items():
-                own = {key: target for key, target in wanted.items() if key in processors[name]}
-                options = {"mapping": own, "in_flight": in_flight, "delegates": delegates, "time_limit": time_limit, "faults": faults}
+                current = {key: target for key, target in wanted.items() if key in processors[name]}
+                options = {"mapping": current, "in_flight": in_flight, "delegates": delegates, "time_limit": time_limit, "faults": faults}
                 self._sessions[name] = SharedSession(Tenant(self._driver, name, (weights or {}).get(name, 1.0)), bundle, **options)
         except BaseException:
             self.close()
@@ -188,15 +188,15 @@ def _named(bundles: Mapping[str, Bundle | Path | str] | Sequence[Bundle | Path |
         raise UsageError("a scheduler of no bundle has nothing to do", "give some")
     if isinstance(bundles, str | Path | Bundle):
         bundles = [bundles]
-    pairs = bundles.items() if isinstance(bundles, Mapping) else [("", each) for each in bundles]
-    found: dict[str, Bundle] = {}
-    for given, each in pairs:
-        bundle = each if isinstance(each, Bundle) else load_bundle(each)
-        name = given or bundle.path.resolve().name
-        if name in found:
+    pairs = bundles.items() if isinstance(bundles, Mapping) else [("", bundle) for bundle in bundles]
+    named: dict[str, Bundle] = {}
+    for arguments, item in pairs:
+        bundle = item if isinstance(item, Bundle) else load_bundle(item)
+        name = arguments or bundle.path.resolve().name
+        if name in named:
             raise UsageError(f"two bundles would be called `{name}`", 'give them names, as {"a": FOLDER, "b": FOLDER}')
-        found[name] = bundle
-    return found
+        named[name] = bundle
+    return named
 
 
 def _mapping(bundles: Collection[Bundle], mapping: Mapping[str, str]) -> dict[str, str]:

@@ -33,11 +33,11 @@ class Sequential:
 
     def run(self, x: Values) -> Values:
         """Its output for `x`: by name each, where it has several inputs or outputs."""
-        for name, given in as_arrays(x, list(self._inputs)).items():
+        for name, arguments in as_arrays(x, list(self._inputs)).items():
             buffer = self._inputs[name]
-            if given.shape != buffer.shape:
-                raise StretchError(f"the model takes {list(buffer.shape)}, the input has shape {list(given.shape)}")
-            np.copyto(buffer, given)
+            if arguments.shape != buffer.shape:
+                raise StretchError(f"the model takes {list(buffer.shape)}, the input has shape {list(arguments.shape)}")
+            np.copyto(buffer, arguments)
         with pinned(self.cores[:1]):
             self._call.run()
         return plain({name: output.copy() for name, output in self._outputs.items()})

@@ -33,16 +33,16 @@ from scheduler.runtime.trace import QueueDepth, Trace
 
 def again_after_a_hang(future: Future[Any], run: Callable[[], Any]) -> Future[Any]:
     """A future that has the result of another one, or where that hung, of a second try."""
-    found: Future[Any] = Future()
-    found.set_running_or_notify_cancel()
+    outcome: Future[Any] = Future()
+    outcome.set_running_or_notify_cancel()
 
     def take(work: Callable[[], Any]) -> None:
         try:
             result = work()
         except BaseException as error:  # it belongs to whoever waits
-            found.set_exception(error)
+            outcome.set_exception(error)
         else:
-            found.set_result(result)
+            outcome.set_result(result)
 
     # the first future may be kept by a thread that hangs: once it is done it must not keep what the second try needs
     again = [run]
@@ -56,7 +56,7 @@ def again_after_a_hang(future: Future[Any], run: Callable[[], Any]) -> Future[An
             take(first.result)
 
     future.add_done_callback(ended)
-    return found
+    return outcome
 
 
 class Recovery:
@@ -264,14 +264,14 @@ class Session:
         return kept
 
     def _run(self, x: Any, keep: dict[str, Array] | None) -> dict[str, Array]:
-        given = as_arrays(x, self.plan.inputs)
+        arguments = as_arrays(x, self.plan.inputs)
         self._refuse_callbacks()
         with self._lock:
             executor = self._idle()
             arrays = executor.buffers.arrays
-            check_inputs(given, arrays)
+            check_inputs(arguments, arrays)
             while True:
-                for name, value in given.items():
+                for name, value in arguments.items():
                     np.copyto(arrays[name], value)
                 try:
                     self._trace = executor.run(keep)
@@ -304,18 +304,18 @@ class Session:
 
     def _submitted(self, x: Any, deadline_s: float = math.inf, priority: int = 0) -> Future[Any]:
         """`submit`; deadlines and priorities count where others share the processors."""
-        given = as_arrays(x, self.plan.inputs)
+        arrays = as_arrays(x, self.plan.inputs)
         self._refuse_callbacks()
         with self._lock:
             executor = self._recovered(self._open())
-            check_inputs(given, executor.buffers.arrays)
+            check_inputs(arrays, executor.buffers.arrays)
             # Under the lock: `run` must not meet it in a subgraph that only one of them may use.
             if self._recovery is None:
-                return executor.submit(given, deadline_s, priority)
-            kept = {name: value.copy() for name, value in given.items()}
+                return executor.submit(arrays, deadline_s, priority)
+            kept = {name: value.copy() for name, value in arrays.items()}
             while True:
                 try:
-                    return again_after_a_hang(executor.submit(given, deadline_s, priority), lambda: self.run(kept))
+                    return again_after_a_hang(executor.submit(arrays, deadline_s, priority), lambda: self.run(kept))
                 except HangError as error:  # of another inference, which this one waited for
                     executor = self._left_behind(error)
 

@@ -161,19 +161,19 @@ def _look(
 ) -> None:
     limit_ns = int(limit_s * 1e9)
     #: Calls that were told of, and when to tell of them again.
-    told: dict[str, tuple[tuple[str, int], float]] = {}
+    look: dict[str, tuple[tuple[str, int], float]] = {}
     wait = limit_s
     while not ended.wait(min(wait, threading.TIMEOUT_MAX)):
         now, wait = perf_counter_ns(), limit_s
         for thread, call in list(running.items()):
             if call is None:
                 continue
-            known, again = told.get(thread, (None, inf))
+            known, again = look.get(thread, (None, inf))
             left = (again if known is call else call[1] + limit_ns) - now
             if left > 0:
                 wait = min(wait, left / 1e9)
             elif tell := overdue():
-                told[thread] = call, now + limit_ns if tell(thread, call) else inf
+                look[thread] = call, now + limit_ns if tell(thread, call) else inf
                 del tell
 
 

@@ -134,7 +134,7 @@ def _computing(manifest: Manifest, starts: Mapping[str, float], device: DevicePr
     Args:
         starts: When each computes, from the start of its segment: once what it reads has arrived.
     """
-    found: dict[str, float] = {}
+    computing: dict[str, float] = {}
     segments: dict[str, list[SubgraphEntry]] = {}
     for entry in manifest.subgraphs:
         segments.setdefault(entry.segment, []).append(entry)
@@ -146,12 +146,12 @@ def _computing(manifest: Manifest, starts: Mapping[str, float], device: DevicePr
             for entry in entries
         ]
         if len(processors) == len(entries) and not any(written.intersection(entry.inputs) for entry in entries):
-            found |= {entry.name: end - starts[entry.name] for entry, end in zip(entries, ends(works), strict=True)}
+            computing |= {entry.name: end - starts[entry.name] for entry, end in zip(entries, ends(works), strict=True)}
         else:
             # portions wait for each other: contention counts all the time
             slower = {entry.name: entry.contention if len(processors) > 1 else 1.0 for entry in entries}
-            found |= {entry.name: _stated(entry) * slower[entry.name] for entry in entries}
-    return found
+            computing |= {entry.name: _stated(entry) * slower[entry.name] for entry in entries}
+    return computing
 
 
 def _stated(entry: SubgraphEntry) -> float:

@@ -61,11 +61,11 @@ def advise(
 
 def _profiles(device: str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile]) -> list[DeviceProfile]:
     """Each profile once."""
-    each = [device] if isinstance(device, str | Path | DeviceProfile) else device
-    found: list[DeviceProfile] = []
-    for one in each:
-        found += load_devices(one) if isinstance(one, str) else [one if isinstance(one, DeviceProfile) else load_device(one)]
-    return list({profile.id: profile for profile in found}.values())
+    item = [device] if isinstance(device, str | Path | DeviceProfile) else device
+    profiles: list[DeviceProfile] = []
+    for one in item:
+        profiles += load_devices(one) if isinstance(one, str) else [one if isinstance(one, DeviceProfile) else load_device(one)]
+    return list({profile.id: profile for profile in profiles}.values())
 
 
 @contextmanager

@@ -268,9 +268,9 @@ def branch(
 
         def make(request: PlanConfig) -> Branched:
             # agreement that nothing predicts is measured on what was built
-            asked = request if source is not None or request.accuracy else replace(request, min_agreement=None)
+            changed = request if source is not None or request.accuracy else replace(request, min_agreement=None)
             with phase("plan"):
-                planned = decide_design(network.graph, profile, asked, draft, source)
+                planned = decide_design(network.graph, profile, changed, draft, source)
             if mapping:
                 place_processors(planned.design.processors, mapping)
             branched = Branched(planned, loaded.weights_source, loaded.weights_detail, [*loaded.warnings, *captured.warnings], seconds)

@@ -56,7 +56,7 @@ def advise(
         out.warn(warning)
     advice = replace(advice, warnings=out.warnings)
     if html is not None:
-        from stretch.report.html.advice_page import advice_page
+        from stretch.report.comparison import advice_page
 
         write_html(out, html, lambda command: advice_page(advice, command))
     out.emit(advice, lambda console: _show(console, advice))
@@ -68,11 +68,11 @@ def _show(console: "Console", advice: "Advice") -> None:
     console.print(f"{advice.model}: {advice.macs / 1e6:.1f} M multiply-accumulates; fastest as advised first", markup=False)
     console.print(Fitting([lambda: _table(advice, wide=True), lambda: _table(advice, wide=False)]))
     few = len(advice.answers) <= MOST_REASONS
-    shown = [each for each in advice.answers if few or not each.recommended.startswith("single:")]
-    for each in shown:
+    shown = [answer for answer in advice.answers if few or not answer.recommended.startswith("single:")]
+    for item in shown:
         console.print()
-        console.print(f"{each.device}: {each.advice}, for {each.reason}", markup=False, highlight=False)
-        console.print(f"  {each.command}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{item.device}: {item.advice}, for {item.reason}", markup=False, highlight=False)
+        console.print(f"  {item.command}", markup=False, highlight=False, soft_wrap=True)
     if not few:
         console.print()
         console.print("`--device ID` gives the reason for a device that is not listed above, `--json` for all", markup=False)
@@ -88,10 +88,10 @@ def _table(advice: "Advice", *, wide: bool) -> "Table":
     for title in ("ms", "exact", "stretched"):
         column(table, title, right=True)
     column(table, "what to do", fold=True)
-    for each in advice.answers:
-        single = each.best_single
-        ratios = [_ratio(branches, wide=wide) for branches in (each.exact, each.stretched)]
-        table.add_row(each.device, f"{single.processor} {single.precision}", f"{single.ms:.2f}", *ratios, each.advice)
+    for answer in advice.answers:
+        single = answer.best_single
+        ratios = [_ratio(branches, wide=wide) for branches in (answer.exact, answer.stretched)]
+        table.add_row(answer.device, f"{single.processor} {single.precision}", f"{single.ms:.2f}", *ratios, answer.advice)
     return table
 
 

@@ -144,7 +144,7 @@ def branch(
 def _tell(out: Output, result: "Branched", html: Path | None) -> None:
     """Warn, write the report, and print the plan and what was written."""
     # one list for the terminal and the JSON, including warnings of packages
-    answer = out.told(result.answer(as_flag))
+    answer = out.with_warnings(result.answer(as_flag))
 
     def roofline() -> "tuple[str, Figure]":
         from stretch.report.prediction import roofline_figure

@@ -46,7 +46,7 @@ def evaluate(
             preprocessing=preprocessing,
             progress=step,
         )
-    answer = out.told(answer)
+    answer = out.with_warnings(answer)
     out.show(answer, lambda _: _page(answer))
 
 

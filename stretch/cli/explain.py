@@ -35,5 +35,5 @@ def explain(
 
     with out.progress("explaining") as progress:
         explanation = answer(bundle, device, runtime=foreign_runtime, mapping=mapping or [], fix=fix, progress=progress)
-    explanation = out.told(explanation)
+    explanation = out.with_warnings(explanation)
     out.show(explanation, lambda _: explanation_page(explanation) if foreign_runtime is None else runtime_page(explanation))

@@ -147,7 +147,7 @@ def export(
             trust_code=trust_code,
             progress=progress,
         )
-    answer = out.told(answer)
+    answer = out.with_warnings(answer)
     out.show(answer, lambda _: _PAGES[type(answer).__name__](answer))
 
 

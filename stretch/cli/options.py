@@ -51,12 +51,12 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(function, eval_str=True)
-        taken, kept, asked = {}, [], []
+        taken, kept, request = {}, [], []
         for parameter in signature.parameters.values():
             if parameter.annotation is PlanConfig:
                 taken[parameter.name] = PLAN_OPTIONS
-                asked = [option for option in PLAN_OPTIONS if option.name in flags]
-                kept += [_flag(option) for option in asked]
+                request = [option for option in PLAN_OPTIONS if option.name in flags]
+                kept += [_flag(option) for option in request]
             elif (option := _rare(parameter)) is not None:
                 taken[parameter.name] = (option,)
             else:
@@ -65,7 +65,7 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
 
         @functools.wraps(function)
         def command(out: Any, change: list[str] | None = None, config_file: Path | None = None, **values: Any) -> None:
-            words = {option.name: values.pop(option.name) for option in asked}
+            words = {option.name: values.pop(option.name) for option in request}
             stated = read_settings(known, config_file, change or (), [parameter.name for parameter in kept])
             stated |= {name: known[name].read(word) for name, word in words.items() if word is not None}
             for name, options in taken.items():
@@ -75,7 +75,7 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
                     values[name] = stated[name]
             function(out, **values)
 
-        command.__signature__ = signature.replace(parameters=[*kept, *_more(known, PANEL if asked else None)])  # type: ignore[attr-defined]
+        command.__signature__ = signature.replace(parameters=[*kept, *_more(known, PANEL if request else None)])  # type: ignore[attr-defined]
         command.settings = known  # type: ignore[attr-defined]
         # otherwise inspect would report the signature of the wrapped function
         del command.__wrapped__  # type: ignore[attr-defined]
@@ -121,8 +121,8 @@ def _rare(parameter: inspect.Parameter) -> Option | None:
     if get_origin(parameter.annotation) is not Annotated:
         return None
     kind, *more = get_args(parameter.annotation)
-    words = next((each for each in more if isinstance(each, Rare)), None)
-    bounds = tuple(each for each in more if each is not words)
+    words = next((item for item in more if isinstance(item, Rare)), None)
+    bounds = tuple(item for item in more if item is not words)
     return None if words is None else Option(parameter.name, Annotated[kind, *bounds] if bounds else kind, parameter.default, str(words))
 
 

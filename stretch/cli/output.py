@@ -57,7 +57,7 @@ class Output:
         self.warnings: list[str] = []
         self._stdout = sys.stdout
 
-    def told(self, answer: Any) -> Any:
+    def with_warnings(self, answer: Any) -> Any:
         """The answer with all warnings so far, those of its own among them, which are printed."""
         from msgspec.structs import replace
 
@@ -191,10 +191,10 @@ def only_flags(what: str, names: str, hint: str = "") -> None:
 
 def no_flags(what: str, names: str, hint: str = "") -> None:
     """Refuse some flags on the command line; arguments as of `only_flags`."""
-    given = _flags_given()
+    flags_given = _flags_given()
     for name in names.split():
-        if name in given:
-            raise UsageError(f"{given[name]} does not go with {what}", hint or f"leave out {given[name]}")
+        if name in flags_given:
+            raise UsageError(f"{flags_given[name]} does not go with {what}", hint or f"leave out {flags_given[name]}")
 
 
 def _flags_given() -> dict[str, str]:

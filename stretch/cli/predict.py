@@ -81,7 +81,7 @@ def predict(
     graph = network.graph
     tell_size(out, shape, graph)
     options = {"processor": processor, "precision": precision, "kernels": kernels or html is not None}
-    prediction = out.told(prediction_of(network, profile, **options))
+    prediction = out.with_warnings(prediction_of(network, profile, **options))
     from stretch.report.prediction import prediction_page, roofline_figure, write_figure
 
     def roofline(name: str, at: str | None) -> "tuple[str, Figure]":

@@ -159,7 +159,7 @@ def run(
             trace=trace,
         )
         with out.progress("on the phone") as step:
-            answer = out.told(measure(loaded, request, x, step))
+            answer = out.with_warnings(measure(loaded, request, x, step))
         out.show(answer, lambda _: phone_page(answer))
         return
     options: dict[str, Any] = {

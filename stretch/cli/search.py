@@ -127,7 +127,7 @@ def search(
         )
     if plot is not None:
         write_figure(front_figure(answer), plot)
-    answer = out.told(answer)
+    answer = out.with_warnings(answer)
     out.show(answer, lambda command: front_page(answer, command), html)
 
 
@@ -149,5 +149,5 @@ def _pair(out: Output, models: tuple[str, str], device: str, config: PlanConfig,
 
     with out.progress("searching") as progress:
         answer = search_pair(models, profile, goal=goal or GOALS[0], config=config, progress=progress, **options)
-    answer = out.told(answer)
+    answer = out.with_warnings(answer)
     out.show(answer, lambda command: together_page(answer, command))

@@ -104,5 +104,5 @@ def simulate(
             trace=trace,
             progress=step,
         )
-    answer = out.told(answer)
+    answer = out.with_warnings(answer)
     out.show(answer, lambda command: simulation_page(answer, simulated.latencies_ms, simulated.traces[0], command), html)

@@ -104,7 +104,7 @@ def train(
         done = train_recipe(recipe, folder, **flags, listener=listener)
     if done is None:
         return
-    answer = out.told(done)
+    answer = out.with_warnings(done)
     out.emit(answer, lambda console: console.print("\n".join(_lines(answer, trust_code)), soft_wrap=True))
 
 
@@ -124,7 +124,7 @@ def _refine(
         if kept.is_dir() and any(kept.iterdir()):
             out.note(f"the checkpoint is in {kept}: the same command continues from there")
         raise
-    answer = out.told(answer)
+    answer = out.with_warnings(answer)
     out.emit(answer, lambda console: console.print("\n".join(_refined_lines(answer)), soft_wrap=True))
 
 

@@ -310,5 +310,5 @@ def _processors(names: tuple[str, ...], device: DeviceProfile) -> tuple[str, ...
 
 
 PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(
-    f"    {plan_option.name}: {plan_option.told}" for plan_option in PLAN_OPTIONS
+    f"    {plan_option.name}: {plan_option.text}" for plan_option in PLAN_OPTIONS
 )

@@ -39,7 +39,7 @@ class Option:
     file: bool = False  # Whether it names a file.
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """What Python's docs say."""
         return self.doc or self.help
 
@@ -48,7 +48,7 @@ class Option:
         """Its kind without bounds, and without None."""
         kind = self.kind
         if get_origin(kind) in (Union, UnionType):
-            kind = next(each for each in get_args(kind) if each is not NoneType)
+            kind = next(arg for arg in get_args(kind) if arg is not NoneType)
         return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
     @property
@@ -71,8 +71,8 @@ class Option:
     @property
     def least(self) -> int | None:
         """The smallest whole number allowed, for the help."""
-        bounds = [each for part in (self.kind, *get_args(self.kind)) for each in getattr(part, "__metadata__", ())]
-        meta = next((each for each in bounds if isinstance(each, msgspec.Meta)), None)
+        bounds = [item for part in (self.kind, *get_args(self.kind)) for item in getattr(part, "__metadata__", ())]
+        meta = next((bound for bound in bounds if isinstance(bound, msgspec.Meta)), None)
         if self.bare is not int or meta is None:
             return None
         return meta.ge if meta.ge is not None else None if meta.gt is None else meta.gt + 1

@@ -34,12 +34,11 @@ from stretch.planning.result import PlanResult, UnusedProcessor
 from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.bounds import Bounds
 from stretch.planning.search.controls import best_single, ranked_singles, sequential_same_macs
-from stretch.planning.search.cutting import cut_blocks
 from stretch.planning.search.diagnose import explain_infeasible, refusal
 from stretch.planning.search.evolve import evolve, fastest_designs
 from stretch.planning.search.exact import SearchResult, search_concat, search_exact
 from stretch.planning.search.goal import Added, Goal, least_of, score_of, search_best
-from stretch.planning.search.merging import merge_neighbours, merge_stages
+from stretch.planning.search.merging import cut_blocks, merge_neighbours, merge_stages
 from stretch.planning.search.placing import place_sides
 from stretch.planning.search.pruning import search_some
 from stretch.planning.search.rules import Rules

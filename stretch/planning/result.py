@@ -148,7 +148,9 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     makespan_low_ms: float  # Lower end of the 90 % interval around the makespan.
     makespan_high_ms: float  # Upper end.
     probability_faster: dict[str, float]  # That the branched run is faster than each control, and than ``all`` of them.
-    told: list[str]  # Controls that are told and not recommended: beside an exact design those that would have to be trained.
+    reference: list[str] = msgspec.field(
+        name="told"
+    )  # Controls that are compared and not recommended: with an exact design those that would have to be trained.
     measure_next: str | None  # The number of the profile that decides most; None if nothing is uncertain.
     links: tuple[LinkFigure, ...]  # The design at the lower ends of the links' intervals, as stated, and at the upper ends.
     changes: tuple[Change, ...]  # The design, and what would be recommended, with other numbers that hang together at half and at twice.
@@ -177,7 +179,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 class ObjectiveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a design was to be best in."""
 
-    asked: str  # As it was asked for.
+    requested: str = msgspec.field(name="asked")  # As the request writes it.
     value: float | None  # Of the design; None where the profile lacks what it takes, as for a design made elsewhere.
     unit: str  # Of the value; empty for a mixture of several and for a share.
     strategy: str  # How designs were searched.
@@ -356,9 +358,9 @@ class PlanResult:
     @cached_property
     def recommendation(self) -> Recommendation:
         """The branched run beside its controls, with the intervals of their ratios."""
-        # An exact design needs no training, the sequential network of the same cost does: it is told, not advised.
+        # An exact design needs no training, the sequential network of the same cost does: it is compared, not advised.
         untrained = self.config.exact or (self.exact and self.design.n_meet > 0)
-        return recommend(self.predicted_run, self._controls, told=("sequential_same_macs",) if untrained else ())
+        return recommend(self.predicted_run, self._controls, reference=("sequential_same_macs",) if untrained else ())
 
     @cached_property
     def certainty(self) -> Certainty:
@@ -369,7 +371,7 @@ class PlanResult:
     @cached_property
     def deciding(self) -> Deciding:
         """What the recommendation hangs on."""
-        return deciding(self.predicted_run, self._controls, self.recommendation.told, f"single:{self.best_single.processor}")
+        return deciding(self.predicted_run, self._controls, self.recommendation.reference, f"single:{self.best_single.processor}")
 
     def at_links(self, factor: float) -> LinkFigure:
         """The design and the best single processor if every transfer took so many times what is stated."""
@@ -380,7 +382,7 @@ class PlanResult:
         """What the design was to be best in, and its value."""
         goal = self.config.best_in
         return ObjectiveAnswer(
-            asked=goal.text, value=self._value(goal), unit=goal.unit, strategy="evolve" if self.config.tries else self.config.strategy
+            requested=goal.text, value=self._value(goal), unit=goal.unit, strategy="evolve" if self.config.tries else self.config.strategy
         )
 
     def _value(self, goal: Objective) -> float | None:
@@ -469,7 +471,7 @@ class PlanResult:
             **asdict(self.deciding),
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,
-            told=sorted(self.recommendation.told),
+            reference=sorted(self.recommendation.reference),
             energy_mj=self.energy_mj,
             best_single_energy_mj=self._alone_mj(self.best_single),
             sequential_same_macs_energy_mj=self._alone_mj(sequential.single) if sequential else None,

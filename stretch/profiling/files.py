@@ -1,5 +1,7 @@
 """Random networks as ONNX files, with random weights that keep activations in a realistic range."""
 
+import json
+import os
 import tempfile
 from collections.abc import Mapping
 from functools import cache
@@ -12,7 +14,36 @@ from numpy.typing import NDArray
 from predictors.errors import StretchError
 from predictors.graph import OpGraph
 from predictors.shapes import Shape
-from scheduler.boards.asking import ask_for_file, can_ask
+
+# What a program on a board asks of the machine that started it: files that only that machine can make.
+
+#: Names the descriptors that questions are written to and answers are read from, as the agent sets it.
+ASKS = "NN_STRETCH_ASKS"
+
+
+def can_ask() -> bool:
+    """Whether this program runs on a board, for somebody who answers."""
+    return ASKS in os.environ
+
+
+def ask_for_file(path: Path, question: str) -> None:
+    """Have a file made by the machine that started this program, and wait for it."""
+    questions, answers = map(int, os.environ[ASKS].split(","))
+    line = json.dumps({"file": str(path.absolute()), "question": question}).encode() + b"\n"
+    try:
+        while line:
+            line = line[os.write(questions, line) :]
+        answer = b""
+        while not answer.endswith(b"\n"):
+            more = os.read(answers, 1 << 16)
+            if not more:
+                raise StretchError("the machine that started this does not answer any more")
+            answer += more
+    except OSError as error:
+        raise StretchError(f"the machine that started this does not answer any more: {error.strerror}") from error
+    if problem := json.loads(answer).get("problem"):
+        raise StretchError(str(problem))
+
 
 Array = NDArray[np.float32]
 

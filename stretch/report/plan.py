@@ -261,7 +261,7 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         ("branched net as one graph", control(predicted.whole_graph_ms, predicted.whole_graph_processor)),
         ("operators split", control(predicted.operator_split_ms, None)),
         ("ideal split", f"{predicted.ideal_split_ms:.2f} ms, of which the makespan reaches {predicted.ideal_fraction:.2f}"),
-        *([("best in", _best_in(plan.objective))] if plan.objective.asked != "latency" else []),
+        *([("best in", _best_in(plan.objective))] if plan.objective.requested != "latency" else []),
         ("search", _search(plan)),
         *([("accuracy", _accuracy(plan.accuracy))] if plan.accuracy else []),
         ("with other links", _links(predicted)),
@@ -341,13 +341,13 @@ def _accuracy(accuracy: PredictedAccuracy) -> str:
 def _best_in(objective: ObjectiveAnswer) -> str:
     """Objective of the design, and its value."""
     if objective.value is None:
-        return objective.asked
+        return objective.requested
     value = f"{objective.value:.3g}" if objective.unit else f"{objective.value:.4g}"
-    return f"{objective.asked}: {value} {objective.unit}".rstrip()
+    return f"{objective.requested}: {value} {objective.unit}".rstrip()
 
 
 def _search(plan: PlanAnswer) -> str:
-    predicted, latency = plan.predicted, plan.objective.asked == "latency"
+    predicted, latency = plan.predicted, plan.objective.requested == "latency"
     size = "" if plan.space_log10 is None else f", of 10^{plan.space_log10:.1f}"
     if predicted.optimal:
         return f"no design of the space is {'faster' if latency else 'better'}{size}"
@@ -375,7 +375,7 @@ def controls_section(plan: PlanAnswer) -> Section:
         )
     )
     rows.append(ChartInterval("divided without loss", predicted.ideal_split_ms, predicted.ideal_split_ms, predicted.ideal_split_ms))
-    rivals = [rival for rival in plan.comparisons if rival.name not in predicted.told]
+    rivals = [rival for rival in plan.comparisons if rival.name not in predicted.reference]
     beaten = sum(rival.ratio > 1 for rival in rivals)
     words = f"The branches are predicted to be faster than {beaten} of the {len(rivals)} controls that could be run instead."
     table = Grid(
@@ -427,7 +427,7 @@ def certainty_section(plan: PlanAnswer) -> Section:
         half, twice = changes.get((group, 0.5)), changes.get((group, 2.0))
         if half and twice and half.speedup is not None and twice.speedup is not None:
             rows.append((group, half.speedup, twice.speedup))
-    ratios = [rival.ratio for rival in plan.comparisons if rival.name not in predicted.told]
+    ratios = [rival.ratio for rival in plan.comparisons if rival.name not in predicted.reference]
     if rows and ratios:
         turning = [group for group in groups if any(c.numbers == group and c.recommended != plan.recommended for c in predicted.changes)]
         note = (

@@ -111,10 +111,10 @@ def advise(
     """
     check_precision(devices, precision)
     answers: list[DeviceAdvice] = []
-    asked: PlanningProblem | None = None
+    request: PlanningProblem | None = None
     for device in devices:
         if planned := precisions_at(device, precision):
-            answer, asked = _on_device(model, graph, device, planned, asked)
+            answer, request = _on_device(model, graph, device, planned, request)
             answers.append(answer)
         progress(device.id)
     guessed = ", ".join(sorted(answer.device for answer in answers if not answer.calibrated))
@@ -157,14 +157,14 @@ def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, str
         return {name: device.processor(name).default_precision for name in device.processors}
     if precision not in PRECISIONS:
         raise UsageError(f"`{precision}` is no precision", f"choose {', '.join(PRECISIONS)}")
-    found = {name: _at_least(device.processor(name), precision) for name in device.processors}
-    return {name: at for name, at in found.items() if at is not None}
+    result = {name: _at_least(device.processor(name), precision) for name in device.processors}
+    return {name: at for name, at in result.items() if at is not None}
 
 
 def _at_least(processor: Processor, precision: str) -> str | None:
     """The narrowest precision of a processor that is as wide as one; None if it has none."""
-    wide = [each for each in processor.precisions if ITEM_BYTES[each] >= ITEM_BYTES[precision]]
-    return min(wide, key=lambda each: ITEM_BYTES[each], default=None)
+    wide = [item for item in processor.precisions if ITEM_BYTES[item] >= ITEM_BYTES[precision]]
+    return min(wide, key=lambda item: ITEM_BYTES[item], default=None)
 
 
 @dataclass(frozen=True)
@@ -208,15 +208,15 @@ def _on_device(
     names, usual = tuple(precision), precisions_at(device, None)
     request = PlanConfig(processors=() if len(names) == len(usual) else names, precision=dict(precision))
     if len(names) > 1:
-        asked = like = PlanningProblem.of(graph, device, msgspec.structs.replace(request, lossless=True), like=like)
-        costs = asked.costs
+        query = like = PlanningProblem.of(graph, device, msgspec.structs.replace(request, lossless=True), like=like)
+        costs = query.costs
         single = ranked_singles(graph, costs, names)[0]
         at_most = single.ms / least_divided_ms(graph, costs)
         exact = _Planned(None, f"no exact branches are more than {at_most:.2f} times as fast as {single.processor} alone")
         if at_most >= LEAST_GAIN:
-            exact = _planned(asked, trained=False)
+            exact = _planned(query, trained=False)
         # the same costs, so that what both kinds have in common is timed once
-        stretched = _planned(replace(asked, config=msgspec.structs.replace(request, kinds=("stretch",)).checked(device)), trained=True)
+        stretched = _planned(replace(query, config=msgspec.structs.replace(request, kinds=("stretch",)).checked(device)), trained=True)
         recommended, reason = _recommended(exact, stretched, single)
     else:
         costs = Costs(LatencyPredictor(device), precision)
@@ -242,13 +242,13 @@ def _on_device(
     return answer, like
 
 
-def _planned(asked: PlanningProblem, *, trained: bool) -> _Planned:
+def _planned(planning_problem: PlanningProblem, *, trained: bool) -> _Planned:
     """The best branches of a request, or why there are none; `trained` says whether they are to be trained."""
     try:
-        choice = choose(asked.backbone, asked.config, asked.costs, asked.stages, explain=False)
+        choice = choose(planning_problem.backbone, planning_problem.config, planning_problem.costs, planning_problem.stages, explain=False)
     except InfeasibleError as error:
         return _Planned(None, "no stretched branches meet the constraints" if trained else error.message)
-    return _Planned(designed(asked, choice, trained=trained))
+    return _Planned(designed(planning_problem, choice, trained=trained))
 
 
 def _recommended(exact: _Planned, stretched: _Planned, single: Single) -> tuple[str, str]:
@@ -276,22 +276,22 @@ def _without_branches(exact: _Planned, stretched: _Planned, single: Single) -> t
         result = kinds[kind].result
         assert result is not None
         near = min(result.recommendation.beatable, key=lambda rival: rival.probability)
-        told = f"{_gain(kind, kinds[kind])}, and {near.ratio:.2f} times as fast as `{near.name}` ({near.low:.2f} to {near.high:.2f})"
-        return NO_CLEAR_WINNER, f"{told}; what decides most is {near.measure or 'not known'}"
+        answer = f"{_gain(kind, kinds[kind])}, and {near.ratio:.2f} times as fast as `{near.name}` ({near.low:.2f} to {near.high:.2f})"
+        return NO_CLEAR_WINNER, f"{answer}; what decides most is {near.measure or 'not known'}"
     parts = []
-    for kind, each in kinds.items():
-        if each.result is None:
-            parts.append(each.why)
+    for kind, item in kinds.items():
+        if item.result is None:
+            parts.append(item.why)
             continue
-        parts.append(f"{kind} branches are predicted to be {each.single.ratio:.2f} times as fast as {single.processor} alone")
-        if plain := next((rival for rival in each.result.recommendation.beatable if rival.name == PLAIN and rival.ratio < 1), None):
+        parts.append(f"{kind} branches are predicted to be {item.single.ratio:.2f} times as fast as {single.processor} alone")
+        if plain := next((rival for rival in item.result.recommendation.beatable if rival.name == PLAIN and rival.ratio < 1), None):
             parts[-1] += f", and a plain sequential network of the same cost {1 / plain.ratio:.2f} times as fast as they are"
     return f"single:{single.processor}", "; ".join(parts)
 
 
 def _open(exact: _Planned, stretched: _Planned) -> str | None:
     """Of the kinds for which it is open whether they pay the one that is predicted to gain more; None if there is none."""
-    kinds = {kind: each.result for kind, each in ((EXACT, exact), (STRETCHED, stretched))}
+    kinds = {kind: item.result for kind, item in ((EXACT, exact), (STRETCHED, stretched))}
     gains = {kind: result.speedup for kind, result in kinds.items() if result and result.recommended == NO_CLEAR_WINNER}
     return max(gains, key=lambda kind: gains[kind], default=None)
 

@@ -185,11 +185,11 @@ def many(folder):
 
 def parts(data, path):
     """The objects that a path of `KEYS` names."""
-    found = [data]
+    result = [data]
     for step in filter(None, path.split(".")):
-        inside = [one[step.rstrip("[]{}")] for one in found]
-        found = inside if step[-1] not in "]}" else [part for one in inside for part in (one if step[-1] == "]" else one.values())]
-    return found
+        inside = [one[step.rstrip("[]{}")] for one in result]
+        result = inside if step[-1] not in "]}" else [part for one in inside for part in (one if step[-1] == "]" else one.values())]
+    return result
 
 
 def test_every_verb_has_its_keys_listed():
@@ -208,9 +208,9 @@ def test_json_of_a_verb_is_one_object_with_its_keys(capsys, bundle, verb):
     assert list(data)[:2] == ["schema", "version"]
     assert data["schema"] == SCHEMA
     for path, keys in KEYS[verb].items():
-        found = parts(data, path)
-        assert found, path
-        for part in found:
+        outcome = parts(data, path)
+        assert outcome, path
+        for part in outcome:
             assert set(keys.split()) <= part.keys(), path
     assert result.err == ""
 

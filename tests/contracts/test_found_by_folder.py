@@ -242,15 +242,15 @@ def in_order(bundle: Path, x: np.ndarray) -> np.ndarray:
     values = {manifest["inputs"][0]: x}
     left = manifest["subgraphs"] + manifest["joins"]
     while left:
-        step = next(each for each in left if values.keys() >= {*each["inputs"]})
+        step = next(item for item in left if values.keys() >= {*item["inputs"]})
         left.remove(step)
-        given = {name: values[name] for name in step["inputs"]}
+        arguments = {name: values[name] for name in step["inputs"]}
         if "file" in step:
-            made = runtime.InferenceSession(bundle / step["file"]).run(step["outputs"], given)
-            values |= zip(step["outputs"], made, strict=True)
+            run_result = runtime.InferenceSession(bundle / step["file"]).run(step["outputs"], arguments)
+            values |= zip(step["outputs"], run_result, strict=True)
         else:
             assert step["kind"] == "max"
-            values[step["output"]] = np.max(list(given.values()), axis=0)
+            values[step["output"]] = np.max(list(arguments.values()), axis=0)
     return values[manifest["outputs"][0]]
 
 
@@ -262,8 +262,8 @@ def test_join_in_three_new_files_is_built_exported_and_run_with_the_right_number
     (copy / "d.toml").write_text(DESIGN)
     bundle, x = copy / "b", np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)
     words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--json")
-    made = json.loads(stretch(copy, *words, "--design", copy / "d.toml", "--out", bundle))
-    assert [segment["join"] for segment in made["segments"] if len(segment["branches"]) > 1] == ["max"]
+    data = json.loads(stretch(copy, *words, "--design", copy / "d.toml", "--out", bundle))
+    assert [segment["join"] for segment in data["segments"] if len(segment["branches"]) > 1] == ["max"]
     assert [join["kind"] for join in json.loads((bundle / "bundle.json").read_text())["joins"]] == ["max"]
     np.save(copy / "x.npy", x)
     code = (

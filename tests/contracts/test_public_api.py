@@ -65,9 +65,9 @@ def test_name_that_is_not_there_is_an_attribute_error(package):
 def test_type_checkers_are_told_where_each_name_is(package):
     body = ast.parse((ROOT / package.__name__ / "__init__.py").read_text()).body
     guarded = next(part for part in body if isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING")
-    told = {alias.name: part.module for part in guarded.body if isinstance(part, ast.ImportFrom) for alias in part.names}
-    assert told.keys() == SURFACE[package]
-    for name, module in told.items():
+    mapping = {alias.name: part.module for part in guarded.body if isinstance(part, ast.ImportFrom) for alias in part.names}
+    assert mapping.keys() == SURFACE[package]
+    for name, module in mapping.items():
         assert getattr(importlib.import_module(module), name) is getattr(package, name)
 
 

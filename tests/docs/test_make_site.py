@@ -42,14 +42,14 @@ class _Read(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self.places.update(found[key] for key in ("id", "name") if found.get(key))
-        if tag == "a" and found.get("href"):
-            self.links.append(found["href"])
-        if tag in ("script", "img", "iframe") and found.get("src"):
-            self.loaded.append(found["src"])
-        if tag == "link" and found.get("rel") in ("stylesheet", "icon", "preload"):
-            self.loaded.append(found["href"])
+        result = dict(attrs)
+        self.places.update(result[key] for key in ("id", "name") if result.get(key))
+        if tag == "a" and result.get("href"):
+            self.links.append(result["href"])
+        if tag in ("script", "img", "iframe") and result.get("src"):
+            self.loaded.append(result["src"])
+        if tag == "link" and result.get("rel") in ("stylesheet", "icon", "preload"):
+            self.loaded.append(result["href"])
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def generator():
 
 
 def thing(name):
-    package, own = name.split(".")
-    return getattr({"stretch": stretch, "scheduler": scheduler}[package], own)
+    package, current = name.split(".")
+    return getattr({"stretch": stretch, "scheduler": scheduler}[package], current)
 
 
 def parts():

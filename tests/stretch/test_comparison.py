@@ -41,8 +41,8 @@ ONE = ComparedRow(name="a", kind="plan", model="m", device="d", ms=1.0)
     ],
 )
 def test_what_does_not_compare_is_said(other, said):
-    found = warnings_of([ONE, other])
-    assert found == [] if said is None else len(found) == 1 and said in found[0]
+    warnings = warnings_of([ONE, other])
+    assert warnings == [] if said is None else len(warnings) == 1 and said in warnings[0]
 
 
 @functools.cache

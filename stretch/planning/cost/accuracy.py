@@ -295,7 +295,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     stages: Annotated[tuple[Stage, ...], msgspec.Meta(min_length=1, max_length=1000)]  # The network's stages, in order.
     base: _Number  # Of the logarithm of every loss.
     length: _Number  # For the logarithm of the number of stages.
-    own: dict[str, _Number]  # Of single segments, by the names of their stages joined by a space.
+    measured: dict[str, _Number] = msgspec.field(name="own")  # Of single segments, by the names of their stages joined by a space.
     weights: _Row  # For each of `SEEN`.
     range: tuple[_Number, _Number]  # Lowest and highest logarithm of a loss that was measured, widened; predictions stay within it.
     #: What is taken off the logarithm of a segment's loss in a design, times the share of stages behind it.
@@ -324,7 +324,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         known = {stage.name: stage.loss for stage in self.stages}
         parts = [part for name in stages if (part := known[name]) is not None]
         of_stages = float(np.mean(parts)) if parts else 0.0
-        value = self.own.get(" ".join(stages), 0.0)
+        value = self.measured.get(" ".join(stages), 0.0)
         logs = self.base + of_stages + self.length * np.log(len(stages)) + value + rows @ np.array(self.weights)
         exp: Floats = np.exp(np.clip(logs, *self.range))
         return exp
@@ -453,7 +453,7 @@ def fit(
         stages=tuple(Stage(name=s.name, start=s.start, end=s.end, loss=of_stages.get(s.name)) for s in stages),
         base=base,
         length=length,
-        own=current,
+        measured=current,
         weights=seen,
         range=(low, high),
         recovery=RECOVERY,

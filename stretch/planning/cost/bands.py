@@ -81,17 +81,17 @@ class _BandedPart:
         except StretchError:
             # rows of padding alone, of which there is no band (`band`): nothing else has such an edge
             return [(at, -1)] * len(self.graph.ops)
-        found = []
+        operators = []
         for op in self.graph.ops:
             rows = need.get(op.name)
             if rows is None:
-                found.append((0, 0))
+                operators.append((0, 0))
                 continue
             padding = 0
             if op.inputs and "padding" in op.attrs:
                 padding = ints(read[op.name].attrs, "padding")[2 * at]
-            found.append((rows.stop if at else rows.start, padding))
-        return found
+            operators.append((rows.stop if at else rows.start, padding))
+        return operators
 
     def reads(self, start: int, stop: int) -> tuple[int, int]:
         """Rows of the input that a band needs."""
@@ -294,8 +294,8 @@ class BandCosts:
             known[:2, new] = sums
             known[2, new] = steps[2][chains].max(axis=1)
             known[3, new] = steps[3, begins] - steps[1, begins] if cuts else 0.0
-        found: Floats = known[:, bands]
-        return found
+        result: Floats = known[:, bands]
+        return result
 
     def _step_times(self, processor: str, plain: Ints, begun: Ints) -> Floats:
         """Times of all steps on a processor, those of some known: with the cut that a run begins with, and without."""
@@ -305,7 +305,7 @@ class BandCosts:
             for some, row, cut in ((plain, 0, False), (begun, 3, True))
             for step in np.unique(some[np.isnan(known[row, some])])
         ]
-        launched = [self._launched(*each, processor) for each in new]
+        launched = [self._launched(*item, processor) for item in new]
         # at once, since a fit's trees are walked for many kernels in little more time than for one
         times = iter(self.costs.each_kernels_time([k for kernels in launched for k in kernels], processor))
         for (step, cut), kernels in zip(new, launched, strict=True):

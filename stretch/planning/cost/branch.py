@@ -128,9 +128,9 @@ class Wholes:
 
     def _launched(self, graph: OpGraph, processor: str, names: Sequence[str]) -> tuple[list[Kernel], tuple[str, ...]]:
         """Kernels of a graph, called as the operators that they are parts of, and the exact rewrites that were done."""
-        made, done = laid_out(graph, names)
-        kernels = self._predictor.kernels(made, processor)
-        owners = {op.name: owner_of(op) for op in made.ops if PART in op.tags}
+        built, done = laid_out(graph, names)
+        kernels = self._predictor.kernels(built, processor)
+        owners = {op.name: owner_of(op) for op in built.ops if PART in op.tags}
         return [kernel._replace(name=owners[kernel.name]) if kernel.name in owners else kernel for kernel in kernels], done
 
     def _build(
@@ -143,11 +143,11 @@ class Wholes:
         ops = [Op(piece.start, "input", attrs={"shape": (shape[0], widths[piece.start] if arriving is None else arriving, *shape[2:])})]
         if arriving is not None and scale.entry != "none":
             ops += entry_ops(segment, scale, widths[piece.start], 0)
-        given = ops[-1].name
+        arguments = ops[-1].name
         for op in piece.ops:
-            made = narrowed_op(op, source, channels, kept, widths)
-            inputs = tuple(given if name == piece.start else name for name in made.inputs)
-            ops.append(Op(made.name, made.kind, inputs, made.attrs, tags=made.tags))
+            built = narrowed_op(op, source, channels, kept, widths)
+            inputs = tuple(arguments if name == piece.start else name for name in built.inputs)
+            ops.append(Op(built.name, built.kind, inputs, built.attrs, tags=built.tags))
         graph = OpGraph.build(segment.name, ops, piece.ops[-1].name)
         kernels, done = self._launched(graph, scale.processor, names)
         return Built(tuple(kernels), sum(graph.op_facts(op).params for op in graph.ops), done)
@@ -181,14 +181,14 @@ def _pieces(segment: Segment) -> list[_Piece]:
         parts.append((NO_BLOCK, segment.blocks[-1].end, rest))
     if [name for _, _, ops in parts for name in ops] != names:
         return []
-    found = []
+    pieces = []
     for block, start, ops in parts:
         inside = {start, *ops}
         members = tuple(segment.graph.by_name[name] for name in ops)
         if any(name not in inside for op in members for name in op.inputs):
             return []
-        found.append(_piece(segment, block, start, members))
-    return found
+        pieces.append(_piece(segment, block, start, members))
+    return pieces
 
 
 def _piece(segment: Segment, block: int, start: str, ops: tuple[Op, ...]) -> _Piece:
@@ -298,9 +298,9 @@ class Costs:
 
     def remembered(self, kind: type[T]) -> T:
         """What others remember of these costs, as long as they are: one object of each kind."""
-        found = self._remembered.setdefault(kind, kind())
-        assert isinstance(found, kind)
-        return found
+        value = self._remembered.setdefault(kind, kind())
+        assert isinstance(value, kind)
+        return value
 
     def forget(self) -> None:
         """Let go of what others remember, which may hold these costs in turn: memory is free at once then, not when garbage is collected."""
@@ -308,9 +308,9 @@ class Costs:
 
     def built(self, kind: type[T]) -> T:
         """What others remember of what was built, of which nothing depends on a device beyond its backends: one object of each kind."""
-        found = self._built.setdefault(kind, kind())
-        assert isinstance(found, kind)
-        return found
+        value = self._built.setdefault(kind, kind())
+        assert isinstance(value, kind)
+        return value
 
     def rewritten(self, segment: Segment, processor: str) -> Segment:
         """A segment as scaled branches of a processor have it, and the same one each time."""

@@ -258,12 +258,12 @@ class Recommendation:
     low_ms: float  # Lower end of the 90 % interval around its time.
     high_ms: float  # Upper end.
     rivals: tuple[Rival, ...] = ()  # Every control beside the branched run.
-    told: frozenset[str] = frozenset()  # Names of those that are told only.
+    reference: frozenset[str] = frozenset()  # Names of those that are compared alone, neither beaten nor recommended.
 
     @property
     def beatable(self) -> tuple[Rival, ...]:
         """The controls that may be recommended."""
-        return tuple(rival for rival in self.rivals if rival.name not in self.told)
+        return tuple(rival for rival in self.rivals if rival.name not in self.reference)
 
     @property
     def measure(self) -> str | None:
@@ -272,7 +272,7 @@ class Recommendation:
         return near.measure if near else None
 
 
-def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], told: Collection[str] = ()) -> Recommendation:
+def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], reference: Collection[str] = ()) -> Recommendation:
     """What to run.
 
     The branched run is recommended if branches overlap, it is predicted to be at least `LEAST_GAIN` times
@@ -280,15 +280,15 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], told
     predicted to be the fastest is, if with the probability `SURE` branches do not reach that gain over it. Else nothing is.
 
     Args:
-        told: Controls that are compared and neither beaten nor recommended, such as a network that would have to be trained.
+        reference: Controls that are compared and neither beaten nor recommended, such as a network that would have to be trained.
     """
     factors = drawn(key for run in (branched, *controls.values()) for key in run.unknowns)
     ours = branched.drawn_ms(factors)
     theirs = {name: control.drawn_ms(factors) for name, control in controls.items()}
     rivals = tuple(_rival(name, control, branched, theirs[name], ours) for name, control in controls.items())
-    beatable = {name: ms for name, ms in theirs.items() if name not in told}
+    beatable = {name: ms for name, ms in theirs.items() if name not in reference}
     recommended = advised(branched, {name: controls[name] for name in beatable}, factors)
-    return Recommendation(recommended, _wins(ours, beatable), float(np.mean(ours)), *interval(ours), rivals, frozenset(told))
+    return Recommendation(recommended, _wins(ours, beatable), float(np.mean(ours)), *interval(ours), rivals, frozenset(reference))
 
 
 def advised(

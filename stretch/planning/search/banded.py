@@ -62,7 +62,7 @@ def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float])
         return []
     moving = _Moving(costs, segment)
     ms = task_times(tasks, launched, space)
-    found: dict[tuple[tuple[str, tuple[str, ...]], ...], SegmentOptions] = {}
+    result: dict[tuple[tuple[str, tuple[str, ...]], ...], SegmentOptions] = {}
     for holder in space.holders:
         for end in range(len(space.processors)):
             # what arrives may be held by a host that computes nothing: then it has a number of its own
@@ -70,10 +70,10 @@ def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float])
             problem = Problem(tasks, ms, lambda tensor, a, b, names=names: moving.ms(tensor, names[a], names[b]), names.index(holder), end)
             placed = place(problem)
             scales = portions(problem, placed, space, segment)
-            key = tuple((each.processor, each.ends or ()) for each in scales)
-            if len({each.processor for each in scales}) > 1 and key not in found:
-                found[key] = _ways(space, segment, scales, alone_ms, moving)
-    return [options for options in found.values() if np.isfinite(options.ms).any()]
+            key = tuple((scale.processor, scale.ends or ()) for scale in scales)
+            if len({scale.processor for scale in scales}) > 1 and key not in result:
+                result[key] = _ways(space, segment, scales, alone_ms, moving)
+    return [options for options in result.values() if np.isfinite(options.ms).any()]
 
 
 class _Moving:
@@ -118,8 +118,8 @@ def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segm
     another, so that nothing waits longer than its task would. Then neighbours are merged as long as that costs no time.
     """
     tasks, processors = problem.tasks, placed.processors
-    found = schedule(problem.jobs([(task,) for task in placed.order], processors))
-    begun = [placed.order[i] for i in sorted(range(len(tasks)), key=lambda i: (found.starts[i], found.ends[i], i))]
+    scheduled = schedule(problem.jobs([(task,) for task in placed.order], processors))
+    begun = [placed.order[i] for i in sorted(range(len(tasks)), key=lambda i: (scheduled.starts[i], scheduled.ends[i], i))]
     groups: list[_Group] = []
     open_on: dict[int, _Group] = {}
     for task in _ordered(tasks, begun):
@@ -134,22 +134,22 @@ def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segm
     ends = subgraph_ends(segment.graph, [{name for task in group for name in tasks.ops[task]} for group in merged])
     names = [space.processors[processors[group[0]]] for group in merged]
     return [
-        BranchScale(name, segment.depth, segment.width, align=space.costs.align(name), ends=own)
-        for name, own in zip(names, ends, strict=True)
+        BranchScale(name, segment.depth, segment.width, align=space.costs.align(name), ends=end)
+        for name, end in zip(names, ends, strict=True)
     ]
 
 
 def _ordered(tasks: TaskGraph, preferred: Sequence[int]) -> list[int]:
     """Tasks in an order in which they can run, as near to the preferred one as that allows."""
     there: set[int] = set()
-    found: list[int] = []
+    ordered: list[int] = []
     left = list(preferred)
     while left:
-        task = next(each for each in left if there.issuperset(tasks.sources[each]))
+        task = next(item for item in left if there.issuperset(tasks.sources[item]))
         left.remove(task)
         there.add(task)
-        found.append(task)
-    return found
+        ordered.append(task)
+    return ordered
 
 
 def _merged(problem: Problem, groups: list[list[int]], processors: Sequence[int]) -> list[list[int]]:
@@ -192,7 +192,7 @@ def _ways(
     costs = space.costs
     graphs = subgraphs_of(segment.graph, [segment.name] * len(scales), [scale.ends or () for scale in scales])
     runs = [subgraph_times(scales, graphs, {segment.start: holder}, costs) for holder in space.holders]
-    ms = np.array([[max(each.start_ms + each.total_ms for each in run)] for run in runs])
+    ms = np.array([[max(item.start_ms + item.total_ms for item in run)] for run in runs])
     computed = [_computing(run) for run in runs]
     end = scales[-1].processor
     for i, holder in enumerate(space.holders):
@@ -211,21 +211,21 @@ def _ways(
         ms=ms,
         allowed=np.ones((len(space.holders), 1), bool),
         depth=np.ones(1),
-        exchange_ms=np.array([[max(0.0, float(row[0]) - max(each.values()))] for row, each in zip(ms, computed, strict=True)]),
+        exchange_ms=np.array([[max(0.0, float(row[0]) - max(item.values()))] for row, item in zip(ms, computed, strict=True)]),
         slowest_ms=np.array([max(computed[0].values())]),
         fastest_ms=np.array([min(computed[0].values())]),
         peak_bytes=np.array([_peak_bytes(costs, runs[0])]),
         alone_ms=min(alone_ms),
-        busy=lambda: {name: np.array([[each[name]] for each in computed]) for name in computed[0]},
+        busy=lambda: {name: np.array([[item[name]] for item in computed]) for name in computed[0]},
     )
 
 
 def _computing(run: Sequence[BranchTime]) -> dict[str, float]:
     """How long each processor computes beside the others, ms."""
-    found: dict[str, float] = {}
-    for each in run:
-        found[each.scale.processor] = found.get(each.scale.processor, 0.0) + each.ms + each.contention_ms
-    return found
+    computing: dict[str, float] = {}
+    for item in run:
+        computing[item.scale.processor] = computing.get(item.scale.processor, 0.0) + item.ms + item.contention_ms
+    return computing
 
 
 def _cost(costs: Costs, segment: Segment, run: BranchTime, params: int) -> BranchCost:
@@ -246,14 +246,14 @@ def _cost(costs: Costs, segment: Segment, run: BranchTime, params: int) -> Branc
 def _peak(costs: Costs, run: BranchTime) -> int:
     """Most bytes that a kernel of a portion reads and writes."""
     item = costs.item_bytes(run.scale.processor)
-    return max(((each.kernel.cost.reads + each.kernel.cost.writes) * item for each in run.estimate.kernels), default=0)
+    return max(((kernel.kernel.cost.reads + kernel.kernel.cost.writes) * item for kernel in run.estimate.kernels), default=0)
 
 
 def _peak_bytes(costs: Costs, run: Sequence[BranchTime]) -> int:
     """Bytes of the largest kernels that may run at once, one a processor."""
     largest: dict[str, int] = {}
-    for each in run:
-        largest[each.scale.processor] = max(largest.get(each.scale.processor, 0), _peak(costs, each))
+    for item in run:
+        largest[item.scale.processor] = max(largest.get(item.scale.processor, 0), _peak(costs, item))
     return sum(largest.values())
 
 
@@ -287,12 +287,12 @@ class _Divided:
     @cached_property
     def bands(self) -> Ints:
         """Numbers of the bands (bands × places)."""
-        return np.concatenate([each.bands for each in self.places], axis=1)
+        return np.concatenate([item.bands for item in self.places], axis=1)
 
     @cached_property
     def counts(self) -> list[int]:
         """Places of each run."""
-        return [len(each.splits) for each in self.places]
+        return [len(item.splits) for item in self.places]
 
     @cached_property
     def begins(self) -> Ints:
@@ -362,11 +362,11 @@ class BandedSpace:
         key = ("runs", self.single, self.merged or tuple(self.stage), tuple(part.tapped for part in self.parts))
         if key not in self.bands.bands.known:
             self.bands.bands.known[key] = self._runs()
-        found: list[_Run] = self.bands.bands.known[key]
-        return found
+        result: list[_Run] = self.bands.bands.known[key]
+        return result
 
     def _runs(self) -> list[_Run]:
-        found = []
+        runs = []
         for first in range(len(self.parts)):
             macs = 0
             for last in range(first, first + 1 if self.single else len(self.parts)):
@@ -378,10 +378,10 @@ class BandedSpace:
                     # what follows reads still more rows
                     break
                 if halo <= MAX_HALO:
-                    found.append((first, last))
+                    runs.append((first, last))
                 if self.parts[last].tapped:
                     break
-        return found
+        return runs
 
     def _halo(self, first: int, last: int, macs: int) -> float | None:
         """Share of a run that its halves compute twice; None where it has no halves."""
@@ -404,7 +404,7 @@ class BandedSpace:
             options[at] += [replace(o, span=first_part[stage + o.span] - at) for o in group if o.branched]
             offers[at] += [replace(offer, span=first_part[stage + offer.span] - at) for offer in offered]
         added = {"rows": self._banded, "channels": self._channelled, "graph": self._pathed}
-        for first, segment_options in (each for kind, offered in added.items() if kind in kinds for each in offered()):
+        for first, segment_options in (item for kind, offered in added.items() if kind in kinds for item in offered()):
             options[first].append(segment_options)
         other = copy(self.space)
         other.segments, other.options = tuple(self.parts), options
@@ -413,7 +413,7 @@ class BandedSpace:
 
     def _pathed(self) -> list[tuple[int, SegmentOptions]]:
         """Every way to compute a part, or a stage of several, by paths of its own or in placed portions, by its first part."""
-        found = []
+        pathed = []
         for at, part in enumerate(self.parts):
             stage, parts = self.space.segments[self.stage[at]], self.by_stage[self.stage[at]]
             pieces = [(part, 1)] + ([(stage, len(parts))] if len(parts) > 1 and part is parts[0] and not self.single else [])
@@ -421,20 +421,20 @@ class BandedSpace:
                 alone_ms = [self.alone_ms(at, at + span - 1, i) for i in range(len(self.space.processors))]
                 for options in (*path_ways(self.space, segment), *placed_ways(self.space, segment, alone_ms)):
                     alone = replace(options, span=span, alone_ms=min(alone_ms))
-                    found.append((at, replace(alone, allowed=self.space.allowed(alone))))
-        return found
+                    pathed.append((at, replace(alone, allowed=self.space.allowed(alone))))
+        return pathed
 
     def _channelled(self) -> list[tuple[int, SegmentOptions]]:
         """Every way to compute a part by channels, by its number."""
         options = ChannelWays(self.graph, self.space)
         processors = range(len(self.space.processors))
         return [
-            (at, each) for at, part in enumerate(self.parts) for each in options.of(part, [self.alone_ms(at, at, i) for i in processors])
+            (at, item) for at, part in enumerate(self.parts) for item in options.of(part, [self.alone_ms(at, at, i) for i in processors])
         ]
 
     def _banded(self) -> list[tuple[int, SegmentOptions]]:
         """Every way to compute a run in bands, by its first part."""
-        found: list[tuple[int, SegmentOptions]] = []
+        banded: list[tuple[int, SegmentOptions]] = []
         runs = self.runs
         for count in range(2, len(self.space.processors) + 1):
             tall = {run: places for run in runs if count <= self.bands.rows(run[1]) if (places := self._coarse(run, count)).splits}
@@ -442,14 +442,14 @@ class BandedSpace:
                 break
             every = [order for subset in combinations(self.space.processors, count) for order in orders(subset)]
             tried = [_Divided(order, tuple(tall), tuple(tall.values())) for order in every]
-            worth = [self._worth(each) for each in tried]
-            if not any(each.runs for each in worth):
+            worth = [self._worth(item) for item in tried]
+            if not any(item.runs for item in worth):
                 worth = tried
-            options = [dict(zip(each.runs, self._ways(self._refined(each)), strict=True)) for each in worth if each.runs]
-            found += [(run[0], some[run]) for run in tall for some in options if run in some]
+            options = [dict(zip(item.runs, self._ways(self._refined(item)), strict=True)) for item in worth if item.runs]
+            banded += [(run[0], some[run]) for run in tall for some in options if run in some]
             # what does not pay in two bands does not in more, which compute more twice
             runs = [run for run in tall if any(run in some for some in options)]
-        return found
+        return banded
 
     def _places(self, run: _Run, splits: Sequence[Split]) -> _Places:
         """Some places where a run may be divided; those that leave an operator without rows are left out."""
@@ -463,8 +463,8 @@ class BandedSpace:
         known, key = self.bands.bands.known, ("places", run, count)
         if key not in known:
             known[key] = self._places(run, coarse(self.bands.rows(run[1]), count))
-        found: _Places = known[key]
-        return found
+        result: _Places = known[key]
+        return result
 
     def _worth(self, divided: _Divided) -> _Divided:
         """The runs whose bands take about as long as the fastest processor alone, or less, from one of the holders."""
@@ -486,13 +486,13 @@ class BandedSpace:
 
     def _refined(self, tried: _Divided) -> _Divided:
         """The same runs with more places, between those tried."""
-        found = []
+        refined = []
         for run, places, times in zip(tried.runs, tried.places, tried.each(np.add(*self._times(tried))), strict=True):
             more = self._places(run, finer(self.bands.rows(run[1]), len(tried.order), places.splits, list(times)))
-            found.append(
+            refined.append(
                 _Places(places.splits + more.splits, np.concatenate([places.bands, more.bands], axis=1)) if more.splits else places
             )
-        return _Divided(tried.order, tried.runs, tuple(found))
+        return _Divided(tried.order, tried.runs, tuple(refined))
 
     def _times(self, divided: _Divided) -> tuple[Floats, Floats]:
         """Computation and transfers of every band, for each holder (holders × bands × places), ms."""
@@ -536,8 +536,8 @@ class BandedSpace:
         computed, moved = self._times(divided)
         peaks = sum(self.bands.times(p, band)[2] for p, band in zip(divided.order, divided.bands, strict=True))
         most = (computed + moved).max(axis=1), moved.max(axis=1), computed.max(axis=(0, 1)), computed.min(axis=(0, 1)), np.asarray(peaks)
-        columns = [divided.each(each) for each in (*most, computed)]
-        return [self._option(divided.order, *each) for each in zip(divided.runs, divided.places, *columns, strict=True)]
+        columns = [divided.each(item) for item in (*most, computed)]
+        return [self._option(divided.order, *item) for item in zip(divided.runs, divided.places, *columns, strict=True)]
 
     def _option(
         self, order: tuple[str, ...], run: _Run, places: _Places,
@@ -549,7 +549,7 @@ class BandedSpace:
         options = SegmentOptions(
             segment,
             "rows",
-            tuple(_Bands(partial(self._cost, run, name, segment.depth), [each[i] for each in edges]) for i, name in enumerate(order)),
+            tuple(_Bands(partial(self._cost, run, name, segment.depth), [edge[i] for edge in edges]) for i, name in enumerate(order)),
             macs=np.full(count, segment.graph.macs),
             params=np.full(count, sum(int(self._wholes[part][0].params[0]) for part in range(run[0], run[1] + 1))),
             ms=total + join,

@@ -78,8 +78,8 @@ class ChannelWays:
                 self.space, self.graph, part, alone_ms, built.parts.setdefault(key, _DividedChannels())
             ).options()
         segments = {join: self._sections(part, join, built) for join in {options.join for options in self._alike[key]}}
-        found = [replace(options, segment=segments[options.join][0], tail=segments[options.join][1]) for options in self._alike[key]]
-        return [replace(options, allowed=self.space.allowed(options)) for options in found]
+        result = [replace(options, segment=segments[options.join][0], tail=segments[options.join][1]) for options in self._alike[key]]
+        return [replace(options, allowed=self.space.allowed(options)) for options in result]
 
     def _sections(self, part: Segment, join: JoinKind, built: "_Built") -> tuple[Segment, Segment | None]:
         key = (id(part), join)
@@ -115,7 +115,7 @@ class _DividedPart:
 
     def options(self) -> list[SegmentOptions]:
         """Every way that is worth it."""
-        found = []
+        result = []
         for division in self._divisions():
             for count in range(2, len(self.space.processors) + 1):
                 more = [
@@ -127,8 +127,8 @@ class _DividedPart:
                 if not more:
                     # what does not pay in two branches does not in more
                     break
-                found += more
-        return found
+                result += more
+        return result
 
     def _divisions(self) -> list[_Division]:
         """How the part may be divided on these processors."""
@@ -139,7 +139,7 @@ class _DividedPart:
 
     def _every_division(self) -> list[_Division]:
         """How the part may be divided; not where halves compute too much twice."""
-        found = []
+        every_division = []
         for join in joins_that(lambda join: join.channels):
             segment, tail = _sections(self.graph, self.part, join)
             try:
@@ -153,8 +153,8 @@ class _DividedPart:
             halves = [self._graph(division, half) for half in division.ranges((middle,), division.step)]
             macs, known = segment.graph.macs, [half.macs for half in halves if half is not None]
             if macs and len(known) == len(halves) and sum(known) / macs - 1 <= MOST_REPEATED:
-                found.append(division)
-        return found
+                every_division.append(division)
+        return every_division
 
     def _orders(self, division: _Division, subset: tuple[str, ...]) -> list[tuple[str, ...]]:
         """Sequences of processors that differ: of sums, in which of them has what is added once."""
@@ -183,8 +183,8 @@ class _DividedPart:
         host = self.space.costs.host
 
         def busy() -> dict[str, Floats]:
-            own = options.busy()
-            return {**own, host: own.get(host, np.zeros(len(rows))) + after.ms}
+            current = options.busy()
+            return {**current, host: current.get(host, np.zeros(len(rows))) + after.ms}
 
         return replace(
             options,
@@ -203,13 +203,13 @@ class _DividedPart:
     def _rows(self, division: _Division, order: tuple[str, ...], splits: Sequence[Split], unit: int) -> dict[Split, list[BranchCost]]:
         """The branches at each place; places between which a branch would compute nothing are left out."""
         wanted = {split: division.ranges(split, unit) for split in splits}
-        able = {s: ranges for s, ranges in wanted.items() if all(self._graph(division, each) is not None for each in ranges)}
+        able = {s: ranges for s, ranges in wanted.items() if all(self._graph(division, item) is not None for item in ranges)}
         for at, processor in enumerate(order):
             # at once, since a fit's trees are walked for many kernels in little more time than for one
             new = {ranges[at] for ranges in able.values() if (division.join, ranges[at], processor) not in self._costs}
-            self.space.costs.kernels_time([k for each in new for k in self._launched(division, each, processor)], processor)
+            self.space.costs.kernels_time([k for item in new for k in self._launched(division, item, processor)], processor)
         return {
-            split: [self._cost(division, each, processor) for each, processor in zip(ranges, order, strict=True)]
+            split: [self._cost(division, item, processor) for item, processor in zip(ranges, order, strict=True)]
             for split, ranges in able.items()
         }
 
@@ -249,7 +249,7 @@ class _DividedPart:
         leaving = np.array([costs.transfers(p, costs.host, np.array([row[i].writes for row in rows])) for i, p in enumerate(order)])
         alone = np.array([[b.contended_ms for b in row] for row in rows]).T
         entering = [np.array([[costs.transfer(holder, p, arriving)] for p in order]) for holder in self.space.holders]
-        return [alone + leaving + each for each in entering]
+        return [alone + leaving + item for item in entering]
 
     def _pays(self, tried: Sequence[Floats], division: _Division, order: tuple[str, ...]) -> bool:
         """Whether the branches take about as long as the fastest processor alone, or less, from one of the holders: by their times there."""

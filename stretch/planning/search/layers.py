@@ -42,7 +42,7 @@ class Layer:
     macs: Ints  # Multiply-accumulates.
     ms: Floats  # Time.
     option: Ints  # The caller's number for it.
-    loss: Floats | None = None  # What is bounded beside multiply-accumulates (`stretch.planning.search.bounded`); None where nothing is.
+    loss: Floats | None = None  # What is bounded beside multiply-accumulates (`stretch.planning.search.exact`); None where nothing is.
 
     def take(self, keep: NDArray[np.bool_] | Ints) -> "Layer":
         """The layer with some of its options."""
@@ -154,7 +154,7 @@ def bucket_width(high: int) -> int:
 
 def _window_min(table: Floats, length: int) -> Floats:
     """Minimum of `length` entries from each entry on."""
-    found, live = np.full(table.shape, np.inf), np.isfinite(table).any(axis=1)
+    full, live = np.full(table.shape, np.inf), np.isfinite(table).any(axis=1)
     padded = np.concatenate([table[live], np.full((live.sum(), length), np.inf)], axis=1)
     result, done = padded, 1
     while done * 2 <= length:
@@ -163,8 +163,8 @@ def _window_min(table: Floats, length: int) -> Floats:
     if done < length:
         shift = length - done
         result = np.minimum(result[:, : result.shape[1] - shift], result[:, shift:])
-    found[live] = result[:, : table.shape[1]]
-    return found
+    full[live] = result[:, : table.shape[1]]
+    return full
 
 
 def _best_per_bucket(layer: Layer, width: int) -> Layer:

@@ -38,25 +38,25 @@ def path_ways(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
         costs.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
         for part, graph in graphs.items():
             known[processor, part] = part_cost(space, segment, processor, graph, kernels[part])._replace(paths=part)
-    found = []
+    result = []
     for count in range(2, min(len(space.processors), len(paths)) + 1):
         divisions = [parts for parts in _divisions(len(paths), count) if all(part in graphs for part in parts)]
         orders = permutations(space.processors, count) if divisions else ()
         rows = ([[known[p, part] for p, part in zip(order, parts, strict=True)] for parts in divisions] for order in orders)
-        found += [part_options(space, segment, JOINS[segment.graph.by_name[segment.end].kind], each) for each in rows]
-    return found
+        result += [part_options(space, segment, JOINS[segment.graph.by_name[segment.end].kind], row) for row in rows]
+    return result
 
 
 def _graphs(segment: Segment, count: int) -> dict[tuple[int, int], OpGraph]:
     """The graph of each range of paths that computes something."""
-    found = {}
+    graphs = {}
     for part in combinations(range(count + 1), 2):
         try:
-            found[part] = path_graph(segment.graph, segment.name, *part)
+            graphs[part] = path_graph(segment.graph, segment.name, *part)
         except StretchError:
             # what only hands on what arrives is no branch
             continue
-    return found
+    return graphs
 
 
 def _divisions(count: int, branches: int) -> Iterator[tuple[tuple[int, int], ...]]:
@@ -105,5 +105,5 @@ def part_options(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Seq
         slowest_ms=computed.max(axis=0),
         fastest_ms=computed.min(axis=0),
         peak_bytes=np.array([sum(b.peak_bytes for b in row) for row in rows]),
-        busy=lambda: {b.processor: each for b, each in zip(rows[0], computed, strict=True)},
+        busy=lambda: {b.processor: item for b, item in zip(rows[0], computed, strict=True)},
     )

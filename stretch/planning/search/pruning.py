@@ -54,21 +54,21 @@ def pruned(space: DesignSpace, low: int, high: int, n_meet: int) -> tuple[Search
     coarse, guide = _coarse(space, offers, low, high, n_meet)
     if guide is None:
         return search_exact(space, low, high, n_meet), space
-    found, near = _Priced(space, offers, low, high, n_meet, _price(coarse, low, high, n_meet)).search(guide)
-    if found.optimal:
-        return found, near
+    result, near = _Priced(space, offers, low, high, n_meet, _price(coarse, low, high, n_meet)).search(guide)
+    if result.optimal:
+        return result, near
     # the bound says too little: all options are worked out, of runs of segments perhaps those of a few scales
     other = search_exact(space, low, high, n_meet)
-    if other is None or (space.thinned and found.ms <= other.ms):
-        return found, near
-    return (replace(other, gap=(1 + found.gap) * other.ms / found.ms - 1) if space.thinned else other), space
+    if other is None or (space.thinned and result.ms <= other.ms):
+        return result, near
+    return (replace(other, gap=(1 + result.gap) * other.ms / result.ms - 1) if space.thinned else other), space
 
 
 def search_some(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
     """Some design of a space, found with few scales of its offers; with all of them where these have none."""
     offers = [[offer.full for offer in some if offer.full.count] for some in space.offers]
-    _, found = _coarse(space, offers, low, high, n_meet)
-    return found or search_exact(space, low, high, n_meet)
+    _, result = _coarse(space, offers, low, high, n_meet)
+    return result or search_exact(space, low, high, n_meet)
 
 
 def _coarse(
@@ -77,10 +77,10 @@ def _coarse(
     """A space with few scales of its offers that has a design, or with the most that are tried, and its best one."""
     for thinning in COARSE:
         coarse = _full(space, [[offer.thinned(thinning) for offer in some] for some in offers])
-        found = search_exact(coarse, low, high, n_meet)
-        if found is not None:
+        search_result = search_exact(coarse, low, high, n_meet)
+        if search_result is not None:
             break
-    return coarse, found
+    return coarse, search_result
 
 
 def _full(space: DesignSpace, offers: Sequence[Sequence[LazyOptions]]) -> DesignSpace:
@@ -90,7 +90,7 @@ def _full(space: DesignSpace, offers: Sequence[Sequence[LazyOptions]]) -> Design
 def _with(space: DesignSpace, more: Sequence[Sequence[SegmentOptions]]) -> DesignSpace:
     """A space with some options beside those that are ready."""
     other = copy(space)
-    other.options = [[*ready, *made] for ready, made in zip(space.ready, more, strict=True)]
+    other.options = [[*ready, *built] for ready, built in zip(space.ready, more, strict=True)]
     other.thinned = False
     return other
 
@@ -131,10 +131,10 @@ class _Distances:
         """Costs by the number of branched segments before a move, by the number behind it."""
         if not move.branched:
             return costs
-        found = np.full(len(costs), inf)
-        found[1:] = costs[:-1]
-        found[-1] = min(found[-1], costs[-1])
-        return found
+        full = np.full(len(costs), inf)
+        full[1:] = costs[:-1]
+        full[-1] = min(full[-1], costs[-1])
+        return full
 
     def _before(self, move: _Move) -> Floats:
         """The least cost behind a move, by the number of branched segments before it."""
@@ -143,8 +143,8 @@ class _Distances:
 
     def around(self, move: _Move) -> Floats:
         """The least cost of everything but a move, by who holds what arrives at it."""
-        found: Floats = (self.reached[move.first] + self._before(move)[None, :]).min(axis=1)
-        return found
+        smallest: Floats = (self.reached[move.first] + self._before(move)[None, :]).min(axis=1)
+        return smallest
 
 
 def _price(space: DesignSpace, low: int, high: int, n_meet: int) -> float:
@@ -203,7 +203,7 @@ class _Priced:
 
     def _bound(self, least: Sequence[Sequence[Floats]]) -> None:
         """Work out what is least over whole designs, from what is least of each offer."""
-        offered = [each for moves, some in zip(self._moves, least, strict=True) for each in zip(moves, some, strict=True)]
+        offered = [item for moves, some in zip(self._moves, least, strict=True) for item in zip(moves, some, strict=True)]
         self._distances = _Distances(self._space, self._n_meet, [*self._ready, *offered])
         #: No design is faster than this, ms.
         self.bound = float(self._distances.to_end[0, self._space.holders.index(self._space.costs.host), 0]) + self._refund
@@ -217,13 +217,15 @@ class _Priced:
         while True:
             more, complete = self._within(slack)
             near = _with(self._space, more)
-            found = search_exact(near, self._low, self._high, self._n_meet)
-            if found is not None and found.ms <= best.ms:
-                best = found
+            search_result = search_exact(near, self._low, self._high, self._n_meet)
+            if search_result is not None and search_result.ms <= best.ms:
+                best = search_result
             reached = best.ms <= self.bound + slack + TIE
             if reached or not complete:
-                bound = max(self.bound, found.ms / (1 + found.gap) if complete and found is not None else self.bound)
-                optimal = complete and found is not None and found.optimal
+                bound = max(
+                    self.bound, search_result.ms / (1 + search_result.gap) if complete and search_result is not None else self.bound
+                )
+                optimal = complete and search_result is not None and search_result.optimal
                 return replace(best, optimal=optimal, gap=0.0 if optimal else best.ms / bound - 1 if bound > 0 else nan), near
             slack = min(best.ms - self.bound, WIDER * slack)
 
@@ -233,10 +235,10 @@ class _Priced:
 
     def _within(self, slack: float) -> tuple[list[list[SegmentOptions]], bool]:
         """The options of offers around which a design may stay within a slack of the bound, and whether these are all of them."""
-        made: list[list[SegmentOptions]] = []
+        within: list[list[SegmentOptions]] = []
         count, complete = 0, True
         for moves, tables in zip(self._moves, self._tables, strict=True):
-            made.append([])
+            within.append([])
             for move, table in zip(moves, tables, strict=True):
                 most = self.bound + slack - self._refund - self._distances.around(move) + TIE
                 numbers = table.within(most, MOST - count)
@@ -244,8 +246,8 @@ class _Priced:
                     complete = False
                 elif len(numbers):
                     count += len(numbers)
-                    made[-1].append(self._space.checked(table.offer.options(self._space.holders, numbers)))
-        return made, complete
+                    within[-1].append(self._space.checked(table.offer.options(self._space.holders, numbers)))
+        return within, complete
 
 
 class _PriceTable:
@@ -277,45 +279,45 @@ class _PriceTable:
         # branches that end together share a price in proportion to what they do in a ms
         rates = np.array([(worth / np.maximum(ms, TIE)).mean() for ms, worth in zip(self._ms, self._worth, strict=True)])
         weights = np.maximum(rates, 0.0) / rates.sum() if rates.sum() > 0 else np.full(len(rates), 1 / len(rates))
-        found = []
+        bound = []
         for entering in self._entering:
             total = self._join.copy()
             for i, weight in enumerate(weights.tolist()):
                 total += weight * (self._ends[i] + entering[i]) + (weight * self._ms[i] - self._worth[i]).min(axis=1)[self._at[i]]
             # of what takes endless time nothing is told, and nothing left out
-            found.append(np.where(np.isnan(total), -inf, total))
-        return found
+            bound.append(np.where(np.isnan(total), -inf, total))
+        return bound
 
     @cached_property
     def least(self) -> Floats:
         """The least of all combinations, for each holder."""
-        found = np.full(len(self._entering), inf)
+        full = np.full(len(self._entering), inf)
         step = max(1, CHUNK // prod(depths for _, depths in self._sizes) // 4)
         for holder, bound in enumerate(self._bounds):
             order = np.argsort(bound, kind="stable")
             for begin in range(0, len(order), step):
-                if bound[order[begin]] >= found[holder]:
+                if bound[order[begin]] >= full[holder]:
                     break
-                found[holder] = min(found[holder], self._costs(order[begin : begin + step], holder).min())
-        return found
+                full[holder] = min(full[holder], self._costs(order[begin : begin + step], holder).min())
+        return full
 
     def allowed_least(self, space: DesignSpace) -> Floats:
         """The least of all combinations that keep to the rules, for each holder, or less where too many would have to be looked at."""
-        found, bounds = np.full(len(self._entering), inf), np.min(self._bounds, axis=0)
+        full, bounds = np.full(len(self._entering), inf), np.min(self._bounds, axis=0)
         order = np.argsort(bounds, kind="stable")
         depths = prod(size for _, size in self._sizes)
         step = max(1, CHUNK // depths // 4)
         ends = range(0, min(len(order), LOOKS * step), step)
         for begin in ends:
-            if bounds[order[begin]] >= found.max():
-                return found
+            if bounds[order[begin]] >= full.max():
+                return full
             rows = order[begin : begin + step]
             every = np.unravel_index(np.tile(np.arange(depths), len(rows)), [size for _, size in self._sizes])
             numbers = np.sort(self._numbers(np.repeat(rows, depths), every))
             options = space.checked(self.offer.options(space.holders, numbers))
-            found = np.minimum(found, np.where(options.allowed, options.ms - self._price * options.macs, inf).min(axis=1))
+            full = np.minimum(full, np.where(options.allowed, options.ms - self._price * options.macs, inf).min(axis=1))
         rest = order[len(ends) * step :]
-        return np.minimum(found, bounds[rest[0]]) if len(rest) else found
+        return np.minimum(full, bounds[rest[0]]) if len(rest) else full
 
     def _costs(self, rows: Ints, holder: int) -> Floats:
         """Of some combinations of widths, what those of depths cost (combinations of widths × depths of each branch)."""
@@ -325,12 +327,12 @@ class _PriceTable:
         for i, (entering, at) in enumerate(zip(self._entering[holder], self._at, strict=True)):
             axes = (len(rows), *(size[1] if j == i else 1 for j, size in enumerate(self._sizes)))
             ends = (self._ends[i][rows] + entering).reshape(-1, *[1] * branches)
-            each = self._ms[i][at[rows]].reshape(axes) + ends
-            slowest = each if slowest is None else np.maximum(slowest, each)
+            item = self._ms[i][at[rows]].reshape(axes) + ends
+            slowest = item if slowest is None else np.maximum(slowest, item)
             worth = worth + self._worth[i][at[rows]].reshape(axes)
         assert slowest is not None
-        found: Floats = slowest - worth + self._join[rows].reshape(-1, *[1] * branches)
-        return found.reshape(len(rows), -1)
+        values: Floats = slowest - worth + self._join[rows].reshape(-1, *[1] * branches)
+        return values.reshape(len(rows), -1)
 
     def within(self, most: Floats, count: int) -> Ints | None:
         """Numbers of the combinations that cost no more than is told for one of the holders, ascending; None where they are too many."""
@@ -340,7 +342,7 @@ class _PriceTable:
         rows = np.flatnonzero(near)
         depths = [size for _, size in self._sizes]
         step = max(1, CHUNK // prod(depths))
-        found: list[Ints] = []
+        result: list[Ints] = []
         for begin in range(0, len(rows), step):
             some = rows[begin : begin + step]
             kept: NDArray[np.bool_] = np.zeros((len(some), prod(depths)), bool)
@@ -351,8 +353,8 @@ class _PriceTable:
             count -= len(row)
             if count < 0:
                 return None
-            found.append(self._numbers(some[row], np.unravel_index(depth, depths)))
-        return np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
+            result.append(self._numbers(some[row], np.unravel_index(depth, depths)))
+        return np.sort(np.concatenate(result)) if result else np.zeros(0, np.int64)
 
     def _numbers(self, rows: Ints, depths: Sequence[Ints]) -> Ints:
         """Numbers of combinations among all of the offer's."""

@@ -44,12 +44,12 @@ def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]
     if rows <= EVERY.get(bands, 0) or bands > max(EVERY):
         return []
     every, heights = _between_tried(rows, bands, tuple(tried))
-    found: set[Split] = set()
-    for each in times:
-        slowest = np.max([_between(heights[i], *_line(rows, tried, each[i], i)) for i in range(bands)], axis=0)
+    members: set[Split] = set()
+    for time in times:
+        slowest = np.max([_between(heights[i], *_line(rows, tried, time[i], i)) for i in range(bands)], axis=0)
         best = [tuple(split) for split in every[np.argsort(slowest, kind="stable")[:BEST]].tolist()]
-        found.update(best, _around(best[0], rows))
-    return sorted(found - set(tried))
+        members.update(best, _around(best[0], rows))
+    return sorted(members - set(tried))
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from predictors.errors import StretchError
 from predictors.fitting import formula as module
 from predictors.fitting import single as boosting
 from predictors.fitting.design import Networks, design, grain_of, group_of
-from predictors.fitting.fit import family_folds
+from predictors.fitting.fit import FEW_FAMILIES, FOLDS, family_folds
 from predictors.fitting.formula import INFERENCE, load_formula
 from predictors.fitting.nnls import solve, solve_robustly
 from predictors.fitting.single import FEATURES, Timed, correction, evaluate, fit_kernels, grow, time_kernels
@@ -89,7 +89,7 @@ def test_every_family_is_in_one_fold_and_no_fold_is_empty(of):
     folds = family_folds(of, {name: frozenset() for name in of})
     assert folds.keys() == of.keys()
     assert len({(of[name], fold) for name, fold in folds.items()}) == len(set(of.values()))
-    assert set(folds.values()) == set(range(min(5, len(set(of.values())))))
+    assert set(folds.values()) == set(range(count if (count := len(set(of.values()))) <= FEW_FAMILIES else FOLDS))
 
 
 def test_large_families_come_first_and_small_ones_fill_up():

@@ -29,9 +29,11 @@ def play(factors, plans=PLANS, rules=None, lasts=1):
     for number, slow in enumerate(factors):
         expected = policy.alternatives[state.present].computing_ms
         ran.append(state.present)
-        told = [Ran(number, state.present, expected, {name: ms * slow.get(name, 1.0) for name, ms in expected.items()})]
-        told += [Probed(number, p.processor, p.expected_ms, p.expected_ms * slow.get(p.processor, 1.0)) for at, p in looks if at == number]
-        for event in told:
+        happened = [Ran(number, state.present, expected, {name: ms * slow.get(name, 1.0) for name, ms in expected.items()})]
+        happened += [
+            Probed(number, p.processor, p.expected_ms, p.expected_ms * slow.get(p.processor, 1)) for at, p in looks if at == number
+        ]
+        for event in happened:
             state, decision = policy.after(state, event)
             decided += [decision] if decision else []
             looks += [(number + lasts, decision.probe)] if decision and decision.probe else []
@@ -62,10 +64,10 @@ def test_processor_that_is_free_again_is_found_and_used():
 @given(st.integers(100, 400), st.integers(1, 9))
 def test_looks_at_a_processor_that_stays_contended_become_rare_and_slow_no_inference(count, lasts):
     ran, decided = play(busy("gpu", 10.0, count), lasts=lasts)
-    looks = [each for each in decided if each.kind == "probe"]
+    looks = [item for item in decided if item.kind == "probe"]
     assert 1 <= len(looks) <= 4 + count // 64
     assert set(ran[10:]) == {"cpu"}
-    assert {each.probe.processor for each in looks} == {"gpu"}
+    assert {look.probe.processor for look in looks} == {"gpu"}
     # one look at a time
     assert all(one.kind != other.kind for one, other in pairwise(decided[1:]))
 
@@ -97,12 +99,12 @@ def test_probe_that_fails_leaves_its_processor_contended_and_is_repeated_later(m
 @given(st.lists(st.dictionaries(st.sampled_from(["cpu", "gpu"]), st.sampled_from([1.0, 1.3, 2.0, 8.0])), max_size=120))
 def test_every_move_goes_to_the_plan_that_takes_least_and_saves_enough(factors):
     rules = Rules()
-    for each in play(factors, rules=rules)[1]:
-        expected = {plan.name: plan.expected_ms(each.factors) for plan in PLANS}
-        if each.kind == "move":
-            assert expected[each.after] == min(expected.values()) < (1 - rules.gain) * expected[each.before]
-        if each.kind in ("return", "stay away"):
-            assert expected[each.after] <= min(expected.values()) / (1 - rules.gain) + 1e-9
+    for item in play(factors, rules=rules)[1]:
+        expected = {plan.name: plan.expected_ms(item.factors) for plan in PLANS}
+        if item.kind == "move":
+            assert expected[item.after] == min(expected.values()) < (1 - rules.gain) * expected[item.before]
+        if item.kind in ("return", "stay away"):
+            assert expected[item.after] <= min(expected.values()) / (1 - rules.gain) + 1e-9
 
 
 def test_inference_that_began_before_the_last_decision_decides_nothing():
@@ -135,7 +137,7 @@ def test_rules_that_contradict_each_other_are_refused(rules):
 
 #: The GPU takes far less power, and both together are the quickest.
 WATTS = {"cpu": 4.0, "gpu": 1.0}
-POWERED = tuple(replace(each, watts=WATTS) for each in PLANS)
+POWERED = tuple(replace(plan, watts=WATTS) for plan in PLANS)
 ENERGY, WITHIN = Rules(prefer="energy"), Rules(prefer="deadline", deadline_ms=22.0)
 factors = st.fixed_dictionaries({name: st.floats(1, 12) for name in ("cpu", "gpu")})
 
@@ -145,7 +147,7 @@ def test_energy_is_followed_when_a_processor_takes_longer_and_again_when_it_is_f
     assert ran[0] == "gpu"
     assert ran[30] == "cpu"  # 4 W for 25 ms are less than 1 W for 190
     assert ran[-1] == "gpu"
-    assert next(each.kind for each in decided) == "move"
+    assert next(item.kind for item in decided) == "move"
     assert "mJ instead of" in decided[0].reason
     assert decided[-1].kind == "return"
 
@@ -167,18 +169,18 @@ def test_plan_that_is_chosen_keeps_the_deadline_if_any_does_and_takes_least_ener
         expected = policy.alternatives[state.present].computing_ms
         measured = {name: ms * slow[name] for name, ms in expected.items()}
         state, _ = policy.after(state, Ran(number, state.present, expected, measured))
-        known = {name: exp(each.mean) for name, each in state.observed.items() if each.contended}
+        known = {name: exp(item.mean) for name, item in state.observed.items() if item.contended}
         allowed = inf if rules.deadline_ms is None else rules.deadline_ms
-        keeping = [each for each in POWERED if each.expected_ms(known) <= allowed]
+        keeping = [item for item in POWERED if item.expected_ms(known) <= allowed]
         if keeping:
             present = policy.alternatives[state.present]
             assert present in keeping
-            least = min(each.expected_mj(known) for each in keeping)
+            least = min(item.expected_mj(known) for item in keeping)
             assert present.expected_mj(known) * (1 - rules.gain) <= least + 1e-9
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "message"),
     [
         ({"prefer": "speed"}, "no objective of a policy"),
         ({"prefer": "deadline"}, "deadline_ms belongs"),
@@ -188,8 +190,8 @@ def test_plan_that_is_chosen_keeps_the_deadline_if_any_does_and_takes_least_ener
         ({"prefer": "deadline", "deadline_ms": nan}, "not positive and finite"),
     ],
 )
-def test_preference_that_makes_no_sense_is_refused(rules, told):
-    with pytest.raises(UsageError, match=told):
+def test_preference_that_makes_no_sense_is_refused(rules, message):
+    with pytest.raises(UsageError, match=message):
         Rules(**rules)
 
 

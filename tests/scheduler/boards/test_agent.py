@@ -11,8 +11,8 @@ import pytest
 from predictors.errors import StretchError
 from scheduler.boards.agent import Agent, Content, unpack
 from scheduler.boards.archive import BoardArchive, below
-from scheduler.boards.asking import ASKS, ask_for_file
 from scheduler.boards.board import AgentConnection, Sending, boot
+from stretch.profiling.files import ASKS, ask_for_file
 
 SOURCE = files("scheduler.boards").joinpath("agent.py").read_text()
 

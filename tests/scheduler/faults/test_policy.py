@@ -14,22 +14,22 @@ GPU, CPU = Site("opencl", ()), Site("cpu", (1,))
 
 def told(policy, events):
     """What is decided, with the number of the event; what is on trial has its work again at once."""
-    probation, found = Probation(policy), []
+    probation, rows = Probation(policy), []
     for number, event in enumerate(events):
-        for each in probation.handle(event):
-            found.append((number, each.site, each.what, each.inferences))
-            if each.what == "on trial":
-                assert probation.handle(Returned(each.site)) == []
-    return found
+        for item in probation.handle(event):
+            rows.append((number, item.site, item.what, item.inferences))
+            if item.what == "on trial":
+                assert probation.handle(Returned(item.site)) == []
+    return rows
 
 
 def test_inferences_count_for_a_trial_only_when_the_site_has_its_work_again():
     probation = Probation(FaultPolicy(back_off=1, trial=1))
     probation.handle(failed())
-    assert [each.what for each in probation.handle(Ended())] == ["on trial"]
+    assert [item.what for item in probation.handle(Ended())] == ["on trial"]
     assert [probation.handle(Ended()) for _ in range(5)] == [[]] * 5
     probation.handle(Returned(GPU))
-    assert [each.what for each in probation.handle(Ended())] == ["restored"]
+    assert [item.what for item in probation.handle(Ended())] == ["restored"]
 
 
 def failed(site=GPU, **more):
@@ -44,23 +44,23 @@ def test_site_that_fails_is_left_alone_tried_and_restored():
 
 def test_site_that_fails_on_trial_is_left_alone_for_twice_as_long_up_to_the_longest():
     policy = FaultPolicy(back_off=2, longest=5, trial=3)
-    probation, found = Probation(policy), []
+    probation, rows = Probation(policy), []
     for _ in range(4):
-        found += probation.handle(failed())
+        rows += probation.handle(failed())
         while probation.retired(GPU):
             probation.handle(Ended())
-    assert [each.inferences for each in found] == [2, 4, 5, 5]
+    assert [row.inferences for row in rows] == [2, 4, 5, 5]
 
 
 def test_site_that_was_restored_begins_with_the_first_back_off_again():
     policy = FaultPolicy(back_off=1, trial=1)
-    found = told(policy, [failed(), Ended(), failed(), Ended(), Ended(), Ended(), failed()])
-    assert [each for each in found if each[2] == "retired"] == [(0, GPU, "retired", 1), (2, GPU, "retired", 2), (6, GPU, "retired", 1)]
+    result = told(policy, [failed(), Ended(), failed(), Ended(), Ended(), Ended(), failed()])
+    assert [item for item in result if item[2] == "retired"] == [(0, GPU, "retired", 1), (2, GPU, "retired", 2), (6, GPU, "retired", 1)]
 
 
 def test_site_that_hangs_is_never_tried_again():
-    found = told(FaultPolicy(back_off=1), [failed(), failed(for_good=True), *[Ended()] * 100])
-    assert found == [(0, GPU, "retired", 1), (1, GPU, "retired", None)]
+    result = told(FaultPolicy(back_off=1), [failed(), failed(for_good=True), *[Ended()] * 100])
+    assert result == [(0, GPU, "retired", 1), (1, GPU, "retired", None)]
 
 
 @pytest.mark.parametrize("numbers", [{"back_off": 0}, {"back_off": 9, "longest": 8}, {"trial": 0}, {"spot_every": -1}])
@@ -123,22 +123,22 @@ def recovery(code):
 
 def test_everything_on_a_retired_site_leaves_and_comes_back_made_anew():
     code, runner = Code(), Runner(HOME)
-    found = recovery(code)
-    found.keeper.tell(Failed(Site.of(GPU_PLACE), "a", "it broke"))
-    found.carry_out(runner)
+    result = recovery(code)
+    result.keeper.tell(Failed(Site.of(GPU_PLACE), "a", "it broke"))
+    result.carry_out(runner)
     assert {name: place.delegate for name, place in runner.places.items()} == dict.fromkeys("abc", "cpu")
     assert code.forgotten == []
-    found.keeper.tell(Ended())
-    found.carry_out(runner)
+    result.keeper.tell(Ended())
+    result.carry_out(runner)
     assert runner.places == HOME
     assert code.forgotten == runner.forgotten == [Site.of(GPU_PLACE)]
 
 
 def test_what_nothing_else_can_run_stays():
     runner = Runner(HOME)
-    found = recovery(Code("b"))
-    found.keeper.tell(Failed(Site.of(GPU_PLACE), "a", "it broke"))
-    found.carry_out(runner)
+    result = recovery(Code("b"))
+    result.keeper.tell(Failed(Site.of(GPU_PLACE), "a", "it broke"))
+    result.carry_out(runner)
     assert {name: place.delegate for name, place in runner.places.items()} == {"a": "cpu", "b": "opencl", "c": "cpu"}
 
 

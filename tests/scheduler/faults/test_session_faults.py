@@ -78,7 +78,7 @@ def test_delegate_that_fails_is_retired_its_work_is_done_elsewhere_and_it_comes_
     with made(bundle_dir, broken) as session:
         for x in inputs(12):
             assert np.allclose(options(session)[way](x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
-        assert [(each.inference, each.what) for each in session.decisions] == [(1, "retired"), (3, "on trial"), (5, "restored")]
+        assert [(decision.inference, decision.what) for decision in session.decisions] == [(1, "retired"), (3, "on trial"), (5, "restored")]
         assert session.decisions[0].site.delegate == "null"
         assert "s1.gpu" in session.decisions[0].reason
         assert session.places["s1.gpu"].delegate == "null"
@@ -110,7 +110,7 @@ def test_call_that_hangs_is_left_behind_for_good_and_the_inference_is_done(bundl
     with made(bundle_dir, broken, time_limit=1.0) as session:
         for x in inputs(6):
             assert np.allclose(options(session)[way](x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
-        assert [(each.what, each.inferences) for each in session.decisions] == [("retired", None)]
+        assert [(decision.what, decision.inferences) for decision in session.decisions] == [("retired", None)]
         assert session.places["s1.gpu"].delegate == "cpu"
         broken.release.set()
         # what it writes now, it writes into memory that nobody reads any more

@@ -76,7 +76,7 @@ def contestants(times, noise=0.01, rounds=40, controls=True):
 
 
 @pytest.mark.parametrize(
-    ("times", "told", "winner"),
+    ("times", "message", "winner"),
     [
         ((10, 9, 9, 9), "branching loses here: 0.90×", "sequential"),
         (
@@ -92,20 +92,20 @@ def contestants(times, noise=0.01, rounds=40, controls=True):
         ((10, 12, 10, 13), "no clear winner against sequential_same_macs, 1 thread", None),
     ],
 )
-def test_verdict_names_the_fastest_way(times, told, winner):
-    found = judge_speed(contestants(times, noise=0.001))
-    assert told in found.text
-    assert found.winner == winner
+def test_verdict_names_the_fastest_way(times, message, winner):
+    result = judge_speed(contestants(times, noise=0.001))
+    assert message in result.text
+    assert result.winner == winner
 
 
 @pytest.mark.parametrize("times", [(10, 9.5, 9.6, 9.7), (10.5, 10, 10.1, 10.2)])
 def test_verdict_is_withheld_inside_the_interval_and_gives_it(times):
     result = contestants(times, noise=0.3)
-    found = judge_speed(result)
-    ratio = found.ratios[result.best_sequential.name]
+    outcome = judge_speed(result)
+    ratio = outcome.ratios[result.best_sequential.name]
     assert ratio.low < 1 < ratio.high
-    assert found.winner is None
-    assert f"({ratio.low:.2f}–{ratio.high:.2f})" in found.text
+    assert outcome.winner is None
+    assert f"({ratio.low:.2f}–{ratio.high:.2f})" in outcome.text
 
 
 MS = 1_000_000
@@ -113,8 +113,8 @@ MS = 1_000_000
 
 def trace(*spans, start=0, load=None):
     """Spans as (name, processor, start ms, end ms)."""
-    made = tuple(Span(n, p, f"q{p}", "join" if n == "join" else "subgraph", int(a * MS), int(b * MS)) for n, p, a, b in spans)
-    return Trace(made, start * MS, 10 * MS, load)
+    built = tuple(Span(n, p, f"q{p}", "join" if n == "join" else "subgraph", int(a * MS), int(b * MS)) for n, p, a, b in spans)
+    return Trace(built, start * MS, 10 * MS, load)
 
 
 def test_perfetto_has_a_named_track_per_processor_and_microseconds(tmp_path):

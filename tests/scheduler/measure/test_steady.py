@@ -63,14 +63,14 @@ def test_interval_of_one_number_a_batch_is_students_on_logarithms():
     times, others = [3.0, 3.1, 2.9, 3.3, 3.2, 2.8, 3.0, 3.05], [2.0, 2.2, 2.1, 1.9, 2.0, 2.3, 2.1, 2.05]
     logs = np.log(np.array(times) / np.array(others))
     low, high = stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=stats.sem(logs))
-    found = ratio_interval(times, others)
-    assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
+    result = ratio_interval(times, others)
+    assert (result.low, result.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
 
 
 def covered(draw, truth, trials=300, rounds=40):
     rng = np.random.default_rng(7)
-    found = [ratio_interval(*draw(rng, rounds)) for _ in range(trials)]
-    return np.mean([each.low <= truth <= each.high for each in found])
+    ratio_intervals = [ratio_interval(*draw(rng, rounds)) for _ in range(trials)]
+    return np.mean([item.low <= truth <= item.high for item in ratio_intervals])
 
 
 def test_interval_holds_the_true_ratio_of_independent_rounds():
@@ -95,12 +95,12 @@ SIZES = [(1_000, 1_000), (1_000_000, 1_000), (1_000, 1_000_000), (4_000_000, 4_0
 @given(st.floats(0.001, 5), st.floats(0.1, 100), st.floats(0.1, 100))
 def test_a_link_without_noise_is_found_again(fixed, to, back):
     runs = [Handover(i, o, fixed + i / (to * 1e6) + o / (back * 1e6)) for i, o in SIZES]
-    found = fit_link(runs)
-    assert (found.fixed_ms, found.to_gbs, found.back_gbs) == pytest.approx((fixed, to, back), rel=1e-4)
+    result = fit_link(runs)
+    assert (result.fixed_ms, result.to_gbs, result.back_gbs) == pytest.approx((fixed, to, back), rel=1e-4)
 
 
 def test_nothing_is_negative_where_large_tensors_are_handed_over_as_fast_as_small_ones():
-    found = fit_link([Handover(i, o, 1.0 - i * 1e-8) for i, o in SIZES])
-    assert found.fixed_ms > 0
-    assert found.to_gbs == MOST_GBS
-    assert 0 < found.back_gbs <= MOST_GBS
+    result = fit_link([Handover(i, o, 1.0 - i * 1e-8) for i, o in SIZES])
+    assert result.fixed_ms > 0
+    assert result.to_gbs == MOST_GBS
+    assert 0 < result.back_gbs <= MOST_GBS

@@ -25,19 +25,19 @@ def branch(size):
 
 
 def test_steps_in_a_row_compare_as_intervals():
-    made = Lifetimes([Lifetime("a", 1, (0, 1)), Lifetime("b", 1, (1, 2)), Lifetime("c", 1, (2, 3))])
-    assert made.before.tolist() == [[False, False, True], [False, False, False], [False, False, False]]
+    lifetimes = Lifetimes([Lifetime("a", 1, (0, 1)), Lifetime("b", 1, (1, 2)), Lifetime("c", 1, (2, 3))])
+    assert lifetimes.before.tolist() == [[False, False, True], [False, False, False], [False, False, False]]
 
 
 def test_branches_that_may_run_at_once_share_nothing_and_what_follows_them_shares_with_both():
-    made = chained([branch(10), branch(10), branch(15)], {2: (0, 1)})
-    names = {tensor.name: i for i, tensor in enumerate(made.tensors)}
-    assert made.overlap[names["0:a"], names["1:a"]]
-    assert made.before[names["0:a"], names["2:a"]]
-    assert made.before[names["1:b"], names["2:a"]]
-    plan = plan_memory(made, "offset", 1)
-    assert plan.problem(made) is None
-    assert plan.total_bytes == made.lower_bound == 40
+    built = chained([branch(10), branch(10), branch(15)], {2: (0, 1)})
+    names = {tensor.name: i for i, tensor in enumerate(built.tensors)}
+    assert built.overlap[names["0:a"], names["1:a"]]
+    assert built.before[names["0:a"], names["2:a"]]
+    assert built.before[names["1:b"], names["2:a"]]
+    plan = plan_memory(built, "offset", 1)
+    assert plan.problem(built) is None
+    assert plan.total_bytes == built.lower_bound == 40
 
 
 def test_one_after_the_other_they_share_everything():
@@ -45,7 +45,7 @@ def test_one_after_the_other_they_share_everything():
 
 
 @pytest.mark.parametrize(
-    ("tensors", "after", "told"),
+    ("tensors", "after", "message"),
     [
         ([Lifetime("a", 1, (0,)), Lifetime("a", 1, (0,))], None, "same name"),
         ([Lifetime("a", 0, (0,))], None, "0 bytes"),
@@ -54,8 +54,8 @@ def test_one_after_the_other_they_share_everything():
         ([Lifetime("a", 1, (0,))], [(1,), ()], "does not come before"),
     ],
 )
-def test_what_is_no_order_is_refused(tensors, after, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_is_no_order_is_refused(tensors, after, message):
+    with pytest.raises(ValueError, match=message):
         Lifetimes(tensors, after)
 
 
@@ -91,26 +91,26 @@ def names(lifetimes):
 
 
 def test_one_after_the_other_a_branch_reuses_what_the_other_needed(branched):
-    made = graph_lifetimes(branched, fuse(branched, "tflite_gpu"))
-    at = names(made)
+    built = graph_lifetimes(branched, fuse(branched, "tflite_gpu"))
+    at = names(built)
     assert set(at) == {"stem", "a1", "a2", "b1", "b2", "join"}
-    assert made.before[at["a1"], at["b1"]]
-    assert {tensor.bytes for tensor in made.tensors} == {512, 1024}
+    assert built.before[at["a1"], at["b1"]]
+    assert {tensor.bytes for tensor in built.tensors} == {512, 1024}
 
 
 def test_side_by_side_branches_share_nothing(branched):
-    made = graph_lifetimes(branched, fuse(branched, "tflite_gpu"), concurrent=True)
-    at = names(made)
-    assert made.overlap[at["a1"], at["b1"]]
-    assert made.overlap[at["a1"], at["b2"]]
-    assert made.before[at["stem"], at["join"]]
+    built = graph_lifetimes(branched, fuse(branched, "tflite_gpu"), concurrent=True)
+    at = names(built)
+    assert built.overlap[at["a1"], at["b1"]]
+    assert built.overlap[at["a1"], at["b2"]]
+    assert built.before[at["stem"], at["join"]]
     sequential = graph_lifetimes(branched, fuse(branched, "tflite_gpu"))
-    assert plan_memory(made).total_bytes >= plan_memory(sequential).total_bytes
+    assert plan_memory(built).total_bytes >= plan_memory(sequential).total_bytes
 
 
 def test_tensor_that_only_changes_its_name_is_read_through(branched):
-    made = graph_lifetimes(branched, fuse(branched, "tflite_gpu"))
-    join = made.tensors[names(made)["join"]]
+    built = graph_lifetimes(branched, fuse(branched, "tflite_gpu"))
+    join = built.tensors[names(built)["join"]]
     assert len(join.steps) == 2
 
 
@@ -133,10 +133,10 @@ def test_tensors_reuse_the_objects_that_the_paper_names(memory_example):
 
 
 def test_tensor_fits_between_two_that_live_longer():
-    made = Lifetimes([Lifetime("a", 8, (0, 3)), Lifetime("b", 4, (0, 1)), Lifetime("c", 3, (2, 3)), Lifetime("d", 1, (1, 3))])
-    plan = plan_offset(made)
-    assert plan.problem(made) is None
-    assert plan.total_bytes == made.lower_bound
+    lifetimes = Lifetimes([Lifetime("a", 8, (0, 3)), Lifetime("b", 4, (0, 1)), Lifetime("c", 3, (2, 3)), Lifetime("d", 1, (1, 3))])
+    plan = plan_offset(lifetimes)
+    assert plan.problem(lifetimes) is None
+    assert plan.total_bytes == lifetimes.lower_bound
 
 
 def test_alignment_below_one_is_refused(memory_example):

@@ -86,9 +86,9 @@ GPU = Placement("gpu", "opencl", (), "opencl:gpu", "async", False, "the gpu of t
 
 
 def test_fallback_takes_the_cores_that_it_had_or_the_last_one():
-    found = fallback_placement(GPU, "cpu", "", {})
-    assert found.cores[0] in os.sched_getaffinity(0)
-    assert found.queue == f"cpu{found.cores[0]}"
+    result = fallback_placement(GPU, "cpu", "", {})
+    assert result.cores[0] in os.sched_getaffinity(0)
+    assert result.queue == f"cpu{result.cores[0]}"
     pocl = Placement("gpu", "opencl", (1,), "opencl:gpu", "async", True, "")
     assert fallback_placement(pocl, "cpu", "", {}).queue == "cpu1"
 
@@ -100,8 +100,8 @@ def entries(bundle_dir):
 
 def test_subgraph_runs_where_its_processor_is_placed(entries):
     placed = place_processors(["cpu", "gpu"], cores=(0, 1))
-    found = place_subgraphs(entries, placed)
-    assert {name: place.queue for name, place in found.items()} == {
+    result = place_subgraphs(entries, placed)
+    assert {name: place.queue for name, place in result.items()} == {
         "stem": "cpu0",
         "s1.cpu": "cpu0",
         "s1.gpu": "cpu1",
@@ -109,7 +109,7 @@ def test_subgraph_runs_where_its_processor_is_placed(entries):
         "s2.gpu": "cpu1",
         "head": "cpu0",
     }
-    assert queues_of(found.values()) == {"cpu0": "inline", "cpu1": "blocking"}
+    assert queues_of(result.values()) == {"cpu0": "inline", "cpu1": "blocking"}
 
 
 def test_processor_without_a_placement_is_named(entries):

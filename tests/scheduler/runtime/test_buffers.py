@@ -133,7 +133,7 @@ def test_tensors_that_may_be_alive_at_once_never_overlap(network, planner):
     buffers = Buffers(plan, tensors, planners.get(planner))
     assert buffers.memory.problem(buffers.lifetimes) is None
     groups = holders(plan, buffers.arrays)
-    readers = {own: reader for (reader, _), own in buffers._bands.items()}
+    readers = {band: reader for (reader, _), band in buffers._bands.items()}
     names = sorted(buffers.arrays)
     for i, a in enumerate(names):
         for b in names[:i]:
@@ -152,8 +152,8 @@ def carried_out(plan, buffers, order):
             continue
         step = plan.subgraphs[name]
         bound, copies = buffers.reads(step)
-        for own, rows in copies:
-            own[...] = rows
+        for current, rows in copies:
+            current[...] = rows
         total = sum(float((bound[i] * (k + 1)).sum()) for k, i in enumerate(step.inputs)) % 1009
         for k, output in enumerate(step.outputs):
             array = buffers.arrays[output]
@@ -172,8 +172,8 @@ def test_results_are_those_of_tensors_with_memory_of_their_own_in_any_order_of_s
         left.remove(name)
         ready.append(name)
         there.update(plan.step(name).outputs)
-    found = carried_out(plan, Buffers(plan, tensors, planners.get(planner)), ready)
-    assert all(np.array_equal(found[name], value) for name, value in expected.items())
+    result = carried_out(plan, Buffers(plan, tensors, planners.get(planner)), ready)
+    assert all(np.array_equal(result[name], value) for name, value in expected.items())
 
 
 def test_every_tensor_that_is_no_slice_starts_at_a_cache_line(buffers_of):
@@ -285,8 +285,8 @@ def image():
 
 
 def test_rows_are_copied_before_every_run_and_told_as_a_conversion():
-    x, own, y = image()
-    call = around(Doubled(own, y), [(own, x[:, :, 1:3])])
+    x, current, y = image()
+    call = around(Doubled(current, y), [(current, x[:, :, 1:3])])
     for _ in range(2):
         call.run()
         assert np.array_equal(y, 2 * x[:, :, 1:3])
@@ -297,8 +297,8 @@ def test_rows_are_copied_before_every_run_and_told_as_a_conversion():
 
 
 def test_what_is_enqueued_reads_rows_as_they_were_then():
-    x, own, y = image()
-    call = around(DoubledLater(own, y), [(own, x[:, :, 1:3])])
+    x, current, y = image()
+    call = around(DoubledLater(current, y), [(current, x[:, :, 1:3])])
     assert isinstance(call, AsyncInvocation)
     before = x[:, :, 1:3].copy()
     call.enqueue()
@@ -309,6 +309,6 @@ def test_what_is_enqueued_reads_rows_as_they_were_then():
 
 
 def test_nothing_to_copy_leaves_the_invocation_as_it_is():
-    _, own, y = image()
-    call = Doubled(own, y)
+    _, current, y = image()
+    call = Doubled(current, y)
     assert around(call, []) is call

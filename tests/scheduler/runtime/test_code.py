@@ -128,8 +128,8 @@ def test_device_lost_with_several_in_flight_loses_no_inference(bundle_dir, tmp_p
         assert right(bundle_dir, session.submit(numbers(9)).result(60), 9)
         delegate.lost.set()
         with pytest.warns(UserWarning, match="runs on the CPU: the device was lost"):
-            found = [future.result(60) for future in [session.submit(numbers(seed)) for seed in range(8)]]
-        assert all(right(bundle_dir, y, seed) for seed, y in enumerate(found))
+            results = [future.result(60) for future in [session.submit(numbers(seed)) for seed in range(8)]]
+        assert all(right(bundle_dir, y, seed) for seed, y in enumerate(results))
         assert session.submitted_traces[-1].replaced.keys() == {"s1.gpu", "s2.gpu"}
     assert replay(tmp_path / "run.jsonl").finished == 9
 

@@ -59,20 +59,20 @@ def test_thread_that_waits_for_a_processor_is_pinned_to_its_little_core(bundle_d
     noting, little = Noting(), max(os.sched_getaffinity(0))
     placed = place_processors(["cpu", "gpu"], {"gpu": "reference"})
     placed["gpu"] = replace(placed["gpu"], waits_on=little)
-    made = executor_of(bundle_dir, noting, placed=placed)
+    built = executor_of(bundle_dir, noting, placed=placed)
     try:
-        made.run()
+        built.run()
     finally:
-        made.close()
+        built.close()
     assert noting.cores["s1.gpu"] == noting.cores["s2.gpu"] == {little}
     assert noting.cores["stem"] == {*placed["cpu"].cores}
 
 
 @pytest.fixture
 def executor(bundle_dir):
-    made = executor_of(bundle_dir, ReferenceDelegate(), {"cpu": "reference", "gpu": "reference"})
-    yield made
-    made.close()
+    built = executor_of(bundle_dir, ReferenceDelegate(), {"cpu": "reference", "gpu": "reference"})
+    yield built
+    built.close()
 
 
 def test_trace_has_every_step_once_with_no_step_before_its_inputs(executor):
@@ -190,9 +190,9 @@ def test_step_that_has_nowhere_to_go_fails_with_its_own_error(bundle_dir):
     delegate, executor = falling_executor(bundle_dir)
     for error in (ValueError("broken"), RuntimeError("odd")):
         delegate.error = error
-        with pytest.raises(StretchError, match=f"`stem` failed on processor `cpu`.*{error}") as told:
+        with pytest.raises(StretchError, match=f"`stem` failed on processor `cpu`.*{error}") as caught:
             executor.run()
-        assert told.value.__cause__ is error
+        assert caught.value.__cause__ is error
         with pytest.raises(StretchError, match=f"`stem` failed on processor `cpu`.*{error}"):
             executor.submit({"x": np.ones((1, 3, 8, 8), np.float32)}).result(60)
     executor.close()
@@ -298,8 +298,8 @@ MS = 1_000_000
 
 def trace(*spans):
     """Spans as (name, processor, start ms, end ms)."""
-    made = tuple(Span(n, p, f"q{p}", "join" if n == "join" else "subgraph", int(a * MS), int(b * MS)) for n, p, a, b in spans)
-    return Trace(made, 0, 10 * MS)
+    built = tuple(Span(n, p, f"q{p}", "join" if n == "join" else "subgraph", int(a * MS), int(b * MS)) for n, p, a, b in spans)
+    return Trace(built, 0, 10 * MS)
 
 
 def test_overlap_is_the_time_in_which_both_ran():
@@ -329,5 +329,5 @@ def test_overlap_agrees_with_counting_every_tick(cpu, gpu):
 
 @given(st.lists(st.integers(0, 100), min_size=1))
 def test_typical_inference_is_the_one_with_the_median_makespan(lengths):
-    made = [Trace((), 0, ms * MS) for ms in lengths]
-    assert typical(made).makespan_ms == statistics.median_low(lengths)
+    traces = [Trace((), 0, ms * MS) for ms in lengths]
+    assert typical(traces).makespan_ms == statistics.median_low(lengths)

@@ -52,7 +52,7 @@ def test_inputs_come_in_the_order_of_the_model():
 
 
 @pytest.mark.parametrize(
-    ("x", "told"),
+    ("x", "message"),
     [
         (LIKE, "one array was given"),
         ({"a": LIKE}, "`b` is missing"),
@@ -60,8 +60,8 @@ def test_inputs_come_in_the_order_of_the_model():
         ({"a": LIKE, "b": 1}, "int"),
     ],
 )
-def test_inputs_that_are_not_those_of_the_model_are_refused(x, told):
-    with pytest.raises(UsageError, match=told):
+def test_inputs_that_are_not_those_of_the_model_are_refused(x, message):
+    with pytest.raises(UsageError, match=message):
         as_arrays(x, ("a", "b"))
 
 

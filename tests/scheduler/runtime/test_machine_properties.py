@@ -271,27 +271,27 @@ def test_failed_run_is_part_of_the_record(bundle_dir, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
-        (lambda found: found[2]["instructions"][0].update(step="head"), r"line 3 of .* answers .*head.*, the state machine"),
-        (lambda found: found[2]["instructions"].pop(), "line 3 of .* answers"),
-        (lambda found: found[2]["event"].update(step="s1.cpu"), "line 3 of .* cannot follow what stands before it"),
-        (lambda found: found.pop(2), "line 3 of .* cannot follow"),
-        (lambda found: found.insert(1, found[1]), "line 3 of .* cannot follow what stands before it: lane 0 is not free"),
-        (lambda found: found.pop(0), "which no line before it opens"),
-        (lambda found: found[0].update(schema=9), "has schema 9"),
-        (lambda found: found[0]["placements"].pop("stem"), "placed nowhere"),
-        (lambda found: found[0]["subgraphs"][0].update(inputs=["lost"]), "waits for a tensor that nothing writes"),
-        (lambda found: found[0].update(lanes=0), "is no line of a record"),
-        (lambda found: found[1].update(wings=2), "is no line of a record"),
-        (lambda found: found.clear(), "it has no line"),
+        (lambda result: result[2]["instructions"][0].update(step="head"), r"line 3 of .* answers .*head.*, the state machine"),
+        (lambda result: result[2]["instructions"].pop(), "line 3 of .* answers"),
+        (lambda result: result[2]["event"].update(step="s1.cpu"), "line 3 of .* cannot follow what stands before it"),
+        (lambda result: result.pop(2), "line 3 of .* cannot follow"),
+        (lambda result: result.insert(1, result[1]), "line 3 of .* cannot follow what stands before it: lane 0 is not free"),
+        (lambda result: result.pop(0), "which no line before it opens"),
+        (lambda result: result[0].update(schema=9), "has schema 9"),
+        (lambda result: result[0]["placements"].pop("stem"), "placed nowhere"),
+        (lambda result: result[0]["subgraphs"][0].update(inputs=["lost"]), "waits for a tensor that nothing writes"),
+        (lambda result: result[0].update(lanes=0), "is no line of a record"),
+        (lambda result: result[1].update(wings=2), "is no line of a record"),
+        (lambda result: result.clear(), "it has no line"),
     ],
 )
-def test_tampered_record_is_refused_with_the_line(recorded, change, told):
-    found = lines(recorded)
-    change(found)
-    recorded.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in found))
-    with pytest.raises(StretchError, match=told):
+def test_tampered_record_is_refused_with_the_line(recorded, change, message):
+    result = lines(recorded)
+    change(result)
+    recorded.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in result))
+    with pytest.raises(StretchError, match=message):
         replay(recorded)
 
 
@@ -328,5 +328,5 @@ def test_every_event_and_instruction_survives_json():
         events.Replaced("a", GPU),
     ]
     assert msgspec.json.decode(msgspec.json.encode(some), type=list[Event]) == some
-    told = [events.Enqueue(0, "a", "q"), events.Wait({"q": "a"}), events.Finish(0), events.Fail(0, "a", "why")]
-    assert msgspec.json.decode(msgspec.json.encode(told), type=list[Instruction]) == told
+    rows = [events.Enqueue(0, "a", "q"), events.Wait({"q": "a"}), events.Finish(0), events.Fail(0, "a", "why")]
+    assert msgspec.json.decode(msgspec.json.encode(rows), type=list[Instruction]) == rows

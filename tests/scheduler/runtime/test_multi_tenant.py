@@ -141,20 +141,20 @@ def worlds(draw):
         name: Client(*draw(plans()), draw(st.integers(1, 3)), draw(st.sampled_from([1.0, 2.0])))
         for name in ("a", "b", "c")[: draw(st.integers(1, 3))]
     }
-    asked = draw(
+    drawn = draw(
         st.lists(
             st.tuples(st.sampled_from([*clients]), st.integers(0, 60), st.one_of(st.just(inf), st.integers(1, 80)), st.integers(-3, 3)),
             min_size=1,
             max_size=12,
         )
     )
-    return clients, sorted(asked, key=lambda each: each[1]), draw(st.lists(st.integers(0, 9), min_size=8, max_size=8))
+    return clients, sorted(drawn, key=lambda item: item[1]), draw(st.lists(st.integers(0, 9), min_size=8, max_size=8))
 
 
-def play(clients, asked, lengths, machine):
+def play(clients, request, lengths, machine):
     """Run all of it on a clock that is a number; gives events, answers and what was told of each inference."""
-    free = {name: list(range(each.lanes)) for name, each in clients.items()}
-    pending, ends, log, number = list(asked), [], [], 0
+    free = {name: list(range(item.lanes)) for name, item in clients.items()}
+    pending, ends, log, number = list(request), [], [], 0
     count = 0
 
     def tell(event, now):
@@ -171,13 +171,13 @@ def play(clients, asked, lengths, machine):
 
     now = 0.0
     while pending or ends:
-        for each in [each for each in pending if each[1] <= now and free[each[0]]]:
-            if free[each[0]]:
-                pending.remove(each)
+        for item in [item for item in pending if item[1] <= now and free[item[0]]]:
+            if free[item[0]]:
+                pending.remove(item)
                 number += 1
-                name, at, deadline, priority = each
+                name, at, deadline, priority = item
                 tell(InputReady(free[name].pop(0), name, now, at + deadline if isfinite(deadline) else None, priority), now)
-        coming = [each[1] for each in pending if each[1] > now]
+        coming = [item[1] for item in pending if item[1] > now]
         if not ends:
             now = min(coming) if coming else now
             continue
@@ -192,11 +192,11 @@ def play(clients, asked, lengths, machine):
 @pytest.mark.slow
 @given(worlds())
 def test_nothing_is_lost_steps_come_in_order_and_the_same_events_have_the_same_answers(world):
-    clients, asked, lengths = world
-    log = play(clients, asked, lengths, Machine(clients))
+    clients, request, lengths = world
+    log = play(clients, request, lengths, Machine(clients))
     begun = [event for event, _ in log if isinstance(event, InputReady)]
     finished = [end for _, answer in log for end in answer if isinstance(end, Finish)]
-    assert len(begun) == len(finished) == len(asked)
+    assert len(begun) == len(finished) == len(request)
     _check_steps(clients, log)
     again = Machine(clients)
     assert [again.handle(event) for event, _ in log] == [answer for _, answer in log]
@@ -317,7 +317,7 @@ def test_each_that_waits_gets_its_turn_once_in_the_order_of_deadlines_and_priori
         keys[client, lane] = (deadline, -priority)
     order = drained(machine)
     assert sorted(order) == sorted(keys)
-    assert [keys[each] for each in order] == sorted(keys.values())
+    assert [keys[item] for item in order] == sorted(keys.values())
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ def wanted(path, x):
 
 
 def threads():
-    return [each for each in threading.enumerate() if each.name.startswith("nn-stretch")]
+    return [item for item in threading.enumerate() if item.name.startswith("nn-stretch")]
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ class GateInvocation(Invocation):
 @pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}])
 def test_every_future_holds_the_output_of_its_own_bundle_and_input(folders, mapping):
     with Scheduler(folders, mapping) as scheduler:
-        asked = [(name, seed, scheduler.submit(numbers(seed), name)) for seed in range(6) for name in folders]
-        for name, seed, future in asked:
+        rows = [(name, seed, scheduler.submit(numbers(seed), name)) for seed in range(6) for name in folders]
+        for name, seed, future in rows:
             assert np.allclose(future.result(60), wanted(folders[name], numbers(seed)), atol=1e-5)
         assert np.allclose(scheduler.run(numbers(7), "b"), wanted(folders["b"], numbers(7)), atol=1e-5)
 
@@ -169,8 +169,8 @@ def test_interrupted_scheduler_waits_for_nothing_and_its_threads_end_by_themselv
     scheduler.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     with pytest.raises(StretchError, match="closed before the inference was over"):
         future.result(0)
-    left = [each for each in threads() if each not in before]
+    left = [thread for thread in threads() if thread not in before]
     gate.go.set()
-    for each in left:
-        each.join(30)
-    assert not any(each.is_alive() for each in left)
+    for item in left:
+        item.join(30)
+    assert not any(item.is_alive() for item in left)

@@ -104,7 +104,7 @@ def test_tensors_that_cross_subgraphs_can_be_looked_at(bundle_dir):
 
 
 @pytest.mark.parametrize(
-    ("x", "told"),
+    ("x", "message"),
     [
         ([1.0], "is a list"),
         (numbers((1, 3, 8, 9)), "has shape"),
@@ -114,9 +114,9 @@ def test_tensors_that_cross_subgraphs_can_be_looked_at(bundle_dir):
         (np.where(numbers() > 2, np.inf, 0).astype(np.float32), "NaN or infinity"),
     ],
 )
-def test_wrong_input_is_a_usage_error_and_the_session_goes_on(bundle_dir, x, told):
+def test_wrong_input_is_a_usage_error_and_the_session_goes_on(bundle_dir, x, message):
     with Session(bundle_dir) as session:
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             session(x)
         assert np.isfinite(session(numbers())).all()
 
@@ -343,7 +343,7 @@ def test_failure_reaches_its_own_future_alone(bundle_dir, error):
 
 
 def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
-    told = []
+    rows = []
     ran = threading.Event()
     gate = Gate("head")
     with Session(bundle_dir, delegates={"cpu": gate}) as session:
@@ -353,13 +353,13 @@ def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
                 try:
                     call(inputs_of())
                 except UsageError as error:
-                    told.append(error.message)
+                    rows.append(error.message)
             ran.set()
 
         session.submit(inputs_of()).add_done_callback(again)
         gate.open.set()
         assert ran.wait(60)
-    assert told == ["a callback of a future cannot start another inference"] * 2
+    assert rows == ["a callback of a future cannot start another inference"] * 2
 
 
 def test_close_waits_for_what_is_in_flight_and_leaves_no_thread(bundle_dir):

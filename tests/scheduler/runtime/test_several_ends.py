@@ -45,7 +45,7 @@ def test_outputs_by_name_are_those_of_the_whole_model(path, mapping):
 
 
 @pytest.mark.parametrize(
-    ("x", "told"),
+    ("x", "message"),
     [
         (np.zeros((1, 3, 8, 8), np.float32), "has 2 inputs, one array was given"),
         ({"left": np.zeros((1, 3, 8, 8), np.float32)}, "the input `right` is missing"),
@@ -54,10 +54,10 @@ def test_outputs_by_name_are_those_of_the_whole_model(path, mapping):
         (numbers() | {"left": np.full((1, 3, 8, 8), np.nan, np.float32)}, "the input `left` contains NaN"),
     ],
 )
-def test_wrong_inputs_are_usage_errors_that_name_the_input(path, x, told):
+def test_wrong_inputs_are_usage_errors_that_name_the_input(path, x, message):
     with Session(path) as session:
         for call in (session.run, session.submit, session.tensors):
-            with pytest.raises(UsageError, match=told):
+            with pytest.raises(UsageError, match=message):
                 call(x)
         assert same(session(numbers()), whole(path, numbers()))
 

@@ -58,7 +58,7 @@ def test_calls_that_end_in_time_are_not_told():
 
 
 def test_thread_that_is_not_the_main_one_is_interrupted_between_instructions():
-    started, found = threading.Event(), []
+    started, rows = threading.Event(), []
 
     def work():
         try:
@@ -66,14 +66,14 @@ def test_thread_that_is_not_the_main_one_is_interrupted_between_instructions():
             while True:
                 pass
         except KeyboardInterrupt:
-            found.append("interrupted")
+            rows.append("interrupted")
 
     thread = threading.Thread(target=work)
     thread.start()
     assert started.wait(60)
     interrupt(thread.ident)
     thread.join(60)
-    assert found == ["interrupted"]
+    assert rows == ["interrupted"]
 
 
 def test_main_thread_is_interrupted_where_it_waits():
@@ -91,15 +91,15 @@ def test_last_hang_is_the_one_noted_last():
 class Stuck(NullDelegate):
     """Waits for an event in each call of the subgraphs it names."""
 
-    def __init__(self, names, made=None):
+    def __init__(self, names, built=None):
         super().__init__()
-        self.names, self.made, self.free = names, made or StuckInvocation, threading.Event()
+        self.names, self.made, self.free = names, built or StuckInvocation, threading.Event()
 
     def compile(self, model):
-        found = super().compile(model)
+        result = super().compile(model)
         if model.stem in self.names:
-            found.bind = lambda inputs, outputs: self.made(self.free)
-        return found
+            result.bind = lambda inputs, outputs: self.made(self.free)
+        return result
 
 
 class StuckInvocation(Invocation):

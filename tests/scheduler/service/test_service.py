@@ -58,16 +58,16 @@ def wanted(bundle_dir, x):
 
 @pytest.fixture
 def session(bundle_dir):
-    with Session(bundle_dir) as found:
-        yield found
+    with Session(bundle_dir) as result:
+        yield result
 
 
 @pytest.fixture
 def held(bundle_dir):
     """A delegate that waits, and a session with room for one inference at a time."""
     delegate = Held()
-    with Session(bundle_dir, {"gpu": "null"}, delegates={"null": delegate}, in_flight=1) as found:
-        yield delegate, found
+    with Session(bundle_dir, {"gpu": "null"}, delegates={"null": delegate}, in_flight=1) as result:
+        yield delegate, result
         delegate.go.set()
 
 
@@ -180,9 +180,9 @@ def two(bundles, tmp_path):
 def test_rates_that_can_be_held_are_told_from_those_that_cannot(two):
     null = NullDelegate({"head": 0.02})
     with Scheduler(two, {"cpu": "null", "gpu": "null"}, delegates={"null": null}) as scheduler, Service(scheduler) as service:
-        found = service.admit({"a": Demand(2.0, 400), "b": Demand(1.0)})
-        assert found.busy["null:cpu"] >= 0.06
-        assert found.factor >= 1
+        admit = service.admit({"a": Demand(2.0, 400), "b": Demand(1.0)})
+        assert admit.busy["null:cpu"] >= 0.06
+        assert admit.factor >= 1
         with pytest.raises(OverloadedError, match=r"cannot be held: `null:cpu` would have") as caught:
             service.admit({"a": Demand(40.0), "b": Demand(40.0)})
         assert "times these rates are held" in caught.value.hint
@@ -201,12 +201,12 @@ def order(requests, used=(), room=ROOM):
     waiting = Waiting(ROOM, 100)
     for model, seconds in used:
         waiting.used(model, seconds)
-    for each in requests:
-        waiting.add(each)
-    found = []
-    while (each := waiting.next(room)) is not None:
-        found.append(requests.index(each))
-    return found
+    for first in requests:
+        waiting.add(first)
+    result = []
+    while (first := waiting.next(room)) is not None:
+        result.append(requests.index(first))
+    return result
 
 
 def test_priority_goes_before_deadline_and_deadline_before_arrival():
@@ -224,7 +224,7 @@ def test_nobody_goes_before_someone_of_higher_priority_or_earlier_deadline(pairs
     requests = [
         request(priority=priority, arrived=float(number), deadline=float(deadline)) for number, (priority, deadline) in enumerate(pairs)
     ]
-    found = order(requests)
-    assert sorted(found) == list(range(len(pairs)))
-    keys = [(-pairs[each][0], pairs[each][1], each) for each in found]
+    result = order(requests)
+    assert sorted(result) == list(range(len(pairs)))
+    keys = [(-pairs[item][0], pairs[item][1], item) for item in result]
     assert keys == sorted(keys)

@@ -10,13 +10,13 @@ def chain(segments):
     """Segments one after the other, each with a branch on some processors and a join: the order on every queue is fixed."""
     subgraphs, joins, times, arriving = [], [], {}, "x"
     for number, branches in enumerate(segments):
-        own = []
+        current = []
         for processor, (into, computing, out) in branches.items():
             name = f"s{number}.{processor}"
             subgraphs.append((name, processor, arriving, f"{name}.y"))
-            own.append(f"{name}.y")
+            current.append(f"{name}.y")
             times[name] = StepTime(processor, (("in", into), ("subgraph", computing), ("out", out)))
-        joins.append((f"s{number}.join", own, f"y{number}"))
+        joins.append((f"s{number}.join", current, f"y{number}"))
         times[f"s{number}.join"] = StepTime("cpu", (("join", 0.25),))
         arriving = f"y{number}"
     return *planned(subgraphs, joins, outputs=(arriving,)), times

@@ -52,10 +52,10 @@ def test_inference_alone_ends_when_the_planners_schedule_does(network):
         queue = inline if step.name in plan.joins else places[step.name].queue
         reads = tuple(dict.fromkeys(writers[tensor] for tensor in step.inputs if tensor in writers))
         jobs.append(Job(queue, sum(part for _, part in times[step.name].parts), reads))
-    found = simulated(network, traced=1)
+    result = simulated(network, traced=1)
     want = schedule(jobs)
-    assert found.latencies_ms == (pytest.approx(want.ms),)
-    assert {span.name: span.start_ns / 1e6 for span in found.traces[0].spans} == pytest.approx(
+    assert result.latencies_ms == (pytest.approx(want.ms),)
+    assert {span.name: span.start_ns / 1e6 for span in result.traces[0].spans} == pytest.approx(
         {step.name: start for step, start in zip(steps, want.starts, strict=True)}, abs=1e-5
     )
 
@@ -66,19 +66,19 @@ def test_inference_alone_ends_when_the_planners_schedule_does(network):
 def test_nothing_runs_two_steps_at_once_and_no_work_is_lost(network, in_flight, arrivals):
     plan, _, times = network
     loads = (Load("cpu", 0.5, 3, 40),) if any(time.processor == "cpu" for time in times.values()) else ()
-    found = simulated(network, runs=12, in_flight=in_flight, arrivals=arrivals, loads=loads, jitter=0.2, traced=12)
-    spans = [span for trace in found.traces for span in trace.spans]
-    assert len(found.traces) == 12
-    assert all(sorted(span.name for span in trace.spans) == sorted(plan.order) for trace in found.traces)
+    result = simulated(network, runs=12, in_flight=in_flight, arrivals=arrivals, loads=loads, jitter=0.2, traced=12)
+    spans = [span for trace in result.traces for span in trace.spans]
+    assert len(result.traces) == 12
+    assert all(sorted(span.name for span in trace.spans) == sorted(plan.order) for trace in result.traces)
     for key in ("queue", "processor"):
         # where every queue has a thread, any of them joins, whatever runs on the processor of the join
-        own = [span for span in spans if key == "queue" or span.kind == "subgraph"]
-        for name in {getattr(span, key) for span in own}:
-            mine = sorted((span.start_ns, span.end_ns) for span in own if getattr(span, key) == name)
+        current = [span for span in spans if key == "queue" or span.kind == "subgraph"]
+        for name in {getattr(span, key) for span in current}:
+            mine = sorted((span.start_ns, span.end_ns) for span in current if getattr(span, key) == name)
             assert all(end <= start + 1 for (_, end), (start, _) in pairwise(mine))
-    assert found.elapsed_ms == pytest.approx(max(trace.end_ns for trace in found.traces) / 1e6)
-    assert found.latencies_ms == pytest.approx([trace.makespan_ms for trace in found.traces], abs=1e-5)
-    running = [sum(a.start_ns <= t.start_ns < a.end_ns for a in found.traces) for t in found.traces]
+    assert result.elapsed_ms == pytest.approx(max(trace.end_ns for trace in result.traces) / 1e6)
+    assert result.latencies_ms == pytest.approx([trace.makespan_ms for trace in result.traces], abs=1e-5)
+    running = [sum(a.start_ns <= t.start_ns < a.end_ns for a in result.traces) for t in result.traces]
     assert arrivals is not None or max(running) <= in_flight
 
 
@@ -98,9 +98,9 @@ def test_load_slows_what_computes_while_it_lasts(loads, end):
 
 
 def test_requests_wait_for_a_lane_and_their_waiting_counts():
-    found = simulated(single("gpu", 10.0), runs=4, arrivals=Arrivals("periodic", 4.0))
-    assert found.latencies_ms == pytest.approx((10, 16, 22, 28))
-    assert found.elapsed_ms == pytest.approx(40)
+    result = simulated(single("gpu", 10.0), runs=4, arrivals=Arrivals("periodic", 4.0))
+    assert result.latencies_ms == pytest.approx((10, 16, 22, 28))
+    assert result.elapsed_ms == pytest.approx(40)
     early = simulated(single("gpu", 10.0), runs=4, arrivals=Arrivals("periodic", 25.0))
     assert early.latencies_ms == pytest.approx((10, 10, 10, 10))
     assert early.elapsed_ms == pytest.approx(85)
@@ -136,19 +136,19 @@ def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue():
 
 
 def test_weights_divide_a_processor():
-    own, other = whole("a", "cpu", 1.0), whole("b", "cpu", 1.0)
-    ran = Clock(own, Scene(runs=300, in_flight=2), [(other, Scene(runs=10_000, in_flight=2))], sharing=TurnTaking((3.0,))).run()
+    current, other = whole("a", "cpu", 1.0), whole("b", "cpu", 1.0)
+    ran = Clock(current, Scene(runs=300, in_flight=2), [(other, Scene(runs=10_000, in_flight=2))], sharing=TurnTaking((3.0,))).run()
     assert len(ran.clients[1].latencies_ms) == pytest.approx(100, abs=3)
 
 
 def test_what_makes_no_sense_is_refused():
-    own = whole("a", "cpu", 1.0)
+    current = whole("a", "cpu", 1.0)
     with pytest.raises(UsageError, match="do not take turns"):
-        Clock((own, whole("b", "cpu", 1.0)), Scene(), sharing=TurnTaking())
+        Clock((current, whole("b", "cpu", 1.0)), Scene(), sharing=TurnTaking())
     with pytest.raises(UsageError, match="weight"):
-        Clock(own, Scene(), sharing=TurnTaking((-1.0,)))
+        Clock(current, Scene(), sharing=TurnTaking((-1.0,)))
     with pytest.raises(UsageError, match="patience"):
-        Clock(own, Scene(), sharing=TurnTaking(patience_ms=0.0))
+        Clock(current, Scene(), sharing=TurnTaking(patience_ms=0.0))
     for options in ({"deadline_ms": 0.0}, {"deadline_ms": inf}, {"priority": 1000}):
         with pytest.raises(UsageError):
             Scene(**options)

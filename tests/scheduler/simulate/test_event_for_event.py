@@ -123,7 +123,7 @@ class Conducted(Driver):
                 self.clock = self.ends.pop(key)
                 self.held.pop(key).set()
                 seen = len(self.events)
-                assert self.changed.wait_for(lambda told=seen: len(self.events) > told, PATIENCE)
+                assert self.changed.wait_for(lambda answer=seen: len(self.events) > answer, PATIENCE)
 
 
 class Own:
@@ -145,8 +145,8 @@ def both(draw):
     numbers = iter(draw(st.permutations(range(len(ROOTS)))) * 3)
     times = {
         (user, f"s{number}.{name}"): draw(st.integers(1, 20)) + ROOTS[next(numbers)]
-        for user, own in zip("01", segments, strict=True)
-        for number, branches in enumerate(own)
+        for user, segment in zip("01", segments, strict=True)
+        for number, branches in enumerate(segment)
         for name in branches
     }
     return segments, times
@@ -163,8 +163,8 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
     with TemporaryDirectory() as folder:
         shared = Conducted(times)
         networks, executors = [], []
-        for user, own, weight in zip("01", segments, weights, strict=True):
-            bundle = write(Path(folder) / user, own)
+        for user, segment, weight in zip("01", segments, weights, strict=True):
+            bundle = write(Path(folder) / user, segment)
             plan = make_plan(bundle.manifest)
             named = {name: Placement(name, "null", (), name, "blocking", False, "") for name in PROCESSORS}
             places = place_subgraphs(bundle.manifest.subgraphs, named)
@@ -180,7 +180,7 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
                     until = {} if deadline is None else {"deadline_s": deadline / 1e3}
                     executor.submit({"x": np.zeros((1, 3, 8, 8), np.float32)}, priority=priority, **until)
             shared.conduct(2 * lanes)
-            told = list(shared.events)
+            events = list(shared.events)
         finally:
             for executor in executors:
                 executor.close(wait=False)
@@ -191,4 +191,4 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
     ]
     clock = Clock(networks[0], scenes[0], [(networks[1], scenes[1])], sharing=TurnTaking(weights))
     clock.run(everyone=True)
-    assert [(event, list(answer)) for event, answer in clock.shared.events] == [(event, list(answer)) for event, answer in told]
+    assert [(event, list(answer)) for event, answer in clock.shared.events] == [(event, list(answer)) for event, answer in events]

@@ -21,7 +21,7 @@ from tests.predictors.specified import specified
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("requested", "message"),
     [
         ({"runs": 0}, "0 inferences cannot be simulated"),
         ({"runs": -3}, "-3 inferences cannot be simulated"),
@@ -35,10 +35,10 @@ from tests.predictors.specified import specified
         ({"seed": -1}, "-1 is no seed"),
     ],
 )
-def test_number_out_of_its_range_is_refused_with_a_sentence(asked, told):
+def test_number_out_of_its_range_is_refused_with_a_sentence(requested, message):
     with pytest.raises(UsageError) as error:
-        Scene(**asked)
-    assert told in error.value.message
+        Scene(**requested)
+    assert message in error.value.message
     assert error.value.hint
 
 
@@ -59,7 +59,7 @@ def test_loads_are_read_as_they_are_written():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("gpu", "`gpu` is no load"),
         ("gpu=0.9", "`gpu=0.9` is no load"),
@@ -77,10 +77,10 @@ def test_loads_are_read_as_they_are_written():
         ("gpu=0.5@5:5", "ends at 5 ms, and begins at 5 ms"),
     ],
 )
-def test_load_that_makes_no_sense_is_refused_with_a_sentence(text, told):
+def test_load_that_makes_no_sense_is_refused_with_a_sentence(text, message):
     with pytest.raises(UsageError) as error:
         parse_loads([text])
-    assert told in error.value.message
+    assert message in error.value.message
     assert error.value.hint
 
 
@@ -109,7 +109,7 @@ def test_free_share_is_what_the_loads_of_the_moment_leave(loads):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "says nothing of arrivals"),
         ("poisson:many", "in the place of a number"),
@@ -117,10 +117,10 @@ def test_free_share_is_what_the_loads_of_the_moment_leave(loads):
         ("periodic:-5", "requests cannot come"),
     ],
 )
-def test_arrivals_that_make_no_sense_are_refused(text, told):
+def test_arrivals_that_make_no_sense_are_refused(text, message):
     with pytest.raises(UsageError) as error:
         parse_arrivals(text)
-    assert told in error.value.message
+    assert message in error.value.message
     assert error.value.hint
 
 
@@ -129,10 +129,10 @@ def test_periodic_requests_come_at_equal_distances_from_the_start_on():
 
 
 def test_times_are_the_plans_on_its_device_and_the_files_on_another(bundle_dir):
-    bundle, told = load_bundle(bundle_dir), []
-    here = prepare(bundle, specified("pixel6"), False, told.append)
-    there = prepare(bundle, specified("host"), False, told.append)
-    assert not told
+    bundle, rows = load_bundle(bundle_dir), []
+    here = prepare(bundle, specified("pixel6"), False, rows.append)
+    there = prepare(bundle, specified("host"), False, rows.append)
+    assert not rows
     assert all(dict(here.times[name].parts)["subgraph"] == 1.0 for name in here.plan.subgraphs)
     assert all(dict(there.times[name].parts).get("subgraph", 0) != 1.0 for name in there.plan.subgraphs)
 
@@ -167,9 +167,9 @@ def test_subgraph_without_a_planned_time_is_predicted_from_its_file(bundle):
     bundle = replace(bundle, manifest=msgspec.structs.replace(manifest, subgraphs=tuple(silent)))
     with pytest.raises(ValueError, match="`stem` has no predicted time"):
         step_times(bundle.manifest, PIXEL6)
-    found = {entry.name: entry for entry in with_times(bundle, PIXEL6).subgraphs}
+    mapping = {entry.name: entry for entry in with_times(bundle, PIXEL6).subgraphs}
     for name in ("stem", "s1.gpu"):
-        estimate = LatencyPredictor(PIXEL6).predict(open_onnx(bundle.file(f"{name}.onnx")).graph, found[name].processor, "fp32")
-        assert found[name].predicted_ms == estimate.computing_ms
-        assert found[name].contention == estimate.contended_ms / estimate.computing_ms >= 1
-    assert [found[e.name] for e in silent if e.predicted_ms is not None] == [e for e in silent if e.predicted_ms is not None]
+        estimate = LatencyPredictor(PIXEL6).predict(open_onnx(bundle.file(f"{name}.onnx")).graph, mapping[name].processor, "fp32")
+        assert mapping[name].predicted_ms == estimate.computing_ms
+        assert mapping[name].contention == estimate.contended_ms / estimate.computing_ms >= 1
+    assert [mapping[e.name] for e in silent if e.predicted_ms is not None] == [e for e in silent if e.predicted_ms is not None]

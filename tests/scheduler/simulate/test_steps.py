@@ -27,7 +27,7 @@ def tables(draw, processors):
     for number in range(draw(st.integers(1, 8))):
         needs = draw(st.sets(st.sampled_from(range(number)))) if number else ()
         processor = draw(st.sampled_from(processors)) if processors else f"p{number}"
-        steps.append(TableStep(f"s{number}", processor, draw(st.integers(1, 50)) / 8, ";".join(f"s{each}" for each in needs)))
+        steps.append(TableStep(f"s{number}", processor, draw(st.integers(1, 50)) / 8, ";".join(f"s{need}" for need in needs)))
     return steps
 
 
@@ -76,15 +76,15 @@ def test_contention_counts_only_while_another_processor_computes(times, feeder):
         ProcessorWork(name, start, ms, factor, feeder * (name == "gpu"))
         for name, factor, (start, ms) in zip(names, slower, times, strict=False)
     ]
-    tick, left, found, now = 1e-2, [work.ms for work in works], [0.0] * len(works), 0.0
+    tick, left, rows, now = 1e-2, [work.ms for work in works], [0.0] * len(works), 0.0
     while max(left) > 0:
         running = [i for i, work in enumerate(works) if left[i] > 0 and work.start_ms <= now + tick / 2]
         for i in running:
             fed = sum(works[other].feeder for other in running if other != i) if i == 0 else 0.0
             left[i] -= tick * ((1 - fed) / works[i].contention if len(running) > 1 else 1.0)
-            found[i] = now + tick
+            rows[i] = now + tick
         now += tick
-    assert ends(works) == pytest.approx(found, abs=0.15)
+    assert ends(works) == pytest.approx(rows, abs=0.15)
 
 
 WRONG = {

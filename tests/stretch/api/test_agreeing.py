@@ -33,8 +33,8 @@ def images(tmp_path_factory):
 def measured(images):
     """What a tiny network loses segment by segment."""
     network = read_network("tiny_resnet", weights="none")
-    found = divide_images(images, network.captured, 48)
-    return sensitivity_of(network.captured, specified("pixel6"), LOOSE, found.fitted, found.held_back, 3.0)
+    result = divide_images(images, network.captured, 48)
+    return sensitivity_of(network.captured, specified("pixel6"), LOOSE, result.fitted, result.held_back, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_design_is_chosen_by_the_agreement_that_is_asked_for(images, tmp_path, m
     request = {"config": LOOSE, "weights": "none", "accuracy": str(file), "dry_run": True, "kinds": ("stretch", "rows")}
     free = branch("tiny_resnet", specified("pixel6"), **request)
     assert free.plan.accuracy.basis == "sensitivity"
-    asked = (1 + free.plan.accuracy.agreement) / 2
-    result = branch("tiny_resnet", specified("pixel6"), min_agreement=asked, **request)
-    assert result.plan.accuracy.agreement >= asked
+    agreement = (1 + free.plan.accuracy.agreement) / 2
+    result = branch("tiny_resnet", specified("pixel6"), min_agreement=agreement, **request)
+    assert result.plan.accuracy.agreement >= agreement
     assert result.plan.run.makespan_ms >= free.plan.run.makespan_ms
 
 

@@ -42,9 +42,9 @@ def test_module_in_any_state_is_copied_and_left_as_it_was(data):
     assert snapshot.of_module(module) == before
     assert not any(part.training for part in copied.modules())
     assert {t.dtype for t in copied.state_dict().values() if t.is_floating_point()} == {torch.float32}
-    for (name, own), (_, other) in zip(module.state_dict().items(), copied.state_dict().items(), strict=True):
-        assert torch.equal(own.float(), other.float()), name
-        assert own.data_ptr() != other.data_ptr()
+    for (name, current), (_, other) in zip(module.state_dict().items(), copied.state_dict().items(), strict=True):
+        assert torch.equal(current.float(), other.float()), name
+        assert current.data_ptr() != other.data_ptr()
     count = len(seen)
     copied(torch.zeros(SHAPE))
     assert len(seen) == count

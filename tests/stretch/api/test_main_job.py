@@ -154,13 +154,13 @@ def test_refined_network_is_told_and_never_worse_on_images_held_back(tmp_path):
 
     (tmp_path / "images").mkdir()
     np.save(tmp_path / "images" / "some.npy", np.random.default_rng(0).standard_normal((40, 3, 32, 32)).astype(np.float32))
-    told = []
-    asked = {"config": LOOSE, "weights": "none", "images": tmp_path / "images", "image_count": 32, "refine": 0.02, "progress": told.append}
-    result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", **asked)
+    words = []
+    images = {"images": tmp_path / "images", "image_count": 32, "refine": 0.02}
+    result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", progress=words.append, **images)
     assert result.refinement.after <= result.refinement.before
     assert result.to_json()["refinement"].keys() == {"before", "after", "images", "steps", "seconds"}
     assert result.to_json()["refinement"]["steps"] >= 1
-    assert any(line.startswith("refine, ") for line in told)
+    assert any(line.startswith("refine, ") for line in words)
     # the network is as it was built, not changed by its owner since
     assert result.manifest.weights.source == "random"
     assert not result.model.training
@@ -183,8 +183,8 @@ def test_network_that_cannot_be_traced_is_planned_and_built_with_a_word_on_what_
 
     module = network(Attention)
     result = branch(module, "mi9", input_shape=(1, 3, 8, 8), processors=("cpu", "gpu"))
-    assert any("captured by torch.export" in each for each in result.warnings)
-    assert any("torch's own" in each for each in result.plan.warnings)
+    assert any("captured by torch.export" in warning for warning in result.warnings)
+    assert any("torch's own" in warning for warning in result.plan.warnings)
     x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     assert not result.plan.changes_network
     with torch.no_grad():

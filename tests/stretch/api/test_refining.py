@@ -55,20 +55,20 @@ class Interrupt:
 @pytest.mark.slow
 def test_bundle_takes_its_own_place_and_states_its_agreement(bundle, images):
     before = load_bundle(bundle).manifest
-    told = []
+    rows = []
     state = torch.get_rng_state()
-    answer = refine_bundle(bundle, images, progress=told.append, **ASKED)
+    answer = refine_bundle(bundle, images, progress=rows.append, **ASKED)
     assert torch.equal(torch.get_rng_state(), state)
-    made = load_bundle(bundle, check_hashes=True).manifest
+    manifest = load_bundle(bundle, check_hashes=True).manifest
     assert not list(verify_bundle(bundle).problems)
     assert (answer.bundle, answer.model) == (bundle, "tiny_resnet")
-    assert made.design == before.design
-    assert made.agreement.images == answer.agreement.images == 10
-    assert made.agreement.bundle.images == 2
-    assert made.agreement.value == answer.agreement.after >= answer.agreement.before
+    assert manifest.design == before.design
+    assert manifest.agreement.images == answer.agreement.images == 10
+    assert manifest.agreement.bundle.images == 2
+    assert manifest.agreement.value == answer.agreement.after >= answer.agreement.before
     assert answer.refinement.after <= answer.refinement.before
-    assert made.weights.source == ("trained" if answer.kept == "refined" else before.weights.source)
-    assert any(words.startswith("refine, ") for words in told)
+    assert manifest.weights.source == ("trained" if answer.kept == "refined" else before.weights.source)
+    assert any(words.startswith("refine, ") for words in rows)
     # neither a checkpoint nor the earlier bundle is left
     assert sorted(path.name for path in bundle.parent.iterdir()) == ["bundle", "images"]
 

@@ -25,8 +25,8 @@ class Outcome:
     @property
     def message(self) -> str:
         """The error's sentence, after checking that only it and a hint end what was said, on stderr."""
-        _, found, end = f"\n{self.err}".rpartition("\nerror: ")
-        assert found, self.err
+        _, result, end = f"\n{self.err}".rpartition("\nerror: ")
+        assert result, self.err
         lines = end.splitlines()
         assert len(lines) == 1 or (lines[1] == "" and lines[2].startswith("hint: ") and len(lines) == 3), self.err
         assert "Traceback" not in self.err

@@ -19,7 +19,7 @@ def test_json_of_a_measurement_is_confirmed_and_a_changed_one_is_not(capsys, tmp
     done = call(capsys, "compare", "--measure", "m.onnx", "m.onnx", "--with", "onnxruntime", *SHORT, "--seed", 3, "--html", page, "--json")
     assert done.code == 0, done.err
     answer = json.loads(done.out)
-    assert [each["name"] for each in answer["contenders"]] == ["m.onnx, onnxruntime", "m.onnx (2), onnxruntime"]
+    assert [item["name"] for item in answer["contenders"]] == ["m.onnx, onnxruntime", "m.onnx (2), onnxruntime"]
     assert answer["contenders"][1]["max_error"] == 0
     assert (answer["seed"], answer["starts"], answer["rounds"]) == (3, 2, 3)
     assert answer["versions"]["onnxruntime"] == answer["contenders"][0]["runtime_version"]

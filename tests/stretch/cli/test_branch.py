@@ -48,9 +48,9 @@ def test_refusal_names_flags_and_its_json_has_the_rule_and_the_values(words, rul
     result = invoke("tiny_resnet", "--device", kept("pixel6"), "--dry-run", "--weights", "none", "--json", *words)
     assert result.exit_code == 4
     data = json.loads(result.stdout)
-    assert {each["rule"]: [each["value"], each["nearest"]] for each in data["rules"]} == rules
-    ((name, (asked, nearest)),) = rules.items()
-    assert data["error"].endswith(f"the tightest is {as_flag(OptionName(name, asked))}")
+    assert {item["rule"]: [item["value"], item["nearest"]] for item in data["rules"]} == rules
+    ((name, (request, nearest)),) = rules.items()
+    assert data["error"].endswith(f"the tightest is {as_flag(OptionName(name, request))}")
     assert data["hint"].startswith(
         f"the nearest value with a design is {as_flag(OptionName(name, nearest))}, or split the network as it is"
     )
@@ -72,13 +72,13 @@ def test_folder_is_named_after_model_and_device(model, device, name):
 @pytest.mark.torch
 def test_terminal_and_json_tell_the_same_warnings():
     words = ("mobilenet_v3_large", "--device", kept("mi9"), "--dry-run", "--weights", "none")
-    told, data = invoke(*words), json.loads(invoke(*words, "--json").stdout)
-    lines = [line.removeprefix("warning: ") for line in told.stderr.splitlines() if line.startswith("warning: ")]
+    invocation, data = invoke(*words), json.loads(invoke(*words, "--json").stdout)
+    lines = [line.removeprefix("warning: ") for line in invocation.stderr.splitlines() if line.startswith("warning: ")]
     assert lines == data["warnings"]
     assert len(set(lines)) == len(lines)
     for part in ("not fitted to measurements", "stages are merged", "accuracy of this branched network is unknown"):
         assert sum(part in line for line in lines) == 1, part
-    assert all(each["reason"] in lines for each in data["unused"])
+    assert all(item["reason"] in lines for item in data["unused"])
 
 
 @pytest.mark.torch
@@ -119,14 +119,14 @@ def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(tmp
 )
 def test_branches_that_a_control_beats_are_written_only_on_request_and_the_first_line_says_so(tmp_path, words, code, line):
     # ten outputs of a small network: nothing that is divided over these processors gains what an exchange costs
-    asked = ("tiny_resnet", "--device", kept("mi9"), "--processors", "cpu,gpu", "--lossless", "--weights", "none", *BARE)
-    result = invoke(*asked, *words, "--out", str(tmp_path / "b"))
+    request = ("tiny_resnet", "--device", kept("mi9"), "--processors", "cpu,gpu", "--lossless", "--weights", "none", *BARE)
+    result = invoke(*request, *words, "--out", str(tmp_path / "b"))
     assert result.exit_code == code, result.output
     first = result.stdout.splitlines()[0]
     assert first.startswith("recommended: the original on ")
     assert line in first
     assert (tmp_path / "b" / "bundle.json").is_file() is ("were written" in line)
-    data = json.loads(invoke(*asked, *words, "--out", str(tmp_path / "c"), "--json").stdout)
+    data = json.loads(invoke(*request, *words, "--out", str(tmp_path / "c"), "--json").stdout)
     assert (data["written"], data["withheld"]) == ("branched" if "were written" in line else None, code == 4)
     assert data["recommended"].startswith("single:")
 

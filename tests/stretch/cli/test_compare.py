@@ -29,22 +29,22 @@ def test_models_are_planned_for_each_device_and_a_refusal_is_a_row(capsys, tmp_p
 @pytest.mark.torch
 def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, tiny_bundle):
     model = ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE)
-    found = {
+    mapping = {
         "plan": call(capsys, "branch", *model, "--dry-run", "--json"),
         "front": call(capsys, "search", *model, "--processors", "cpu,gpu", "--top", 3, "--json"),
         "measured": call(capsys, "run", tiny_bundle, "--repeat", 2, "--warmup", 0, "--json"),
     }
-    for name, done in found.items():
+    for name, done in mapping.items():
         assert done.code == 0, done.err
         (tmp_path / f"{name}.json").write_text(done.out)
-    done = call(capsys, "compare", tiny_bundle, *(tmp_path / f"{name}.json" for name in found), "--json")
+    done = call(capsys, "compare", tiny_bundle, *(tmp_path / f"{name}.json" for name in mapping), "--json")
     assert done.code == 0, done.err
-    rows, designs = json.loads(done.out)["rows"], json.loads(found["front"].out)["designs"]
+    rows, designs = json.loads(done.out)["rows"], json.loads(mapping["front"].out)["designs"]
     assert [row["kind"] for row in rows] == ["bundle", "plan", *["design of a search"] * len(designs), "run"]
-    plan = json.loads(found["plan"].out)["predicted"]
+    plan = json.loads(mapping["plan"].out)["predicted"]
     assert rows[0]["ms"] == pytest.approx(plan["makespan_ms"]) == rows[1]["ms"]
-    assert [row["ms"] for row in rows[2:-1]] == [each["predicted_ms"] for each in designs]
-    assert rows[-1]["ms"] == json.loads(found["measured"].out)["median_ms"]
+    assert [row["ms"] for row in rows[2:-1]] == [design["predicted_ms"] for design in designs]
+    assert rows[-1]["ms"] == json.loads(mapping["measured"].out)["median_ms"]
     assert rows[-1]["source"] == "measured"
     assert "measured on a machine" in done.err
     people = call(capsys, "compare", tiny_bundle, tmp_path / "measured.json")

@@ -33,8 +33,8 @@ def branched(tmp_path_factory):
     from stretch.planning.config import PlanConfig
 
     out = tmp_path_factory.mktemp("evaluate") / "bundle"
-    made = branch("tiny_resnet", "pixel6", out=out, weights="none", config=PlanConfig(alpha=5))
-    return out, made.model, load_model("tiny_resnet", weights="none").module.eval()
+    built = branch("tiny_resnet", "pixel6", out=out, weights="none", config=PlanConfig(alpha=5))
+    return out, built.model, load_model("tiny_resnet", weights="none").module.eval()
 
 
 def scores(module, pictures):
@@ -46,8 +46,8 @@ def scores(module, pictures):
     prepare = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
     files = sorted(pictures.rglob("*.png"))
     with torch.inference_mode():
-        found = [module(prepare(Image.open(file))[None])[0].numpy() for file in files]
-    return np.stack(found), np.array(["abcdefghij".index(file.parent.name) for file in files])
+        values = [module(prepare(Image.open(file))[None])[0].numpy() for file in files]
+    return np.stack(values), np.array(["abcdefghij".index(file.parent.name) for file in files])
 
 
 @pytest.mark.slow
@@ -59,11 +59,11 @@ def test_every_share_is_that_of_the_torch_networks(stretch, branched, pictures):
     assert code == 0, data
     mine, truth = scores(model, pictures)
     theirs, _ = scores(original, pictures)
-    best, other = (np.argsort(each)[:, ::-1][:, :5] for each in (mine, theirs))
+    best, other = (np.argsort(value)[:, ::-1][:, :5] for value in (mine, theirs))
     right = {"top1": mine.argmax(1) == truth, "top5": (best == truth[:, None]).any(1), "agreement": mine.argmax(1) == theirs.argmax(1)}
-    for name, found in right.items():
-        interval = stats.binomtest(int(found.sum()), len(truth)).proportion_ci(method="wilson")
-        assert data[name]["value"] == pytest.approx(found.mean())
+    for name, result in right.items():
+        interval = stats.binomtest(int(result.sum()), len(truth)).proportion_ci(method="wilson")
+        assert data[name]["value"] == pytest.approx(result.mean())
         assert (data[name]["low"], data[name]["high"]) == pytest.approx((interval.low, interval.high))
     assert data["original"]["top1"]["value"] == pytest.approx((theirs.argmax(1) == truth).mean())
     assert data["top5_overlap"]["value"] == pytest.approx(np.mean([len({*a} & {*b}) / 5 for a, b in zip(best, other, strict=True)]))

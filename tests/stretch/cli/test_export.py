@@ -124,13 +124,13 @@ def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, train
     for i in range(8):
         image.new("RGB", (8, 8), (255,) * 3 if i % 2 else (0,) * 3).save(tmp_path / "pictures" / f"{i}.png")
     words = ("export", trained, "--precision", "cpu=int8,dsp=fp32", "--images", tmp_path / "pictures", "--out", tmp_path / "out")
-    code, found, _ = stretch(*words, "--min-cosine", 0, "--json", *flags)
-    assert code == 0, found
+    code, result, _ = stretch(*words, "--min-cosine", 0, "--json", *flags)
+    assert code == 0, result
     manifest = load_bundle(tmp_path / "out").manifest
     assert manifest.model.preprocessing == msgspec.convert(stated, Preprocessing)
     [first] = [s for s in manifest.subgraphs if s.input == manifest.input]
     model = onnx.load(tmp_path / "out" / first.file)
-    values = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+    values = {item.name: onnx.numpy_helper.to_array(item) for item in model.graph.initializer}
     [quantise] = [node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] == manifest.input]
     assert values[quantise.input[1]] == pytest.approx((50 + 50) / 255, rel=1e-3)
 

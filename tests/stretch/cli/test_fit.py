@@ -15,10 +15,10 @@ from tests.stretch.cli.commands import call
 
 @pytest.fixture
 def folder(tmp_path):
-    made = tmp_path / "measured"
-    write_world(made)
+    built = tmp_path / "measured"
+    write_world(built)
     shutil.copy(PROFILE_FOLDER / f"{DEVICE}.toml", tmp_path / f"{DEVICE}.toml")
-    return made
+    return built
 
 
 def test_fits_are_written_beside_a_profile_and_used(capsys, folder):

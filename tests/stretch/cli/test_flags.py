@@ -63,9 +63,9 @@ def test_what_cannot_be_done_is_refused_before_a_board_is_asked(capsys, bundle_d
 
 
 def test_flags_become_words_and_what_was_not_said_none():
-    given = {"map": ["gpu=cpu1", "cpu=cpu0"], "time_limit": 2.5, "trust_code": True, "in_flight": None, "off": False, "processors": "-x"}
+    mapping = {"map": ["gpu=cpu1", "cpu=cpu0"], "time_limit": 2.5, "trust_code": True, "in_flight": None, "off": False, "processors": "-x"}
     words = ["--map=gpu=cpu1", "--map=cpu=cpu0", "--time-limit=2.5", "--trust-code", "--processors=-x"]
-    assert flags(False, **given) == words
+    assert flags(False, **mapping) == words
     assert flags(True) == ["--quiet"]
 
 

@@ -102,7 +102,7 @@ def plugin(tmp_path):
     info.mkdir(parents=True)
     (site / "acme_hang.py").write_text(HANG)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-hang\nVersion: 1.0\n")
-    lines = [f"{name} = acme_hang:{made}" for name, made in KINDS.items()]
+    lines = [f"{name} = acme_hang:{built}" for name, built in KINDS.items()]
     (info / "entry_points.txt").write_text("\n".join(["[nn_stretch.delegates]", *lines, ""]))
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *filter(None, sys.path)])}
 
@@ -133,14 +133,14 @@ def start(bundle_dir, plugin):
 
 def children(process):
     """The delegates' processes of a process; one that has not become another program yet still holds its parent up."""
-    found = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False).stdout
-    return [int(line.split()[0]) for line in found.splitlines() if "process.child" in line]
+    stdout = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False).stdout
+    return [int(line.split()[0]) for line in stdout.splitlines() if "process.child" in line]
 
 
 def read_until(process, line):
     """Read what a process says until this line, which must come."""
-    for found in process.stderr:
-        if found == line:
+    for result in process.stderr:
+        if result == line:
             return
     raise AssertionError(f"it ended with {process.wait()}")
 
@@ -177,22 +177,22 @@ WAYS = [
 def test_interrupted_run_whose_delegate_hangs_ends_as_interrupted_with_its_children(start, way):
     process = start(*(word for pair in way for word in ("--map", pair)))
     read_until(process, "hanging\n")
-    found = children(process)
-    assert len(found) == ("cpu=process" in way)
+    result = children(process)
+    assert len(result) == ("cpu=process" in way)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert err.endswith("error: interrupted\n")
     assert "Traceback" not in err
-    assert all(gone(pid) for pid in found)
+    assert all(gone(pid) for pid in result)
 
 
 def test_interrupt_ends_a_child_that_is_stopped(start):
     process = start("--map", "gpu=process", "--repeat", "100000")
-    while not (found := children(process)):
+    while not (result := children(process)):
         assert process.poll() is None
-    os.kill(found[0], signal.SIGSTOP)
+    os.kill(result[0], signal.SIGSTOP)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    assert gone(found[0])
+    assert gone(result[0])

@@ -123,7 +123,7 @@ def test_warnings_of_our_packages_are_sentences_said_once_and_kept_for_the_resul
     out, err = capsys.readouterr()
     assert json.loads(out)["warnings"] == ["the cache is ignored"]
     assert err.count("warning: the cache is ignored\n") == 1
-    assert [Path(each.filename).name for each in others] == ["package.py"] * 2
+    assert [Path(other.filename).name for other in others] == ["package.py"] * 2
     assert warnings.showwarning is before
 
 

@@ -16,14 +16,14 @@ def test_ratio_is_that_of_the_medians_and_the_gpu_has_a_stand_in(stretch, bundle
     assert data["ratio"] == pytest.approx(data["sequential"]["median_ms"] / data["median_ms"])
     assert data["processors"]["gpu"]["stand_in"] is True
     sequential = [data["sequential"], data["sequential_same_macs"]]
-    assert data["best_sequential"] == min(sequential, key=lambda each: each["median_ms"])
+    assert data["best_sequential"] == min(sequential, key=lambda item: item["median_ms"])
 
 
 def test_people_are_told_where_the_gpu_went_and_who_won(stretch, bundle_dir):
     code, out, err = stretch("run", bundle_dir, "--repeat", 2, "--warmup", 0)
     assert code == 0
     assert "gpu → cpu on core" in err
-    assert any(told in out for told in ("branching loses here", "branching wins here", "branching beats the original", "no clear winner"))
+    assert any(name in out for name in ("branching loses here", "branching wins here", "branching beats the original", "no clear winner"))
     assert "weights: random" in out.splitlines()[0]
     planned, measured, phone = out.splitlines()[-3:]
     assert planned.startswith("Planned for pixel6: ")
@@ -53,9 +53,9 @@ def test_trace_opens_as_json_with_measured_and_predicted_tracks(stretch, bundle_
 
 def test_throughput_is_measured_on_request_against_one_processor(stretch, bundle_dir):
     _, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--in-flight", 2, "--json")
-    found = data["throughput"]
-    assert found["contestants"][0]["name"] == "branched, 2 in flight"
-    assert found["over_one_core"] == pytest.approx(found["contestants"][0]["per_second"] / found["contestants"][2]["per_second"])
+    result = data["throughput"]
+    assert result["contestants"][0]["name"] == "branched, 2 in flight"
+    assert result["over_one_core"] == pytest.approx(result["contestants"][0]["per_second"] / result["contestants"][2]["per_second"])
     code, out, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--in-flight", 2)
     assert code == 0
     assert "inferences/s" in out
@@ -121,11 +121,11 @@ def test_bundle_without_controls_still_runs(stretch, bundles, bundle_dir):
 
 def test_verdict_has_an_interval_and_every_comparison(stretch, bundle_dir):
     _, data, _ = stretch("run", bundle_dir, "--repeat", 6, "--warmup", 1, "--json")
-    names = [each["name"] for each in data["comparisons"]]
+    names = [item["name"] for item in data["comparisons"]]
     assert names[0] == data["sequential"]["name"]
     assert any(name.startswith("same net as one graph") for name in names)
-    for each in data["comparisons"]:
-        assert each["low"] <= each["ratio"] <= each["high"]
+    for item in data["comparisons"]:
+        assert item["low"] <= item["ratio"] <= item["high"]
     assert data["comparisons"][0]["ratio"] == pytest.approx(data["ratio"])
     assert data["winner"] in ("branched", "sequential", None)
     assert (data["winner"] is None) == ("no clear winner" in data["verdict"] and "loses" not in data["verdict"])

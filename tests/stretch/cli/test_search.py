@@ -59,7 +59,7 @@ def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity
     assert result.code == 0
     assert answer["pareto"] == ["latency", "agreement"]
     assert answer["designs"][0]["accuracy"]["agreement"] == 1
-    assert sorted(each.name for each in out.iterdir()) == [*(f"design_{row['name']}.toml" for row in answer["designs"]), "sensitivity.json"]
+    assert sorted(path.name for path in out.iterdir()) == [*(f"design_{row['name']}.toml" for row in answer["designs"]), "sensitivity.json"]
     assert "<svg" in (tmp_path / "front.svg").read_text()
     last = answer["designs"][-1]
     branched = call(

@@ -100,9 +100,9 @@ def other(bundles, bundle_dir, tmp_path):
         for entry in data["subgraphs"]:
             entry.update(processor="cpu", predicted_ms=1.5)
 
-    found = shutil.copytree(bundle_dir, tmp_path / "other")
-    bundles.edit(found, move)
-    return found
+    copytree = shutil.copytree(bundle_dir, tmp_path / "other")
+    bundles.edit(copytree, move)
+    return copytree
 
 
 def test_other_plans_are_run_while_a_processor_is_contended_and_why_is_told(stretch, bundle_dir, other, tmp_path):
@@ -112,7 +112,7 @@ def test_other_plans_are_run_while_a_processor_is_contended_and_why_is_told(stre
     assert [plan["bundle"] for plan in data["plans"]] == [str(bundle_dir), str(other)]
     assert sum(plan["inferences"] for plan in data["plans"]) == 200
     assert data["plans"][1]["inferences"] > 10
-    kinds = [made["kind"] for made in data["decisions"]]
+    kinds = [built["kind"] for built in data["decisions"]]
     assert (kinds[0], kinds[-1]) == ("move", "return")
     assert 100 < data["decisions"][0]["at_ms"] < 600 < data["decisions"][-1]["at_ms"]
     assert data["decisions"][0]["factors"].keys() == {"gpu"}
@@ -205,18 +205,18 @@ def test_policy_keeps_to_what_is_preferred(stretch, bundle_dir, prefer):
 def test_rates_are_admitted_or_refused_with_a_reason(stretch, bundle_dir):
     alone = stretch("simulate", bundle_dir, "--json")[1]["makespan_ms"]
 
-    def asked(every):
+    def admitted(every):
         words = ("--arrivals", f"periodic:{every:g}", "--beside", f"{bundle_dir}@periodic:{every:g}@{3 * alone:g}", "--admit")
         return stretch("simulate", bundle_dir, "--inferences", 10, *words, "--json")
 
-    code, found, err = asked(5 * alone)
+    code, result, err = admitted(5 * alone)
     assert code == 0, err
-    assert found["admission"]["holds"]
-    assert found["admission"]["factor"] >= 1
-    assert [each["missed"] for each in found["admission"]["demands"]] == [0, 0]
-    code, found, err = asked(alone / 3)
+    assert result["admission"]["holds"]
+    assert result["admission"]["factor"] >= 1
+    assert [item["missed"] for item in result["admission"]["demands"]] == [0, 0]
+    code, result, err = admitted(alone / 3)
     assert code == 0, err
-    assert not found["admission"]["holds"]
-    assert "times as much to do as there is time" in found["admission"]["reason"]
+    assert not result["admission"]["holds"]
+    assert "times as much to do as there is time" in result["admission"]["reason"]
     code, out, _ = stretch("simulate", bundle_dir, "--arrivals", "periodic:1e4", "--admit")
     assert "rates can be held" in out

@@ -35,20 +35,20 @@ def test_path_that_leads_outside_is_a_problem(stretch, bundles, bundle_dir):
 
 
 def test_what_is_signed_verifies_and_runs_for_who_trusts_the_key(stretch, bundle_dir, tmp_path):
-    own, shown = write_keys(tmp_path, "mine")
-    code, data, _ = stretch("verify", bundle_dir, "--sign", own, "--json")
+    current, shown = write_keys(tmp_path, "mine")
+    code, data, _ = stretch("verify", bundle_dir, "--sign", current, "--json")
     assert code == 0
-    code, found, _ = stretch("verify", bundle_dir, "--trust", shown, "--json")
-    assert (code, found["ok"], found["signer"]) == (0, True, data["signer"])
+    code, result, _ = stretch("verify", bundle_dir, "--trust", shown, "--json")
+    assert (code, result["ok"], result["signer"]) == (0, True, data["signer"])
     code, out, _ = stretch("verify", bundle_dir, "--trust", shown)
     assert data["signer"] in out
     assert stretch("run", bundle_dir, "--trust", shown, "--repeat", 1, "--warmup", 0)[0] == 0
 
 
 def test_other_key_is_a_problem_and_nothing_runs(stretch, bundle_dir, tmp_path):
-    own, _ = write_keys(tmp_path, "mine")
+    current, _ = write_keys(tmp_path, "mine")
     _, other = write_keys(tmp_path, "other")
-    assert stretch("verify", bundle_dir, "--sign", own)[0] == 0
+    assert stretch("verify", bundle_dir, "--sign", current)[0] == 0
     code, data, _ = stretch("verify", bundle_dir, "--trust", other, "--json")
     assert (code, data["ok"], data["signer"]) == (1, False, None)
     code, _, err = stretch("run", bundle_dir, "--trust", other, "--repeat", 1, "--warmup", 0)

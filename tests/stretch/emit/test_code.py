@@ -19,13 +19,13 @@ from predictors.graph import Op, OpGraph  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.capture.structure import Result  # noqa: E402
 from stretch.emit.code import attribute, code_of, literal  # noqa: E402
-from stretch.emit.network import (  # noqa: E402
+from stretch.emit.package import (  # noqa: E402
     branched_sources,
     captured_sources,
     returned_code,
     write_class,
+    write_package,
 )
-from stretch.emit.package import write_package  # noqa: E402
 from stretch.operators.lowerings import make_module  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.stretch.capture.patterns import PATTERNS, network  # noqa: E402
@@ -43,11 +43,11 @@ def test_what_could_end_a_word_or_stand_for_a_tensor_is_no_literal(value):
 
 @given(name=st.text(max_size=12) | st.sampled_from([*keyword.kwlist, "train", "forward", "self", "cpu", "0"]))
 def test_attribute_is_a_name_that_python_and_torch_leave_free(name):
-    made = attribute(name)
-    assert made.isidentifier()
-    assert made.isascii()
-    assert not keyword.iskeyword(made)
-    nn.Module().add_module(made, nn.ReLU())
+    built = attribute(name)
+    assert built.isidentifier()
+    assert built.isascii()
+    assert not keyword.iskeyword(built)
+    nn.Module().add_module(built, nn.ReLU())
 
 
 def test_kind_that_is_computed_by_nothing_of_torch_and_has_no_rule_is_refused(monkeypatch):
@@ -61,7 +61,7 @@ def test_kind_that_is_computed_by_nothing_of_torch_and_has_no_rule_is_refused(mo
 
 def made(written):
     """An instance of a class that was written, and nothing else that it could use."""
-    names = {"nn": nn, "torch": torch, "F": F, **{each.__name__: each for each in written.helpers}}
+    names = {"nn": nn, "torch": torch, "F": F, **{helper.__name__: helper for helper in written.helpers}}
     exec(written.text, names)
     return names[written.name]().eval()
 
@@ -94,9 +94,9 @@ def test_input_that_nothing_reads_is_still_taken():
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_branches_of_every_kind_compute_as_code_what_they_compute_as_a_model(tmp_path, name):
-    found, design = NETWORKS[name]()
-    model = build(found, design)
-    sources = branched_sources(found.graph, model)
+    result, design = NETWORKS[name]()
+    model = build(result, design)
+    sources = branched_sources(result.graph, model)
     _, error = write_package(tmp_path / "net", sources, model, "A network.")
     assert error <= 1e-4
     classes = sum(text.count("\nclass Branch") for text in sources.modules.values())
@@ -112,17 +112,17 @@ def test_network_of_every_pattern_computes_as_code_what_it_computes(tmp_path, pa
 
 
 def test_code_has_the_names_of_the_parent_and_its_tensors_are_told_apart_by_branch(captured):
-    found = captured("tiny_resnet")
-    model = build(found, cpu_and("gpu", found.graph, "sum"))
-    sources = branched_sources(found.graph, model)
+    result = captured("tiny_resnet")
+    model = build(result, cpu_and("gpu", result.graph, "sum"))
+    sources = branched_sources(result.graph, model)
     assert set(sources.tensors) == {key for key in model.state_dict() if not key.endswith("num_batches_tracked")}
 
 
 def test_names_of_a_network_cannot_leave_their_strings(captured):
-    found = captured("tiny_resnet")
-    graph = type(found.graph).build('x"""\nimport os', found.graph.ops, found.graph.outputs)
-    found = type(found)(graph, found.weights, found.module)
-    for text in captured_sources(found).modules.values():
+    result = captured("tiny_resnet")
+    graph = type(result.graph).build('x"""\nimport os', result.graph.ops, result.graph.outputs)
+    result = type(result)(graph, result.weights, result.module)
+    for text in captured_sources(result).modules.values():
         assert "import os" not in text.split("class ")[0].replace("import os_", "")
         compile(text, "network.py", "exec")
         assert "\nimport os" not in text

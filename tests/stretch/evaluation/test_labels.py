@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError
-from stretch.evaluation.labels import find_images
+from stretch.evaluation.answer import find_images
 
 ARRAY = np.zeros((3, 2, 2), np.float32)
 
@@ -15,15 +15,15 @@ def folder(path, names):
     return path
 
 
-def labels(found, path):
-    return {file.path.relative_to(path).as_posix(): file.label for file in found.files}
+def labels(result, path):
+    return {file.path.relative_to(path).as_posix(): file.label for file in result.files}
 
 
 def test_folders_in_the_order_of_their_names_are_the_outputs(tmp_path):
     path = folder(tmp_path, ["dog/1.npy", "cat/1.npy", "cat/deep/2.npy", "ape/1.npy"])
-    found = find_images(path, 3)
-    assert labels(found, path) == {"ape/1.npy": 0, "cat/1.npy": 1, "cat/deep/2.npy": 1, "dog/1.npy": 2}
-    assert (found.labels, found.classes) == ("folders", {0: "ape", 1: "cat", 2: "dog"})
+    images = find_images(path, 3)
+    assert labels(images, path) == {"ape/1.npy": 0, "cat/1.npy": 1, "cat/deep/2.npy": 1, "dog/1.npy": 2}
+    assert (images.labels, images.classes) == ("folders", {0: "ape", 1: "cat", 2: "dog"})
 
 
 def test_numbers_are_outputs_whatever_their_order_as_text(tmp_path):
@@ -43,23 +43,23 @@ def test_table_names_files_beside_it(tmp_path, name, comma, heading):
     folder(tmp_path, ["x/a.npy", "b.npy"])
     rows = [["file", "label"]] * heading + [["x/a.npy", "1"], ["b.npy", "0"]]
     (tmp_path / name).write_text("".join(comma.join(row) + "\n" for row in rows))
-    found = find_images(tmp_path / name, 2)
-    assert labels(found, tmp_path) == {"x/a.npy": 1, "b.npy": 0}
-    assert found.labels == "table"
+    images = find_images(tmp_path / name, 2)
+    assert labels(images, tmp_path) == {"x/a.npy": 1, "b.npy": 0}
+    assert images.labels == "table"
 
 
 def test_folder_without_folders_has_no_labels_and_neither_has_one_that_is_told_so(tmp_path):
     flat = find_images(folder(tmp_path / "flat", ["a.npy", "b.npy"]), 10)
     deep = find_images(folder(tmp_path / "deep", ["x/a.npy", "b.npy"]), 10, labelled=False)
-    for found in (flat, deep):
-        assert found.labels == "none"
-        assert [file.label for file in found.files] == [None, None]
+    for value in (flat, deep):
+        assert value.labels == "none"
+        assert [file.label for file in value.files] == [None, None]
 
 
 def test_limit_is_spread_over_the_classes(tmp_path):
-    found = find_images(folder(tmp_path, [f"{c}/{i:02}.npy" for c in range(4) for i in range(25)]), 4)
-    assert [file.label for file in found.spread(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert found.spread(None) == found.spread(1000) == found.files
+    images = find_images(folder(tmp_path, [f"{c}/{i:02}.npy" for c in range(4) for i in range(25)]), 4)
+    assert [file.label for file in images.spread(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert images.spread(None) == images.spread(1000) == images.files
 
 
 @pytest.mark.parametrize(

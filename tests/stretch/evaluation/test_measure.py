@@ -16,9 +16,9 @@ def run(scores, originals, labels):
     """The shares, as dictionaries, of scores that are looked up by the image's number."""
     images = [(str(i), np.array([i]), label) for i, label in enumerate(labels)]
     original = None if originals is None else lambda x: originals[int(x[0])][None]
-    found = evaluate(lambda x: scores[int(x[0])][None], original, images, scores.shape[1])
-    compared = {name: getattr(found, name) for name in ("original", "agreement", "top5_overlap", "error")}
-    return msgspec.to_builtins(found.branched) | msgspec.to_builtins(compared)
+    evaluation = evaluate(lambda x: scores[int(x[0])][None], original, images, scores.shape[1])
+    compared = {name: getattr(evaluation, name) for name in ("original", "agreement", "top5_overlap", "error")}
+    return msgspec.to_builtins(evaluation.branched) | msgspec.to_builtins(compared)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30), st.integers(6, 12))
@@ -26,33 +26,33 @@ def test_shares_are_those_of_sorted_scores(seed, count, classes):
     rng = np.random.default_rng(seed)
     scores, originals = rng.standard_normal((2, count, classes))
     labels = rng.integers(0, classes, count)
-    found = run(scores, originals, [int(label) for label in labels])
-    assert found["error"] == pytest.approx(np.linalg.norm(scores - originals) / np.linalg.norm(originals))
+    run_result = run(scores, originals, [int(label) for label in labels])
+    assert run_result["error"] == pytest.approx(np.linalg.norm(scores - originals) / np.linalg.norm(originals))
     best, theirs = np.argsort(scores)[:, ::-1][:, :5], np.argsort(originals)[:, ::-1][:, :5]
-    assert found["top1"]["value"] == pytest.approx(np.mean(scores.argmax(1) == labels))
-    assert found["top5"]["value"] == pytest.approx(np.mean((best == labels[:, None]).any(1)))
-    assert found["original"]["top1"]["value"] == pytest.approx(np.mean(originals.argmax(1) == labels))
-    assert found["original"]["top5"]["value"] == pytest.approx(np.mean((theirs == labels[:, None]).any(1)))
+    assert run_result["top1"]["value"] == pytest.approx(np.mean(scores.argmax(1) == labels))
+    assert run_result["top5"]["value"] == pytest.approx(np.mean((best == labels[:, None]).any(1)))
+    assert run_result["original"]["top1"]["value"] == pytest.approx(np.mean(originals.argmax(1) == labels))
+    assert run_result["original"]["top5"]["value"] == pytest.approx(np.mean((theirs == labels[:, None]).any(1)))
     if np.bincount(originals.argmax(1)).max() >= 0.9 * count:
-        assert (found["agreement"], found["top5_overlap"]) == (None, None)
+        assert (run_result["agreement"], run_result["top5_overlap"]) == (None, None)
         return
-    assert found["agreement"]["value"] == pytest.approx(np.mean(scores.argmax(1) == originals.argmax(1)))
+    assert run_result["agreement"]["value"] == pytest.approx(np.mean(scores.argmax(1) == originals.argmax(1)))
     overlap = [len(np.intersect1d(a, b)) / 5 for a, b in zip(best, theirs, strict=True)]
-    assert found["top5_overlap"]["value"] == pytest.approx(np.mean(overlap))
+    assert run_result["top5_overlap"]["value"] == pytest.approx(np.mean(overlap))
 
 
 def test_images_that_calibrated_the_bundle_are_counted():
     images = [(str(i), np.array([i]), None) for i in range(6)]
     known = [fingerprint(x) for _, x, _ in images[:4]]
     scores = np.eye(6)
-    found = evaluate(lambda x: scores[int(x[0])][None], None, images, 6, known)
-    assert (found.calibrated_on, found.images) == (4, 6)
+    evaluation = evaluate(lambda x: scores[int(x[0])][None], None, images, 6, known)
+    assert (evaluation.calibrated_on, evaluation.images) == (4, 6)
 
 
 def test_five_best_of_five_classes_say_nothing():
-    found = run(np.eye(5), np.eye(5), [0, 1, 2, 3, 4])
-    assert found["top1"]["value"] == 1.0
-    assert (found["top5"], found["top5_overlap"], found["original"]["top5"]) == (None, None, None)
+    run_result = run(np.eye(5), np.eye(5), [0, 1, 2, 3, 4])
+    assert run_result["top1"]["value"] == 1.0
+    assert (run_result["top5"], run_result["top5_overlap"], run_result["original"]["top5"]) == (None, None, None)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -86,11 +86,11 @@ def counted(labels, original):
 
 
 def test_shares_are_those_that_were_counted():
-    found = counted([9, 5, 0, 9], lambda x: -np.arange(10.0))
-    assert (found.branched.top1.value, found.branched.top5.value, found.branched.top1.images) == (0.5, 0.75, 4)
-    assert (found.original.top1.value, found.original.top5.value) == (0.25, 0.25)
+    result = counted([9, 5, 0, 9], lambda x: -np.arange(10.0))
+    assert (result.branched.top1.value, result.branched.top5.value, result.branched.top1.images) == (0.5, 0.75, 4)
+    assert (result.original.top1.value, result.original.top5.value) == (0.25, 0.25)
     # the original answers class 0 alone
-    assert (found.agreement, found.top5_overlap, len(found.classes)) == (None, None, 1)
+    assert (result.agreement, result.top5_overlap, len(result.classes)) == (None, None, 1)
     turns = iter([-np.arange(10.0), np.arange(10.0)] * 2)
-    found = counted([9, 5, 0, 9], lambda x: next(turns))
-    assert (found.agreement.value, found.top5_overlap.value, len(found.classes)) == (0.5, 0.5, 2)
+    result = counted([9, 5, 0, 9], lambda x: next(turns))
+    assert (result.agreement.value, result.top5_overlap.value, len(result.classes)) == (0.5, 0.5, 2)

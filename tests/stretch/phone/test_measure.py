@@ -115,7 +115,7 @@ def test_what_does_not_run_as_a_whole_is_told_and_not_kept(adb, phone_request, t
 
 def test_files_are_looked_for_before_the_phone(bundle, adb, phone_request, tmp_path):
     adb.plays([])
-    for change, error, told in (
+    for change, error, answer in (
         ({"benchmark": None}, UsageError, "needs something to run"),
         ({"benchmark": tmp_path / "none"}, StretchError, "--benchmark-model: there is no file"),
         ({"runner": tmp_path / "none"}, StretchError, "--runner: there is no file"),
@@ -124,7 +124,7 @@ def test_files_are_looked_for_before_the_phone(bundle, adb, phone_request, tmp_p
         ({"core_set": "x"}, UsageError, "no core set `x`"),
         ({"serial": "-x"}, UsageError, "no serial"),
     ):
-        with pytest.raises(error, match=told):
+        with pytest.raises(error, match=answer):
             measure(bundle, dataclasses.replace(phone_request, **change), x_of(bundle))
     assert adb.log == []
 
@@ -193,17 +193,17 @@ def run_of(*options):
 
 
 def calls(files, *options, libraries=(), ended=None):
-    found = [*START, *({"call": ["-s", SERIAL, "push", "{here}", f"{{folder}}/{name}"]} for name in libraries)]
-    found += [
+    result = [*START, *({"call": ["-s", SERIAL, "push", "{here}", f"{{folder}}/{name}"]} for name in libraries)]
+    result += [
         {"call": ["-s", SERIAL, "push", "{here}", "{folder}/runner"], "takes": "runner"},
         {"call": shell(["chmod", "755", "{folder}/runner"])},
     ]
-    found += [{"call": ["-s", SERIAL, "push", "{here}", "{folder}/input.npy"]}, {"call": run_of(*options), **(ended or {})}]
+    result += [{"call": ["-s", SERIAL, "push", "{here}", "{folder}/input.npy"]}, {"call": run_of(*options), **(ended or {})}]
     if ended is None:
         for name in ("times.json", "trace.json", "record.jsonl", "output_0.npy"):
             content = base64.b64encode(files[name]).decode()
-            found.append({"call": ["-s", SERIAL, "pull", f"{{folder}}/results/{name}", "{here}"], "gives64": content})
-    return [*found, *END]
+            result.append({"call": ["-s", SERIAL, "pull", f"{{folder}}/results/{name}", "{here}"], "gives64": content})
+    return [*result, *END]
 
 
 @pytest.mark.slow

@@ -30,8 +30,8 @@ def test_a_command_names_signature_threads_and_runs():
 
 
 def test_the_time_is_that_of_measured_runs_not_of_the_warm_up():
-    told = read_spoken(spoken(1.5, 0.02), "cpu")
-    assert (told.ms, told.std_ms, told.elsewhere) == (pytest.approx(1.5), pytest.approx(0.02), None)
+    answer = read_spoken(spoken(1.5, 0.02), "cpu")
+    assert (answer.ms, answer.std_ms, answer.elsewhere) == (pytest.approx(1.5), pytest.approx(0.02), None)
 
 
 def test_a_time_counts_for_a_gpu_only_if_all_of_it_ran_there():
@@ -76,8 +76,8 @@ def read(folder: Path, text):
     return read_op_profile(path)
 
 
-def times(found):
-    return {kernel.name: ms for kernel, ms in found}
+def times(result):
+    return {kernel.name: ms for kernel, ms in result}
 
 
 def test_operators_of_the_runtime_are_known_by_the_tensors_they_write(tmp_path):
@@ -93,16 +93,16 @@ def test_operators_of_the_runtime_are_known_by_the_tensors_they_write(tmp_path):
 
 def test_kernels_of_a_delegate_are_known_by_their_order(tmp_path):
     rows = xnnpack([("conv", 1.0), ("depthwise", 2.0), ("elementwise", 0.5), ("pool", 0.25), ("linear", 0.125)])
-    found = pair(read(tmp_path, profile(rows, subgraph=(3, "s1.cpu"))), KERNELS, ORDER)
-    assert times(found) == {"a": 1.0, "b": 2.0, "y": 0.125}
+    result = pair(read(tmp_path, profile(rows, subgraph=(3, "s1.cpu"))), KERNELS, ORDER)
+    assert times(result) == {"a": 1.0, "b": 2.0, "y": 0.125}
 
 
 @given(st.lists(st.sampled_from(["conv", "depthwise", "linear", "pool", "elementwise"]), max_size=8))
 def test_times_are_given_to_all_kernels_that_multiply_or_to_none(kinds):
     lines = [ProfiledOperator(word, 1.0, name) for word, _, name in xnnpack([(kind, 1.0) for kind in kinds])]
-    found = pair(lines, KERNELS, ORDER) if lines else []
-    assert len(found) in (0, 3)
-    assert (len(found) == 3) == ([kind for kind in kinds if kind in ("conv", "depthwise", "linear")] == ["conv", "depthwise", "linear"])
+    result = pair(lines, KERNELS, ORDER) if lines else []
+    assert len(result) in (0, 3)
+    assert (len(result) == 3) == ([kind for kind in kinds if kind in ("conv", "depthwise", "linear")] == ["conv", "depthwise", "linear"])
 
 
 @pytest.fixture
@@ -113,10 +113,10 @@ def bundle(tmp_path):
 
 
 def test_each_signature_is_measured_on_what_computes_its_precision(bundle):
-    found = works(bundle, places(load_device("mi9"), None, npu=True))
-    pairs = {(work.signature, work.place.family, work.precision) for work in found}
-    assert {each for each in pairs if each[0] == "s1.cpu"} == {("s1.cpu", "cpu", "fp32"), ("s1.cpu", "gpu", "fp16")}
-    assert {each for each in pairs if each[0] == "s1.dsp"} == {("s1.dsp", "cpu", "int8"), ("s1.dsp", "dsp", "int8")}
+    result = works(bundle, places(load_device("mi9"), None, npu=True))
+    pairs = {(work.signature, work.place.family, work.precision) for work in result}
+    assert {item for item in pairs if item[0] == "s1.cpu"} == {("s1.cpu", "cpu", "fp32"), ("s1.cpu", "gpu", "fp16")}
+    assert {item for item in pairs if item[0] == "s1.dsp"} == {("s1.dsp", "cpu", "int8"), ("s1.dsp", "dsp", "int8")}
     assert not any(signature.endswith("join") for signature, _, _ in pairs)
 
 

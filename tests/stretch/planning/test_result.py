@@ -58,7 +58,7 @@ def test_halos_count_as_computed_and_not_as_a_larger_network(lossless):
 def test_lossless_plan_has_the_original_as_its_rival(lossless):
     assert lossless.recommended in ("branched", "no clear winner", f"single:{lossless.best_single.processor}")
     assert "sequential_same_macs" in lossless.predicted.probability_faster
-    assert lossless.predicted.told == ["sequential_same_macs"]
+    assert lossless.predicted.reference == ["sequential_same_macs"]
     assert "sequential_same_macs" not in {rival.name for rival in lossless.recommendation.beatable}
 
 

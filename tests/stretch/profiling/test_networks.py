@@ -12,9 +12,9 @@ from predictors.fusion import fuse
 from predictors.graph import OpGraph
 from predictors.models.terms import Grain
 from scheduler.delegates import get_delegate
-from stretch.profiling.choose import Chooser, appoint, doubt
 from stretch.profiling.drawing import Drawing
 from stretch.profiling.files import answer_board, make_weights, weight_bytes, write_network
+from stretch.profiling.run import Chooser, appoint, doubt
 from stretch.profiling.styles import STYLES, draw
 
 

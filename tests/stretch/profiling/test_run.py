@@ -14,11 +14,11 @@ from predictors.predictor import LatencyPredictor
 from scheduler.boards.board import AgentConnection, Board, Where, boot
 from scheduler.boards.facts import read_facts
 from scheduler.measure.steady import LinkTimes, Reads
+from stretch.cli.profile import profile_there
 from stretch.planning.cost import compare
 from stretch.profiling.places import Place, find_places
 from stretch.profiling.run import open_table, profile_machine
 from stretch.profiling.styles import STYLES, draw
-from stretch.profiling.there import profile_there
 from stretch.profiling.writing import Crossing, make_profile
 
 pytestmark = pytest.mark.torch

@@ -15,7 +15,7 @@ def answer(rows=None, **told):
     """A measurement of some contenders."""
     rows = rows or [contender("net.onnx, onnxruntime", drawn(2e6, 1)), contender("net.onnx, openvino", drawn(3e6, 2), drawn(2e6, 1))]
     empty = {name: {} for name in ("governors", "mhz_before", "mhz_after", "celsius_before", "celsius_after")}
-    found = Conditions(
+    conditions = Conditions(
         processor="A chip",
         system="Linux",
         cores=[0],
@@ -42,7 +42,7 @@ def answer(rows=None, **told):
         warmup=[10] * 5,
         files=[file],
         contenders=rows,
-        conditions=found,
+        conditions=conditions,
         versions={},
         warnings=["mind"],
     )

@@ -102,9 +102,9 @@ def test_rows_of_bands_and_what_is_computed_twice_are_shown():
     for width in (120, 80, 50):
         text = printed(answer, width)
         assert all(f"{branch.rows[0]}:{branch.rows[1]}" in text for branch in segment.branches)
-    told = dict(figures(answer))
+    reply = dict(figures(answer))
     assert (
-        told["computes"]
+        reply["computes"]
         == f"what the original computes, exact in fp32; fp16 rounds, {answer.repeated:.1%} of its MACs twice, halos {answer.halo_ms:.2f} ms of its branches together"
     )
-    assert "to be trained" in told["sequential, same MACs"]
+    assert "to be trained" in reply["sequential, same MACs"]

@@ -131,8 +131,8 @@ def test_every_name_kind_and_number_of_an_explanation_stands_whole_at_any_width(
         PlacedSubgraph(name="s2_to_s6.cpu", segment="s2", processor="cpu[1large3med]", macs=12_345_678_901, planned_ms=117.79, ms=None),
         PlacedSubgraph(name="head", segment="head", processor="gpu", macs=5, planned_ms=None, ms=0.5),
     ]
-    found = Explanation(bundle=Path("b"), device="this machine", processors={}, subgraphs=subgraphs, ops=rows(6), warnings=[])
-    text = page_printed(explanation_page(found), width)
+    explanation = Explanation(bundle=Path("b"), device="this machine", processors={}, subgraphs=subgraphs, ops=rows(6), warnings=[])
+    text = page_printed(explanation_page(explanation), width)
     assert "…" not in text
     assert all(len(line) <= width for line in text.splitlines())
     whole = "".join(text.split())
@@ -179,12 +179,12 @@ PHONE = specified("mi9")
 def test_points_are_the_kernels_that_multiply():
     estimate = LatencyPredictor(PHONE).predict(small_resnet(), "gpu", "fp32")
     points = kernel_points(estimate)
-    multiplying = [each for each in estimate.kernels if each.kernel.macs]
+    multiplying = [kernel for kernel in estimate.kernels if kernel.kernel.macs]
     assert len(points) == len(multiplying)
     peak = PHONE.processor("gpu").cores.peak_gops["fp32"].value
-    for (kind, intensity, rate, share), each in zip(points, multiplying, strict=True):
-        assert kind == each.kernel.cost.kind
-        assert rate * each.time.ms * 1e6 == pytest.approx(2 * each.kernel.macs)
+    for (kind, intensity, rate, share), item in zip(points, multiplying, strict=True):
+        assert kind == item.kernel.cost.kind
+        assert rate * item.time.ms * 1e6 == pytest.approx(2 * item.kernel.macs)
         assert 0 < rate <= peak
         assert intensity > 0
         assert 0 < share < 1

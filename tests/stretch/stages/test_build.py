@@ -45,11 +45,11 @@ def test_image_that_is_there_twice_is_taken_once_and_it_is_said(network, tmp_pat
     some[:there, 0, 0, 0] = np.arange(there)
     some[there:] = some[np.random.default_rng(seed).integers(0, there, copies)]
     np.save(tmp_path / "some.npy", some[np.random.default_rng(seed).permutation(len(some))])
-    found = divide_images(tmp_path, network.captured, 256)
-    numbers = [int(n) for part in (found.fitted, found.held_back) for batch in part for n in batch[:, 0, 0, 0]]
+    result = divide_images(tmp_path, network.captured, 256)
+    numbers = [int(n) for part in (result.fitted, result.held_back) for batch in part for n in batch[:, 0, 0, 0]]
     assert sorted(numbers) == list(range(there))
-    assert found.repeated == copies
-    assert f"{copies} of the images are the same as others" in found.warnings[0]
+    assert result.repeated == copies
+    assert f"{copies} of the images are the same as others" in result.warnings[0]
 
 
 def test_images_of_which_too_few_differ_are_refused(network, tmp_path):
@@ -61,8 +61,8 @@ def test_images_of_which_too_few_differ_are_refused(network, tmp_path):
 def test_images_that_are_all_alike_give_no_agreement(network, tmp_path):
     shape = network.graph.input.shape[1:]
     same = [torch.zeros(8, *shape)]
-    _, told = compare_on(build(network.captured, whole_design(network.captured, identity_design(network.graph))), network.captured, same)
-    assert "the original answers one class for 8 images" in told[0]
+    _, answer = compare_on(build(network.captured, whole_design(network.captured, identity_design(network.graph))), network.captured, same)
+    assert "the original answers one class for 8 images" in answer[0]
 
 
 def test_network_that_lost_the_original_s_classes_is_said_to_need_training(network, planned):
@@ -71,10 +71,10 @@ def test_network_that_lost_the_original_s_classes_is_said_to_need_training(netwo
         for value in model.parameters():
             value.copy_(torch.randn_like(value))
     x = [torch.randn(64, *network.graph.input.shape[1:]) * torch.linspace(0.1, 20, 64)[:, None, None, None]]
-    compared, told = compare_on(model, network.captured, x)
+    compared, answer = compare_on(model, network.captured, x)
     assert compared is not None
     assert compared.agreement.value < CLOSE
-    assert "train it" in told[0]
+    assert "train it" in answer[0]
 
 
 def test_files_are_run_on_some_of_the_images_held_back_and_what_was_left_out_is_said(network, tmp_path):
@@ -83,19 +83,19 @@ def test_files_are_run_on_some_of_the_images_held_back_and_what_was_left_out_is_
     export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random"), "0", controls=False)
     some = torch.randn(24, *network.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
     images = Images([some[:16]], list(some[16:].split(3)))
-    found, said = run_on(load_bundle(tmp_path / "b"), captured, images, count=5)
+    result, said = run_on(load_bundle(tmp_path / "b"), captured, images, count=5)
     # of this noise the original sees one class alone
-    assert (found.images, found.value, found.classes, said) == (5, None, 1, [])
-    assert found.error < 1e-3
-    found, said = run_on(load_bundle(tmp_path / "b"), captured, images, seconds=0.0)
-    assert found.images == 1
+    assert (result.images, result.value, result.classes, said) == (5, None, 1, [])
+    assert result.error < 1e-3
+    result, said = run_on(load_bundle(tmp_path / "b"), captured, images, seconds=0.0)
+    assert result.images == 1
     assert said == ["in the time there is, the bundle's files were run on 1 of 8 images"]
 
 
 @pytest.mark.parametrize(("shapes", "says"), [((4, 3, 16, 16), "batch of 4"), ("towers", "networks of one input")])
 def test_images_of_a_network_that_reads_several_at_once_are_refused(tmp_path, shapes, says):
-    module, given = form("towers" if shapes == "towers" else "deep")
-    captured = capture(module, given if shapes == "towers" else shapes, "net")
+    module, arguments = form("towers" if shapes == "towers" else "deep")
+    captured = capture(module, arguments if shapes == "towers" else shapes, "net")
     np.save(tmp_path / "images.npy", np.zeros((40, 3, 16, 16), np.float32))
     with pytest.raises(UsageError, match=says):
         divide_images(tmp_path, captured, 16)

@@ -29,13 +29,13 @@ pytestmark = pytest.mark.torch
 FACTS = BundleFacts("mi9", False, "random")
 
 
-def written(folder, found, design, **options):
-    model = build(found, design)
+def written(folder, result, design, **options):
+    model = build(result, design)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             # no longer what the original has
             parameter.mul_(1 + 0.01 * (number % 3))
-    export_bundle(folder, found, model, None, FACTS, "0.1.0", **options)
+    export_bundle(folder, result, model, None, FACTS, "0.1.0", **options)
     return load_bundle(folder, check_hashes=True), model.eval()
 
 
@@ -63,37 +63,37 @@ def _captured(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_reopened_networks_compute_what_those_that_were_written_compute(tmp_path, name):
-    found, design = NETWORKS[name]()
-    bundle, model = written(tmp_path / "b", found, design)
+    result, design = NETWORKS[name]()
+    bundle, model = written(tmp_path / "b", result, design)
     reopened = reopen(bundle)
-    x = torch.randn(3, *found.graph.input.shape[1:])
+    x = torch.randn(3, *result.graph.input.shape[1:])
     with torch.inference_mode():
-        for got, want in ((reopened.model(x), model(x)), (reopened.original.module(x), found.module.eval()(x))):
+        for got, want in ((reopened.model(x), model(x)), (reopened.original.module(x), result.module.eval()(x))):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
     assert {name for name, _ in reopened.model.named_parameters()} == {name for name, _ in model.named_parameters()}
     assert not reopened.model.training
 
 
 def test_bundle_without_the_original_is_refused(captured, tmp_path):
-    found = captured("tiny_resnet")
-    bundle, _ = written(tmp_path / "b", found, cpu_and("gpu", found.graph, "sum"), controls=False)
+    result = captured("tiny_resnet")
+    bundle, _ = written(tmp_path / "b", result, cpu_and("gpu", result.graph, "sum"), controls=False)
     with pytest.raises(StretchError, match="without controls"):
         reopen(bundle)
 
 
 def test_bundle_in_another_precision_is_refused_by_the_subgraph(captured, tmp_path):
-    found = captured("tiny_resnet")
-    bundle, _ = written(tmp_path / "b", found, cpu_and("gpu", found.graph, "sum"))
-    export_precision(bundle, tmp_path / "half", {"gpu": "fp16"}, synthetic_images(found.graph.input.shape, 8), "made up")
+    result = captured("tiny_resnet")
+    bundle, _ = written(tmp_path / "b", result, cpu_and("gpu", result.graph, "sum"))
+    export_precision(bundle, tmp_path / "half", {"gpu": "fp16"}, synthetic_images(result.graph.input.shape, 8), "made up")
     with pytest.raises(StretchError, match=r"in fp16, and weights can be changed in fp32 alone"):
         reopen(load_bundle(tmp_path / "half"))
 
 
 def test_file_that_computes_something_else_is_refused(captured, tmp_path):
     """The branched network's whole file is another's; its hash is not looked at here."""
-    found = captured("tiny_resnet")
-    bundle, _ = written(tmp_path / "b", found, cpu_and("gpu", found.graph, "sum"))
-    other, _ = written(tmp_path / "other", _captured("tiny_resnet"), cpu_and("gpu", found.graph, "sum"))
+    result = captured("tiny_resnet")
+    bundle, _ = written(tmp_path / "b", result, cpu_and("gpu", result.graph, "sum"))
+    other, _ = written(tmp_path / "other", _captured("tiny_resnet"), cpu_and("gpu", result.graph, "sum"))
     import onnx
 
     model = onnx.load(str(other.file("model.onnx")))
@@ -108,8 +108,8 @@ def test_file_that_computes_something_else_is_refused(captured, tmp_path):
 @pytest.fixture(scope="module")
 def whole(captured, tmp_path_factory):
     """The folder of a bundle that nobody has tampered with."""
-    found = captured("tiny_resnet")
-    bundle, _ = written(tmp_path_factory.mktemp("whole") / "b", found, cpu_and("gpu", found.graph, "sum"))
+    result = captured("tiny_resnet")
+    bundle, _ = written(tmp_path_factory.mktemp("whole") / "b", result, cpu_and("gpu", result.graph, "sum"))
     return bundle.path
 
 
@@ -120,7 +120,7 @@ def whole(captured, tmp_path_factory):
 @example(seed=2346)  # a segment called "cpu", as a method of every module
 @given(seed=st.integers(0, 2**32))
 def test_design_that_was_tampered_with_is_refused_in_a_sentence_or_is_of_the_same_original(captured, whole, seed):
-    found, bundle = captured("tiny_resnet"), whole
+    result, bundle = captured("tiny_resnet"), whole
     text = json.loads((bundle / "bundle.json").read_text())
     text["design"] = swapped(random.Random(seed), text["design"], VALUES)
     path = bundle.parent / "tampered"
@@ -130,6 +130,6 @@ def test_design_that_was_tampered_with_is_refused_in_a_sentence_or_is_of_the_sam
         reopened = reopen(load_bundle(path))
     except StretchError:
         return
-    x = torch.randn(1, *found.graph.input.shape[1:])
+    x = torch.randn(1, *result.graph.input.shape[1:])
     with torch.inference_mode():
-        torch.testing.assert_close(reopened.original.module(x), found.module.eval()(x), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(reopened.original.module(x), result.module.eval()(x), rtol=1e-3, atol=1e-3)

@@ -14,14 +14,14 @@ def conv_onnx(path, shape=(1, CHANNELS, WIDE, WIDE), out=(1, FILTERS, WIDE, WIDE
     rng = np.random.default_rng(1)
     stored = rng.standard_normal((FILTERS, CHANNELS, 3, 3)).astype(np.float32) if weights is None else weights
     names = ["x", "z", "u"][:inputs]
-    given = [helper.make_tensor_value_info(name, value, shape) for name in names]
+    tensor_value_infos = [helper.make_tensor_value_info(name, value, shape) for name in names]
     nodes, last = [], names[0]
     for name in names[1:]:
         nodes.append(helper.make_node("Add", [last, name], [f"{last}{name}"], name=f"add_{name}"))
         last = f"{last}{name}"
     nodes.append(helper.make_node("Conv", [last, "w"], ["y"], name="conv", pads=[1, 1, 1, 1]))
-    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, out)]
-    graph = helper.make_graph(nodes, "net", given, made, [numpy_helper.from_array(stored, "w")])
+    built = [helper.make_tensor_value_info("y", TensorProto.FLOAT, out)]
+    graph = helper.make_graph(nodes, "net", tensor_value_infos, built, [numpy_helper.from_array(stored, "w")])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path)
     return path
 

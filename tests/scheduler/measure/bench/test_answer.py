@@ -30,12 +30,12 @@ def drawn(middle, seed):
 
 def test_summary_is_of_all_rounds_in_milliseconds():
     ns, first = drawn(3e6, 1), drawn(2e6, 2)
-    found = summarise(ns, first)
+    result = summarise(ns, first)
     every = np.concatenate(ns)
-    assert found.median_ms == pytest.approx(np.median(every) / 1e6)
-    assert found.p90_ms == pytest.approx(np.percentile(every, 90) / 1e6)
-    assert found.ratio == pytest.approx(np.median(every / np.concatenate(first)))
-    assert found.repeat_low_ms < found.low_ms < found.median_ms < found.high_ms < found.repeat_high_ms
+    assert result.median_ms == pytest.approx(np.median(every) / 1e6)
+    assert result.p90_ms == pytest.approx(np.percentile(every, 90) / 1e6)
+    assert result.ratio == pytest.approx(np.median(every / np.concatenate(first)))
+    assert result.repeat_low_ms < result.low_ms < result.median_ms < result.high_ms < result.repeat_high_ms
 
 
 def test_fastest_is_named_only_if_rounds_tell_it_from_all_others():

@@ -15,7 +15,7 @@ SHORT = MeasurementLength(rounds=3, starts=2, warmup=4)
 
 def measured(*what, **others):
     warnings = []
-    return compare(BenchRequest([str(each) for each in what], effort=SHORT, **others), warnings.append), warnings
+    return compare(BenchRequest([str(item) for item in what], effort=SHORT, **others), warnings.append), warnings
 
 
 def test_same_seed_gives_the_same_input(tmp_path):

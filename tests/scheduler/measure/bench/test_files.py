@@ -22,11 +22,11 @@ def test_open_shapes_are_fixed_in_a_copy(tmp_path):
     folder.mkdir()
     with pytest.raises(UsageError, match="open"):
         open_subject(str(path), {}, 0, folder)
-    found = open_subject(str(path), {UNNAMED: (2, CHANNELS, 6, 5)}, 0, folder)
-    assert found.model.parent == folder
-    assert found.outputs["y"][1] == (2, FILTERS, 6, 5)
-    assert found.macs == FILTERS * CHANNELS * 9 * 30 * 2
-    onnx.checker.check_model(onnx.load(found.model))
+    result = open_subject(str(path), {UNNAMED: (2, CHANNELS, 6, 5)}, 0, folder)
+    assert result.model.parent == folder
+    assert result.outputs["y"][1] == (2, FILTERS, 6, 5)
+    assert result.macs == FILTERS * CHANNELS * 9 * 30 * 2
+    onnx.checker.check_model(onnx.load(result.model))
 
 
 def test_output_of_a_size_that_only_running_tells_is_known(tmp_path):
@@ -35,7 +35,7 @@ def test_output_of_a_size_that_only_running_tells_is_known(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("code", "reads", "made", "macs"),
+    ("code", "reads", "written", "macs"),
     [
         ("CONV_2D", [(1, 9, 9, 3), (8, 3, 3, 3), (8,)], (1, 9, 9, 8), 81 * 8 * 27),
         ("DEPTHWISE_CONV_2D", [(1, 9, 9, 6), (1, 5, 5, 6), (6,)], (1, 9, 9, 6), 81 * 6 * 25),
@@ -45,11 +45,11 @@ def test_output_of_a_size_that_only_running_tells_is_known(tmp_path):
         ("UNIDIRECTIONAL_SEQUENCE_LSTM", [(1, 9)], (1, 9), None),
     ],
 )
-def test_work_of_tflite_operators_is_that_of_their_shapes(tmp_path, code, reads, made, macs):
+def test_work_of_tflite_operators_is_that_of_their_shapes(tmp_path, code, reads, written, macs):
     from dataclasses import replace
 
     network = open_tflite(linear_tflite(tmp_path / "m.tflite")[0])
-    tensors = [replace(network.tensors[0], shape=shape, stored=None) for shape in (*reads, made)]
+    tensors = [replace(network.tensors[0], shape=shape, stored=None) for shape in (*reads, written)]
     operator = replace(network.operators[0], code=code, inputs=tuple(range(len(reads))), outputs=(len(reads),), settings={})
     assert tflite_macs(replace(network, tensors=tensors, operators=[operator])) == macs
 
@@ -105,10 +105,10 @@ def test_hash_is_that_of_the_file_and_of_weights_beside_it(tmp_path):
         digest("onnx", tmp_path / "m.onnx", ["gone"])
 
 
-@pytest.mark.parametrize("asked", [{"x": (1, 4, 8, 8)}, {"x": (1, 3, 8)}])
-def test_size_that_contradicts_the_file_is_refused(tmp_path, asked):
+@pytest.mark.parametrize("requested", [{"x": (1, 4, 8, 8)}, {"x": (1, 3, 8)}])
+def test_size_that_contradicts_the_file_is_refused(tmp_path, requested):
     with pytest.raises(UsageError, match="is requested"):
-        settled(tmp_path, [IMAGE], asked)
+        settled(tmp_path, [IMAGE], requested)
 
 
 @pytest.mark.parametrize("shape", [(1 << 15, 3, 1 << 15, 1 << 15)])
@@ -121,7 +121,7 @@ def test_huge_input_is_refused(tmp_path, shape):
 
 @given(st.sampled_from(["float32", "float16", "int8", "uint8", "int64", "bool"]), st.integers(0, 99))
 def test_numbers_are_of_the_type_finite_and_those_of_the_seed(dtype, seed):
-    first, again, other = (random_arrays({"x": (dtype, (4, 50))}, each) for each in (seed, seed, seed + 1))
+    first, again, other = (random_arrays({"x": (dtype, (4, 50))}, value) for value in (seed, seed, seed + 1))
     assert first["x"].dtype == np.dtype(dtype)
     assert np.isfinite(first["x"].astype(float)).all()
     assert hash_of(first) == hash_of(again) != hash_of(other)

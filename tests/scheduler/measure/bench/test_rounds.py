@@ -39,10 +39,10 @@ class Noting(Ready):
 
 def test_every_start_makes_all_anew_warms_them_up_and_closes_them():
     log = []
-    found = play({name: (lambda name=name: Noting(name, log)) for name in "ab"}, MeasurementLength(rounds=3, starts=2), seed=0)
-    assert found.ns == {"a": [[1000] * 3] * 2, "b": [[1000] * 3] * 2}
-    assert found.warmup == [2 * WINDOW] * 2
-    assert found.steady == {"a", "b"}
+    result = play({name: (lambda name=name: Noting(name, log)) for name in "ab"}, MeasurementLength(rounds=3, starts=2), seed=0)
+    assert result.ns == {"a": [[1000] * 3] * 2, "b": [[1000] * 3] * 2}
+    assert result.warmup == [2 * WINDOW] * 2
+    assert result.steady == {"a", "b"}
     assert [word for word in log if " " in word] == ["made a", "made b", "closed b", "closed a"] * 2
     assert log.count("a") == log.count("b") == 2 * (2 * WINDOW + 3)
 
@@ -55,22 +55,22 @@ def test_order_is_drawn_anew_in_each_round_and_is_that_of_the_seed():
         return [tuple(runs[i : i + 3]) for i in range(0, len(runs), 3)]
 
     rounds = order(0)
-    assert all(set(each) == set("abc") for each in rounds)
+    assert all(set(item) == set("abc") for item in rounds)
     assert len(set(rounds)) > 3
     assert rounds == order(0) != order(1)
 
 
 @pytest.mark.parametrize(("factor", "starts"), [(1.0, LEAST_STARTS), (3.0, MOST_STARTS)])
 def test_starts_go_on_until_medians_are_known_to_the_width(factor, starts):
-    made = []
+    rows = []
 
     def make():
-        made.append(1)
-        scale = factor ** (len(made) % 2)
+        rows.append(1)
+        scale = factor ** (len(rows) % 2)
         return Noting("a", [], lambda run: round(1000 * scale))
 
-    found = play({"a": make}, MeasurementLength(rounds=2, starts=MOST_STARTS, width=0.02, warmup=0), seed=0)
-    assert len(found.ns["a"]) == starts
+    result = play({"a": make}, MeasurementLength(rounds=2, starts=MOST_STARTS, width=0.02, warmup=0), seed=0)
+    assert len(result.ns["a"]) == starts
 
 
 def test_times_hold_once_two_windows_agree():
@@ -95,25 +95,25 @@ def test_interval_of_starts_of_one_round_is_students_on_logarithms():
     values = [3.0, 3.1, 2.9, 3.3, 3.2]
     logs = np.log(values)
     low, high = stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=stats.sem(logs))
-    found = known([[each] for each in values])
-    assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
+    result = known([[value] for value in values])
+    assert (result.low, result.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
     low, high = stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=math.sqrt(2) * stats.sem(logs))
-    assert (found.repeat_low, found.repeat_high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
+    assert (result.repeat_low, result.repeat_high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
 
 
 def test_one_round_has_no_interval_and_no_side():
-    found = known([[2.0]])
-    assert (found.low, found.high, found.repeat_low, found.repeat_high) == (None, None, None, None)
-    assert (found.side, found.width) == (0, math.inf)
+    result = known([[2.0]])
+    assert (result.low, result.high, result.repeat_low, result.repeat_high) == (None, None, None, None)
+    assert (result.side, result.width) == (0, math.inf)
 
 
-@pytest.mark.parametrize(("load", "told"), [(0.0, False), (5.0, True), (None, False)])
-def test_busy_machine_is_told(load, told):
+@pytest.mark.parametrize(("load", "message"), [(0.0, False), (5.0, True), (None, False)])
+def test_busy_machine_is_told(load, message):
     empty = {name: {} for name in ("governors", "mhz_before", "mhz_after", "celsius_before", "celsius_after")}
-    found = Conditions(
+    conditions = Conditions(
         processor="p", system="s", cores=[0], process_cores=[0, 1], load_before=load, load_after=0.0, stolen=None, busy=None, **empty
     )
-    assert any("busy in the minute before" in each for each in found.warnings) is told
+    assert any("busy in the minute before" in warning for warning in conditions.warnings) is message
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +143,8 @@ def changed(record, *path, to):
 
 
 def test_sound_measurement_is_confirmed(tmp_path, record):
-    found = check(tmp_path, record | {"schema": 1, "version": "0"})
-    assert (found.ok, found.problems, found.contenders, found.rounds) == (True, [], 2, 24)
+    checked = check(tmp_path, record | {"schema": 1, "version": "0"})
+    assert (checked.ok, checked.problems, checked.contenders, checked.rounds) == (True, [], 2, 24)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_sound_measurement_is_confirmed(tmp_path, record):
     ],
 )
 def test_what_was_changed_is_found(tmp_path, record, path, to, says):
-    found = check(tmp_path, changed(record, *path, to=to))
-    assert not found.ok
-    assert any(says in problem for problem in found.problems), found.problems
+    checked = check(tmp_path, changed(record, *path, to=to))
+    assert not checked.ok
+    assert any(says in problem for problem in checked.problems), checked.problems
 
 
 @given(st.binary(max_size=200))

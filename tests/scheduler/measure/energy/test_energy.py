@@ -28,16 +28,16 @@ def test_energy_of_an_inference_is_what_it_moved_the_counter_by(rapl):
         runs.append(1)
         add(rapl / "powercap" / "intel-rapl:0" / "energy_uj", 2_500)
 
-    found = measure_energy(run, rapl, loops=3)
-    assert found.mj == pytest.approx(2.5)
-    assert (found.inferences, found.reason) == (len(runs), None)
-    assert found.counter.startswith("RAPL")
+    result = measure_energy(run, rapl, loops=3)
+    assert result.mj == pytest.approx(2.5)
+    assert (result.inferences, result.reason) == (len(runs), None)
+    assert result.counter.startswith("RAPL")
 
 
 def test_counter_that_never_moves_is_a_reason(rapl):
-    found = measure_energy(lambda: None, rapl)
-    assert found.mj is None
-    assert "has not moved" in found.reason
+    result = measure_energy(lambda: None, rapl)
+    assert result.mj is None
+    assert "has not moved" in result.reason
 
 
 def test_packages_and_memory_count_once_each(rapl):
@@ -87,15 +87,15 @@ def test_energy_is_the_integral_of_power_whatever_the_sign(battery, samples):
     at = [0.0]
     meter = Supply(battery, clock=lambda: round(at[0] * 1e9))
     seconds, watts = [0.0], [6.0]
-    found = 0.0
+    mj = 0.0
     for wait, microwatts, negative in samples:
         at[0] += wait
         write(bat(battery), power_now=-microwatts if negative else microwatts)
-        found = meter.read_mj()
+        mj = meter.read_mj()
         seconds.append(at[0])
         watts.append(microwatts / 1e6)
     (bat(battery) / "power_now").unlink()
-    assert found == pytest.approx(1e3 * np.trapezoid(watts, seconds), rel=1e-6)
+    assert mj == pytest.approx(1e3 * np.trapezoid(watts, seconds), rel=1e-6)
 
 
 @pytest.mark.parametrize("status", ["Charging", "Full", "Not charging"])

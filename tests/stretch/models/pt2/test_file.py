@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from stretch.models.pt2 import read_module
 from stretch.models.pt2.archive import Archive
-from stretch.models.pt2.network import rebuilt
+from stretch.models.pt2.network import bound, plain_value, rebuilt
 from stretch.models.pt2.program import ExportedCall, NamedArgument, TensorMeta
-from stretch.models.pt2.site import bound, plain_value
 from stretch.models.pt2.weights import _tensor, fixed, read_weights
 from tests.effort import examples
 from tests.stretch.models.pt2.archives import CALLS, WEIGHTS, Small, changed, save

@@ -17,11 +17,10 @@ from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import plan
 from stretch.planning.search.banded import BandedSpace
-from stretch.planning.search.cutting import cut_blocks, with_cuts
 from stretch.planning.search.exact import Within, search_concat, search_exact, search_least_loss
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.measures import additive
-from stretch.planning.search.merging import merge_neighbours, merge_stages
+from stretch.planning.search.merging import cut_blocks, merge_neighbours, merge_stages, with_cuts
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
 from tests.predictors.networks import efficientnet, efficientnet_b5, resnet50, small_resnet

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 import stretch.planning.search.pruning as pruning
 import stretch.planning.search.space as design_space
-from stretch.planning.search import bounded
+from stretch.planning.search import exact as exact_search
 from stretch.planning.search import layers as search
-from stretch.planning.search.bounded import bounded_path, undominated_with_loss
-from stretch.planning.search.exact import search_exact
+from stretch.planning.search.exact import bounded_path, search_exact, undominated_with_loss
 from stretch.planning.search.layers import Layer, shortest_path, undominated
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.pruning import search_pruned, search_some
@@ -183,12 +182,12 @@ def bounded_layers(seed, count, options):
 def test_search_within_a_bound_that_is_cut_off_states_a_gap_that_holds(monkeypatch):
     layers = bounded_layers(3, 4, 18)
     low, high, most = 20 * 10**6, 24 * 10**6, 0.8
-    exact = bounded_path(layers, 1, 0, np.zeros(1), low, high, most)
-    monkeypatch.setattr(bounded, "MAX_LABELS", 0)
-    monkeypatch.setattr(bounded, "BEAM", 2)
+    best = bounded_path(layers, 1, 0, np.zeros(1), low, high, most)
+    monkeypatch.setattr(exact_search, "MAX_LABELS", 0)
+    monkeypatch.setattr(exact_search, "BEAM", 2)
     cut = bounded_path(layers, 1, 0, np.zeros(1), low, high, most)
-    assert cut.ms >= exact.ms
-    assert cut.bound <= exact.ms + 1e-9
+    assert cut.ms >= best.ms
+    assert cut.bound <= best.ms + 1e-9
     assert cut.optimal or cut.gap == pytest.approx(cut.ms / cut.bound - 1)
 
 

@@ -69,12 +69,12 @@ def drawn(rows, processors):
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("channels",), ("stretch", "rows")])
 def test_every_branch_is_a_box_with_its_numbers(kinds):
-    found = planned(kinds)
-    rows, processors = stretched_rows(found)
+    result = planned(kinds)
+    rows, processors = stretched_rows(result)
     assert processors == ["cpu", "gpu"]
     text = drawn(rows, processors).text
     by_name = {row.name: row for row in rows}
-    for segment in found.segments:
+    for segment in result.segments:
         if segment.kind == "whole":
             continue
         row = by_name[segment.name]
@@ -88,10 +88,10 @@ def test_every_branch_is_a_box_with_its_numbers(kinds):
 
 @pytest.mark.slow
 def test_bands_cover_the_map_and_say_what_is_computed_twice():
-    found = planned(("rows",))
-    rows, _ = stretched_rows(found)
+    result = planned(("rows",))
+    rows, _ = stretched_rows(result)
     by_name = {row.name: row for row in rows}
-    divided = [segment for segment in found.segments if segment.kind == "rows"]
+    divided = [segment for segment in result.segments if segment.kind == "rows"]
     assert divided
     for segment in divided:
         boxes = by_name[segment.name].boxes
@@ -103,14 +103,14 @@ def test_bands_cover_the_map_and_say_what_is_computed_twice():
 
 
 def test_chains_are_as_high_as_blocks_are_many():
-    found = planned(("stretch",))
-    rows, _ = stretched_rows(found)
-    for segment in found.segments:
+    result = planned(("stretch",))
+    rows, _ = stretched_rows(result)
+    for segment in result.segments:
         for row in rows:
             if row.name == segment.name and segment.kind == "stretch":
                 heights = {box.blocks: box.height for box in row.boxes} | {row.blocks: row.height}
-                each = {round(height / blocks, 6) for blocks, height in heights.items()}
-                assert len(each) == 1
+                rounds = {round(height / blocks, 6) for blocks, height in heights.items()}
+                assert len(rounds) == 1
 
 
 TRACE = Trace(

@@ -21,9 +21,9 @@ def browser():
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as engine:
         # without a sandbox of its own it also starts for root, as in a container; it only reads our files
-        found = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
+        launch = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launch
+        launch.close()
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,16 @@ def test_report_loads_offline_fits_and_is_accessible(browser, bundle_dir, tmp_pa
     assert done.code == code, done.err
     for width in (360, 1440):
         page = browser.new_page(viewport={"width": width, "height": 900})
-        said, asked = [], []
+        said, rows = [], []
         page.on("console", lambda message, said=said: said.append(message.text))
         page.on("pageerror", lambda error, said=said: said.append(str(error)))
-        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        page.on("request", lambda request, entry=rows: entry.append(request.url))
         page.goto(page_file.as_uri())
         assert said == []
-        assert [url for url in asked if not url.startswith("data:")] == [page_file.as_uri()]
+        assert [url for url in rows if not url.startswith("data:")] == [page_file.as_uri()]
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        found = axe.Axe().run(page).response["violations"]
-        assert [(each["id"], [node["target"] for node in each["nodes"]]) for each in found] == []
+        result = axe.Axe().run(page).response["violations"]
+        assert [(item["id"], [node["target"] for node in item["nodes"]]) for item in result] == []
         # all that can be opened or scrolled is reached by the keyboard
         stops = page.evaluate(f"{STOPS}.length")
         reached = set()

@@ -54,7 +54,7 @@ def test_written_in_one_step_and_readable_by_others(tmp_path):
     path.write_text("before")
     write_page(page("after"), path)
     assert "after" in path.read_text()
-    assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert path.stat().st_mode & 0o400
 
 

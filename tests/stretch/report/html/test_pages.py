@@ -63,7 +63,7 @@ def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
 
 def test_measured_agreement_is_told_whole_and_by_segment():
     result = planned()
-    found = Agreement(
+    outcome = Agreement(
         value=0.9,
         low=0.85,
         high=0.94,
@@ -78,7 +78,7 @@ def test_measured_agreement_is_told_whole_and_by_segment():
     class Measured(type(answer), frozen=True, kw_only=True):
         agreement: Agreement
 
-    text = text_of(result, Measured(**fields, agreement=found))
+    text = text_of(result, Measured(**fields, agreement=outcome))
     assert "200 images held back: the original's class in 90.0% (85.0% to 94.0%)" in text
     assert "s3 alone changed: the original's class in 95.0%" in text
 
@@ -131,13 +131,13 @@ def test_every_design_stands_in_picture_and_table(searched):
 @pytest.mark.slow
 def test_processors_kernels_and_roofline_are_on_it():
     device = specified("mi9")
-    found = predict_latency("resnet50", resnet50(), device, list(device.processors), None, kernels=True, warnings=[])
-    best = min(found.processors, key=lambda name: found.processors[name].latency_ms)
+    latency = predict_latency("resnet50", resnet50(), device, list(device.processors), None, kernels=True, warnings=[])
+    best = min(latency.processors, key=lambda name: latency.processors[name].latency_ms)
     figure = roofline_figure("resnet50", LatencyPredictor(device).predict(resnet50(), best), device, best)
-    seen = checked(render(prediction_page(found, lambda: figure, "stretch predict resnet50")))
-    for name, row in found.processors.items():
+    seen = checked(render(prediction_page(latency, lambda: figure, "stretch predict resnet50")))
+    for name, row in latency.processors.items():
         assert f"{name} {row.precision} {row.latency_ms:.2f} {row.low_ms:.2f} {row.high_ms:.2f}" in seen.text
-        longest = max(row.kernels, key=lambda each: each.ms)
+        longest = max(row.kernels, key=lambda item: item.ms)
         assert f"{longest.name} {longest.kind}" in seen.text
     assert seen.tags.count("svg") == 2
     assert "stretch predict resnet50" in seen.text
@@ -178,8 +178,8 @@ def test_measured_and_predicted_stand_apart(bundle_dir):
 @pytest.mark.parametrize("runs", [1, 3, 5000])
 def test_every_number_of_inferences_has_a_page(bundle_dir, runs):
     scene = Scene(runs=runs, traced=1, jitter=0.2, seed=1, loads=(Load("gpu", 0.9, 0, 40),))
-    answer, found = simulate(load_bundle(bundle_dir), specified("pixel6"), scene, SimulationRequest(deadline_ms=9.0), [])
-    seen = checked(render(simulation_page(answer, found.latencies_ms, found.traces[0], "stretch simulate")))
+    answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), scene, SimulationRequest(deadline_ms=9.0), [])
+    seen = checked(render(simulation_page(answer, result.latencies_ms, result.traces[0], "stretch simulate")))
     assert "Nothing was measured" in seen.text
     assert f"{answer.missed} of {runs}" in seen.text
     assert f"{answer.p99_ms:.2f} ms" in seen.text
@@ -187,10 +187,10 @@ def test_every_number_of_inferences_has_a_page(bundle_dir, runs):
 
 
 def test_other_plans_and_their_reasons_are_listed(bundle_dir):
-    answer, found = simulate(load_bundle(bundle_dir), specified("pixel6"), Scene(runs=2, traced=1), SimulationRequest(), [])
+    answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), Scene(runs=2, traced=1), SimulationRequest(), [])
     plans = tuple(PlanAnswer(bundle=name, makespan_ms=5.0, inferences=1) for name in ("a", "<b>"))
-    made = DecisionAnswer(
+    decision = DecisionAnswer(
         inference=1, at_ms=7.5, kind="move", before="a", after="<b>", reason="gpu takes 3 times as long", factors={"gpu": 3.0}
     )
-    seen = checked(render(simulation_page(replace(answer, plans=plans, decisions=(made,)), found.latencies_ms, found.traces[0])))
+    seen = checked(render(simulation_page(replace(answer, plans=plans, decisions=(decision,)), result.latencies_ms, result.traces[0])))
     assert "1 7.5 move <b> gpu takes 3 times as long" in seen.text
