@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from stretch.models.load import settle
+from stretch.models.statistics import settle
 from stretch.models.tiny import TinyFamily
 
 pytestmark = pytest.mark.torch
