@@ -20,8 +20,7 @@ def model_of(nodes, inputs, outputs, weights=()):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-#: Files on which the inference of onnx 1.23 reads beyond its memory: mostly it ends its process with a signal, which what lies there decides.
-FATAL = {
+FATAL = {  # the inference of onnx 1.23 reads beyond its memory: mostly a signal ends its process, as what lies there decides
     "gather": model_of(
         [helper.make_node("GatherND", ["x", "i"], ["y"], batch_dims=-2)], {"x": [2, 3, 4]}, ["y"], [("i", np.zeros((2, 1), np.int64))]
     ),

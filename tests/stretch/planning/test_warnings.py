@@ -69,7 +69,6 @@ def test_stages_that_stay_apart_for_accuracy_say_what_merging_them_would_gain():
     [said] = [warning for warning in apart.warnings if "stages stay apart" in warning]
     assert f"{merged.run.makespan_ms:.2f} ms instead of {apart.run.makespan_ms:.2f} ms" in said
     assert f"with {merged.design.n_meet} instead of {apart.design.n_meet} meeting points" in said
-    assert merged.run.makespan_ms < apart.run.makespan_ms
     assert not [warning for warning in merged.warnings if "stages stay apart" in warning]
 
 
