@@ -31,7 +31,7 @@ FATAL = {  # the inference of onnx 1.23 reads beyond its memory: mostly a signal
 @pytest.mark.parametrize("name", FATAL)
 def test_file_that_may_end_the_librarys_inference_ends_in_an_answer_or_a_sentence(tmp_path, name):
     onnx.save(FATAL[name], tmp_path / "m.onnx")
-    with suppress(StretchError):
+    with suppress(StretchError) if name == "gather" else pytest.raises(StretchError, match=r"the shapes of .*m\.onnx cannot be worked out"):
         read_onnx(tmp_path / "m.onnx")
     assert [op.op for op in open_model(tmp_path / "m.onnx").ops] == [FATAL[name].graph.node[0].op_type]
 
