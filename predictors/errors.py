@@ -81,3 +81,8 @@ class MissingBackendError(StretchError):
     """An optional package or library is missing (exit code 5)."""
 
     exit_code = 5
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error of another library says; the name of its type if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

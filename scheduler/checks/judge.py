@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import SubgraphEntry
 from scheduler.bundle.rows import read_by
@@ -64,7 +64,7 @@ def _session(source: str | bytes, file: Path) -> Any:
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     # ONNX Runtime's exceptions share no base class of their own.
     except Exception as error:
-        raise StretchError(f"ONNX Runtime cannot load {file}: {_first_line(error)}") from error
+        raise StretchError(f"ONNX Runtime cannot load {file}: {first_line(error)}") from error
 
 
 def _run(session: Any, x: Values) -> list[Array]:
@@ -72,12 +72,8 @@ def _run(session: Any, x: Values) -> list[Array]:
     try:
         arrays: list[Array] = session.run(None, inputs)
     except Exception as error:
-        raise StretchError(f"ONNX Runtime cannot run the model on this input: {_first_line(error)}") from error
+        raise StretchError(f"ONNX Runtime cannot run the model on this input: {first_line(error)}") from error
     return arrays
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 #: From the most to the least precise.

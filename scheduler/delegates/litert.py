@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from predictors.errors import MissingBackendError, StretchError
+from predictors.errors import MissingBackendError, StretchError, first_line
 from predictors.install import install_line
 from scheduler.bundle.tflite_file import TfliteFile, check_belongs, load_tflite, parse_tflite
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, delegates
@@ -302,7 +302,7 @@ def open_interpreter(content: bytes, threads: int, what: str, shapes: Mapping[in
     except (ImportError, SystemError) as error:
         raise MissingBackendError(f"the installed {_package()} does not work with numpy {np.__version__}", INSTALL) from error
     except (RuntimeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise StretchError(f"LiteRT cannot load {what}: {reason}") from error
     return interpreter
 

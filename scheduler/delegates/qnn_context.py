@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from predictors.errors import StretchError, UnknownNameError
+from predictors.errors import StretchError, UnknownNameError, first_line
 from scheduler.delegates.base import Array
 from scheduler.delegates.qnn_library import load_library, session_options
 
@@ -86,7 +86,7 @@ def _session(file: Path, chip: Chip, settings: dict[str, str]) -> Any:
         return onnxruntime.InferenceSession(str(file), options)
     # ONNX Runtime's exceptions share no base class of their own.
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise StretchError(f"the QNN provider cannot load {file.name} for {chip.name}: {reason}") from error
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from predictors.errors import UsageError
+from predictors.errors import UsageError, first_line
 from scheduler.bundle.manifest import Manifest
 from scheduler.delegates.base import Array
 
@@ -50,7 +50,7 @@ def as_array(x: Any) -> Array:
         return np.from_dlpack(x)
     # Each library refuses in its own way.
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UsageError(
             f"the input, a {kind}, cannot be read as a numpy array: {reason}",
             "pass a tensor on the CPU that needs no gradient, as x.detach().cpu()",

@@ -16,7 +16,7 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import OutputKind, TensorArgument
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError, UsageError, first_line
 from predictors.graph import OpGraph
 from stretch.capture.aten import AtenLowering
 from stretch.capture.inputs import Inputs, InputShapes
@@ -134,7 +134,7 @@ def _writes_into_view(node: fx.Node) -> bool:
 
 def _refused(module: nn.Module, inputs: Inputs, device: torch.device | str, name: str, error: Exception) -> StretchError:
     """What to say of a network that cannot be exported: whether its inputs are to blame, or the network."""
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    said = first_line(error)
     if str(device) != "meta":
         try:
             check_input(module, inputs, name, device)

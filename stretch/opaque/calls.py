@@ -18,7 +18,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
 from predictors.operators.opaque import CALLS
 from predictors.shapes import Attrs, Shape
 
@@ -231,7 +231,7 @@ def _without_data(replay: CheckedCalls, shape: Shape) -> torch.dtype:
     except StretchError:
         raise
     except Exception as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        said = first_line(error)
         raise StretchError(f"its calls cannot be computed: {said}") from error
     if tuple(result.shape) != tuple(shape):
         raise StretchError(f"its calls give {tuple(result.shape)}, not {tuple(shape)}")

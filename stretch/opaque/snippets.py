@@ -17,7 +17,7 @@ import torch
 from onnx import helper
 from torch import nn
 
-from predictors.errors import MissingBackendError, StretchError
+from predictors.errors import MissingBackendError, StretchError, first_line
 from predictors.install import install_line
 from predictors.shapes import Shape
 from stretch.formats.onnx import OPSET
@@ -82,7 +82,7 @@ def _alone(calls_and_shape: tuple[Calls, Shape]) -> Snippet:
         return _exported([calls_and_shape])[0]
     except Exception as error:
         names = ", ".join(call.operator for call in calls_and_shape[0].calls)
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        said = first_line(error)
         raise StretchError(f"torch's exporter cannot write {names} in ONNX: {said}", "run this network with torch") from error
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
 from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import state
 from stretch.quantize.fold import fold_batch_norms
@@ -77,7 +77,7 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
             quantised = onnx.load(file)
     # The quantiser raises whatever its numpy and onnx calls raise.
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise StretchError(f"`{model.graph.name}` cannot be quantised: {reason}", "keep its processor in fp32") from error
     _rounded_once(quantised)
     _restore_properties(quantised, folded)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, UnableError
 from scheduler.delegates.opencl.device import OpenDevice
 from scheduler.delegates.opencl.launch import Argument, Float, Ints, Launch, Size, TensorArgument, Weights, Zeros
@@ -24,7 +24,7 @@ class DeviceError(UnableError):
     """A device fails or refuses what it is asked: it has no memory left, say, or was lost."""
 
     def __init__(self, name: str, what: str, error: Exception) -> None:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         super().__init__(f"the OpenCL device `{name}` {what}: {reason}", "run these subgraphs elsewhere with --map gpu=cpu")
 
 

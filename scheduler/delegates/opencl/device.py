@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from predictors.errors import MissingBackendError, StretchError, UnknownNameError
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError, first_line
 from predictors.install import install_line
 from scheduler.cores import available_cores
 from scheduler.delegates.opencl.memory import Arenas
@@ -199,7 +199,7 @@ def _devices(cl: Any) -> list[Any]:
     except cl.Error as error:
         failure = error
     if failure is not None and not devices:
-        raise MissingBackendError(f"no OpenCL driver answers: {_first_line(failure)}", f"PoCL runs on any CPU: {INSTALL}") from failure
+        raise MissingBackendError(f"no OpenCL driver answers: {first_line(failure)}", f"PoCL runs on any CPU: {INSTALL}") from failure
     return devices
 
 
@@ -266,7 +266,7 @@ def _open(cores: tuple[int, ...]) -> OpenDevice:
         context = cl.Context([device])
         queue = cl.CommandQueue(context, device, properties=cl.command_queue_properties.PROFILING_ENABLE)
     except cl.Error as error:
-        raise StretchError(f"the OpenCL device `{device.name.strip()}` cannot be opened: {_first_line(error)}") from error
+        raise StretchError(f"the OpenCL device `{device.name.strip()}` cannot be opened: {first_line(error)}") from error
     whole = find_device()
     driver = f"{whole.platform.name} {_version(whole)} {whole.driver_version}"
     return OpenDevice(context, queue, traits, device.name.strip(), driver, cores, Arenas(context))
@@ -365,7 +365,3 @@ def _pyopencl() -> Any:
     except ImportError as error:
         raise MissingBackendError("the `opencl` delegate needs pyopencl, which is not installed or does not load", INSTALL) from error
     return pyopencl
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

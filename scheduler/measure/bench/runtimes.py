@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from predictors.errors import StretchError, UnknownNameError
+from predictors.errors import StretchError, UnknownNameError, first_line
 from predictors.files import read_bytes
 from scheduler.bundle.load import load_bundle
 from scheduler.cores import pinned
@@ -106,7 +106,7 @@ def prepare(subject: Subject, runtime: str, cores: tuple[int, ...]) -> Ready:
         ready.close()
         if isinstance(error, StretchError):
             raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        reason = first_line(error)[:300]
         raise StretchError(f"{runtime} cannot run {subject.path}: {reason}", "try another runtime, or other sizes with --input") from error
     return ready
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError, UsageError, first_line
 from predictors.files import open_regular
 from predictors.formats.onnx import read_onnx
 from predictors.shapes import Shape
@@ -248,7 +248,7 @@ def _fixed(path: Path, proto: Any, arrays: Mapping[str, Any], target: Path) -> d
         outputs = session.run(names, dict(arrays))
     # ONNX Runtime's exceptions share no base class of their own.
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        reason = first_line(error)[:300]
         raise StretchError(f"ONNX Runtime cannot run {path}: {reason}", "try other sizes with --input") from error
     for value, array in zip(proto.graph.output, outputs, strict=True):
         _state(value, array.shape)
