@@ -1,8 +1,6 @@
 """Whether to branch a network, on each of many devices, in one call."""
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +30,7 @@ def advise(
     No weights are read, for no time depends on them; a module stays as it is.
 
     Args:
-        model: A name of `stretch models`, ``package.module:factory``, the path of a file, or a module.
+        model: A name of `stretch list models`, ``package.module:factory``, the path of a file, or a module.
         device: Profile ids, names of devices and wildcard patterns, separated by commas; the path of a profile, a profile, or several of these.
         precision: ``fp32``, ``fp16`` or ``int8``: each processor runs in it, or in the next wider one that it has. None: in its usual one.
         input_shape: As of `stretch.branch`.
@@ -46,6 +44,7 @@ def advise(
         UsageError: If there is no such precision, or no device has it.
         StretchError: Or one of its kinds: unknown names, networks that are not captured.
     """
+    from stretch.api.arguments import garbage_collection_paused
     from stretch.stages.advise import advise as answers
     from stretch.stages.advise import check_precision
 
@@ -53,7 +52,7 @@ def advise(
     check_precision(profiles, precision)
     tell = progress or silent
     phase = partial(phase_of, {}, tell)
-    with _garbage_collection_paused(), torch_loaded(phase):
+    with garbage_collection_paused(), torch_loaded(phase):
         graph = read_model(model, input_shape, phase, weights="none", trust_code=trust_code).graph
         name = model if isinstance(model, str) else f"{type(model).__module__}:{type(model).__qualname__}"
         return answers(name, graph, profiles, precision, progress=tell)
@@ -61,21 +60,8 @@ def advise(
 
 def _profiles(device: str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile]) -> list[DeviceProfile]:
     """Each profile once."""
-    item = [device] if isinstance(device, str | Path | DeviceProfile) else device
+    devices = [device] if isinstance(device, str | Path | DeviceProfile) else device
     profiles: list[DeviceProfile] = []
-    for one in item:
+    for one in devices:
         profiles += load_devices(one) if isinstance(one, str) else [one if isinstance(one, DeviceProfile) else load_device(one)]
     return list({profile.id: profile for profile in profiles}.values())
-
-
-@contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    """Collect no garbage for a while that is short and builds many objects that stay; no effect if the caller paused it."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

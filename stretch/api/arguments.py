@@ -47,6 +47,19 @@ def garbage_collection_frozen() -> Iterator[None]:
         gc.unfreeze()
 
 
+@contextlib.contextmanager
+def garbage_collection_paused() -> Iterator[None]:
+    """Collect no garbage for a while that is short and builds many objects that stay; no effect if the caller paused it."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def full_shape(shape: InputShapes) -> InputShapes:
     """Add a batch of 1 to the shape of one image; return shapes of several inputs unchanged."""
     if isinstance(shape, Mapping):

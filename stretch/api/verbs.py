@@ -404,7 +404,7 @@ def simulate(
         deadline: Milliseconds from request to output.
         alternatives: Other plans: bundles of the same network, or processors of this one.
         prefer: ``latency``, ``energy`` or ``deadline``.
-        beside: Bundles of other users, such as ``runs/other@periodic:33.3@50``.
+        beside: Bundles of other clients, such as ``runs/other@periodic:33.3@50``.
         shared: Whether steps are scheduled by deadlines and fair shares.
         admit: Whether to say if all requests can be answered in time.
         trace: File for a timeline of the first inferences.

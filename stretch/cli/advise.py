@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from predictors.devices import load_devices
-from stretch.cli.inputs import InputSizes, read_inputs
+from stretch.cli.inputs import InputSizes, Model, TrustCode, read_inputs
 from stretch.cli.output import Output, verb
-from stretch.cli.pages import Html, check_html, write_html
+from stretch.cli.pages import Html, check_html
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,12 +22,10 @@ MOST_REASONS = 6
 @verb
 def advise(
     out: Output,
-    model: Annotated[
-        str, typer.Argument(help="Name of `stretch models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file.")
-    ],
+    model: Model,
     device: Annotated[
         str,
-        typer.Option("--device", "-d", help="Profile id (see `stretch devices`), wildcard pattern or TOML file; several with commas."),
+        typer.Option("--device", "-d", help="Profile id (see `stretch list devices`), wildcard pattern or TOML file; several with commas."),
     ] = "*",
     precision: Annotated[
         str | None,
@@ -38,13 +36,11 @@ def advise(
     ] = None,
     html: Html = None,
     input_size: InputSizes = None,
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Say for each device whether to branch a model: the best single processor, exact and stretched branches, and what to do."""
     check_html(html)
     shape, profiles = read_inputs(input_size), load_devices(device)
-    from msgspec.structs import replace
-
     from stretch.api.advising import advise as answer
 
     # torch is imported, the network loaded and captured
@@ -52,13 +48,11 @@ def advise(
         advice = answer(model, profiles, precision=precision, input_shape=shape, trust_code=trust_code, progress=progress)
     if shape is None:
         out.note(f"input {'×'.join(map(str, advice.input))}: the model's usual size, as --input names none")
-    for warning in advice.warnings:
-        out.warn(warning)
-    advice = replace(advice, warnings=out.warnings)
+    advice = out.with_warnings(advice)
     if html is not None:
         from stretch.report.comparison import advice_page
 
-        write_html(out, html, lambda command: advice_page(advice, command))
+        out.write_page(html, lambda command: advice_page(advice, command))
     out.emit(advice, lambda console: _show(console, advice))
 
 

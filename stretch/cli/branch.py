@@ -13,7 +13,7 @@ from stretch.cli.inputs import Device, InputSizes, Model, TrustCode, Weights, re
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import PANEL, Preprocessing, Rare, settings
 from stretch.cli.output import Output, verb
-from stretch.cli.pages import Html, check_html, write_html
+from stretch.cli.pages import Html, check_html
 from stretch.planning.config import PlanConfig
 from stretch.planning.messages import as_flag
 
@@ -133,7 +133,7 @@ def branch(
                 progress=progress,
             )
     except InfeasibleError as error:
-        write_html(out, html, partial(_refused, error, model, device, shape, trust_code))
+        out.write_page(html, partial(_refused, error, model, device, shape, trust_code))
         raise
     tell_size(out, shape, result.plan.graph)
     _tell(out, result, html)

@@ -1,4 +1,4 @@
-"""Arguments and flags that several verbs have, the shapes of `--input`, and the profiles of `--device` where several may be named."""
+"""Arguments and flags that several verbs have, and the shapes of `--input`."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,16 +1,14 @@
 """`--html`: write a verb's result as an HTML report."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from predictors.errors import UsageError
-from stretch.cli.output import Output
 
 if TYPE_CHECKING:
-    from stretch.report.html.page import Page
+    pass
 
 Html = Annotated[
     Path | None,
@@ -24,11 +22,6 @@ def check_html(path: Path | None) -> None:
         from stretch.report.html.page import check_page
 
         check_page(path)
-
-
-def write_html(out: Output, path: Path | None, make: "Callable[[str], Page]") -> None:
-    """Write the report of this command line, if requested, and print its path."""
-    out.write_page(path, make)
 
 
 def check_picture(path: Path, processors: list[str]) -> None:
