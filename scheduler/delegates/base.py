@@ -313,19 +313,19 @@ def load_plugins() -> dict[str, str]:
     for point in entry_points(group=ENTRY_POINT_GROUP):
         where = f" ({_origin(point)})"
         try:
-            item = point.load()
+            loaded = point.load()
         except (Exception, SystemExit) as error:
             broken[point.name] = f"{type(error).__name__}: {error}{where}"
             continue
-        if not (isinstance(item, type) and issubclass(item, Delegate)):
+        if not (isinstance(loaded, type) and issubclass(loaded, Delegate)):
             broken[point.name] = f"`{point.value}` is not a Delegate{where}"
-        elif isabstract(item):
-            broken[point.name] = f"`{point.value}` lacks `{min(item.__abstractmethods__)}`{where}"
-        elif point.name in delegates and delegates.get(point.name) is not item:
+        elif isabstract(loaded):
+            broken[point.name] = f"`{point.value}` lacks `{min(loaded.__abstractmethods__)}`{where}"
+        elif point.name in delegates and delegates.get(point.name) is not loaded:
             broken[point.name] = f"the name is taken by {delegates.get(point.name).__module__}{where}"
         else:
             _points[point.name] = point
-            delegates.register(point.name)(item)
+            delegates.register(point.name)(loaded)
     return broken
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
 from scheduler.bundle.load import Bundle
 from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate, get_delegate, origin
@@ -64,7 +64,7 @@ class CompiledSubgraphs:
         With a keeper of faults, who is told, any delegate that every machine has may do it; else the one that the delegate
         itself falls back on, with a warning.
         """
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        why = first_line(error)
         if self.keeper is not None:
             self.keeper.tell(Failed(Site.of(place), name, why))
             return self.stand_in(name, place, error, queues)
@@ -192,11 +192,11 @@ def _create(name: str, cores: tuple[int, ...]) -> Delegate:
 def _compile(delegate: Delegate, bundle: Bundle, subgraph: str, name: str) -> Compiled:
     """A subgraph made ready."""
     try:
-        compile_from = delegate.compile_from(bundle, subgraph)
+        compiled = delegate.compile_from(bundle, subgraph)
     except Exception as error:
         if isinstance(error, StretchError) or origin(name) is None:
             raise
         raise delegate_failure(name, f"compile `{subgraph}`", error) from error
-    if not isinstance(compile_from, Compiled):
-        raise delegate_failure(name, f"compile `{subgraph}`", TypeError(f"it returned {type(compile_from).__name__}, not Compiled"))
-    return compile_from
+    if not isinstance(compiled, Compiled):
+        raise delegate_failure(name, f"compile `{subgraph}`", TypeError(f"it returned {type(compiled).__name__}, not Compiled"))
+    return compiled

@@ -113,8 +113,8 @@ class Scheduler:
         self._sessions: dict[str, SharedSession] = {}
         try:
             for name, bundle in loaded.items():
-                current = {key: target for key, target in wanted.items() if key in processors[name]}
-                options = {"mapping": current, "in_flight": in_flight, "delegates": delegates, "time_limit": time_limit, "faults": faults}
+                targets = {key: target for key, target in wanted.items() if key in processors[name]}
+                options = {"mapping": targets, "in_flight": in_flight, "delegates": delegates, "time_limit": time_limit, "faults": faults}
                 self._sessions[name] = SharedSession(Tenant(self._driver, name, (weights or {}).get(name, 1.0)), bundle, **options)
         except BaseException:
             self.close()

@@ -174,8 +174,8 @@ class ShapedTracer(Tracer):
 
 def source_line(error: BaseException) -> str:
     """The network's own line that an exception came from, as `` (file, line 3: `assert …`)``; empty if there is none."""
-    current = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OTHERS)]
-    for frame in reversed(current):
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OTHERS)]
+    for frame in reversed(frames):
         text = linecache.getline(frame.filename, frame.lineno or 0).strip()
         if text:
             return f" ({Path(frame.filename).name}, line {frame.lineno}: `{text}`)"

@@ -120,8 +120,8 @@ class DetectionFamily:
         weights = tv.get_model_weights(name).DEFAULT
         result = read_weights(trained_weights_file(weights.url))
         renamed = {key.replace("rpn.head.", "head.", 1) if key.startswith("rpn.head.") else key: value for key, value in result.items()}
-        current = {key: value for key, value in renamed.items() if key.startswith(("backbone.", "head."))}
-        return current, f"torchvision {weights}"
+        kept = {key: value for key, value in renamed.items() if key.startswith(("backbone.", "head."))}
+        return kept, f"torchvision {weights}"
 
     def checked(self) -> frozenset[str]:
         """The detectors branched in the project's tests."""

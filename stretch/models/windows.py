@@ -35,22 +35,22 @@ def padded(builder: Builder, x: fx.Node, before: Sequence[int], behind: Sequence
 
 def unpadded(x: fx.Node, before: Sequence[int], behind: Sequence[int], allowed: Sequence[float]) -> tuple[fx.Node, list[int], list[int]]:
     """What a padding by one of these numbers reads, and the sides of both paddings together; the tensor itself if it is none."""
-    current = [int(n) for n in before], [int(n) for n in behind]
+    sides = [int(n) for n in before], [int(n) for n in behind]
     if x.op != "call_function" or x.target is not F.pad or x.args[2] != "constant":
-        return x, *current
+        return x, *sides
     flat, value = list(x.args[1]), x.args[3]
     if value not in allowed and not (-inf in allowed and value <= _LOWEST):
-        return x, *current
+        return x, *sides
     if not flat or len(flat) > 2 * len(before) or min(flat) < 0:
-        return x, *current
+        return x, *sides
     flat += [0] * (2 * len(before) - len(flat))
     pairs = [flat[i : i + 2] for i in range(0, len(flat), 2)][::-1]
     earlier = x.args[0]
     assert isinstance(earlier, fx.Node)
     return (
         earlier,
-        [a + b for (a, _), b in zip(pairs, current[0], strict=True)],
-        [a + b for (_, a), b in zip(pairs, current[1], strict=True)],
+        [a + b for (a, _), b in zip(pairs, sides[0], strict=True)],
+        [a + b for (_, a), b in zip(pairs, sides[1], strict=True)],
     )
 
 

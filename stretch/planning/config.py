@@ -123,21 +123,21 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             UsageError: If a value is out of range or does not fit another.
             UnknownNameError: If the device lacks a processor.
         """
-        having = self.having(msgspec.structs.asdict(self))
-        having._check_together()
-        processors = _processors(having.processors or having._usual_processors(device), device)
+        request = self.having(msgspec.structs.asdict(self))
+        request._check_together()
+        processors = _processors(request.processors or request._usual_processors(device), device)
         families = [device.processor(name).family for name in processors]
-        for name in having.precision:
+        for name in request.precision:
             if name not in families and name not in processors:
                 raise UsageError(f"a precision is given for `{name}`, which is not among the processors {', '.join(processors)}")
         precision = {}
         for name in processors:
             processor = device.processor(name)
-            named = having.precision.get(name, having.precision.get(processor.family))
-            precision[name] = processor.check_precision(named or (float_precision(processor) if having.exact else None))
-        having.rewrites_on(processors, device)
-        min_width = having.min_width if having.min_width is not None else least_width(len(processors))
-        return msgspec.structs.replace(having, processors=processors, precision=precision, min_width=min_width)
+            named = request.precision.get(name, request.precision.get(processor.family))
+            precision[name] = processor.check_precision(named or (float_precision(processor) if request.exact else None))
+        request.rewrites_on(processors, device)
+        min_width = request.min_width if request.min_width is not None else least_width(len(processors))
+        return msgspec.structs.replace(request, processors=processors, precision=precision, min_width=min_width)
 
     def _usual_processors(self, device: DeviceProfile) -> tuple[str, ...]:
         """Processors of a request that names none."""

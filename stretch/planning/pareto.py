@@ -300,31 +300,31 @@ def front(
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
     """
     names = check_weighed(weighed)
-    query = PlanningProblem.of(graph, device, config, accuracy_source)
-    source, checked = query.accuracy_source, query.config
+    problem = PlanningProblem.of(graph, device, config, accuracy_source)
+    source, checked = problem.accuracy_source, problem.config
     _check(names, checked, source, count)
     power = ProcessorPowers.of(device, checked.processors) if "energy" in names else None
     losses = None if source is None else source.losses
     current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
     request = msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
-    parts = search_request(query.backbone, request, query.costs, query.stages, source)
+    parts = search_request(problem.backbone, request, problem.costs, problem.stages, source)
     result, values = [], []
     for part in parts:
         if part.result is not None:
-            criteria = Criteria(part.space, *query.macs, part.n_meet, power, losses)
+            criteria = Criteria(part.space, *problem.macs, part.n_meet, power, losses)
             levels = Levels(criteria, current, source)
             some = levels.grid(count or MOST) if len(current) == 3 else levels.pair(count)
             result += some
             values += [[criteria.value(name, item) for name in current] for item in some]
     if not result:
         # the planner's own refusal names the tightest rule
-        choose(query.backbone, request, query.costs, query.stages, source)
+        choose(problem.backbone, request, problem.costs, problem.stages, source)
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
     kept = _spread(undominated(result, values), count or MOST)
     best = sorted((result[i] for i in kept), key=lambda item: (item.ms, item.macs), reverse=True)
-    designs = tuple(designed(query, item) for item in best)
+    designs = tuple(designed(problem, item) for item in best)
     evaluated, optimal = max(item.evaluated for item in result), all(design.optimal for design in designs)
-    return Front(designs, query, parts[0].space.size_log10, evaluated, tuple(names), optimal=optimal)
+    return Front(designs, problem, parts[0].space.size_log10, evaluated, tuple(names), optimal=optimal)
 
 
 def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
@@ -400,10 +400,10 @@ class Levels:
         while len(every) < MOST and (value := self.criteria.value(second, every[-1])) > last + 2 * TIE:
             # the search takes bounds with a tolerance, which a whole number is not to lie within
             less = value - 1 if second in FREE else value - max(10 * TIE, 1e-10 * abs(value))
-            item = self.criteria.best((first, second), {second: less})
-            if item is None:
+            design = self.criteria.best((first, second), {second: less})
+            if design is None:
                 break
-            every.append(item)
+            every.append(design)
         return every
 
     def grid(self, count: int) -> list[SearchResult]:

@@ -208,22 +208,25 @@ def plan(
     if problem.config.best_in.tried and problem.config.strategy != "evolve":
         said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
         instead = (*instead, Message(said, problem.config.objective, str(choice.result.evaluated), OptionName("strategy", "evolve")))
-    faster = _merged(problem, choice, result.run.makespan_ms)
-    if problem.config.exact and result.design.n_meet:
-        faster = _in_default_precisions(problem, request)
+    if problem.config.exact:
+        faster = _in_default_precisions(problem, request) if result.design.n_meet else None
+    else:
+        faster = _merged(problem, choice, result.run.makespan_ms)
     more = (*([faster] if faster else []), *(item.reason for item in unused))
     return replace(result, unused=unused, warnings=(*instead, *_warnings(problem, result), *more))
 
 
 def _merged(problem: "PlanningProblem", choice: Choice, ms: float) -> Message | None:
     """How much faster merged stages would be, where stages stay apart for accuracy's sake; None where they gain little or nothing."""
-    config, result = problem.config, choice.result
-    apart = config.merge == "auto" and not config.meet and all(options.span == 1 for options, _ in result.picks)
+    config, result, source = problem.config, choice.result, problem.accuracy_source
+    # where it is known what merged stages lose, they were among the designs that were searched
+    apart = config.merge == "auto" and not config.meet and not (source is not None and source.merges)
+    apart = apart and all(options.span == 1 for options, _ in result.picks)
     if not (apart and result.n_meet and config.best_in.only_latency and config.strategy == "exact" and "stretch" in config.planned_kinds):
         return None
     always = msgspec.structs.replace(config, merge="always")
     try:
-        merged = choose(problem.backbone, always, problem.costs, problem.stages, problem.accuracy_source, explain=False)
+        merged = choose(problem.backbone, always, problem.costs, problem.stages, source, explain=False)
     except InfeasibleError:
         return None
     merged_ms, points = timeline(problem.graph, _design(problem, merged), problem.costs).makespan_ms, merged.result.n_meet
@@ -334,9 +337,9 @@ def evaluate(
         # A design may keep to one processor; its controls are then found among all of them.
         several = len({device.processor(p).family for p in design.processors}) > 1
         request = msgspec.structs.replace(request, processors=design.processors if several else tuple(device.processors))
-    query = PlanningProblem.of(graph, device, request, accuracy_source)
-    result = _compare(query, design, _SearchFacts())
-    return replace(result, warnings=_warnings(query, result))
+    problem = PlanningProblem.of(graph, device, request, accuracy_source)
+    result = _compare(problem, design, _SearchFacts())
+    return replace(result, warnings=_warnings(problem, result))
 
 
 @dataclass(frozen=True)
@@ -699,17 +702,17 @@ def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace
             return None
         space = _space(config, costs, [options.segment for options, _ in guide.picks], _join(config))
     if config.widens:
-        concat = search_concat(lambda arriving: _space(config, costs, space.segments, config.join, arriving), low, high, n_meet)
+        search_result = search_concat(lambda arriving: _space(config, costs, space.segments, config.join, arriving), low, high, n_meet)
     else:
-        concat = search(config.strategy, space, low, high, n_meet)
-    if concat is None and search_exact(space, low, high, n_meet) is not None:
+        search_result = search(config.strategy, space, low, high, n_meet)
+    if search_result is None and search_exact(space, low, high, n_meet) is not None:
         if config.widens:
             raise InfeasibleError(
                 f"no design of `{graph.name}` with `{config.join}` joins was found in the range of multiply-accumulates",
                 Message("use {}", OptionName("join", DEFAULT)),
             )
         raise _missed(graph, config)
-    return concat
+    return search_result
 
 
 def _best(graph: OpGraph, config: PlanConfig, goal: Goal, space: DesignSpace, n_meet: int) -> SearchResult | None:

@@ -413,13 +413,13 @@ class PlanResult:
         for row in self.run.segments:
             jobs += [*row.branches, *([row.join_ms] if row.join_ms else [])]
         jobs += sides[1]
-        run_beside = []
+        branches = []
         for job, waits in zip(jobs, self.run.waits, strict=True):
             if isinstance(job, BranchTime):
-                run_beside.append(UncertainBranch.of(job.estimate, self.device, job.links, job.contention_ms, waits))
+                branches.append(UncertainBranch.of(job.estimate, self.device, job.links, job.contention_ms, waits))
             else:
-                run_beside.append(UncertainBranch({}, waits, job))
-        return PredictedRun([run_beside])
+                branches.append(UncertainBranch({}, waits, job))
+        return PredictedRun([branches])
 
     @cached_property
     def _controls(self) -> dict[str, PredictedRun]:

@@ -208,15 +208,15 @@ def _on_device(
     names, usual = tuple(precision), precisions_at(device, None)
     request = PlanConfig(processors=() if len(names) == len(usual) else names, precision=dict(precision))
     if len(names) > 1:
-        query = like = PlanningProblem.of(graph, device, msgspec.structs.replace(request, lossless=True), like=like)
-        costs = query.costs
+        problem = like = PlanningProblem.of(graph, device, msgspec.structs.replace(request, lossless=True), like=like)
+        costs = problem.costs
         single = ranked_singles(graph, costs, names)[0]
         at_most = single.ms / least_divided_ms(graph, costs)
         exact = _Planned(None, f"no exact branches are more than {at_most:.2f} times as fast as {single.processor} alone")
         if at_most >= LEAST_GAIN:
-            exact = _planned(query, trained=False)
+            exact = _planned(problem, trained=False)
         # the same costs, so that what both kinds have in common is timed once
-        stretched = _planned(replace(query, config=msgspec.structs.replace(request, kinds=("stretch",)).checked(device)), trained=True)
+        stretched = _planned(replace(problem, config=msgspec.structs.replace(request, kinds=("stretch",)).checked(device)), trained=True)
         recommended, reason = _recommended(exact, stretched, single)
     else:
         costs = Costs(LatencyPredictor(device), precision)

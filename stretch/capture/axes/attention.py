@@ -169,9 +169,9 @@ def _attention(maps: Maps, call: AtenCall, parts: Sequence[_AttentionOperand], s
     if len({read, looked, value.op}) < len(parts):
         # files tell what an operator of several nodes reads, each tensor once
         return None
-    add = maps.add(maps.name_of(call), "attention", (read, looked, value.op), attrs, current)
-    width = maps.ops[add].shape[1] // query.heads
-    return add, Axes((*query.axes.axes[:-1], (Factor("channel", width, 1),))).in_order()
+    attended = maps.add(maps.name_of(call), "attention", (read, looked, value.op), attrs, current)
+    width = maps.ops[attended].shape[1] // query.heads
+    return attended, Axes((*query.axes.axes[:-1], (Factor("channel", width, 1),))).in_order()
 
 
 def _unscaled(maps: Maps, name: str) -> tuple[str, float]:

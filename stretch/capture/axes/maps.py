@@ -174,9 +174,9 @@ class Maps:
             return self.add(f"{name}_pixels", "rearrange", (name,), attrs)
         key = ("rearranged", name, *sorted(attrs.items()))
         if key not in self._known:
-            add = self.add(f"{name}_pixels", op.kind, (self._rearranged(op.inputs[0], attrs),), op.attrs, self.weights.get(name))
-            self.instead[add] = (name, Op(add, "rearrange", (name,), attrs, self.ops[add].shape))
-            self._known[key] = add
+            rearranged = self.add(f"{name}_pixels", op.kind, (self._rearranged(op.inputs[0], attrs),), op.attrs, self.weights.get(name))
+            self.instead[rearranged] = (name, Op(rearranged, "rearrange", (name,), attrs, self.ops[rearranged].shape))
+            self._known[key] = rearranged
         return self._known[key]
 
     def aligned(self, value: AtenValue, op: str, axes: Axes) -> str | None:
@@ -316,10 +316,10 @@ class Maps:
             if self.ops[part].shape[2:] != size:
                 return None
             parts.append(part)
-        add = self.add(f"{op}_merged", "concat", parts, {}) if len(parts) > 1 else parts[0]
+        merged_op = self.add(f"{op}_merged", "concat", parts, {}) if len(parts) > 1 else parts[0]
         steps = {f: f.step // w // step[0] * size[1] if f in rows else f.step // step[1] for f in left}
         inner = tuple(tuple(replace(f, step=steps[f]) if f.of == "pixel" else f for f in axis) for axis in axes.axes[:-1])
-        return add, Axes((*inner, (Factor("channel", self.ops[add].shape[1], 1),)))
+        return merged_op, Axes((*inner, (Factor("channel", self.ops[merged_op].shape[1], 1),)))
 
 
 def _with_channels_in_order(axes: Axes) -> Axes:

@@ -153,8 +153,8 @@ def _roll(maps: Maps, call: AtenCall) -> Result:
     for d, by in zip(dims, call.arguments["shifts"], strict=True):
         at = places.index(d) if len(places) == 2 else 1
         shift[at] = (shift[at] + int(by)) % maps.ops[op].shape[2 + at]
-    add = maps.add(f"{op}_rolled", "roll", (op,), {"shift": tuple(shift)}) if any(shift) else op
-    return maps.value(add, axes.in_order().merged(), x)
+    rolled = maps.add(f"{op}_rolled", "roll", (op,), {"shift": tuple(shift)}) if any(shift) else op
+    return maps.value(rolled, axes.in_order().merged(), x)
 
 
 @_rule("pad", "constant_pad_nd")
@@ -170,8 +170,8 @@ def _pad(maps: Maps, call: AtenCall) -> Result:
         return None
     op, axes, places = image
     (top, bottom), (left, right) = [sides.get(d, (0, 0)) for d in ([None] if len(places) == 1 else []) + places]  # type: ignore[list-item]
-    add = maps.add(f"{op}_padded", "pad", (op,), {"padding": (top, left, bottom, right)})
-    return _resized(maps, add, axes, {d: x.shape[d] + sum(sides[d]) for d in sides}, x)
+    padded = maps.add(f"{op}_padded", "pad", (op,), {"padding": (top, left, bottom, right)})
+    return _resized(maps, padded, axes, {d: x.shape[d] + sum(sides[d]) for d in sides}, x)
 
 
 @_rule("cat", "concat", "concatenate")
@@ -202,9 +202,9 @@ def _concat(maps: Maps, call: AtenCall) -> Result:
                 return None
             same = gathered[0]
         ops.append(same)
-    add = maps.add(f"{op}_joined", "concat", ops, {}) if len(ops) > 1 else ops[0]
-    seen = Axes((*axes.axes[:dim], (Factor("channel", maps.ops[add].shape[1], 1),), *axes.axes[dim + 1 :]))
-    return maps.value(add, seen, parts[0])
+    joined = maps.add(f"{op}_joined", "concat", ops, {}) if len(ops) > 1 else ops[0]
+    seen = Axes((*axes.axes[:dim], (Factor("channel", maps.ops[joined].shape[1], 1),), *axes.axes[dim + 1 :]))
+    return maps.value(joined, seen, parts[0])
 
 
 @_rule("linear")
@@ -243,8 +243,8 @@ def _projected(maps: Maps, call: AtenCall, x: AtenValue, weight: torch.Tensor | 
         return None
     op, axes = channels_last
     projected = {"weight": weight[:, :, None, None]} | ({} if bias is None else {"bias": bias})
-    add = maps.add(maps.name_of(call), "conv", (op,), pointwise_attrs(len(weight), bias is not None), projected)
-    return maps.value(add, Axes((*axes.axes[:-1], (Factor("channel", len(weight), 1),))).merged(), x)
+    conv = maps.add(maps.name_of(call), "conv", (op,), pointwise_attrs(len(weight), bias is not None), projected)
+    return maps.value(conv, Axes((*axes.axes[:-1], (Factor("channel", len(weight), 1),))).merged(), x)
 
 
 @_rule("layer_norm")
@@ -261,8 +261,8 @@ def _layer_norm(maps: Maps, call: AtenCall) -> Result:
     if weight is not None:
         layer_norm = {"weight": weight.tensor, "bias": torch.zeros_like(weight.tensor) if bias is None else bias.tensor}
     attrs: dict[str, Attr] = {"eps": float(call.arguments["eps"]), "affine": weight is not None}
-    add = maps.add(maps.name_of(call), "layer_norm", (op,), attrs, layer_norm)
-    return AtenValue(add, x.shape) if axes is None else maps.value(add, axes, x)
+    norm = maps.add(maps.name_of(call), "layer_norm", (op,), attrs, layer_norm)
+    return AtenValue(norm, x.shape) if axes is None else maps.value(norm, axes, x)
 
 
 @_rule("batch_norm", "_native_batch_norm_legit_no_training")
@@ -307,11 +307,11 @@ def _reduced(maps: Maps, call: AtenCall, over_pixels: str, over_channels: str) -
     if sides == {"pixel"} and len(reduced) == len(axes.factors("pixel")):
         remaining = left if keep else [axis for i, axis in enumerate(axes.axes) if i not in over]
         vector = tuple(prod(f.size for f in axis) for axis in remaining) == maps.ops[op].shape[:2]
-        add = maps.add(maps.name_of(call), over_pixels, (op,), {"keepdims": not vector})
-        return AtenValue(add, maps.ops[add].shape) if vector else maps.value(add, Axes(tuple(remaining)), x)
+        gathered_op = maps.add(maps.name_of(call), over_pixels, (op,), {"keepdims": not vector})
+        return AtenValue(gathered_op, maps.ops[gathered_op].shape) if vector else maps.value(gathered_op, Axes(tuple(remaining)), x)
     if sides == {"channel"} and len(reduced) == len(axes.factors("channel")) and keep and over_channels:
-        add = maps.add(maps.name_of(call), over_channels, (op,), {})
-        return maps.value(add, Axes(tuple(left)), x)
+        gathered_op = maps.add(maps.name_of(call), over_channels, (op,), {})
+        return maps.value(gathered_op, Axes(tuple(left)), x)
     return None
 
 

@@ -119,9 +119,9 @@ def _again(site: OnnxSite, x: fx.Node, module: nn.Module) -> fx.Node:
 
 def _convolution(layer: nn.Module, weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
     """A convolution like another one, with these weights."""
-    deepcopy = copy.deepcopy(layer)
-    deepcopy.bias = None if bias is None else nn.Parameter(torch.empty(len(weight)))
-    return filled(deepcopy, weight=weight, bias=bias)
+    convolution = copy.deepcopy(layer)
+    convolution.bias = None if bias is None else nn.Parameter(torch.empty(len(weight)))
+    return filled(convolution, weight=weight, bias=bias)
 
 
 def _by_channel(x: fx.Node, layer: nn.Module, numbers: np.ndarray) -> np.ndarray | None:

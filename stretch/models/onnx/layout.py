@@ -61,8 +61,8 @@ def _split(site: OnnxSite) -> list[fx.Node]:
     axis = int(site.attrs.get("axis", 0))
     sizes = site.numbers("split", 1)
     if sizes is None:
-        item = -(-site.shape[axis] // site.results)
-        sizes = [item] * (site.results - 1) + [site.shape[axis] - item * (site.results - 1)]
+        size = -(-site.shape[axis] // site.results)
+        sizes = [size] * (site.results - 1) + [site.shape[axis] - size * (site.results - 1)]
     parts = site.builder.call(torch.split, site.x, sizes, axis)
     return [site.builder.call(operator.getitem, parts, i) for i in range(site.results)]
 

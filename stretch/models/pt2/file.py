@@ -87,14 +87,12 @@ def read_source(path: Path, input_shape: InputShapes | None = None) -> ArchiveSo
 
 def _model(path: Path, names: Sequence[str]) -> str:
     """Name of the model in an archive, which may hold several."""
-    removesuffixes = [
-        name.removeprefix("models/").removesuffix(".json") for name in names if name.startswith("models/") and name.endswith(".json")
-    ]
-    if "model" in removesuffixes or len(removesuffixes) == 1:
-        return "model" if "model" in removesuffixes else removesuffixes[0]
+    models = [name.removeprefix("models/").removesuffix(".json") for name in names if name.startswith("models/") and name.endswith(".json")]
+    if "model" in models or len(models) == 1:
+        return "model" if "model" in models else models[0]
     if any(name.startswith("data/aotinductor/") for name in names):
         raise StretchError(f"{path} holds code that was compiled, not a network", "save what torch.export.export returns")
-    raise StretchError(f"{path} holds {len(removesuffixes)} networks, one is taken", "save one with torch.export.save")
+    raise StretchError(f"{path} holds {len(models)} networks, one is taken", "save one with torch.export.save")
 
 
 def _text(value: Any, *keys: str) -> str:

@@ -128,8 +128,8 @@ def plain_value(arg: Tagged) -> Value:
         return [_real(item) for item in value]
     allowed = {"as_int": int, "as_bool": bool, "as_string": str}
     single = next((t for key, t in allowed.items() if kind in (key, f"{key}s")), None)
-    item = value if kind.endswith("s") else [value]
-    if single is None or not isinstance(item, list) or not all(isinstance(one, single) for one in item):
+    values = value if kind.endswith("s") else [value]
+    if single is None or not isinstance(values, list) or not all(isinstance(one, single) for one in values):
         raise StretchError(f"it has an argument of the kind `{kind[:40]}`, which no network of tensors has")
     return value
 
@@ -371,13 +371,13 @@ class _Pt2Lowering:
         if not stored:
             raise StretchError("it reads no tensor")
         find_operator(_called(target))
-        of_stored = _of_stored(target, values)
+        computed = _of_stored(target, values)
         learned = any(isinstance(item.value, torch.nn.Parameter) for item in stored)
         built = [
             Stored(stored[0].name, torch.nn.Parameter(item) if learned and item.is_floating_point() else item)
-            for item in _several(of_stored)
+            for item in _several(computed)
         ]
-        return built if isinstance(of_stored, tuple | list) else built[0]
+        return built if isinstance(computed, tuple | list) else built[0]
 
     def _value(self, arg: Tagged) -> Value:
         """What an argument stands for."""

@@ -326,8 +326,8 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         of_stages = float(np.mean(parts)) if parts else 0.0
         value = self.measured.get(" ".join(stages), 0.0)
         logs = self.base + of_stages + self.length * np.log(len(stages)) + value + rows @ np.array(self.weights)
-        exp: Floats = np.exp(np.clip(logs, *self.range))
-        return exp
+        losses: Floats = np.exp(np.clip(logs, *self.range))
+        return losses
 
     def counts(self, stages: tuple[str, ...]) -> float:
         """What share of its loss alone the segment of some stages has in a design, where what is behind it makes up for the rest."""

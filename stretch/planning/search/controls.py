@@ -102,9 +102,9 @@ def sequential_same_macs(
         if original.ms > CATCH_UP * singles[0].ms:
             break
         known = costs.at(original.processor, original.precision)
-        rescale = _rescale(graph, segments, known, original, rules, macs)
-        if rescale is not None and (best is None or rescale.single.ms < best.single.ms):
-            best = rescale
+        rescaled = _rescale(graph, segments, known, original, rules, macs)
+        if rescaled is not None and (best is None or rescaled.single.ms < best.single.ms):
+            best = rescaled
     return best
 
 

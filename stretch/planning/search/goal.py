@@ -57,15 +57,15 @@ def search_best(
     """The design of a space that is best in a goal."""
     if goal.power is None and within is None and using is None:
         return search_pruned(space, low, high, n_meet)
-    search_result: list[SearchResult] = []
+    designs: list[SearchResult] = []
     for some in goal.groups(space):
         part = on_only(space, some)
         if not all(part.options):
             continue
-        item = search_least(part, low, high, n_meet, goal.measure(some), within, using)
-        if item is not None:
-            search_result.append(item)
-    return least_of(search_result)
+        search_result = search_least(part, low, high, n_meet, goal.measure(some), within, using)
+        if search_result is not None:
+            designs.append(search_result)
+    return least_of(designs)
 
 
 def least_of(search_results: Sequence[SearchResult]) -> SearchResult | None:
@@ -159,13 +159,13 @@ class Busiest(_Timed):
     def __call__(self, picks: Picks) -> float:
         """Of one design."""
         costs = self.space.costs
-        holder, mapping = costs.host, dict.fromkeys(self.space.processors, 0.0)
+        holder, occupied = costs.host, dict.fromkeys(self.space.processors, 0.0)
         for options, index in picks:
             for name, ms in occupied_ms(self.rows(options, index, holder), costs.host).items():
-                mapping[name] = mapping.get(name, 0.0) + ms
+                occupied[name] = occupied.get(name, 0.0) + ms
             holder = options.holder(costs.host)
-        mapping[holder] = mapping.get(holder, 0.0) + self.space.leaving_ms(holder)
-        return most_occupied_ms(mapping)
+        occupied[holder] = occupied.get(holder, 0.0) + self.space.leaving_ms(holder)
+        return most_occupied_ms(occupied)
 
 
 class Robust(_Timed):

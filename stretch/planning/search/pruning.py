@@ -327,8 +327,8 @@ class _PriceTable:
         for i, (entering, at) in enumerate(zip(self._entering[holder], self._at, strict=True)):
             axes = (len(rows), *(size[1] if j == i else 1 for j, size in enumerate(self._sizes)))
             ends = (self._ends[i][rows] + entering).reshape(-1, *[1] * branches)
-            item = self._ms[i][at[rows]].reshape(axes) + ends
-            slowest = item if slowest is None else np.maximum(slowest, item)
+            times = self._ms[i][at[rows]].reshape(axes) + ends
+            slowest = times if slowest is None else np.maximum(slowest, times)
             worth = worth + self._worth[i][at[rows]].reshape(axes)
         assert slowest is not None
         values: Floats = slowest - worth + self._join[rows].reshape(-1, *[1] * branches)

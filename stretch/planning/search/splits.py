@@ -76,12 +76,12 @@ def _line(rows: int, tried: Sequence[Split], ms: Floats, band: int) -> tuple[lis
 
 def _between(wanted: NDArray[np.int64], heights: Sequence[int], ms: Sequence[float]) -> Floats:
     """Times at some heights on straight lines between those that are known; the first and the last line go on beyond."""
-    interp = np.interp(wanted, heights, ms)
+    times = np.interp(wanted, heights, ms)
     if len(heights) > 1:
         for a, b, beyond in ((0, 1, wanted < heights[0]), (-1, -2, wanted > heights[-1])):
             slope = (ms[b] - ms[a]) / (heights[b] - heights[a])
-            interp[beyond] = ms[a] + (wanted[beyond] - heights[a]) * slope
-    return interp
+            times[beyond] = ms[a] + (wanted[beyond] - heights[a]) * slope
+    return times
 
 
 def _around(split: Sequence[int], rows: int) -> list[Split]:
