@@ -53,7 +53,7 @@ def advise(
     tell = progress or silent
     phase = partial(phase_of, {}, tell)
     with garbage_collection_paused(), torch_loaded(phase):
-        graph = read_model(model, input_shape, phase, weights="none", trust_code=trust_code).graph
+        graph = read_model(model, input_shape, phase, weights="none", trust_code=trust_code, settled=False).graph
         name = model if isinstance(model, str) else f"{type(model).__module__}:{type(model).__qualname__}"
         return answers(name, graph, profiles, precision, progress=tell)
 

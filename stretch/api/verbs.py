@@ -126,7 +126,9 @@ def search(
         from stretch.stages.network import read_network
 
         progress("capturing")
-        network = read_network(network, input_shape, weights="none" if images is None else weights, seed=seed, trust_code=trust_code)
+        # without images only the graph is read
+        weights = "none" if images is None else weights
+        network = read_network(network, input_shape, weights=weights, seed=seed, trust_code=trust_code, settled=images is not None)
     said = list(network.loaded.warnings) if images is not None else []
     source = _source(network, profile, request, images, (image_count, budget_minutes * 60), preprocessing, progress, seconds, said)
     usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
@@ -185,7 +187,7 @@ def search_pair(
     graphs = []
     for name, shape in zip(models, (input_shape, None), strict=True):
         progress(f"capturing {name}")
-        graphs.append(read_network(name, shape, weights="none", trust_code=trust_code).graph)
+        graphs.append(read_network(name, shape, weights="none", trust_code=trust_code, settled=False).graph)
     times.append(time.perf_counter())
     progress("designs")
     one, other = (candidates(graph, profile, request, top, within) for graph in graphs)

@@ -240,7 +240,7 @@ def _details_of(item: ListedModel, shape: "InputShapes | None") -> DetailedModel
 
     listed = msgspec.structs.asdict(item)
     try:
-        network = read_network(item.name, shape, weights="default" if item.family == "file" else "none")
+        network = read_network(item.name, shape, weights="default" if item.family == "file" else "none", settled=False)
         stages = abilities(network.graph)
     except UsageError:
         # the request is wrong, not the model

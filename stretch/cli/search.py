@@ -109,7 +109,9 @@ def search(
 
     with out.progress("searching") as progress:
         progress("capturing")
-        network = read_network(model, shape, weights="none" if images is None else weights, seed=seed, trust_code=trust_code)
+        # without images only the graph is read
+        weights = "none" if images is None else weights
+        network = read_network(model, shape, weights=weights, seed=seed, trust_code=trust_code, settled=images is not None)
         tell_size(out, shape, network.graph)
         answer = search_designs(
             network,

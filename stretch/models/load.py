@@ -42,7 +42,13 @@ class LoadedModel:
 
 
 def load_model(
-    name: str, *, weights: str = "default", seed: int = 0, trust_code: bool = False, input_shape: "InputShapes | None" = None
+    name: str,
+    *,
+    weights: str = "default",
+    seed: int = 0,
+    trust_code: bool = False,
+    input_shape: "InputShapes | None" = None,
+    settled: bool = True,
 ) -> LoadedModel:
     """Build a model and give it weights.
 
@@ -54,6 +60,7 @@ def load_model(
             .safetensors or .pth file.
         trust_code: Whether ``file.py:factory`` may be executed.
         input_shape: Of the inputs of a file, batch first, which may leave them open, or of what a factory makes; its own if None.
+        settled: Whether random weights of a named network get statistics that fit them, by one inference; predictions need none.
 
     Raises:
         UnknownNameError: If nothing is called so.
@@ -77,7 +84,7 @@ def load_model(
             return _given(name, module, weights, generator, "as the file has them", module.input_shape)
         family = find_family(name)
         if family is not None:
-            return _from_family(name, *family, weights, generator)
+            return _from_family(name, *family, weights, generator if settled else None)
         # timm's own names have a colon too
         if ":" in name and not name.startswith("timm:"):
             return _from_factory(name, _factory(name, trust_code), weights, generator, input_shape)
@@ -100,7 +107,7 @@ def _read(name: str, input_shape: "InputShapes | None") -> Any:
     return importlib.import_module(f"stretch.models.{name.rpartition('.')[2]}").read_module(name, input_shape)
 
 
-def _from_family(name: str, family: Any, current: str, weights: str, generator: "torch.Generator") -> LoadedModel:
+def _from_family(name: str, family: Any, current: str, weights: str, generator: "torch.Generator | None") -> LoadedModel:
     module = family.build(current).eval()
     shape = family.input_shape(current)
     # families of other packages may leave it to their modules
@@ -121,7 +128,8 @@ def _from_family(name: str, family: Any, current: str, weights: str, generator: 
                 return LoadedModel(module, name, shape, "default", trained[1], read, warnings)
             reason = "nobody published trained ones"
         warnings.append(f"`{name}` has random weights: {reason}")
-    _settle(module, name, shape, generator)
+    if generator is not None:
+        _settle(module, name, shape, generator)
     return LoadedModel(module, name, shape, "random", reason, read, warnings)
 
 

@@ -38,6 +38,7 @@ def read_network(
     seed: int = 0,
     trust_code: bool = False,
     portable: bool = False,
+    settled: bool = True,
     phase: Phase = lambda name: nullcontext(),
 ) -> CapturedNetwork:
     """Load a model and capture it.
@@ -47,10 +48,11 @@ def read_network(
         shape: Of the input, batch first, or of several inputs, or what tells it of the loaded model; the model's usual one if None.
         weights: ``default``, ``none`` or a file.
         portable: Whether a model that is a file is called by its name without its folder, which may be another tomorrow.
+        settled: As of `load_model`; where only the graph is read, it may be left out.
     """
     with phase("load"):
         input_shape = None if callable(shape) else shape
-        options = {"weights": weights, "seed": seed, "trust_code": trust_code, "input_shape": input_shape}
+        options = {"weights": weights, "seed": seed, "trust_code": trust_code, "input_shape": input_shape, "settled": settled}
         loaded = load_model(model, **options) if isinstance(model, str) else model()
     check_numbers(loaded.module, loaded.name)
     traced_shape = shape(loaded) if callable(shape) else _asked(model, shape)
@@ -104,7 +106,7 @@ def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "
         from predictors.formats.onnx import read_onnx
 
         return Readout(model, read_onnx(model, shape))
-    loaded = load_model(model, weights="none" if weights == "default" else weights, trust_code=trust_code, input_shape=shape)
+    loaded = load_model(model, weights="none" if weights == "default" else weights, trust_code=trust_code, input_shape=shape, settled=False)
     requested = _asked(model, shape)
     input_shape = loaded.input_shape if requested is None else requested
     try:
