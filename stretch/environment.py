@@ -21,6 +21,7 @@ OTHERS = (
     "pyopencl",
     "ai-edge-litert",
     "openvino",
+    "ncnn",
     "onnxruntime-qnn",
     "scipy",
     "msgspec",

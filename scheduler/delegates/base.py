@@ -207,6 +207,11 @@ class Delegate(ABC):
         return False
 
     @classmethod
+    def preferred(cls) -> bool:
+        """Whether it goes before others that drive the same kind of processor here; asked where it is available."""
+        return False
+
+    @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
         """A delegate with its defaults that uses `cores`; the thread that calls it is pinned to the first."""
         return cls()

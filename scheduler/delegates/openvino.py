@@ -1,16 +1,19 @@
-"""The `openvino` delegate: OpenVINO on CPU cores, and whatever else of Intel's its plug-ins drive."""
+"""The delegates `openvino` (CPU cores), `openvino:GPU` and `openvino:NPU`: OpenVINO on whatever of Intel's its plug-ins drive."""
 
+import glob
 import importlib.util
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
-from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, delegates
+from scheduler.delegates.base import Array, AsyncInvocation, Compiled, CoreDelegate, Delegate, NodePlace, UnableError, delegates
 from scheduler.formats.onnx import open_onnx
 
 INSTALL = install_line("openvino")
@@ -23,7 +26,11 @@ STATUS = {
 }
 
 
-class OpenVinoInvocation(Invocation):
+#: Intel's number among the makers of PCI devices.
+_INTEL = "0x8086"
+
+
+class OpenVinoInvocation(AsyncInvocation):
     """One infer request whose tensors are the caller's memory; releases the GIL while it computes."""
 
     def __init__(self, request: Any, tensors: Sequence[Any], copies: Sequence[tuple[Array, Array]]) -> None:
@@ -35,7 +42,25 @@ class OpenVinoInvocation(Invocation):
 
     def run(self) -> None:
         """Infer from and into the bound buffers."""
-        self._infer(share_inputs=True, share_outputs=True)
+        self._call(self._infer, share_inputs=True, share_outputs=True)
+        self._copy()
+
+    def enqueue(self) -> None:
+        """Start the request on the plug-in's own queue."""
+        self._call(self._request.start_async, share_inputs=True)
+
+    def wait(self) -> None:
+        """Return when the request is done and its outputs are written."""
+        self._call(self._request.wait)
+        self._copy()
+
+    def _call(self, step: Callable[..., Any], **options: bool) -> None:
+        try:
+            step(**options)
+        except RuntimeError as error:
+            raise UnableError(f"OpenVINO ended with an error, its device may be lost: {_reason(error)}") from error
+
+    def _copy(self) -> None:
         for target, source in self._copies:
             np.copyto(target, source)
 
@@ -85,56 +110,150 @@ class OpenVinoDelegate(CoreDelegate):
 
     def compile(self, model: Path) -> OpenVinoCompiled:
         """Compile an ONNX file for the CPU; its threads inherit the affinity of the calling one."""
-        opened = open_onnx(model)
-        for node in opened.nodes:
-            if _miscomputed(node):
-                raise StretchError(
-                    f"{model}: OpenVINO computes its operator `{node.name or node.op_type}` wrongly (average pooling that counts its padding, over windows that overhang)",
-                    "choose another delegate with --map",
-                )
-        inputs, outputs = opened.ends
-        compiled = self._compiled(model)
-        for i, (name, shape) in enumerate(outputs.items()):
-            if (got := tuple(compiled.output(i).shape)) != shape:
-                raise StretchError(
-                    f"{model}: OpenVINO gives `{name}` the shape {list(got)}, ONNX defines {list(shape)}",
-                    "choose another delegate with --map",
-                )
-        return OpenVinoCompiled(compiled, inputs, outputs)
+        return _checked(model, self._compiled(model))
 
     def places(self, model: Path) -> list[NodePlace]:
         """Each kernel with its measured time, and what became of the operators that have none."""
-        compiled = self._compiled(model, PERF_COUNT=True)
-        request = compiled.create_infer_request()
-        request.infer()
-        known = dict(open_onnx(model).named)
-        node_places = []
-        for entry in request.profiling_info:
-            status = str(entry.status).rpartition(".")[2]
-            executed = status == "EXECUTED"
-            reason = f"{STATUS.get(status, status)}{f' ({entry.exec_type})' if executed else ''}"
-            node_places.append(
-                NodePlace(entry.node_name, known.pop(entry.node_name, entry.node_type), reason, _ms(entry) if executed else None)
-            )
-        return [*node_places, *(NodePlace(name, op, STATUS["OPTIMIZED_OUT"]) for name, op in known.items())]
+        return _places(model, self._compiled(model, PERF_COUNT=True))
 
     def _compiled(self, model: Path, **settings: Any) -> Any:
-        openvino = _openvino()
         options = {
             "INFERENCE_NUM_THREADS": max(1, len(self._cores)),
             "NUM_STREAMS": "1",
-            "PERFORMANCE_HINT": "LATENCY",
             # The scheduler pins; a second opinion would move threads onto each other.
             "ENABLE_CPU_PINNING": False,
             # bf16 where the hardware has it would be another model than the one that was checked.
             "INFERENCE_PRECISION_HINT": "f32",
-            **settings,
         }
+        return _compile(model, "CPU", options | settings)
+
+
+class DeviceDelegate(Delegate):
+    """A device of Intel's beside the CPU, through the plug-in that OpenVINO has for it, with requests that run on their own."""
+
+    asynchronous = True
+    reentrant = True
+    falls_back_on = "cpu"
+    #: What OpenVINO calls it.
+    device: ClassVar[str]
+    #: Where Linux lists the devices of its kind; files with the number of the maker.
+    makers: ClassVar[str]
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        """Whether OpenVINO is missing, or finds no such device."""
+        if problem := OpenVinoDelegate.unavailable():
+            return problem
+        # the library is loaded only where there is something to find: beside other compilers in one process it may crash
+        if sys.platform == "linux" and not any(_read(path) == _INTEL for path in glob.glob(cls.makers)):
+            return f"this machine has no {cls.device} of Intel's that Linux drives"
+        devices: list[str] = _openvino().Core().available_devices
+        if any(name.partition(".")[0] == cls.device for name in devices):
+            return None
+        return f"OpenVINO finds no {cls.device} (it finds {', '.join(devices)}): its driver is missing, or too old for this version"
+
+    @classmethod
+    def preferred(cls) -> bool:
+        """The maker's own runtime goes first."""
+        return True
+
+    def compile(self, model: Path) -> OpenVinoCompiled:
+        """Compile an ONNX file for the device; what its plug-in refuses may run elsewhere."""
         try:
-            return openvino.Core().compile_model(str(model), "CPU", options)
-        except RuntimeError as error:
-            reason = next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-            raise StretchError(f"OpenVINO cannot compile {model}: {reason}") from error
+            return _checked(model, self._compiled(model))
+        except StretchError as error:
+            raise UnableError(error.message, error.hint) from error
+
+    def places(self, model: Path) -> list[NodePlace]:
+        """Each kernel with its measured time, and what became of the operators that have none."""
+        return _places(model, self._compiled(model, PERF_COUNT=True))
+
+    def _compiled(self, model: Path, **settings: Any) -> Any:
+        halves = any(tensor.data_type == _FLOAT16 for tensor in open_onnx(model).initialisers.values())
+        # an fp16 file was checked in halves; any other is computed in the precision that it is in, or refused
+        hint = "f16" if halves else "f32"
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nn-stretch" / "openvino"
+        return _compile(model, self.device, {"INFERENCE_PRECISION_HINT": hint, "CACHE_DIR": str(cache)} | settings)
+
+
+@delegates.register("openvino:GPU")
+class OpenVinoGpuDelegate(DeviceDelegate):
+    """OpenVINO on an integrated or discrete GPU."""
+
+    summary = "OpenVINO on a GPU of Intel's (never ran on one yet)"
+    precisions = ("fp32", "fp16", "int8")
+    drives = ("gpu",)
+    device = "GPU"
+    makers = "/sys/class/drm/renderD*/device/vendor"
+
+
+@delegates.register("openvino:NPU")
+class OpenVinoNpuDelegate(DeviceDelegate):
+    """OpenVINO on the NPU of a Core Ultra processor, which computes in halves and in int8."""
+
+    summary = "OpenVINO on an NPU of Intel's (never ran on one yet)"
+    precisions = ("fp16", "int8")
+    drives = ("npu",)
+    device = "NPU"
+    makers = "/sys/class/accel/accel*/device/vendor"
+
+
+#: Type of half-precision tensors in ONNX.
+_FLOAT16 = 10
+
+
+def _compile(model: Path, device: str, options: dict[str, Any]) -> Any:
+    """A compiled model of OpenVINO's for a device, tuned for the time of one inference."""
+    try:
+        return _openvino().Core().compile_model(str(model), device, {"PERFORMANCE_HINT": "LATENCY"} | options)
+    except RuntimeError as error:
+        raise StretchError(f"OpenVINO cannot compile {model} for the {device}: {_reason(error)}") from error
+
+
+def _checked(model: Path, compiled: Any) -> OpenVinoCompiled:
+    """A compiled model whose results are ONNX's."""
+    opened = open_onnx(model)
+    for node in opened.nodes:
+        if _miscomputed(node):
+            raise StretchError(
+                f"{model}: OpenVINO computes its operator `{node.name or node.op_type}` wrongly (average pooling that counts its padding, over windows that overhang)",
+                "choose another delegate with --map",
+            )
+    inputs, outputs = opened.ends
+    for i, (name, shape) in enumerate(outputs.items()):
+        if (got := tuple(compiled.output(i).shape)) != shape:
+            raise StretchError(
+                f"{model}: OpenVINO gives `{name}` the shape {list(got)}, ONNX defines {list(shape)}", "choose another delegate with --map"
+            )
+    return OpenVinoCompiled(compiled, inputs, outputs)
+
+
+def _places(model: Path, compiled: Any) -> list[NodePlace]:
+    """Each kernel of a model that was compiled with counters."""
+    request = compiled.create_infer_request()
+    request.infer()
+    known = dict(open_onnx(model).named)
+    node_places = []
+    for entry in request.profiling_info:
+        status = str(entry.status).rpartition(".")[2]
+        executed = status == "EXECUTED"
+        reason = f"{STATUS.get(status, status)}{f' ({entry.exec_type})' if executed else ''}"
+        node_places.append(
+            NodePlace(entry.node_name, known.pop(entry.node_name, entry.node_type), reason, _ms(entry) if executed else None)
+        )
+    return [*node_places, *(NodePlace(name, op, STATUS["OPTIMIZED_OUT"]) for name, op in known.items())]
+
+
+def _reason(error: RuntimeError) -> str:
+    """The last line of OpenVINO's error, which names the cause."""
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
 
 
 def _openvino() -> ModuleType:

@@ -16,7 +16,7 @@ from scheduler.placement.processors import drivers
 #: Names the delegates that may drive a processor by themselves, separated by commas; all if not set.
 DRIVERS_VARIABLE = "NN_STRETCH_DRIVERS"
 
-_TARGET = re.compile(r"(?P<delegate>[A-Za-z][A-Za-z_]*?)(?P<cores>\d+(?:\+\d+)*)?")
+_TARGET = re.compile(r"(?P<delegate>[A-Za-z][A-Za-z_:]*?)(?P<cores>\d+(?:\+\d+)*)?")
 
 
 def parse_mapping(entries: Sequence[str]) -> dict[str, str]:
@@ -123,12 +123,13 @@ def bundle_precisions(manifest: Manifest) -> dict[str, set[str]]:
 
 def _driver(processor: str, precisions: Collection[str]) -> tuple[str | None, str]:
     """The delegate that drives a processor itself, or None and why there is none."""
-    why_not = f"no delegate here drives a {processor}"
+    able, why_not = {}, f"no delegate here drives a {processor}"
     for name, delegate in drivers(processor):
-        why_not = _refusal(processor, name, delegate, precisions)
-        if not why_not:
-            return name, ""
-    return None, why_not
+        if reason := _refusal(processor, name, delegate, precisions):
+            why_not = reason
+        else:
+            able[name] = delegate
+    return (min(able, key=lambda name: (not able[name].preferred(), name)), "") if able else (None, why_not)
 
 
 def _refusal(processor: str, name: str, delegate: type[Delegate], precisions: Collection[str]) -> str:

@@ -11,7 +11,7 @@ def test_version_of_an_absent_distribution_is_none():
 
 
 def test_every_package_that_an_extra_of_a_delegate_brings_has_its_version_told():
-    extras = {"opencl", "litert", "openvino", "qnn"}
+    extras = {"opencl", "litert", "openvino", "ncnn", "qnn"}
     brought = [line for line in metadata.requires("nn-stretch") if any(f"extra == '{extra}'" in line for extra in extras)]
     names = {re.match(r"[\w.-]+", line)[0] for line in brought}
     assert len(names) >= len(extras)

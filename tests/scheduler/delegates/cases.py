@@ -133,7 +133,7 @@ def gemm(draw):
 def matmul(draw):
     n, k, m = draw(st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 12)))
     seed = draw(seeds)
-    return Case("MatMul", [floats((2, n, k), seed)], {}, {"w": floats((k, m), seed + 1)})
+    return Case("MatMul", [floats((draw(st.integers(1, 2)), n, k), seed)], {}, {"w": floats((k, m), seed + 1)})
 
 
 @st.composite

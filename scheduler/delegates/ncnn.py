@@ -1,0 +1,655 @@
+"""The delegates `ncnn` (CPU cores) and `vulkan` (a GPU, by ncnn): subgraphs written as ncnn networks, in memory.
+
+ncnn's tensors have no batch and at most four axes. So a subgraph is written for batch 1, every tensor has
+the axes of the ONNX file but the first, and what cannot be said so is an `UnableError`: another delegate runs it.
+"""
+
+import importlib.util
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import permutations
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from predictors.errors import MissingBackendError, StretchError
+from predictors.install import install_line
+from scheduler.delegates.base import Array, Compiled, CoreDelegate, Delegate, Invocation, UnableError, delegates
+from scheduler.formats.onnx import OnnxFile, open_onnx
+
+INSTALL = install_line("ncnn")
+
+#: First line of ncnn's text format.
+_MAGIC = 7767517
+
+#: Ids of parameters that are lists are counted down from it.
+_LISTS = -23300
+
+#: What a parameter may hold.
+_Value = int | float | Sequence[int] | Sequence[float]
+
+#: ncnn's numbers of two-operand operators, and of one-operand ones.
+_BINARY = {"Add": 0, "Sub": 1, "Mul": 2, "Div": 3, "Max": 4, "Min": 5, "Pow": 6}
+_UNARY = {"Abs": 0, "Neg": 1, "Floor": 2, "Ceil": 3, "Sqrt": 5, "Exp": 7, "Log": 8, "Sin": 9, "Cos": 10, "Reciprocal": 15}
+_REDUCTIONS = {"ReduceSum": 0, "ReduceMean": 3, "ReduceMax": 4, "ReduceMin": 5}
+
+#: Operators that only look at their input in another shape, or not even that.
+_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Cast")
+
+#: ncnn's numbers of activations that convolutions and matrix products apply to their own result.
+_FUSED = {"ReLU": 1, "Clip": 3, "Sigmoid": 4, "Mish": 5, "HardSwish": 6}
+_FUSING = ("Convolution", "ConvolutionDepthWise", "Deconvolution", "DeconvolutionDepthWise", "InnerProduct")
+
+#: Serialises what ncnn does once a process: looking for Vulkan devices.
+_LOCK = threading.Lock()
+
+
+class _Layer:
+    """One line of the text file: a layer with one output."""
+
+    def __init__(self, kind: str, inputs: Sequence[str], output: str, params: dict[int, _Value]) -> None:
+        self.kind, self.inputs, self.output, self.params = kind, list(inputs), output, params
+
+
+class NcnnNetwork:
+    """A subgraph as an ncnn network.
+
+    Args:
+        opened: The ONNX file; of batch 1.
+        vulkan: Whether it is for a GPU, whose GELU is always the approximate one.
+
+    Attributes:
+        inputs: Blob of each input.
+        outputs: Blob of each output.
+
+    Raises:
+        UnableError: If an operator, or a form of it, is none of ncnn's.
+    """
+
+    def __init__(self, opened: OnnxFile, vulkan: bool = False) -> None:
+        import onnx.numpy_helper
+
+        self._vulkan = vulkan
+        self._file, self._shapes = opened, opened.shapes
+        folder = str(opened.path.parent)
+        self._stored = {name: onnx.numpy_helper.to_array(tensor, folder) for name, tensor in opened.initialisers.items()}
+        self._layers: list[_Layer] = []
+        self._weights: list[bytes] = []
+        self.half = any(array.dtype == np.float16 for array in self._stored.values())
+        self.inputs, self.outputs = {}, {}
+        for name, shape in opened.ends[0].items():
+            self.inputs[name] = self._add("Input", [], name, dict(zip((2, 1, 0), self._sizes(shape, name), strict=False)))
+        for node in opened.nodes:
+            write = _WRITERS.get(node.op_type)
+            if write is None or node.domain not in ("", "ai.onnx"):
+                raise self._unable(node, "which ncnn is not given")
+            write(self, node)
+        # an output has a blob of its own, which nothing reads: ncnn frees what was read
+        for name in opened.ends[1]:
+            self.outputs[name] = self._add("Noop", [name], f"{name}.result", {})
+
+    def text(self) -> str:
+        """The network in ncnn's text format; a blob that several layers read is divided by a ``Split`` layer."""
+        readers: dict[str, int] = {}
+        for layer in self._layers:
+            for name in layer.inputs:
+                readers[name] = readers.get(name, 0) + 1
+        taken: dict[str, int] = {}
+        lines, blobs = [], 0
+        for number, layer in enumerate(self._layers):
+            reads = []
+            for name in layer.inputs:
+                at = taken[name] = taken.get(name, -1) + 1
+                reads.append(f"{_word(name)}.split{at}" if readers[name] > 1 else _word(name))
+            params = [_parameter(key, value) for key, value in layer.params.items()]
+            lines.append(" ".join([layer.kind, f"n{number}", str(len(reads)), "1", *reads, _word(layer.output), *params]))
+            blobs += 1
+            if (count := readers.get(layer.output, 0)) > 1:
+                copies = [f"{_word(layer.output)}.split{at}" for at in range(count)]
+                lines.append(" ".join(["Split", f"n{number}.split", "1", str(count), _word(layer.output), *copies]))
+                blobs += count
+        return "\n".join([str(_MAGIC), f"{len(lines)} {blobs}", *lines, ""])
+
+    def weights(self) -> bytes:
+        """The numbers of all layers, as ncnn's binary file has them, in fp32."""
+        return b"".join(self._weights)
+
+    # what the writers below use
+
+    def _add(self, kind: str, inputs: Sequence[str], output: str, params: dict[int, _Value]) -> str:
+        self._layers.append(_Layer(kind, inputs, output, params))
+        return output
+
+    def _store(self, *arrays: Array, tagged: bool = False) -> None:
+        """Append weights; ncnn writes the kind of their numbers before some, 0 for fp32."""
+        for array in arrays:
+            self._weights.append((b"\0\0\0\0" if tagged else b"") + np.ascontiguousarray(array, np.float32).tobytes())
+
+    def _constant(self, node: Any, at: int) -> Array:
+        """A stored input of a node."""
+        name = node.input[at] if at < len(node.input) else ""
+        if name not in self._stored:
+            raise self._unable(node, f"whose input {at} is not stored in the file")
+        return self._stored[name]
+
+    def _optional(self, node: Any, at: int) -> Array | None:
+        """A stored input of a node, or None if it has none there."""
+        return self._constant(node, at) if at < len(node.input) and node.input[at] else None
+
+    def _sizes(self, shape: Sequence[int], name: str) -> tuple[int, ...]:
+        """The axes of a tensor but the batch."""
+        if not 2 <= len(shape) <= 5 or shape[0] != 1:
+            raise UnableError(
+                f"tensor `{name}` of {self._file.path} has the shape {list(shape)}: ncnn has batch 1 and one to four axes more"
+            )
+        return tuple(shape[1:])
+
+    def _of(self, name: str) -> tuple[int, ...]:
+        return self._sizes(self._shapes[name], name)
+
+    def _axis(self, node: Any, axis: int, name: str) -> int:
+        """An axis as ncnn counts it, without the batch."""
+        axis %= len(self._shapes[name])
+        if axis == 0:
+            raise self._unable(node, "along the batch")
+        return axis - 1
+
+    def _unable(self, node: Any, why: str) -> UnableError:
+        return UnableError(f"node `{node.name or node.output[0]}` of {self._file.path} is a {node.op_type} {why}")
+
+    def _viewed(self, source: str, target: str, sizes: Sequence[int]) -> None:
+        """The same numbers in another shape."""
+        keys = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}[len(sizes)]
+        self._add("Reshape", [source], target, dict(zip(keys, sizes, strict=True)))
+
+    def _memory(self, name: str, sizes: Sequence[int], array: Array) -> str:
+        """A stored tensor as a blob."""
+        keys = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}[len(sizes)]
+        self._store(array)
+        return self._add("MemoryData", [], name, dict(zip(keys, sizes, strict=True)))
+
+    # writers of nodes, in the order of `_WRITERS`
+
+    def _conv(self, node: Any) -> None:
+        self._check_images(node)
+        attrs, weight, bias = _attributes(node), self._constant(node, 1), self._optional(node, 2)
+        turned = node.op_type == "ConvTranspose"
+        groups = attrs.get("group", 1)
+        top, left, bottom, right = attrs.get("pads", (0, 0, 0, 0))
+        (kh, kw), (sh, sw), (dh, dw) = (tuple(attrs.get(key, (1, 1))) for key in ("kernel_shape", "strides", "dilations"))
+        if attrs.get("auto_pad", "NOTSET") != "NOTSET" or "kernel_shape" not in attrs or attrs.get("output_shape"):
+            raise self._unable(node, "that does not state its window and padding")
+        if turned:
+            # ONNX has input channels first
+            outputs = weight.shape[1] * groups
+            weight = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], kh, kw).swapaxes(1, 2)
+        else:
+            outputs = weight.shape[0]
+        params: dict[int, _Value] = {0: outputs, 1: kw, 11: kh, 2: dw, 12: dh, 3: sw, 13: sh, 4: left, 14: top, 15: right, 16: bottom}
+        params |= {5: int(bias is not None), 6: weight.size} | ({7: groups} if groups > 1 else {})
+        if turned:
+            below, behind = attrs.get("output_padding", (0, 0))
+            params |= {18: behind, 19: below}
+        self._store(weight, tagged=True)
+        self._store(*([] if bias is None else [bias]))
+        name = ("Deconvolution" if turned else "Convolution") + ("DepthWise" if groups > 1 else "")
+        self._add(name, node.input[:1], node.output[0], params)
+
+    def _gemm(self, node: Any) -> None:
+        attrs, weight, bias = _attributes(node), self._constant(node, 1), self._optional(node, 2)
+        plain = attrs.get("alpha", 1.0) == attrs.get("beta", 1.0) == 1.0 and not attrs.get("transA")
+        if not plain or len(self._of(node.input[0])) != 1 or (bias is not None and bias.size != weight.shape[not attrs.get("transB")]):
+            raise self._unable(node, "that is more than a matrix and a bias")
+        self._product(node, weight if attrs.get("transB") else weight.T, bias)
+
+    def _matmul(self, node: Any) -> None:
+        a, b = node.input
+        if a in self._stored:
+            raise self._unable(node, "whose first factor is stored")
+        if b not in self._stored:
+            self._of(a), self._of(b)
+            self._add("MatMul", [a, b], node.output[0], {})
+        elif self._stored[b].ndim == 2 and len(self._of(a)) <= 2:
+            self._product(node, self._stored[b].T, None)
+        else:
+            array = self._stored[b]
+            lead = array.shape if array.ndim == 2 else self._sizes(array.shape, b)
+            self._add("MatMul", [a, self._memory(f"{node.output[0]}.factor", lead, array)], node.output[0], {})
+
+    def _product(self, node: Any, weight: Array, bias: Array | None) -> None:
+        self._store(weight, tagged=True)
+        self._store(*([] if bias is None else [bias]))
+        self._add("InnerProduct", node.input[:1], node.output[0], {0: weight.shape[0], 1: int(bias is not None), 2: weight.size})
+
+    def _batch_norm(self, node: Any) -> None:
+        slope, bias, mean, variance = (self._constant(node, at) for at in (1, 2, 3, 4))
+        self._store(slope, mean, variance, bias)
+        self._of(node.input[0])
+        params: dict[int, _Value] = {0: slope.size, 1: float(_attributes(node).get("epsilon", 1e-5))}
+        self._add("BatchNorm", node.input[:1], node.output[0], params)
+
+    def _layer_norm(self, node: Any) -> None:
+        attrs, scale, bias = _attributes(node), self._constant(node, 1), self._optional(node, 2)
+        last = self._of(node.input[0])[-1]
+        if attrs.get("axis", -1) not in (-1, len(self._shapes[node.input[0]]) - 1) or scale.size != last:
+            raise self._unable(node, "over more than the last axis")
+        self._store(scale, np.zeros(last) if bias is None else bias)
+        self._add("LayerNorm", node.input[:1], node.output[0], {0: last, 1: float(attrs.get("epsilon", 1e-5)), 2: 1})
+
+    def _activation(self, node: Any) -> None:
+        attrs = _attributes(node)
+        kind, params = _ACTIVATIONS[node.op_type](attrs)
+        self._of(node.input[0])
+        if kind == "GELU" and not params[0] and self._vulkan:
+            return self._gelu(*node.input, *node.output)
+        return self._apply(node, kind, params)
+
+    def _gelu(self, source: str, target: str) -> None:
+        """x/2 · (1 + erf(x/√2)), step by step."""
+        scaled = self._add("BinaryOp", [source], f"{target}.scaled", {0: _BINARY["Mul"], 1: 1, 2: 0.5**0.5})
+        erf = self._add("Erf", [scaled], f"{target}.erf", {})
+        more = self._add("BinaryOp", [erf], f"{target}.more", {0: _BINARY["Add"], 1: 1, 2: 1.0})
+        both = self._add("BinaryOp", [source, more], f"{target}.both", {0: _BINARY["Mul"]})
+        self._add("BinaryOp", [both], target, {0: _BINARY["Mul"], 1: 1, 2: 0.5})
+
+    def _clip(self, node: Any) -> None:
+        low, high = self._optional(node, 1), self._optional(node, 2)
+        bounds = (-3e38 if low is None else float(low), 3e38 if high is None else float(high))
+        self._apply(node, "Clip", dict(enumerate(bounds)))
+
+    def _apply(self, node: Any, kind: str, params: dict[int, _Value]) -> None:
+        """An activation, as part of the layer before where nothing else reads that one's result."""
+        source, last = node.input[0], self._layers[-1]
+        alone = sum(name == source for other in self._file.nodes for name in other.input) == 1 and source not in self._file.ends[1]
+        number = _FUSED.get(kind) if kind != "ReLU" or not params else 2
+        if number and last.kind in _FUSING and last.output == source and alone:
+            last.output = node.output[0]
+            last.params[9] = number
+            if params:
+                last.params[10] = [float(value) for value in params.values() if not isinstance(value, Sequence)]
+        else:
+            self._add(kind, [source], node.output[0], params)
+
+    def _prelu(self, node: Any) -> None:
+        slope = self._constant(node, 1)
+        if slope.size not in (1, self._of(node.input[0])[0]) or slope.size != max(slope.shape[:1] or (1,)):
+            raise self._unable(node, "whose slopes are not one a channel")
+        self._store(slope)
+        self._add("PReLU", node.input[:1], node.output[0], {0: slope.size})
+
+    def _softmax(self, node: Any) -> None:
+        axis = self._axis(node, _attributes(node).get("axis", -1), node.input[0])
+        logarithm = node.op_type == "LogSoftmax"
+        name = f"{node.output[0]}.shares" if logarithm else node.output[0]
+        self._of(node.input[0])
+        self._add("Softmax", node.input[:1], name, {0: axis, 1: 1})
+        if logarithm:
+            self._add("UnaryOp", [name], node.output[0], {0: _UNARY["Log"]})
+
+    def _binary(self, node: Any) -> None:
+        """Operands of as many axes, so that both libraries broadcast alike."""
+        rank, result = len(self._of(node.output[0])), node.output[0]
+        code = _BINARY["Add" if node.op_type == "Sum" else node.op_type]
+        left = self._operand(node, 0, rank)
+        for at in range(1, len(node.input)):
+            name = result if at == len(node.input) - 1 else f"{result}.{at}"
+            left = self._add("BinaryOp", [left, self._operand(node, at, rank)], name, {0: code})
+        if len(node.input) == 1:
+            self._add("Noop", [left], result, {})
+
+    def _operand(self, node: Any, at: int, rank: int) -> str:
+        name = node.input[at]
+        shape = self._stored[name].shape if name in self._stored else self._shapes[name]
+        sizes = (1,) * (rank + 1 - len(shape)) + tuple(shape)
+        if sizes[0] != 1:
+            raise self._unable(node, "over a batch")
+        if name in self._stored:
+            return self._memory(f"{node.output[0]}.operand{at}", sizes[1:], self._stored[name])
+        if len(shape) != rank + 1:
+            self._viewed(name, f"{node.output[0]}.operand{at}", sizes[1:])
+            return f"{node.output[0]}.operand{at}"
+        return str(name)
+
+    def _unary(self, node: Any) -> None:
+        self._of(node.input[0])
+        self._add("UnaryOp", node.input[:1], node.output[0], {0: _UNARY[node.op_type]})
+
+    def _concat(self, node: Any) -> None:
+        axis = self._axis(node, _attributes(node)["axis"], node.output[0])
+        self._of(node.output[0])
+        names = [self._memory(f"{node.output[0]}.{at}", self._sizes(self._stored[n].shape, n), self._stored[n]) if n in self._stored else n for at, n in enumerate(node.input)]  # fmt: skip
+        self._add("Concat", names, node.output[0], {0: axis})
+
+    def _pool(self, node: Any) -> None:
+        self._check_images(node)
+        attrs, image, result = _attributes(node), self._shapes[node.input[0]], self._shapes[node.output[0]]
+        (kh, kw), (sh, sw) = attrs["kernel_shape"], attrs.get("strides", (1, 1))
+        top, left, bottom, right = attrs.get("pads", (0, 0, 0, 0))
+        if tuple(attrs.get("dilations", (1, 1))) != (1, 1) or attrs.get("auto_pad", "NOTSET") != "NOTSET":
+            raise self._unable(node, "that is dilated, or does not state its padding")
+        # a window that overhangs, as ceil_mode allows, is padding at the end
+        below = max(bottom, (result[2] - 1) * sh + kh - image[2] - top)
+        behind = max(right, (result[3] - 1) * sw + kw - image[3] - left)
+        average, counted = node.op_type == "AveragePool", attrs.get("count_include_pad", 0)
+        if average and counted and (below, behind) != (bottom, right):
+            raise self._unable(node, "that counts its padding, over windows that overhang")
+        params: dict[int, _Value] = {
+            0: int(average),
+            1: kw,
+            11: kh,
+            2: sw,
+            12: sh,
+            3: left,
+            13: top,
+            14: behind,
+            15: below,
+            5: 1,
+            6: counted,
+        }
+        self._add("Pooling", node.input[:1], node.output[0], params)
+
+    def _global_pool(self, node: Any) -> None:
+        self._check_images(node)
+        name = f"{node.output[0]}.channels"
+        self._add("Pooling", node.input[:1], name, {0: int(node.op_type == "GlobalAveragePool"), 4: 1})
+        self._viewed(name, node.output[0], self._of(node.output[0]))
+
+    def _reduce(self, node: Any) -> None:
+        attrs, axes = _attributes(node), self._optional(node, 1)
+        over = attrs.get("axes") if axes is None else axes.ravel().tolist()
+        if not over:
+            raise self._unable(node, "over the batch")
+        axes_of = sorted(self._axis(node, axis, node.input[0]) for axis in over)
+        self._of(node.input[0]), self._of(node.output[0])
+        params: dict[int, _Value] = {0: _REDUCTIONS[node.op_type], 1: 0, 3: axes_of, 4: int(attrs.get("keepdims", 1)), 5: 1}
+        self._add("Reduction", node.input[:1], node.output[0], params)
+
+    def _view(self, node: Any) -> None:
+        source, target = self._of(node.input[0]), self._of(node.output[0])
+        if source == target:
+            self._add("Noop", node.input[:1], node.output[0], {})
+        else:
+            self._viewed(node.input[0], node.output[0], target)
+
+    def _transpose(self, node: Any) -> None:
+        order = [axis - 1 for axis in _attributes(node)["perm"]]
+        self._of(node.input[0])
+        if order[0] != -1:
+            raise self._unable(node, "of the batch")
+        self._add("Permute", node.input[:1], node.output[0], {0: _ORDERS[len(order) - 1].index(tuple(order[1:]))})
+
+    def _slice(self, node: Any) -> None:
+        shape = self._shapes[node.input[0]]
+        starts, stops = (self._constant(node, at).ravel().tolist() for at in (1, 2))
+        axes, steps = self._optional(node, 3), self._optional(node, 4)
+        over = list(range(len(starts))) if axes is None else axes.ravel().tolist()
+        if steps is not None and (steps != 1).any():
+            raise self._unable(node, "with steps")
+        self._of(node.output[0])
+        cuts = [slice(start, stop).indices(shape[axis])[:2] for start, stop, axis in zip(starts, stops, over, strict=True)]
+        params: dict[int, _Value] = {
+            9: [start for start, _ in cuts],
+            10: [stop for _, stop in cuts],
+            11: [self._axis(node, a, node.input[0]) for a in over],
+        }
+        self._add("Crop", node.input[:1], node.output[0], params)
+
+    def _split(self, node: Any) -> None:
+        axis = self._axis(node, _attributes(node).get("axis", 0), node.input[0])
+        at = 0
+        for name in node.output:
+            stop = at + self._of(name)[axis]
+            self._add("Crop", node.input[:1], name, {9: [at], 10: [stop], 11: [axis]})
+            at = stop
+
+    def _pad(self, node: Any) -> None:
+        self._check_images(node)
+        pads, value, axes = self._constant(node, 1).ravel().tolist(), self._optional(node, 2), self._optional(node, 3)
+        over = range(4) if axes is None else axes.ravel().tolist()
+        widths = dict.fromkeys(range(4), (0, 0)) | {
+            axis % 4: (pads[i], pads[i + len(pads) // 2]) for i, axis in enumerate(over)
+        }  # fmt: skip
+        if widths[0] != (0, 0) or min(min(pair) for pair in widths.values()) < 0 or _attributes(node).get("mode", "constant") != "constant":
+            raise self._unable(node, "that is more than a constant around the image")
+        (front, behind), (top, bottom), (left, right) = (widths[axis] for axis in (1, 2, 3))
+        number = 0.0 if value is None else float(value)
+        params: dict[int, _Value] = {0: top, 1: bottom, 2: left, 3: right, 4: 0, 5: number, 7: front, 8: behind}
+        self._add("Padding", node.input[:1], node.output[0], params)
+
+    def _resize(self, node: Any) -> None:
+        self._check_images(node)
+        attrs, result = _attributes(node), self._shapes[node.output[0]]
+        form = (attrs.get("mode", "nearest"), attrs.get("coordinate_transformation_mode", "half_pixel"), attrs.get("nearest_mode", ""))
+        if form[0] == "nearest":
+            known = form == ("nearest", "asymmetric", "floor")
+        else:
+            known = form[0] == "linear" and form[1] in ("half_pixel", "align_corners") and not attrs.get("antialias")
+        if not known:
+            raise self._unable(node, f"of a form ({', '.join(form[:2])}) that ncnn computes otherwise")
+        code = 1 if form[0] == "nearest" else 2
+        self._add("Interp", node.input[:1], node.output[0], {0: code, 3: result[2], 4: result[3], 6: int(form[1] == "align_corners")})
+
+    def _check_images(self, node: Any) -> None:
+        if len(self._of(node.input[0])) != 3:
+            raise self._unable(node, "of what is no image")
+
+
+_Activation = Callable[[Mapping[str, Any]], tuple[str, dict[int, _Value]]]
+_ACTIVATIONS: dict[str, _Activation] = {
+    "Relu": lambda attrs: ("ReLU", {}),
+    "LeakyRelu": lambda attrs: ("ReLU", {0: float(attrs.get("alpha", 0.01))}),
+    "Elu": lambda attrs: ("ELU", {0: float(attrs.get("alpha", 1.0))}),
+    "Sigmoid": lambda attrs: ("Sigmoid", {}),
+    "Tanh": lambda attrs: ("TanH", {}),
+    "HardSigmoid": lambda attrs: ("HardSigmoid", {0: float(attrs.get("alpha", 0.2)), 1: float(attrs.get("beta", 0.5))}),
+    "HardSwish": lambda attrs: ("HardSwish", {0: 1 / 6, 1: 0.5}),
+    "Mish": lambda attrs: ("Mish", {}),
+    "Gelu": lambda attrs: ("GELU", {0: int(attrs.get("approximate") == "tanh")}),
+    "Erf": lambda attrs: ("Erf", {}),
+}
+
+_Writer = Callable[[NcnnNetwork, Any], None]
+_WRITERS: dict[str, _Writer] = {
+    **dict.fromkeys(("Conv", "ConvTranspose"), NcnnNetwork._conv),
+    "Gemm": NcnnNetwork._gemm,
+    "MatMul": NcnnNetwork._matmul,
+    "BatchNormalization": NcnnNetwork._batch_norm,
+    "LayerNormalization": NcnnNetwork._layer_norm,
+    **dict.fromkeys(_ACTIVATIONS, NcnnNetwork._activation),
+    "Clip": NcnnNetwork._clip,
+    "PRelu": NcnnNetwork._prelu,
+    **dict.fromkeys(("Softmax", "LogSoftmax"), NcnnNetwork._softmax),
+    **dict.fromkeys((*_BINARY, "Sum"), NcnnNetwork._binary),
+    **dict.fromkeys(_UNARY, NcnnNetwork._unary),
+    "Concat": NcnnNetwork._concat,
+    **dict.fromkeys(("MaxPool", "AveragePool"), NcnnNetwork._pool),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), NcnnNetwork._global_pool),
+    **dict.fromkeys(_REDUCTIONS, NcnnNetwork._reduce),
+    **dict.fromkeys(_VIEWS, NcnnNetwork._view),
+    "Transpose": NcnnNetwork._transpose,
+    "Slice": NcnnNetwork._slice,
+    "Split": NcnnNetwork._split,
+    "Pad": NcnnNetwork._pad,
+    "Resize": NcnnNetwork._resize,
+}
+
+#: Orders of the axes in the order of ncnn's numbers, by the number of axes.
+_ORDERS: dict[int, list[tuple[int, ...]]] = {
+    1: [(0,)],
+    2: [(0, 1), (1, 0)],
+    3: [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)],
+    4: list(permutations(range(4))),
+}
+
+
+class NcnnInvocation(Invocation):
+    """A network tied to its buffers; releases the GIL while it computes.
+
+    Args:
+        cores: Cores on which the first run starts ncnn's threads; they stay where they were started.
+    """
+
+    def __init__(self, network: "NcnnCompiled", inputs: Sequence[Array], outputs: Sequence[Array], cores: tuple[int, ...]) -> None:
+        # ncnn crashes on activations of memory that is not its own
+        mats = [_ncnn().Mat(array.shape[:0:-1]) for array in inputs]
+        self._inputs = list(zip(network.blobs[0], mats, map(np.asarray, mats), inputs, strict=True))
+        self._outputs = list(zip(network.blobs[1], outputs, strict=True))
+        self._network, self._cores = network, cores if len(cores) > 1 else ()
+
+    def run(self) -> None:
+        """Compute from and into the bound buffers."""
+        if not self._cores:
+            return self._run()
+        # OpenMP's threads begin on the cores that the calling thread may use then
+        pinned = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self._cores)
+        try:
+            self._run()
+        finally:
+            os.sched_setaffinity(0, pinned)
+        self._cores = ()
+        return None
+
+    def _run(self) -> None:
+        extractor = self._network.net.create_extractor()
+        for blob, mat, view, array in self._inputs:
+            np.copyto(view, array[0])
+            extractor.input(blob, mat)
+        for blob, array in self._outputs:
+            status, result = extractor.extract(blob)
+            if status:
+                raise UnableError(f"ncnn ended with status {status}: its device may be lost, or out of memory")
+            np.copyto(array[0], np.asarray(result).reshape(array.shape[1:]))
+
+
+class NcnnCompiled(Compiled):
+    """A subgraph in a network of ncnn's.
+
+    Attributes:
+        net: The `ncnn.Net`.
+        blobs: Names of the blobs of its inputs and outputs.
+    """
+
+    def __init__(self, net: Any, opened: OnnxFile, blobs: tuple[list[str], list[str]], cores: tuple[int, ...]) -> None:
+        super().__init__(*opened.ends)
+        self.net, self.blobs, self._cores = net, blobs, cores
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> NcnnInvocation:
+        """Tie the network to `inputs` and `outputs`."""
+        self.check(inputs, outputs)
+        return NcnnInvocation(self, inputs, outputs, self._cores)
+
+
+def _compiled(model: Path, cores: tuple[int, ...], vulkan: bool) -> NcnnCompiled:
+    """Write an ONNX file as an ncnn network and load it."""
+    ncnn, opened = _ncnn(), open_onnx(model)
+    network = NcnnNetwork(opened, vulkan)
+    net = ncnn.Net()
+    net.opt.use_vulkan_compute = vulkan
+    net.opt.num_threads = max(1, len(cores))
+    # halves only where the file has them: other numbers would be another model than the one that was checked
+    for option in ("fp16_packed", "fp16_storage", "fp16_arithmetic"):
+        setattr(net.opt, f"use_{option}", network.half)
+    for option in ("use_bf16_storage", "use_bf16_packed"):
+        setattr(net.opt, option, False)
+    if net.load_param_mem(network.text()):
+        raise StretchError(f"ncnn does not load the network that was written of {model}", "choose another delegate with --map")
+    net.load_model_mem(network.weights())
+    blobs = tuple([_word(name) for name in ends.values()] for ends in (network.inputs, network.outputs))
+    return NcnnCompiled(net, opened, (blobs[0], blobs[1]), cores)
+
+
+@delegates.register("ncnn")
+class NcnnDelegate(CoreDelegate):
+    """ncnn on CPU cores, one thread on each; fp16 files are computed in fp16 where the cores can."""
+
+    summary = "ncnn on CPU cores"
+    precisions = ("fp32", "fp16")
+    falls_back_on = "cpu"
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        """Whether ncnn is missing."""
+        return None if importlib.util.find_spec("ncnn") else f"ncnn is not installed ({INSTALL})"
+
+    def compile(self, model: Path) -> NcnnCompiled:
+        """Write an ONNX file as an ncnn network and load it."""
+        return _compiled(model, self._cores, vulkan=False)
+
+
+@delegates.register("vulkan")
+class VulkanDelegate(Delegate):
+    """ncnn on the first Vulkan device, which may be the CPU, as Mesa's lavapipe is."""
+
+    summary = "ncnn on a GPU through Vulkan (ran on Mesa's lavapipe alone)"
+    precisions = ("fp32", "fp16")
+    drives = ("gpu",)
+    falls_back_on = "cpu"
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        """Why no Vulkan device can be used."""
+        if problem := NcnnDelegate.unavailable():
+            return problem
+        return None if _device() is not None else "ncnn finds no Vulkan device (is a driver and libvulkan.so.1 installed?)"
+
+    @classmethod
+    def needs_core(cls) -> bool:
+        """Whether the Vulkan device is the CPU."""
+        return _device() == _CPU
+
+    @classmethod
+    def preferred(cls) -> bool:
+        """A GPU is driven by what the profiles of boards were measured with."""
+        return not cls.needs_core()
+
+    def compile(self, model: Path) -> NcnnCompiled:
+        """Write an ONNX file as an ncnn network and load it for the device."""
+        return _compiled(model, (), vulkan=True)
+
+
+#: Type of a Vulkan device that is the CPU, as ncnn counts them.
+_CPU = 3
+
+
+def _device() -> int | None:
+    """The type of the first Vulkan device; None if there is none."""
+    with _LOCK:
+        ncnn = _ncnn()
+        return int(ncnn.get_gpu_info(0).type()) if ncnn.get_gpu_count() else None
+
+
+def _ncnn() -> ModuleType:
+    try:
+        import ncnn
+    except ImportError as error:
+        raise MissingBackendError("the `ncnn` delegates need ncnn, which is not installed", INSTALL) from error
+    module: ModuleType = ncnn
+    return module
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    """A node's attributes; lists as tuples, text as such."""
+    import onnx.helper
+
+    values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return {name: value.decode() if isinstance(value, bytes) else tuple(value) if isinstance(value, list) else value for name, value in values.items()}  # fmt: skip
+
+
+def _word(name: str) -> str:
+    """A tensor's name without white space, which separates words in the text format."""
+    return "_".join(name.split())
+
+
+def _parameter(key: int, value: _Value) -> str:
+    """``id=value``; a list has its length first."""
+    if isinstance(value, Sequence):
+        return ",".join([f"{_LISTS - key}={len(value)}", *map(_number, value)])
+    return f"{key}={_number(value)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.9e}" if isinstance(value, float) else str(int(value))

@@ -1,0 +1,146 @@
+import os
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from predictors.errors import StretchError
+from scheduler.delegates import get_delegate
+from scheduler.delegates.base import UnableError
+from scheduler.delegates.ncnn import NcnnDelegate, VulkanDelegate
+from scheduler.placement.mapping import place_processors
+from scheduler.runtime.session import Session
+
+if problem := NcnnDelegate.unavailable():
+    pytest.skip(problem, allow_module_level=True)
+
+CORE = sorted(os.sched_getaffinity(0))[-1]
+VULKAN = pytest.param("vulkan", marks=pytest.mark.skipif(bool(reason := VulkanDelegate.unavailable()), reason=reason or ""))
+BOTH = pytest.mark.parametrize("name", ["ncnn", VULKAN])
+
+
+def save(path, nodes, inputs, outputs, weights=()):
+    """An ONNX file of these nodes; shapes by name."""
+    values = [[helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in ends.items()] for ends in (inputs, outputs)]
+    tensors = [numpy_helper.from_array(array, name) for name, array in dict(weights).items()]
+    graph = helper.make_graph(nodes, "case", *values, tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    return path
+
+
+@pytest.mark.torch
+@BOTH
+def test_bands_and_paths_on_it_beside_onnx_runtime_are_the_original(tmp_path, name):
+    pytest.importorskip("torch")
+    from tests.stretch.exact_bundles import images, made, near, original
+
+    x = images(1)[0]
+    target = f"ncnn{CORE}" if name == "ncnn" else name
+    with Session(made(tmp_path / "exact"), {"gpu": target}) as session:
+        assert {p.delegate for p in session.placements.values()} == {"cpu", name}
+        assert near(session(x), original(x))
+        assert near(session.submit(x).result(60), original(x))
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(bool(reason), reason=reason or "")
+def test_branches_on_vulkan_run_while_those_of_onnx_runtime_do(tmp_path):
+    pytest.importorskip("torch")
+    from tests.stretch.exact_bundles import images, made
+
+    # lavapipe is slow enough for the branches of the CPU to end before it does
+    with Session(made(tmp_path / "exact"), {"gpu": "vulkan"}) as session:
+        overlaps = []
+        for x in images(10):
+            session(x)
+            overlaps.append(session.trace.overlap_ms("cpu", "gpu"))
+    assert max(overlaps) > 0
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@BOTH
+@pytest.mark.parametrize("model", ["mobilenet_v3_small", "shufflenet_v2_x0_5"])
+def test_whole_networks_agree_with_torch(tmp_path, name, model):
+    torch = pytest.importorskip("torch")
+    from stretch.export.onnx import to_onnx
+    from stretch.stages.network import read_network
+
+    network = read_network(model, weights="none")
+    path = tmp_path / "whole.onnx"
+    weights = {op: {key: value.detach().numpy() for key, value in named.items()} for op, named in network.captured.weights.items()}
+    onnx.save(to_onnx(network.graph, weights), str(path))
+    x = torch.randn(network.graph.input.shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = network.loaded.module(x).numpy()
+    got = np.full_like(expected, np.nan)
+    get_delegate(name).create((CORE,)).compile(path).run([x.numpy()], [got])
+    assert np.abs(got - expected).max() < 1e-3 * np.abs(expected).max()
+
+
+@BOTH
+def test_outputs_may_be_inputs_be_read_on_and_have_names_with_spaces(tmp_path, name):
+    shape = (1, 3, 5, 6)
+    nodes = [helper.make_node("Relu", ["x"], ["a b"]), helper.make_node("Add", ["a b", "x"], ["y"])]
+    path = save(tmp_path / "op.onnx", nodes, {"x": shape}, {"a b": shape, "y": shape, "x": shape})
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    outputs = [np.full(shape, np.nan, np.float32) for _ in range(3)]
+    invocation = get_delegate(name).create(()).compile(path).bind([x], outputs)
+    for _ in range(2):
+        invocation.run()
+        assert np.allclose(outputs[0], np.maximum(x, 0))
+        assert np.allclose(outputs[1], np.maximum(x, 0) + x)
+        assert np.array_equal(outputs[2], x)
+        x += 1
+
+
+@BOTH
+def test_file_in_halves_is_computed_and_close(tmp_path, name):
+    rng = np.random.default_rng(1)
+    x, weight = (rng.normal(size=shape).astype(np.float32) for shape in ((1, 8, 9, 9), (16, 8, 3, 3)))
+    half = onnx.TensorProto.FLOAT16
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=half),
+        helper.make_node("Conv", ["h", "w"], ["c"], kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1], dilations=[1, 1], group=1),
+        helper.make_node("Cast", ["c"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    path = save(tmp_path / "op.onnx", nodes, {"x": x.shape}, {"y": (1, 16, 9, 9)}, {"w": weight.astype(np.float16)})
+    got, expected = (np.full((1, 16, 9, 9), np.nan, np.float32) for _ in range(2))
+    get_delegate(name).create(()).compile(path).run([x], [got])
+    get_delegate("cpu").create(()).compile(path).run([x], [expected])
+    assert np.abs(got - expected).max() < 0.02 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "words"),
+    [
+        ([helper.make_node("Relu", ["x"], ["y"])], (2, 3, 4, 4), "batch 1"),
+        ([helper.make_node("Trilu", ["x"], ["y"])], (1, 3, 4, 4), "Trilu"),
+    ],
+)
+def test_what_it_cannot_run_another_delegate_may(tmp_path, nodes, shape, words):
+    path = save(tmp_path / "op.onnx", nodes, {"x": shape}, {"y": shape})
+    with pytest.raises(StretchError, match=words) as caught:
+        NcnnDelegate.create(()).compile(path)
+    assert words == "Trilu" or isinstance(caught.value, UnableError)
+
+
+def test_several_cores_compute_what_one_does(tmp_path):
+    weight = np.random.default_rng(2).normal(size=(32, 16, 3, 3)).astype(np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1], dilations=[1, 1], group=1)
+    path = save(tmp_path / "op.onnx", [node], {"x": (1, 16, 20, 20)}, {"y": (1, 32, 20, 20)}, {"w": weight})
+    x, before = np.ones((1, 16, 20, 20), np.float32), os.sched_getaffinity(0)
+    outputs = [np.full((1, 32, 20, 20), np.nan, np.float32) for _ in range(2)]
+    for cores, output in zip(((CORE,), tuple(sorted(before))), outputs, strict=True):
+        NcnnDelegate.create(cores).compile(path).run([x], [output])
+    assert np.allclose(*outputs, rtol=1e-4, atol=1e-4)
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.skipif(bool(reason), reason=reason or "")
+def test_gpu_is_left_to_other_delegates_where_vulkan_has_the_cpu_alone():
+    if VulkanDelegate.preferred():
+        pytest.skip("this machine has a GPU")
+    place = place_processors(["cpu", "gpu"], cores=[0, 1])["gpu"]
+    assert place.delegate != "vulkan" or place.stand_in
