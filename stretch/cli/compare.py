@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from predictors.errors import UsageError
-from stretch.cli.inputs import InputSizes, TrustCode, read_inputs
 from stretch.cli.options import settings
 from stretch.cli.output import Output, import_torch, no_flags, only_flags, verb
 from stretch.cli.pages import Html, check_html
+from stretch.parameters import InputShape, TrustCode
 from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def compare(
     seed: Annotated[
         int, typer.Option(help="Random seed of inputs and of the order within rounds.", min=0, max=1 << 32, rich_help_panel=PANEL)
     ] = 0,
-    inputs: InputSizes = None,
+    inputs: InputShape = None,
     html: Html = None,
     trust_code: TrustCode = False,
 ) -> None:
@@ -180,11 +180,10 @@ def _measure(
     out.show(answer, lambda command: bench_page(answer, command), html)
 
 
-def _named_shapes(texts: Sequence[str] | None) -> "InputShapes":
+def _named_shapes(shapes: "InputShapes | tuple[int, ...] | list[tuple[int, ...]] | None") -> "InputShapes":
     """Input shapes by name, as `scheduler.measure.bench` takes them."""
     from scheduler.measure.bench.subject import UNNAMED
 
-    shapes = read_inputs(texts)
     if shapes is None or isinstance(shapes, dict):
         return shapes or {}
     if isinstance(shapes, tuple):

@@ -10,8 +10,8 @@ import typer
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.models.base import MEASURED, ORIGINS, Origin
-from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.output import Output, verb
+from stretch.parameters import InputShape
 from stretch.planning.design.abilities import StageAbilities
 
 if TYPE_CHECKING:
@@ -100,10 +100,9 @@ def list_(
             "--details", help="Capture each model and show which of its stages can be scaled, divided exactly or only placed, and why."
         ),
     ] = False,
-    input_size: InputSizes = None,
+    shape: InputShape = None,
 ) -> None:
     """List device profiles, models, the delegates that can run subgraphs here, or versions and processors of this machine."""
-    shape = read_inputs(input_size)
     if name is not None and what in ("delegates", "env"):
         raise UsageError(f"the list of {what} takes no name", f"leave `{name}` out")
     if details and what != "models":

@@ -426,7 +426,7 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
 
 def _from_networks(out: Output, table: str, device: str, target: Path, networks: dict[str, Any], trust_code: bool) -> dict[str, FitRow]:
     """Calibrate a profile by times of whole networks, and write it; returns how well each network is predicted by the others."""
-    from stretch.cli.inputs import read_inputs
+    from stretch.parameters import read_inputs
     from stretch.stages.calibrate import calibrate_profile
     from stretch.stages.network import read_graph
 

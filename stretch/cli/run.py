@@ -7,9 +7,9 @@ import typer
 
 from predictors.errors import UsageError
 from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, where
-from stretch.cli.inputs import BundleFolder, Mapping, Processors, read_names
 from stretch.cli.output import Output, no_flags, verb
 from stretch.cli.pages import Html, check_html
+from stretch.parameters import NO_PLACES, BundleFolder, Places, Processors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,7 @@ MOST_BYTES = 256 << 20
 def run(
     out: Output,
     bundle: BundleFolder,
-    mapping: Mapping = None,
+    mapping: Places = NO_PLACES,
     processors: Processors = None,
     priority: Annotated[
         str | None, typer.Option(help="Choose processors by predicted latency or energy on the device. Default: those of the design.")
@@ -120,7 +120,6 @@ def run(
     from scheduler.bundle.load import load_bundle
     from scheduler.checks.verify import random_input
     from scheduler.measure.trace_files import write_csv, write_perfetto
-    from scheduler.placement.mapping import parse_mapping
     from scheduler.runtime.session import Session
     from stretch.report.execution import phone_page, run_page
 
@@ -134,7 +133,9 @@ def run(
     check_html(html)
     loaded = load_bundle(bundle, check_hashes=True, trust=trust or ())
     if board is not None:
-        chosen = {"map": mapping, "processors": processors, "priority": _priority(priority), "dsp_code": dsp_code, "trust_code": trust_code}
+        places = [f"{name}={target}" for name, target in mapping.items()]
+        names = None if processors is None else ",".join(processors)
+        chosen = {"map": places, "processors": names, "priority": _priority(priority), "dsp_code": dsp_code, "trust_code": trust_code}
         measured = {"in_flight": in_flight, "time_limit": time_limit, "repeat": repeat, "warmup": warmup}
         _run_there(out, board, loaded, input_file, flags(out.quiet, **chosen, **measured), {"trace": trace, "csv": table})
         return
@@ -163,11 +164,11 @@ def run(
         out.show(answer, lambda _: phone_page(answer))
         return
     options: dict[str, Any] = {
-        "processors": read_names(processors),
+        "processors": processors,
         "priority": _priority(priority),
         "delegates": _dsp(dsp_code, trust_code),
     }
-    with Session(loaded, parse_mapping(mapping or []), **options, in_flight=in_flight or 1, time_limit=time_limit) as session:
+    with Session(loaded, mapping, **options, in_flight=in_flight or 1, time_limit=time_limit) as session:
         _tell_placements(out, session, priority)
         result, right, rates = _measure(out, session, x, _effort(repeat, warmup), in_flight)
         energy = _energy(out, session, x)

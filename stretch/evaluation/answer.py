@@ -1,4 +1,4 @@
-"""`stretch.evaluate`, and its result as plain data; the fields are the JSON's keys."""
+"""The work of `stretch.evaluate`, and its result as plain data; the fields are the JSON's keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.bundle.manifest import WeightsInfo
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing, requested_preprocessing
 from scheduler.measure.benchmark import used_cores
-from scheduler.progress import Progress, silent
+from scheduler.progress import Progress
 from scheduler.runtime.sequential import Sequential
 from scheduler.runtime.session import Session
 from stretch.evaluation.labels import ImageFile, find_images
@@ -64,34 +64,18 @@ class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # What a person should know.
 
 
-def evaluate(
+def evaluate_bundle(
     bundle: str | Path,
     images: str | Path,
-    *,
-    classes: Path | None = None,
-    labels: bool = True,
-    image_count: int | None = None,
-    mapping: Mapping[str, str] | None = None,
-    processors: Sequence[str] | None = None,
-    preprocessing: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    classes: Path | None,
+    labels: bool,
+    image_count: int | None,
+    mapping: Mapping[str, str],
+    processors: Sequence[str] | None,
+    preprocessing: Preprocessing | Mapping[str, Any] | None,
+    progress: Progress,
 ) -> EvaluateAnswer:
-    """Measure a bundle's accuracy on images, and its agreement with the original.
-
-    Args:
-        bundle: Its folder.
-        images: Folder of class folders, a .csv or .tsv table of file and label, or a folder of unlabelled images.
-        classes: File with the class names in output order, one a line.
-        labels: Whether folder names are class labels.
-        image_count: Images at most, spread evenly over all.
-        mapping: Where processors run here.
-        processors: Those to use; subgraphs of the others move to them. None: all.
-        preprocessing: What differs from what the bundle states, such as ``{"crop": 0.9}``.
-        progress: Called for each file.
-
-    Raises:
-        StretchError: Or one of its kinds: no bundle, no images, a network that does not classify.
-    """
+    """`stretch.evaluate`."""
     loaded = load_bundle(bundle, check_hashes=True)
     manifest = loaded.manifest
     outputs = _outputs(loaded)
@@ -99,15 +83,13 @@ def evaluate(
     image_set = find_images(Path(images), outputs, classes, labelled=labels)
     files = image_set.spread(image_count)
     warnings = []
-    with Session(loaded, mapping or {}, processors=processors) as session:
+    with Session(loaded, mapping, processors=processors) as session:
         if not session.computes:
             raise UsageError("a delegate computes no outputs, so there is nothing to evaluate", "map processors to delegates that compute")
         if (control := manifest.controls.get("original")) is None:
             warnings.append("the bundle was written without controls, so it cannot be compared with the original")
         original = None if control is None else Sequential(loaded.file(control), used_cores(session)).run
-        result = measure(
-            session, original, _images(files, manifest.model.input_shape, read, progress or silent), outputs, manifest.calibrated_on
-        )
+        result = measure(session, original, _images(files, manifest.model.input_shape, read, progress), outputs, manifest.calibrated_on)
         if original is not None and not result.diverse:
             warnings.append(one_sided(result.classes))
         if result.calibrated_on:

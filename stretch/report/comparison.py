@@ -13,6 +13,9 @@ from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
 #: Rows of a chart, at most.
 _DRAWN = 60
 
+#: Devices up to which the report of advice ends with the command of each; of more, with those of branches alone.
+MOST_COMMANDS = 6
+
 #: Headings of `cells`.
 HEADINGS = (
     "what", "ms", "90 %", "from", "speed-up", "over sequential", "MACs", "M params", "meeting points", "agreement", "probability", "recommended",
@@ -202,6 +205,9 @@ def advice_page(advice: Advice, command: str = "") -> Page:
         sections=sections,
         warnings=advice.warnings,
         made_from=[*([("command", command)] if command else []), ("input", "×".join(map(str, advice.input)))],
+        notes=[
+            f"{answer.device}: {answer.command}" for answer in advice.answers if len(advice.answers) <= MOST_COMMANDS or answer in branched
+        ],
     )
 
 

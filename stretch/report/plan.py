@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from predictors.models.base import Origin
-    from stretch.api.branched import BranchedAnswer
+    from stretch.stages.design import BranchedAnswer
     from stretch.transform.refine import Refined
 
 #: Figures that a page shows first.

@@ -1,6 +1,6 @@
 """Where each operator of a bundle runs, why, and what it costs: on this machine or, predicted, on a device."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from scheduler.bundle.manifest import SubgraphEntry
 from scheduler.cores import pinned
 from scheduler.delegates import get_delegate
 from scheduler.formats.onnx import open_onnx
-from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors
+from scheduler.placement.mapping import bundle_precisions, place_processors
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.progress import Progress
 from stretch.export.repredict import runs_in
@@ -66,15 +66,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # What a person should know.
 
 
-def explain_here(bundle: Bundle, mapping: list[str], progress: Progress, warnings: list[str]) -> Explanation:
-    """Placement on this machine, each operator measured where its delegate can tell.
-
-    Args:
-        mapping: Where processors run, as ``gpu=cpu1``.
-    """
+def explain_here(bundle: Bundle, mapping: Mapping[str, str], progress: Progress, warnings: list[str]) -> Explanation:
+    """Placement on this machine, each operator measured where its delegate can tell."""
     manifest = bundle.manifest
     used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
-    placements = place_processors(used, parse_mapping(mapping), precisions=bundle_precisions(manifest))
+    placements = place_processors(used, mapping, precisions=bundle_precisions(manifest))
     ops: list[PlacedOperator] = []
     for entry in manifest.subgraphs:
         ops += _measured(bundle, entry, placements[entry.processor])

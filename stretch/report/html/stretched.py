@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from stretch.planning.result import BranchAnswer, PlanAnswer, SegmentAnswer
+if TYPE_CHECKING:
+    from stretch.planning.result import BranchAnswer, PlanAnswer, SegmentAnswer
 
 #: So many segments in a row that stay whole on one processor are drawn as one.
 LONG = 4
@@ -54,7 +56,7 @@ KINDS = {
 }
 
 
-def stretched_rows(plan: PlanAnswer) -> tuple[list[StretchedRow], list[str]]:
+def stretched_rows(plan: "PlanAnswer") -> tuple[list[StretchedRow], list[str]]:
     """The rows of the picture, and the processors in the order of the legend."""
     order = list(
         dict.fromkeys([*plan.precision, *(b.processor for s in plan.segments for b in s.branches), *(s.processor for s in plan.sides)])
@@ -86,7 +88,7 @@ def stretched_rows(plan: PlanAnswer) -> tuple[list[StretchedRow], list[str]]:
     return rows, processors
 
 
-def _row(segment: SegmentAnswer, processors: list[str], scale: float) -> StretchedRow:
+def _row(segment: "SegmentAnswer", processors: list[str], scale: float) -> StretchedRow:
     before = f"{_count(segment.depth, 'block')} of {segment.width} channels"
     boxes = [_box(segment, branch, processors.index(branch.processor), scale) for branch in segment.branches]
     meets = ""
@@ -99,7 +101,7 @@ def _row(segment: SegmentAnswer, processors: list[str], scale: float) -> Stretch
     return StretchedRow(segment.name, segment.kind, before, max(1, segment.depth), scale * max(1, segment.depth), boxes, meets)
 
 
-def _box(segment: SegmentAnswer, branch: BranchAnswer, place: int, scale: float) -> Box:
+def _box(segment: "SegmentAnswer", branch: "BranchAnswer", place: int, scale: float) -> Box:
     takes = f"{branch.predicted_ms:.2f} ms"
     if segment.kind == "stretch":
         words = (
@@ -132,7 +134,7 @@ def _box(segment: SegmentAnswer, branch: BranchAnswer, place: int, scale: float)
     )
 
 
-def _together(run: Sequence[SegmentAnswer], processors: list[str]) -> StretchedRow:
+def _together(run: "Sequence[SegmentAnswer]", processors: list[str]) -> StretchedRow:
     """Segments that stay whole on one processor, as one row."""
     processor = run[0].branches[0].processor
     ms = sum(segment.predicted_ms for segment in run)
