@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 
 from predictors.errors import StretchError
-from scheduler.boards.board import BoardAnswer
 from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.checks.judge import Judgement
 from scheduler.checks.verify import Verification
@@ -17,6 +16,7 @@ from scheduler.measure.energy.loop import MeasuredEnergy
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
+from scheduler.tools.boards.board import BoardAnswer
 
 
 class TimingAnswer(msgspec.Struct, frozen=True, kw_only=True):

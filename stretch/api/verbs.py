@@ -33,9 +33,9 @@ from stretch.planning.messages import Message, OptionName
 if TYPE_CHECKING:
     from torch import nn
 
-    from scheduler.explain.answer import RuntimeExplanation
-    from scheduler.simulate.answer import SimulateAnswer
     from scheduler.simulate.clock import Simulated
+    from scheduler.tools.explain.answer import RuntimeExplanation
+    from scheduler.tools.simulation import SimulateAnswer
     from stretch.capture.inputs import InputShapes
     from stretch.evaluation.answer import EvaluateAnswer
     from stretch.planning.cost.accuracy import AccuracySource
@@ -479,11 +479,11 @@ def simulate(
     from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
     from scheduler.measure.trace_files import write_perfetto
-    from scheduler.simulate.answer import ConcurrentWorkload, SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
-    from scheduler.simulate.answer import simulate as simulate_bundle
     from scheduler.simulate.heat import thermal_of
     from scheduler.simulate.networks import read_steps
     from scheduler.simulate.scene import Scene, parse_arrivals, parse_frequencies, parse_loads
+    from scheduler.tools.simulation import ConcurrentWorkload, SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
+    from scheduler.tools.simulation import simulate as simulate_bundle
 
     scene = Scene(
         runs=inferences,
@@ -608,7 +608,7 @@ def explain(
     """
     path = Path(what)
     if runtime is not None:
-        from scheduler.explain import explain_file, fix_file
+        from scheduler.tools.explain import explain_file, fix_file
 
         if mapping:
             raise UsageError("--map places the processors of a bundle, --runtime explains a file", "give one of the two")

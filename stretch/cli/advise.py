@@ -11,7 +11,7 @@ from stretch.cli.pages import Html, check_html
 @calls(advise_model)
 def advise(out: Output, run: Call, html: Html = None) -> None:
     """Say for each device whether to branch a model: the best single processor, exact and stretched branches, and what to do."""
-    from stretch.report.comparison import advice_page
+    from stretch.tools.report.comparison import advice_page
 
     check_html(html)
     profiles = load_devices(run.keywords["device"])

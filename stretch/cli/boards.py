@@ -9,7 +9,7 @@ from predictors.errors import UsageError
 from stretch.cli.output import no_flags
 
 if TYPE_CHECKING:
-    from scheduler.boards.board import Where
+    from scheduler.tools.boards.board import Where
 
 On = Annotated[
     str | None,
@@ -42,8 +42,8 @@ def where(
         config: Of `--ssh-config`.
         more: Extras that the verb needs.
     """
-    from scheduler.boards.board import Where
-    from scheduler.boards.host import check_host
+    from scheduler.tools.boards.board import Where
+    from scheduler.tools.boards.host import check_host
 
     if on is None:
         no_flags("a run without a board", "there wheels extras ssh_config", "name it with --on user@host")

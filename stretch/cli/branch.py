@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from predictors.errors import InfeasibleError
     from stretch.api import Branched
     from stretch.capture.inputs import InputShapes
-    from stretch.report.html.page import Page
+    from stretch.tools.report.html.page import Page
 
 #: Steps of the progress bar: import torch, load, capture, plan, transform, and the files of a typical bundle.
 PHASES = 16
@@ -75,14 +75,14 @@ def _tell(out: Output, result: "Branched", html: Path | None) -> None:
     answer = out.with_warnings(result.answer(as_flag))
 
     def roofline() -> "tuple[str, Figure]":
-        from stretch.report.prediction import roofline_figure
+        from stretch.tools.report.prediction import roofline_figure
 
         plan, single = result.plan, answer.predicted
         estimate = plan.predictor.predict(plan.graph, single.best_single_processor, single.best_single_precision)
         return roofline_figure(plan.graph.name, estimate, plan.device, single.best_single_processor)
 
     def page(command: str) -> "Page":
-        from stretch.report.plan import plan_page
+        from stretch.tools.report.plan import plan_page
 
         return plan_page(answer, origins=result.plan.origins, roofline=roofline if html and command else None, command=command)
 
@@ -93,9 +93,9 @@ def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputSha
     """The report of a model without a feasible design: the reasons, and the latency of the original."""
     from predictors.devices import load_device
     from stretch.planning.messages import error_spelled
-    from stretch.report.prediction import refusal_page
     from stretch.stages.network import read_graph
     from stretch.stages.predict import predict_latency
+    from stretch.tools.report.prediction import refusal_page
 
     profile, graph = load_device(device), read_graph(model, shape, trust_code=trust_code).graph
     alone = predict_latency(model, graph, profile, list(profile.processors), None, warnings=[]).processors

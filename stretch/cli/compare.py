@@ -16,8 +16,8 @@ from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
-    from scheduler.measure.bench.rounds import MeasurementLength
-    from scheduler.measure.bench.subject import InputShapes
+    from scheduler.tools.bench.rounds import MeasurementLength
+    from scheduler.tools.bench.subject import InputShapes
     from stretch.comparison import ComparedRow
 
 #: Heading of the options of timing in the help.
@@ -86,7 +86,7 @@ def compare(
     """Compare bundles, plans, searches and runs in one table, or time ONNX files, TFLite files and bundles in turns."""
     check_html(html)
     if measure:
-        from scheduler.measure.bench.rounds import MeasurementLength
+        from scheduler.tools.bench.rounds import MeasurementLength
 
         only_flags("--measure", f"what measure html {TIMING}")
         _measure(out, what, runtimes or [], cores, _named_shapes(inputs), MeasurementLength(rounds, starts, warmup, width), seed, html)
@@ -99,7 +99,7 @@ def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: 
     """Compare by what bundles, results and plans state."""
     from predictors.devices import load_device
     from stretch.comparison import CompareAnswer, warnings_of
-    from stretch.report.comparison import comparison_page
+    from stretch.tools.report.comparison import comparison_page
 
     models = [name for name in what if not _is_result(name)]
     if models and not devices:
@@ -166,10 +166,10 @@ def _measure(
     html: Path | None,
 ) -> None:
     """Time files and bundles in turns."""
-    from scheduler.measure.bench.compare import BenchRequest
-    from scheduler.measure.bench.compare import compare as time_in_turns
+    from scheduler.tools.bench.compare import BenchRequest
+    from scheduler.tools.bench.compare import compare as time_in_turns
     from stretch.environment import OTHERS, processor_name, version
-    from stretch.report.comparison import bench_page
+    from stretch.tools.report.comparison import bench_page
 
     versions = {"python": platform.python_version()} | {name: known for name in ("nn-stretch", *OTHERS) if (known := version(name))}
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
@@ -181,8 +181,8 @@ def _measure(
 
 
 def _named_shapes(shapes: "InputShapes | tuple[int, ...] | list[tuple[int, ...]] | None") -> "InputShapes":
-    """Input shapes by name, as `scheduler.measure.bench` takes them."""
-    from scheduler.measure.bench.subject import UNNAMED
+    """Input shapes by name, as `scheduler.tools.bench` takes them."""
+    from scheduler.tools.bench.subject import UNNAMED
 
     if shapes is None or isinstance(shapes, dict):
         return shapes or {}

@@ -128,7 +128,7 @@ def _list_devices(out: Output, device: str | None) -> None:
 
 
 def _print_devices(console: "Console", items: Sequence[ListedDevice]) -> None:
-    from stretch.report.fit import table
+    from stretch.tools.report.fit import table
 
     rows = [
         (
@@ -253,7 +253,7 @@ def _details_of(item: ListedModel, shape: "InputShapes | None") -> DetailedModel
 
 def _print_details(out: Output, items: list[DetailedModel]) -> None:
     def human(console: "Console") -> None:
-        from stretch.report.fit import table
+        from stretch.tools.report.fit import table
 
         for item in items:
             outcome = f"refused: {item.why}" if item.captured == "refused" else f"{item.million_macs:.4g} MMACs, {item.captured}"
@@ -305,7 +305,7 @@ def _list_delegates(out: Output) -> None:
         out.warn(f"delegate `{name}` of another package cannot be used: {problem}")
 
     def human(console: "Console") -> None:
-        from stretch.report.fit import table
+        from stretch.tools.report.fit import table
 
         rows = (
             (

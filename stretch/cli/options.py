@@ -174,7 +174,7 @@ def _more(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parame
 
     def show(changes: list[str] | None) -> list[str] | None:
         if changes == ["help"]:
-            from stretch.report.fit import table
+            from stretch.tools.report.fit import table
 
             rows = ((name, "" if option.shown is None else str(option.shown), option.help) for name, option in known.items())
             make_console(sys.stdout).print(table("setting", "default", "what it is", rows=rows))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.graph import OpGraph
-    from stretch.report.html.page import Page
+    from stretch.tools.report.html.page import Page
 
 #: Version of the JSON output; adding keys keeps it, renaming keys increments it.
 SCHEMA = 1
@@ -92,7 +92,7 @@ class Output:
         self.write_page(html, page)
 
         def human(console: "Console") -> None:
-            from stretch.report.fit import print_page
+            from stretch.tools.report.fit import print_page
 
             print_page(console, page(""))
 
@@ -102,7 +102,7 @@ class Output:
         """Write the report of this command line, if one is requested, and print its path."""
         if path is None:
             return
-        from stretch.report.html.page import write_page
+        from stretch.tools.report.html.page import write_page
 
         words = COMMAND_LINE.get()
         with self.progress("writing the report"):

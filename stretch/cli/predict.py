@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from predictors.devices import DeviceProfile
     from stretch.capture.inputs import InputShapes
-    from stretch.report.html.page import Page
     from stretch.stages.predict import Prediction
+    from stretch.tools.report.html.page import Page
 
 
 @verb
@@ -72,7 +72,7 @@ def predict(
     graph = network.graph
     out.tell_size(shape, graph)
     prediction = out.with_warnings(run(network, profile, kernels=kernels or html is not None))
-    from stretch.report.prediction import prediction_page, roofline_figure, write_figure
+    from stretch.tools.report.prediction import prediction_page, roofline_figure, write_figure
 
     def roofline(name: str, at: str | None) -> "tuple[str, Figure]":
         return roofline_figure(graph.name, LatencyPredictor(profile).predict(graph, name, at), profile, name)
@@ -106,9 +106,9 @@ def _predict_many(
     from predictors.errors import StretchError, UnknownNameError
     from predictors.predictor import LatencyPredictor
     from stretch.models import model_names
-    from stretch.report.prediction import predictions_page
     from stretch.stages.network import read_graph
     from stretch.stages.predict import PredictedRow, PredictionTable, Unpredicted, predicted_rows
+    from stretch.tools.report.prediction import predictions_page
 
     models = [name for name, _ in model_names(pattern)] if is_pattern(pattern) else [pattern]
     if not models:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from scheduler.boards.board import Where
     from scheduler.bundle.load import Bundle
     from scheduler.checks.judge import Judgement
     from scheduler.delegates import Delegate
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from scheduler.placement.priority import Priority
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import Trace
+    from scheduler.tools.boards.board import Where
 
 Adb = Annotated[bool, typer.Option("--adb", help="Run on a phone through the `adb` program; not tested on a real phone yet.")]
 Serial = Annotated[str | None, typer.Option("--serial", help="With --adb: serial number of the device, as `adb devices` prints it.")]
@@ -121,7 +121,7 @@ def run(
     from scheduler.checks.verify import random_input
     from scheduler.measure.trace_files import write_csv, write_perfetto
     from scheduler.runtime.session import Session
-    from stretch.report.execution import phone_page, run_page
+    from stretch.tools.report.execution import phone_page, run_page
 
     if adb:
         no_flags("--adb", COMPUTER)
@@ -141,8 +141,8 @@ def run(
         return
     x = random_input(loaded) if input_file is None else read_input(input_file)
     if adb:
-        from stretch.phone.answer import UNTESTED
-        from stretch.phone.measure import PhoneRequest, measure
+        from stretch.tools.phone.answer import UNTESTED
+        from stretch.tools.phone.measure import PhoneRequest, measure
 
         out.warn(UNTESTED)
         request = PhoneRequest(
@@ -191,8 +191,8 @@ def _run_there(
 
     from predictors.files import write_whole
     from scheduler.answer import read_run_answer
-    from scheduler.boards.board import open_board
-    from stretch.report.execution import run_page
+    from scheduler.tools.boards.board import open_board
+    from stretch.tools.report.execution import run_page
 
     if input_file is not None:
         read_input(input_file)

@@ -61,9 +61,9 @@ def search(
     profile = load_device(request["device"])
     config.checked(profile)
     import_torch()
-    from stretch.report.front import front_figure, front_page
-    from stretch.report.prediction import write_figure
     from stretch.stages.network import read_network
+    from stretch.tools.report.front import front_figure, front_page
+    from stretch.tools.report.prediction import write_figure
 
     with out.progress("searching") as progress:
         progress("capturing")
@@ -91,7 +91,7 @@ def _pair(out: Output, other: str, goal: str | None, request: Mapping[str, Any])
     if goal not in (None, *GOALS):
         raise UsageError(f"`{goal}` is no objective of a pair", f"one of {', '.join(GOALS)}")
     import_torch()
-    from stretch.report.front import together_page
+    from stretch.tools.report.front import together_page
 
     with out.progress("searching") as progress:
         options = {name: request[name] for name in ("input_shape", "out", "trust_code")}

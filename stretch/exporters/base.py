@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from predictors.registry import Registry
-from stretch.report.html.page import Grid, Page, Section
+from stretch.tools.report.html.page import Grid, Page, Section
 
 
 @dataclass(frozen=True)

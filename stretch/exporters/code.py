@@ -8,10 +8,10 @@ import typer
 from scheduler.progress import Progress
 from stretch.exporters.base import Exporter, exporters, written_page
 from stretch.parameters import InputShape
-from stretch.report.html.page import Page
+from stretch.tools.report.html.page import Page
 
 if TYPE_CHECKING:
-    from stretch.emit.package import EmitAnswer
+    from stretch.tools.emit.package import EmitAnswer
 
 TrustCode = Annotated[bool, typer.Option("--trust-code", help="Execute the Python code that a model's name or a run's recipe names.")]
 
@@ -26,7 +26,7 @@ def _write(
     trust_code: TrustCode = False,
     progress: Progress,
 ) -> "EmitAnswer":
-    from stretch.emit.package import emit
+    from stretch.tools.emit.package import emit
 
     return emit(source, out, input_shape, weights=weights, seed=seed, trust_code=trust_code)
 

@@ -6,7 +6,7 @@ import msgspec
 
 from scheduler.progress import Progress
 from stretch.exporters.base import Exporter, exporters, written_page
-from stretch.report.html.page import Page
+from stretch.tools.report.html.page import Page
 
 
 class RunnerAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class RunnerAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def _write(source: str, out: Path, *, progress: Progress) -> RunnerAnswer:
     from scheduler.bundle.load import load_bundle
-    from scheduler.runner.sources import write_runner
+    from scheduler.tools.runner.sources import write_runner
 
     loaded = load_bundle(source, check_hashes=True)
     files, manifest = write_runner(loaded, out), loaded.manifest

@@ -13,7 +13,7 @@ from predictors.errors import UsageError
 from scheduler.progress import Progress
 from stretch.exporters.base import Exporter, exporters, written_page
 from stretch.parameters import Preprocessing, Word
-from stretch.report.html.page import Page
+from stretch.tools.report.html.page import Page
 
 if TYPE_CHECKING:
     from stretch.export.answer import ExportAnswer

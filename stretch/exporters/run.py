@@ -8,7 +8,7 @@ import typer
 from scheduler.progress import Progress
 from stretch.exporters.base import Exporter, exporters, written_page
 from stretch.exporters.code import TrustCode
-from stretch.report.html.page import Page
+from stretch.tools.report.html.page import Page
 
 if TYPE_CHECKING:
     from stretch.train.answer import ExtractAnswer
@@ -65,7 +65,7 @@ def _write(
 
 
 def _page(answer: "ExtractAnswer") -> Page:
-    from stretch.report.plan import agreement_lines
+    from stretch.tools.report.plan import agreement_lines
 
     lines = []
     if answer.accuracy is not None:

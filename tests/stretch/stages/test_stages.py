@@ -23,10 +23,10 @@ from torch import nn  # noqa: E402
 
 from scheduler.bundle.agreement import Agreement  # noqa: E402
 from stretch.api.verbs import search_pair  # noqa: E402
-from stretch.emit.package import emit  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.stages import build as module  # noqa: E402
 from stretch.stages.network import check_numbers, read_graph  # noqa: E402
+from stretch.tools.emit.package import emit  # noqa: E402
 
 MI9, GRAPH = specified("mi9"), small_resnet()
 
