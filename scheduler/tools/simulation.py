@@ -1,7 +1,7 @@
 """Simulation of a bundle, or of a table of steps, and its results as plain data: the fields of the structs are the keys of the JSON."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isfinite
@@ -14,6 +14,7 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UsageError
+from predictors.structs import filled
 from predictors.thermal import Thermal
 from scheduler.adapt.policy import Prefer, Rules
 from scheduler.bundle.load import Bundle, load_bundle
@@ -210,20 +211,20 @@ def _deadline(text: str) -> float:
     return milliseconds
 
 
-def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable[[str], None], name: str | None = None) -> Network:
+def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warnings: list[str], name: str | None = None) -> Network:
     """A bundle on a device.
 
     Args:
         device: The device it was planned for, or another one: then all its times are those of its files by that profile.
         company: Whether other inferences run at the same time, of this bundle or others.
-        warn: Told what times were not in the plan.
+        warnings: Gets what times were not in the plan.
         name: Of the network; the bundle's folder if None.
     """
     elsewhere = device.id != bundle.manifest.device
     manifest = with_times(bundle, device, anew=elsewhere)
     untimed = [entry.name for entry in bundle.manifest.subgraphs if entry.predicted_ms is None]
     if untimed and not elsewhere:
-        warn(f"the plan states no time of {', '.join(untimed)}: predicted from the bundle's files")
+        warnings.append(f"the plan states no time of {', '.join(untimed)}: predicted from the bundle's files")
     times = step_times(manifest, device, contention_factors(bundle, device) if company else None)
     powers = {processor: EnergyModel(device).mj(processor, 1.0) for processor in dict.fromkeys(time.processor for time in times.values())}
     watts = {processor: power for processor, power in powers.items() if power is not None}
@@ -307,18 +308,15 @@ def simulate(
     device: DeviceProfile,
     scene: Scene,
     request: SimulationRequest,
-    warnings: list[str],
-    warn: Callable[[str], None] | None = None,
     progress: Progress = silent,
 ) -> tuple[SimulateAnswer, Simulated]:
     """Simulate a bundle on its device.
 
     Args:
         device: The device it was planned for, or another one: then times are those of its files by that profile.
-        warn: Adds a warning to them; the list's own method if None.
         progress: Called after each `PROGRESS_EVERY` inferences.
     """
-    warn = warn or warnings.append
+    warnings: list[str] = []
     if device.id == bundle.manifest.device:
         check_workloads(bundle, request.workloads)
     check_alternatives(bundle, request.alternatives)
@@ -327,9 +325,9 @@ def simulate(
         _check_rates(bundle, scene, request)
     company = scene.in_flight > 1 or bool(request.workloads)
     networks = [
-        prepare(other.bundle, device, company, warn, other.name) for other in (Other(str(bundle.path), bundle), *request.alternatives)
+        prepare(other.bundle, device, company, warnings, other.name) for other in (Other(str(bundle.path), bundle), *request.alternatives)
     ]
-    concurrent = [prepare(workload.bundle, device, True, warn) for workload in request.workloads]
+    concurrent = [prepare(workload.bundle, device, True, warnings) for workload in request.workloads]
     alone = [_makespan_ms(network) for network in (*networks, *concurrent)]
     in_flight = scene.in_flight if shared else 1
     theirs = [
@@ -345,9 +343,7 @@ def simulate(
         calibrated=bundle.manifest.calibrated if planned_here else device.calibrated,
         figures=bundle.manifest.predicted if planned_here else {},
     )
-    answer, simulated = _simulated(
-        subject, networks, list(zip(concurrent, theirs, strict=True)), scene, request, alone, warnings, warn, progress
-    )
+    answer, simulated = _simulated(subject, networks, list(zip(concurrent, theirs, strict=True)), scene, request, alone, warnings, progress)
     if request.admit:
         answer = msgspec.structs.replace(answer, admission=_admission([*networks, *concurrent], scene, request))
     return answer, simulated
@@ -358,32 +354,31 @@ def simulate_steps(
     device: DeviceProfile | None,
     scene: Scene,
     request: SimulationRequest,
-    warnings: list[str],
-    warn: Callable[[str], None] | None = None,
     progress: Progress = silent,
 ) -> tuple[SimulateAnswer, Simulated]:
     """Simulate a table of steps.
 
     Args:
         device: Whose links and contention count; None for the times of the table alone.
-        warn: Adds a warning to them; the list's own method if None.
         progress: Called after each `PROGRESS_EVERY` inferences.
 
     Raises:
         UsageError: If the request is one that only bundles can answer.
     """
-    warn = warn or warnings.append
+    warnings: list[str] = []
     if request.alternatives or request.workloads or request.shared or request.admit:
         raise UsageError(f"{table.path} is a table of steps, which runs alone", "other plans and other clients are bundles: leave them out")
     if request.thermal is not None and device is None:
         raise UsageError(f"{table.path} states no power of processors, which heat comes from", "name a device")
     if device is not None and (unsized := without_bytes(table)):
-        warn(f"the table states no bytes of {', '.join(unsized[:5])}: their transfers take the fixed part of the device's links alone")
+        warnings.append(
+            f"the table states no bytes of {', '.join(unsized[:5])}: their transfers take the fixed part of the device's links alone"
+        )
     network = network_of_steps(table, device)
     subject = _Subject(
         path=table.path, model=network.name, device=device, planned_for=None if device is None else device.id, calibrated=False, figures={}
     )
-    return _simulated(subject, [network], [], scene, request, [_makespan_ms(network)], warnings, warn, progress)
+    return _simulated(subject, [network], [], scene, request, [_makespan_ms(network)], warnings, progress)
 
 
 @dataclass(frozen=True)
@@ -406,7 +401,6 @@ def _simulated(
     request: SimulationRequest,
     alone: Sequence[float],
     warnings: list[str],
-    warn: Callable[[str], None],
     progress: Progress,
 ) -> tuple[SimulateAnswer, Simulated]:
     """Run the clock, and say what came of it."""
@@ -419,12 +413,9 @@ def _simulated(
     own_scene = replace(scene, deadline_ms=request.deadline_ms)
     rules = Rules(prefer=request.prefer, deadline_ms=request.deadline_ms if request.prefer == "deadline" else None)
     simulated = Clock(networks, own_scene, concurrent, rules=rules, heat=heat, sharing=sharing).run(progress)
-    for load in scene.loads:
-        if load.start_ms >= simulated.elapsed_ms:
-            warn(f"the load on {load.processor} begins at {load.start_ms:g} ms, when all inferences have ended")
-    for step in scene.frequencies:
-        if step.start_ms >= simulated.elapsed_ms:
-            warn(f"the speed of {step.processor} changes at {step.start_ms:g} ms, when all inferences have ended")
+    late = [(load.start_ms, f"the load on {load.processor} begins") for load in scene.loads]
+    late += [(step.start_ms, f"the speed of {step.processor} changes") for step in scene.frequencies]
+    warnings += [f"{what} at {ms:g} ms, when all inferences have ended" for ms, what in late if ms >= simulated.elapsed_ms]
     return _answer(subject, scene, request, alone, simulated, heat, warnings), simulated
 
 
@@ -459,22 +450,19 @@ def _admission(networks: Sequence[Network], scene: Scene, request: SimulationReq
                 worst_ms=None if kept is None else kept.worst_ms,
             )
         )
-    return AdmissionAnswer(
-        holds=admission.holds, reason=admission.reason, factor=admission.factor, busy=dict(admission.busy), demands=tuple(demand_answers)
-    )
+    return filled(AdmissionAnswer, admission, busy=dict(admission.busy), demands=tuple(demand_answers))
 
 
 def _heat(heat: Heat, simulated: Simulated) -> HeatAnswer:
     thermal, latencies = heat.thermal, simulated.latencies_ms
     tenth = max(1, len(latencies) // 10)
-    return HeatAnswer(
+    return filled(
+        HeatAnswer,
+        heat,
         source=thermal.source,
         start_c=thermal.ambient_c,
         end_c=heat.temperature_c,
-        hottest_c=heat.hottest_c,
-        slowest=heat.slowest,
         throttled=heat.throttled_ms / simulated.elapsed_ms,
-        changes=heat.changes,
         first_tenth_ms=float(np.median(latencies[:tenth])),
         last_tenth_ms=float(np.median(latencies[-tenth:])),
     )
@@ -505,20 +493,15 @@ def _answer(
     ideal, efficiency, planned = (_number(subject.figures, key) for key in ("ideal_split_ms", "efficiency", "makespan_ms"))
     energy = None if device is None else EnergyModel(device).plan_mj(simulated.busy_ms, simulated.elapsed_ms)
     energy = energy if heat is None else heat.processors_mj
-    return SimulateAnswer(
+    return filled(
+        SimulateAnswer,
+        scene,
+        subject,
         bundle=subject.path,
-        model=subject.model,
         device=None if device is None else device.id,
-        planned_for=subject.planned_for,
-        calibrated=subject.calibrated,
         source="simulated",
-        runs=scene.runs,
-        in_flight=scene.in_flight,
         arrivals=request.arrivals,
         busy_with_others=scene.loads,
-        frequencies=scene.frequencies,
-        jitter=scene.jitter,
-        seed=scene.seed,
         makespan_ms=alone[0],
         p50_ms=p50,
         p90_ms=p90,
@@ -551,15 +534,7 @@ def _answer(
 
 def _decision(decided: Decided) -> DecisionAnswer:
     what = decided.decision
-    return DecisionAnswer(
-        inference=what.inference,
-        at_ms=decided.at_ms,
-        kind=what.kind,
-        before=what.before,
-        after=what.after,
-        reason=what.reason,
-        factors=dict(what.factors),
-    )
+    return filled(DecisionAnswer, what, at_ms=decided.at_ms, factors=dict(what.factors))
 
 
 def _workload(workload: ConcurrentWorkload, alone: float, served: Served) -> WorkloadAnswer:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict, replace
 
 from predictors.errors import UsageError
+from predictors.structs import filled
 from scheduler.progress import Progress, silent
 from stretch.planning.cost.compare import BRANCHED
 from stretch.planning.messages import Message, OptionName, Spelling, as_argument, spelled
@@ -168,17 +169,15 @@ class Branched:
         """
         planned = self.plan.answer(spelling)
         spelled_warnings = [spelled(warning, spelling or as_argument) for warning in self.warnings]
-        return BranchedAnswer(
+        return filled(
+            BranchedAnswer,
+            self,
             **asdict(planned) | {"warnings": [*spelled_warnings, *planned.warnings]},
             weights=WeightsAnswer(source=self.weights_source, detail=self.weights_detail),
             seconds={name: round(value, 3) for name, value in self.seconds.items()},
             preprocessing=self.preprocessing.to_json() if self.preprocessing else None,
-            calibration=self.calibration,
-            refinement=self.refinement,
-            agreement=self.agreement,
             bundle=str(self.bundle) if self.bundle else None,
             written=BRANCHED if self.bundle else None,
-            withheld=self.withheld,
             checks=self.manifest.checks if self.manifest else {},
         )
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError, UsageError
+from predictors.structs import filled
 from scheduler.progress import Progress, silent
 from stretch.parameters import (
     NO_PLACES,
@@ -505,7 +506,6 @@ def simulate(
     if profile is None and heat is not None:
         raise UsageError(f"{bundle} states no power of processors, which heat comes from", "name a device with --device")
     parsed = [parse_workload(text) for text in beside]
-    said: list[str] = []
     request = SimulationRequest(
         arrivals=arrivals,
         deadline_ms=deadline,
@@ -520,11 +520,11 @@ def simulate(
         ),
     )
     if table is not None:
-        answer, simulated = simulate_steps(table, profile, scene, request, said, said.append, progress or silent)
+        answer, simulated = simulate_steps(table, profile, scene, request, progress or silent)
     else:
         assert loaded is not None
         assert profile is not None
-        answer, simulated = simulate_bundle(loaded, profile, scene, request, said, said.append, progress or silent)
+        answer, simulated = simulate_bundle(loaded, profile, scene, request, progress or silent)
     if trace is not None:
         write_perfetto(trace, tracks(answer, simulated))
     return answer, simulated
@@ -574,7 +574,7 @@ def train(
         )
         if not world.first:
             return None
-    return TrainAnswer(run=done.run, checkpoint=done.checkpoint, metrics=done.metrics, warnings=list(done.warnings))
+    return filled(TrainAnswer, done, warnings=list(done.warnings))
 
 
 def explain(
@@ -625,8 +625,8 @@ def explain(
         raise UsageError(f"{path} is a file, not the folder of a bundle", "add --runtime onnxruntime, qnn, openvino, litert or opencl")
     loaded = load_bundle(path, check_hashes=True)
     if device is None:
-        return explain_here(loaded, mapping, progress or silent, [])
-    return explain_on(loaded, load_device(device), progress or silent, [])
+        return explain_here(loaded, mapping, progress or silent)
+    return explain_on(loaded, load_device(device), progress or silent)
 
 
 def evaluate(

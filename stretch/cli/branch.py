@@ -98,7 +98,7 @@ def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputSha
     from stretch.tools.report.prediction import refusal_page
 
     profile, graph = load_device(device), read_graph(model, shape, trust_code=trust_code).graph
-    alone = predict_latency(model, graph, profile, list(profile.processors), None, warnings=[]).processors
+    alone = predict_latency(model, graph, profile, list(profile.processors), None).processors
     return refusal_page(graph.name, profile.id, error_spelled(error, as_flag), alone, command)
 
 

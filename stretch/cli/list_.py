@@ -10,6 +10,7 @@ import typer
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.models.base import MEASURED, ORIGINS, Origin
+from predictors.structs import filled
 from stretch.cli.output import Output, verb
 from stretch.parameters import InputShape
 from stretch.planning.design.abilities import StageAbilities
@@ -180,16 +181,7 @@ def _listed_device(device: "DeviceProfile") -> ListedDevice:
         )
         for family, processor in device.processors.items()
     }
-    return ListedDevice(
-        id=device.id,
-        name=device.name,
-        soc=device.soc,
-        calibrated=device.calibrated,
-        processors=processors,
-        aliases=list(device.aliases),
-        left_out=dict(device.left_out),
-        sources=device.sources,
-    )
+    return filled(ListedDevice, device, processors=processors, aliases=list(device.aliases), left_out=dict(device.left_out))
 
 
 def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details: bool) -> None:

@@ -8,6 +8,8 @@ import msgspec
 from numpy.typing import NDArray
 
 from predictors.errors import StretchError, UsageError
+from predictors.structs import filled
+from scheduler.answer import PlacedProcessor
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.bundle.manifest import WeightsInfo
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing, requested_preprocessing
@@ -32,15 +34,6 @@ class ImagesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     classes: int  # Classes that have images.
 
 
-class WhereAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a processor's work ran."""
-
-    cores: tuple[int, ...]  # CPU cores.
-    delegate: str  # Which ran it.
-    stand_in: bool  # Whether this machine lacks the processor.
-    reason: str  # Why there, in words.
-
-
 class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle on images, beside the original."""
 
@@ -60,7 +53,7 @@ class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     agreement: Share | None
     top5_overlap: Share | None  # Share of the five best classes that both have.
     error: float | None  # Root of the squared error of the outputs over the root of the original's square; None where there is no original.
-    processors: dict[str, WhereAnswer]  # Where each processor's work ran.
+    processors: dict[str, PlacedProcessor]  # Where each processor's work ran.
     warnings: list[str]  # What a person should know.
 
 
@@ -97,7 +90,9 @@ def evaluate_bundle(
                 f"{result.calibrated_on} of the {result.images} images were used to calibrate this bundle, so these figures are too good: "
                 "evaluate it on others"
             )
-        return EvaluateAnswer(
+        return filled(
+            EvaluateAnswer,
+            result,
             bundle=loaded.path,
             model=manifest.model.name,
             weights=manifest.weights,
@@ -108,16 +103,8 @@ def evaluate_bundle(
             preprocessing=read.to_json(),
             top1=result.branched.top1,
             top5=result.branched.top5,
-            original=result.original,
             original_classes=len(result.classes) or None,
-            calibrated_on=result.calibrated_on,
-            agreement=result.agreement,
-            top5_overlap=result.top5_overlap,
-            error=result.error,
-            processors={
-                name: WhereAnswer(cores=place.cores, delegate=place.delegate, stand_in=place.stand_in, reason=place.reason)
-                for name, place in session.placements.items()
-            },
+            processors={name: filled(PlacedProcessor, place) for name, place in session.placements.items()},
             warnings=warnings,
         )
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from predictors.structs import filled
 from scheduler.progress import Progress
 from stretch.exporters.base import Exporter, exporters, written_page
 from stretch.exporters.code import TrustCode
@@ -53,11 +54,10 @@ def _write(
         predictor = rank_designs(folder, rank, progress, trust_code=trust_code).predictor
         save_accuracy(target / "accuracy.json", predictor)
         ranking = ranking_answer(target / "accuracy.json", predictor)
-    return ExtractAnswer(
-        checkpoint=done.checkpoint,
+    return filled(
+        ExtractAnswer,
+        done,
         accuracy=ExtractedAccuracy(supernet=done.inside, extracted=done.extracted) if done.labelled else None,
-        agreement=done.agreement,
-        bundle=done.bundle,
         checks=done.manifest.checks if done.manifest else {},
         ranking=ranking,
         warnings=[],

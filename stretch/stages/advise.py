@@ -11,6 +11,7 @@ from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
 from predictors.models.base import MEASURED
 from predictors.predictor import LatencyPredictor, origin_of
+from predictors.structs import filled
 from scheduler.progress import Progress, silent
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.ahead import least_divided_ms
@@ -232,7 +233,7 @@ def _on_device(
         advice=_advice(recommended, exact, stretched, single),
         reason=reason,
         recommended=recommended,
-        best_single=SingleAdvice(processor=single.processor, precision=single.precision, ms=single.ms, low_ms=low, high_ms=high),
+        best_single=filled(SingleAdvice, single, low_ms=low, high_ms=high),
         exact=exact.advice,
         stretched=stretched.advice,
         exact_at_most=at_most,

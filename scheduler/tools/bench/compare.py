@@ -13,6 +13,7 @@ from time import perf_counter
 import numpy as np
 
 from predictors.errors import StretchError, UsageError
+from predictors.structs import filled
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates.base import Array
 from scheduler.runtime.distance import TOLERANCE
@@ -205,13 +206,10 @@ def largest_error(got: Mapping[str, Array], expected: Mapping[str, Array]) -> fl
 
 
 def _file(name: str, subject: Subject) -> BenchFile:
-    return BenchFile(
+    return filled(
+        BenchFile,
+        subject,
         name=name,
-        path=subject.path,
-        kind=subject.kind,
-        sha256=subject.sha256,
-        bytes=subject.bytes,
-        macs=subject.macs,
         inputs={input_name: f"{array.dtype.name} {'x'.join(map(str, array.shape))}" for input_name, array in subject.inputs.items()},
         input_sha256=hash_of(subject.inputs),
     )
@@ -221,10 +219,9 @@ def _row(
     contender: _Contender, first: _Contender, measured: RawTimes, error: tuple[float | None, str | None], threads: int
 ) -> BenchContender:
     macs, other = contender.subject.macs, first.subject.macs
-    return BenchContender(
-        name=contender.name,
-        file=contender.file,
-        runtime=contender.runtime,
+    return filled(
+        BenchContender,
+        contender,
         runtime_version=version_of(contender.runtime),
         threads=threads,
         steady=contender.name in measured.steady,

@@ -24,6 +24,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.structs import filled
 from scheduler.bundle.load import MANIFEST, Bundle
 from scheduler.bundle.signature import SIGNATURE
 from scheduler.tools.boards.agent import CHUNK, MARK
@@ -568,15 +569,7 @@ class Board:
     def answer(self) -> BoardAnswer:
         """Where it is and what was copied, for JSON."""
         facts = self.facts
-        return BoardAnswer(
-            host=self.host,
-            arch=facts.arch,
-            python=facts.python,
-            glibc=facts.glibc,
-            cores=facts.cores,
-            folder=self._root,
-            copied_bytes=dict(self._copied),
-        )
+        return filled(BoardAnswer, facts, host=self.host, folder=self._root, copied_bytes=dict(self._copied))
 
     def install(self, extras: Sequence[str], wheels: Path | None) -> None:
         """Copy nn-stretch and what it needs, where they are not there yet.

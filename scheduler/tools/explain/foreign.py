@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from predictors.structs import filled
 from scheduler.tools.explain import on_qnn
 from scheduler.tools.explain.answer import RuntimeExplanation, RuntimeOperator, UnsupportedReason, Verdict
 from scheduler.tools.explain.child import ask_runtime
@@ -123,10 +124,7 @@ def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplan
         file=model.path,
         runtime=verdict.runtime,
         device=verdict.device,
-        operators=[
-            RuntimeOperator(name=o.name, op=o.op, target=o.target, taken=o.taken, partition=parts.get(i), macs=o.macs, reason=o.reason)
-            for i, o in enumerate(operators)
-        ],
+        operators=[filled(RuntimeOperator, o, partition=parts.get(i)) for i, o in enumerate(operators)],
         partitions=len(set(parts.values())),
         obstacles=list(_unsupported_reasons(model, verdict, off)),
         copies=_crossings(model, on, off) + verdict.added,
@@ -151,7 +149,7 @@ def _operator(model: ForeignModel, i: int, verdict: Verdict, on: set[int]) -> Ru
     else:
         taken = False
         reason = verdict.said.get(i) or f"{verdict.target} does not take it and gives no reason"
-    return RuntimeOperator(name=op.name, op=op.op, target=where, taken=taken, partition=None, macs=op.macs, reason=reason)
+    return filled(RuntimeOperator, op, target=where, taken=taken, partition=None, reason=reason)
 
 
 def _parts(operators: list[RuntimeOperator], verdict: Verdict) -> dict[int, int]:

@@ -24,6 +24,7 @@ from predictors.fusion import Kernel, fuse
 from predictors.graph import OpGraph
 from predictors.measurements.litert import ProfiledOperator, read_op_profile
 from predictors.measurements.tables import KernelLatency, Latency
+from predictors.structs import filled
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.tflite_file import MAX_BYTES, parse_tflite
 from scheduler.formats.npy import read_npy
@@ -252,13 +253,7 @@ def run_side_by_side(
             raise StretchError(f"the runner's output has the shape {output.shape}, and the model's is {expected.shape}")
         if trace is not None:
             _keep(scratch / "trace.json", trace)
-        return RunnerRow(
-            median_ms=times.median_ms,
-            runs=times.runs,
-            on_cpu=times.on_cpu,
-            max_error=max_error(output, expected),
-            trace=None if trace is None else str(trace),
-        )
+        return filled(RunnerRow, times, max_error=max_error(output, expected), trace=None if trace is None else str(trace))
 
 
 def _accelerators(bundle: Bundle, libraries: Sequence[str], folder: str) -> list[str]:

@@ -23,7 +23,7 @@ def bundle(bundle_dir):
 
 
 def test_undisturbed_inferences_all_take_what_the_plan_says(bundle):
-    answer, result = simulate(bundle, PIXEL6, Scene(runs=7, traced=2), SimulationRequest(), [])
+    answer, result = simulate(bundle, PIXEL6, Scene(runs=7, traced=2), SimulationRequest())
     planned = predicted_trace(bundle.manifest, PIXEL6)
     assert answer.makespan_ms == pytest.approx(planned.makespan_ms, abs=1e-6)
     assert [answer.p50_ms, answer.p90_ms, answer.p99_ms] == pytest.approx([answer.makespan_ms] * 3)
@@ -38,7 +38,7 @@ def test_undisturbed_inferences_all_take_what_the_plan_says(bundle):
 
 def test_percentiles_and_missed_deadlines_are_those_of_the_latencies(bundle):
     scene = Scene(runs=200, jitter=0.3, arrivals=Arrivals("poisson", 9.0), seed=4)
-    answer, result = simulate(bundle, PIXEL6, scene, SimulationRequest(deadline_ms=8.0), [])
+    answer, result = simulate(bundle, PIXEL6, scene, SimulationRequest(deadline_ms=8.0))
     latencies = sorted(result.latencies_ms)
     assert answer.p50_ms == pytest.approx((latencies[99] + latencies[100]) / 2)
     assert latencies[178] <= answer.p90_ms <= latencies[181]

@@ -71,7 +71,7 @@ def test_subgraph_with_another_reason_than_its_processors_first_adds_it(bundle):
     first, *_, last = (i for i, entry in enumerate(mixed) if entry.processor == "gpu")
     mixed[first] = msgspec.structs.replace(mixed[first], planned_precision="fp32")
     one = replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, subgraphs=mixed))
-    reason = explain_on(one, PIXEL6, silent, []).processors["gpu"].reason
+    reason = explain_on(one, PIXEL6, silent).processors["gpu"].reason
     assert reason.count(f"; {mixed[last].name}: ") == 1
     assert reason.count("planned was fp16") == 1
 
@@ -120,7 +120,7 @@ PREDICT_MI9, PREDICT_GRAPH = load_device("mi9"), small_resnet()
 @pytest.mark.parametrize(("processor", "precision", "error"), [("gpuu", None, UnknownNameError), ("dsp", "fp64", UsageError)])
 def test_processor_or_precision_that_the_device_lacks_is_refused(processor, precision, error):
     with pytest.raises(error):
-        predict_latency("small", PREDICT_GRAPH, PREDICT_MI9, [processor], precision, warnings=[])
+        predict_latency("small", PREDICT_GRAPH, PREDICT_MI9, [processor], precision)
 
 
 @pytest.mark.parametrize(

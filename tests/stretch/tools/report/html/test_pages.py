@@ -102,11 +102,7 @@ def test_every_contender_file_and_warning_is_on_the_page():
 
 
 def test_rows_without_times_have_a_page():
-    seen = checked(
-        render(
-            comparison_page(CompareAnswer(rows=[ComparedRow(name="x", kind="refused", model="m", device="d", reason="no")], warnings=[]))
-        )
-    )
+    seen = checked(render(comparison_page(CompareAnswer(rows=[ComparedRow(name="x", kind="refused", model="m", device="d", reason="no")], warnings=[]))))
     assert "svg" not in seen.tags
     assert "nothing timed" in seen.text
 
@@ -131,7 +127,7 @@ def test_every_design_stands_in_picture_and_table(searched):
 @pytest.mark.slow
 def test_processors_kernels_and_roofline_are_on_it():
     device = specified("mi9")
-    latency = predict_latency("resnet50", resnet50(), device, list(device.processors), None, kernels=True, warnings=[])
+    latency = predict_latency("resnet50", resnet50(), device, list(device.processors), None, kernels=True)
     best = min(latency.processors, key=lambda name: latency.processors[name].latency_ms)
     figure = roofline_figure("resnet50", LatencyPredictor(device).predict(resnet50(), best), device, best)
     seen = checked(render(prediction_page(latency, lambda: figure, "stretch predict resnet50")))
@@ -145,7 +141,7 @@ def test_processors_kernels_and_roofline_are_on_it():
 
 def test_refusal_names_the_limits_and_the_best_processor():
     device = specified("mi9")
-    alone = predict_latency("resnet50", resnet50(), device, list(device.processors), None, warnings=[]).processors
+    alone = predict_latency("resnet50", resnet50(), device, list(device.processors), None).processors
     error = InfeasibleError("no design keeps <all> limits", "widen one", [TightRule("min_width", 0.9, 0.5), TightRule("alpha", 0.01)])
     seen = checked(render(refusal_page("resnet50", "mi9", error, alone, "stretch branch resnet50 --device mi9")))
     best = min(alone, key=lambda name: alone[name].latency_ms)
@@ -178,7 +174,7 @@ def test_measured_and_predicted_stand_apart(bundle_dir):
 @pytest.mark.parametrize("runs", [1, 3, 5000])
 def test_every_number_of_inferences_has_a_page(bundle_dir, runs):
     scene = Scene(runs=runs, traced=1, jitter=0.2, seed=1, loads=(Load("gpu", 0.9, 0, 40),))
-    answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), scene, SimulationRequest(deadline_ms=9.0), [])
+    answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), scene, SimulationRequest(deadline_ms=9.0))
     seen = checked(render(simulation_page(answer, result.latencies_ms, result.traces[0], "stretch simulate")))
     assert "Nothing was measured" in seen.text
     assert f"{answer.missed} of {runs}" in seen.text
@@ -187,7 +183,7 @@ def test_every_number_of_inferences_has_a_page(bundle_dir, runs):
 
 
 def test_other_plans_and_their_reasons_are_listed(bundle_dir):
-    answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), Scene(runs=2, traced=1), SimulationRequest(), [])
+    answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), Scene(runs=2, traced=1), SimulationRequest())
     plans = tuple(PlanAnswer(bundle=name, makespan_ms=5.0, inferences=1) for name in ("a", "<b>"))
     decision = DecisionAnswer(
         inference=1, at_ms=7.5, kind="move", before="a", after="<b>", reason="gpu takes 3 times as long", factors={"gpu": 3.0}
