@@ -152,9 +152,6 @@ def run_answer(
 
     Args:
         right: Of its results; None where a delegate computes nothing.
-        rates: Throughput with several inferences in flight, if measured.
-        trace: File of the timeline, if written.
-        csv: File of the table, if written.
     """
     manifest = session.bundle.manifest
     speed = _speed(session, result)

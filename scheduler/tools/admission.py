@@ -77,11 +77,7 @@ class Admission:
 
 
 def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int = 2, jitter: float = 0.0, seed: int = 0) -> Admission:
-    """Whether bundles can be run at the rates that are asked for.
-
-    Args:
-        jitter: As of `scheduler.simulate.scene.Scene`.
-    """
+    """Whether bundles can be run at the rates that are asked for."""
     names = [network.name for network in networks]
     if not names or len(set(names)) < len(names):
         raise UsageError("rates need bundles with distinct names", "give each bundle another name")

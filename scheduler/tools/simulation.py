@@ -178,11 +178,7 @@ class Other:
 
 
 def parse_other(text: str, bundle: Bundle) -> Other:
-    """A plan to change to, as it is written on the command line.
-
-    Args:
-        text: Processors of the bundle, separated by commas, to which its subgraphs move; else the folder of another bundle.
-    """
+    """A plan to change to, as it is written on the command line."""
     names = [word.strip() for word in text.split(",")]
     if set(names) <= {entry.processor for entry in bundle.manifest.subgraphs}:
         return Other(f"{bundle.path} on {','.join(names)}", replace(bundle, manifest=_moved(bundle.manifest, names)))
@@ -190,11 +186,7 @@ def parse_other(text: str, bundle: Bundle) -> Other:
 
 
 def parse_workload(text: str) -> tuple[Path, Arrivals | None, str | None, float | None]:
-    """A concurrent workload in the form of the command line: ``FOLDER``, ``FOLDER@ARRIVALS`` or ``FOLDER@ARRIVALS@DEADLINE``.
-
-    Returns:
-        The folder, the arrivals, how they were written, and the latency allowed, ms.
-    """
+    """A concurrent workload in the form of the command line: ``FOLDER``, ``FOLDER@ARRIVALS`` or ``FOLDER@ARRIVALS@DEADLINE``."""
     form = re.fullmatch(r"(.+?)@((?:periodic|poisson):[^@]*)(?:@(.*))?", text)
     if form is None:
         return Path(text), None, None, None
@@ -215,9 +207,6 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warnings: list
     """A bundle on a device.
 
     Args:
-        device: The device it was planned for, or another one: then all its times are those of its files by that profile.
-        company: Whether other inferences run at the same time, of this bundle or others.
-        warnings: Gets what times were not in the plan.
         name: Of the network; the bundle's folder if None.
     """
     elsewhere = device.id != bundle.manifest.device
@@ -360,10 +349,6 @@ def simulate_steps(
 
     Args:
         device: Whose links and contention count; None for the times of the table alone.
-        progress: Called after each `PROGRESS_EVERY` inferences.
-
-    Raises:
-        UsageError: If the request is one that only bundles can answer.
     """
     warnings: list[str] = []
     if request.alternatives or request.workloads or request.shared or request.admit:

@@ -63,8 +63,6 @@ class TuningCache:
     with a warning: tuning again rewrites it.
 
     Args:
-        device: Name of the device, with whatever else times depend on.
-        driver: Its driver with the version.
         folder: Where the files are; `tuning_folder` if None.
     """
 

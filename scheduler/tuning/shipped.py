@@ -16,18 +16,10 @@ FOLDER = Path(__file__).with_name("tables")
 
 
 def shipped_path(kind: str) -> Path:
-    """The file of a kind of device, whether there is one or not.
-
-    Args:
-        kind: Name of the kind, as in devices.toml, with what else times depend on.
-    """
+    """The file of a kind of device, whether there is one or not."""
     return FOLDER / f"{kind.replace(' ', '-')}.json"
 
 
 def shipped_entries(kind: str) -> list[Entry]:
-    """What is shipped for a kind of device; nothing for most.
-
-    Args:
-        kind: As in `shipped_path`.
-    """
+    """What is shipped for a kind of device; nothing for most."""
     return read_entries(shipped_path(kind), kind, ANY_DRIVER)

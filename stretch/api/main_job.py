@@ -100,12 +100,7 @@ def agreeing(result: "Branched", least: float, again: Make | None) -> "Branched"
     is planned, calibrated and compared anew.
 
     Args:
-        least: Share of the images held back in which both must see the same class.
         again: Plans and builds for another request; None if the design must stay.
-
-    Raises:
-        InfeasibleError: If it does not, and the design must stay or nothing is left to keep.
-        StretchError: If agreement was not measured.
     """
     request = with_exact_kinds(result.plan.config)
     while True:

@@ -383,11 +383,7 @@ def predict(
 
 
 def places(profile: DeviceProfile, processor: str | None, precision: str | None, *, every: bool = True) -> list[str]:
-    """Processors that support a precision, with every core set or only the default ones.
-
-    Raises:
-        UsageError: If there is none.
-    """
+    """Processors that support a precision, with every core set or only the default ones."""
     if processor is not None:
         profile.processor(processor).check_precision(precision)
         return [processor]

@@ -32,16 +32,7 @@ SshConfig = Annotated[
 def where(
     on: str | None, there: str | None, wheels: Path | None, extras: str | None, config: Path | None, more: tuple[str, ...] = ()
 ) -> "Where | None":
-    """The board that the flags name, or None.
-
-    Args:
-        on: Value of `--on`, and the other flags of this file.
-        there: Of `--there`.
-        wheels: Of `--wheels`.
-        extras: Of `--extras`.
-        config: Of `--ssh-config`.
-        more: Extras that the verb needs.
-    """
+    """The board that the flags name, or None."""
     from scheduler.tools.boards.board import Where
     from scheduler.tools.boards.host import check_host
 
@@ -58,7 +49,6 @@ def flags(quiet: bool, **values: Any) -> list[str]:
     """Arguments of a command line.
 
     Args:
-        quiet: Whether to pass `--quiet`.
         values: Values by flag, with `_` for `-`; None and False are omitted, and a list repeats the flag.
     """
     words = ["--quiet"] if quiet else []

@@ -69,9 +69,6 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
         @verb
         @settings()
         def branch(out: Output, model: ..., config: PlanConfig, seed: Annotated[int, Rare("Seed.")] = 0) -> None: ...
-
-    Args:
-        flags: Options of the planner that get a flag, too.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -115,13 +112,7 @@ def read_settings(
     """Values of a TOML file, with changes, by option.
 
     Args:
-        known: Options by name.
         changes: ``key=value`` each, which count more than the file.
-        flags: Names that are given as flags alone.
-
-    Raises:
-        UnknownNameError: If there is no such option.
-        UsageError: If a value is of another kind or out of range.
     """
     raw = {} if file is None else read_toml(file, "configuration")
     for name, option in known.items():

@@ -82,13 +82,7 @@ class Output:
         self._stdout.flush()
 
     def show(self, data: "Mapping[str, Any] | Struct", page: "Callable[[str], Page]", html: Path | None = None) -> None:
-        """Print the verb's result as a report, once, and write it as an HTML page if one is asked for.
-
-        Args:
-            data: As of `emit`.
-            page: Makes the report of a command line.
-            html: File of the HTML page.
-        """
+        """Print the verb's result as a report, once, and write it as an HTML page if one is asked for."""
         self.write_page(html, page)
 
         def human(console: "Console") -> None:
@@ -216,12 +210,7 @@ def _value(parameter: inspect.Parameter, value: Any) -> Any:
 
 
 def only_flags(what: str, names: str, hint: str = "") -> None:
-    """Refuse flags on the command line that something does not have.
-
-    Args:
-        what: That takes only some of the verb's flags.
-        names: Of the parameters that it takes, separated by spaces; those of every verb are understood.
-    """
+    """Refuse flags on the command line that something does not have."""
     no_flags(what, " ".join(_flags_given().keys() - {*names.split(), *_SHARED}), hint)
 
 

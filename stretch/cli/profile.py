@@ -53,10 +53,6 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
     """Measure on a board and write ``<name>.toml``, ``<name>.fit.json`` and ``<name>.measurements`` here.
 
     The measurements stay on the board until all are copied, so that an interruption loses nothing.
-
-    Args:
-        resume: Whether to resume measurements on the board, or else those in `out`.
-        said: Called with each line that the verb prints on stderr.
     """
     there, measurements = f"profiles/{name}", f"{name}.measurements"
     known = {path.name: path for path in (out / measurements).iterdir() if path.is_file()} if (out / measurements).is_dir() else {}

@@ -45,11 +45,6 @@ def find_images(path: Path, outputs: int, names: Path | None = None, *, labelled
     A class is an output of the network: by `names`, else by a folder that is
     called like the number of an output, else by the order of the names where
     there are as many classes as outputs.
-
-    Args:
-        path: A folder whose folders are classes, or hold no images below it; or a .csv or .tsv of file and label.
-        names: A file with the name of each output's class, one a line, in order.
-        labelled: False to take all images of a folder, whatever folders they are in, without labels.
     """
     if path.suffix.lower() in _TABLES and path.is_file():
         rows = _table(path)

@@ -28,11 +28,7 @@ def most_frequent(classes: Mapping[int, int]) -> float:
 
 
 def one_sided(classes: Mapping[int, int]) -> str:
-    """Why no agreement is given, in words.
-
-    Args:
-        classes: Images by the class that the original answers.
-    """
+    """Why no agreement is given, in words."""
     several = f"{len(classes)} classes" if len(classes) != 1 else "one class"
     return (
         f"the original answers {several} for {sum(classes.values())} images, {most_frequent(classes):.0%} of them alike: agreement is not "
@@ -46,9 +42,6 @@ def share_of(total: float, images: int) -> Share:
     Where an image may count a part, as in the overlap of two lists, it is
     wider than it need be: a number between 0 and 1 varies no more than a
     yes or no of the same mean.
-
-    Args:
-        total: Sum of what each image counts, at most 1 each.
     """
     n, p = images, total / images
     centre = (p + Z * Z / (2 * n)) / (1 + Z * Z / n)

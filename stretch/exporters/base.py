@@ -45,11 +45,7 @@ exporters: Registry[Exporter] = Registry("form of export")
 
 
 def exporter_of(source: Path, form: str, options: Mapping[str, Any]) -> Exporter:
-    """What writes a form of a source.
-
-    Raises:
-        UnknownNameError: If there is no such form.
-    """
+    """What writes a form of a source."""
     named = exporters.get(form)
     others = (exporters.get(name) for name in exporters)
     return next((other for other in others if other.instead_of == form and other.applies(source, options)), named)

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def read_design(design: Path | DesignDraft, graph: OpGraph, profile: DeviceProfile) -> BranchDesign:
-    """A design as a person writes it, completed for a network on a device.
-
-    Args:
-        profile: Of the device; its first processor runs what the design does not mention.
-    """
+    """A design as a person writes it, completed for a network on a device."""
     draft = load_draft(design) if isinstance(design, Path) else design
     align = aligns(profile, (*profile.processors, *profile.variants))
     return resolve_design(draft, graph, profile.id, align, next(iter(profile.processors)))
@@ -65,7 +61,6 @@ def decide_design(
     """The design to build, with its prediction and what it is compared with.
 
     Args:
-        config: Constraints of the search; with a design, precisions and floors of the controls.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
     """
     if design is None:

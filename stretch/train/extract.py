@@ -61,7 +61,6 @@ def extract(
     Args:
         out: Folder for ``model.safetensors``, ``design.toml`` and ``bundle``.
         design: A design file in the supernet's pool or within its range; None for that of the run.
-        trust_code: As of `open_run`.
     """
     run = open_run(folder, trust_code=trust_code)
     ready, weights = run.ready, run.weights

@@ -51,12 +51,7 @@ def check_rank(folder: Path, count: int) -> None:
 
 
 def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: bool = False) -> Ranked:
-    """Evaluate subnets of a trained supernet and fit an accuracy predictor.
-
-    Args:
-        count: Designs to evaluate: those of the pool and others between them.
-        trust_code: As of `open_run`.
-    """
+    """Evaluate subnets of a trained supernet and fit an accuracy predictor."""
     check_rank(folder, count)
     run = open_run(folder, trust_code=trust_code)
     ready, recipe = run.ready, run.ready.recipe
@@ -87,10 +82,6 @@ def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[fl
 
     The penalty is chosen by leaving one design out. How well the predictor ranks is measured
     on predictions for which the design itself had no part in the choice either.
-
-    Args:
-        designs: At least `LEAST`.
-        accuracies: Top-1 of each.
     """
     try:
         from scipy.stats import spearmanr

@@ -150,11 +150,7 @@ def read_bench(path: Path) -> BenchAnswer:
 
 
 def check_bench(path: Path, progress: Progress = silent) -> CheckedBench:
-    """Compute a measurement's summaries again, and compare the hashes of its files.
-
-    Args:
-        path: What `stretch compare --measure` printed as JSON.
-    """
+    """Compute a measurement's summaries again, and compare the hashes of its files."""
     answer = read_bench(path)
     problems = [*_shape(answer)]
     if not problems:

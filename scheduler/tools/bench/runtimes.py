@@ -88,11 +88,7 @@ def used_cores(runtime: str, cores: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def prepare(subject: Subject, runtime: str, cores: tuple[int, ...]) -> Ready:
-    """Make a subject ready, with memory and threads of its own, and run it once.
-
-    Args:
-        runtime: `SCHEDULER`, or one of `RUNTIMES` that takes its kind.
-    """
+    """Make a subject ready, with memory and threads of its own, and run it once."""
     # threads that a runtime starts inherit the cores of the one that starts them
     with pinned(cores):
         if subject.kind == "bundle":

@@ -63,11 +63,7 @@ class Subject:
 
 
 def kind_of(path: Path) -> Kind:
-    """What a word of the command line is.
-
-    Raises:
-        UsageError: If it is nothing that can be timed.
-    """
+    """What a word of the command line is."""
     if path.is_dir():
         return "bundle"
     kinds: dict[str, Kind] = {".onnx": "onnx", ".tflite": "tflite"}
@@ -77,11 +73,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def digest(kind: Kind, path: Path, beside: Iterable[str] = ()) -> tuple[str, int]:
-    """SHA-256 and bytes of what is timed.
-
-    Args:
-        kind: What it is; a bundle's files are checked against its manifest, whose hash it is.
-    """
+    """SHA-256 and bytes of what is timed."""
     if kind == "bundle":
         bundle = load_bundle(path, check_hashes=True)
         size = sum(bundle.file(name).stat().st_size for name in bundle.manifest.files)
@@ -104,11 +96,7 @@ def _hash(paths: Sequence[Path]) -> tuple[str, int]:
 
 
 def settled(path: Path, ends: Sequence[FileEnd], requested: InputShapes) -> dict[str, Shape]:
-    """The shape of each input, every axis a number.
-
-    Args:
-        requested: Value of `--input`: by name, or under `UNNAMED` for the only input that is open, or the only one.
-    """
+    """The shape of each input, every axis a number."""
     if not 0 < len(ends) <= MAX_ENDS:
         raise StretchError(f"{path} has {len(ends)} inputs; between 1 and {MAX_ENDS} can be given numbers", "export the part that has some")
     opened = [end for end in ends if None in end.shape]

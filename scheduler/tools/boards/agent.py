@@ -45,11 +45,7 @@ class GoneError(Exception):
 
 
 class Agent:
-    """Answers requests until they end.
-
-    Args:
-        python: Command that starts Python on this machine.
-    """
+    """Answers requests until they end."""
 
     def __init__(self, python: str, requests: IO[bytes], answers: IO[bytes]) -> None:
         self.python = python

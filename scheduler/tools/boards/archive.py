@@ -54,11 +54,7 @@ class BoardArchive:
 
 
 def below(folder: Path, skipped: Iterable[str] = ()) -> dict[str, Path]:
-    """Files of a folder by their name in it.
-
-    Args:
-        skipped: Names of folders that are left out.
-    """
+    """Files of a folder by their name in it."""
     left_out = set(skipped)
     paths = (path for path in folder.rglob("*") if path.is_file() and left_out.isdisjoint(path.relative_to(folder).parts))
     return {path.relative_to(folder).as_posix(): path for path in paths}

@@ -200,11 +200,7 @@ def boot(names: Sequence[str]) -> str:
 
 
 class AgentConnection:
-    """An agent, asked one thing after the other; it ends, and all that it runs, when this is closed.
-
-    Args:
-        command: Starts a shell's `boot`, with its stdin and stdout.
-    """
+    """An agent, asked one thing after the other; it ends, and all that it runs, when this is closed."""
 
     def __init__(self, command: Sequence[str]) -> None:
         # a file, because a connection that ssh shares may keep a pipe open for longer than ssh lives
@@ -245,12 +241,7 @@ class AgentConnection:
     def ask(
         self, do: str, said: Callable[[str], None] | None = None, make: Callable[[str], bytes] | None = None, **words: Any
     ) -> dict[str, Any]:
-        """Ask for something and wait for the answer.
-
-        Args:
-            said: Told each line that a program there writes on stderr.
-            make: Makes the files that a program there asks for, from its question; raises StretchError where it cannot.
-        """
+        """Ask for something and wait for the answer."""
         self._write(json.dumps({"do": do, **words}).encode() + b"\n")
         while "asks" in (answer := self._answer(said)):
             self._give(str(answer["asks"]), make)
@@ -431,12 +422,7 @@ _REASONS = (
 
 
 def connect(host: str, config: Path | None = None) -> AgentConnection:
-    """A line to an agent on a board.
-
-    Args:
-        host: As `check_host` gave it.
-        config: File to take instead of the user's ssh configuration.
-    """
+    """A line to an agent on a board."""
     if shutil.which("ssh") is None:
         raise MissingBackendError("there is no `ssh` here", "install OpenSSH's client, such as Debian's openssh-client")
     if config is not None and not config.is_file():
@@ -636,13 +622,7 @@ class Board:
     def run(
         self, words: Sequence[str], folder: str, said: Callable[[str], None], make: Callable[[str], bytes] | None = None
     ) -> dict[str, Any]:
-        """Run a verb there with ``--json``; it ends when the line does.
-
-        Args:
-            folder: In which it runs, a name of `scratch`.
-            said: Told each line that it writes on stderr.
-            make: Makes files that it asks for with `stretch.tools.profiling.files`.
-        """
+        """Run a verb there with ``--json``; it ends when the line does."""
         self._doing = f"`stretch {words[0]}` was running there"
         request = {"words": [*_START, *words, "--json"], "imports": self._imports, "folder": folder}
         with self._teller.progress(f"running on {self.host}"):
@@ -660,11 +640,7 @@ class Board:
         return answer
 
     def fetch(self, name: str, most: int) -> bytes:
-        """The content of a file there.
-
-        Args:
-            name: Below the board's folder.
-        """
+        """The content of a file there."""
         self._doing = f"{name.rpartition('/')[2]} was fetched"
         content: bytes = self._asked(functools.partial(self._line.receive, name, most))
         return content

@@ -140,14 +140,7 @@ def fix_file(explanation: RuntimeExplanation, runtime: str, device: str | None, 
     """The explanation with an automatic fix, if one helps; the fixed model is written on request.
 
     Args:
-        explanation: Result of `explain_file`.
-        runtime: As for `explain_file`.
-        device: As for `explain_file`.
         out: File for the fixed model; None to write none.
-
-    Raises:
-        UsageError: If `out` exists, or no fix applies to this file.
-        StretchError: If the fixed model is not equivalent, or cannot be compared or written.
     """
     if out is not None:
         if out.suffix.lower() != ".onnx":

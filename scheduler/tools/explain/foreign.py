@@ -96,14 +96,7 @@ def explain_file(path: Path, runtime: str, device: str | None = None) -> Runtime
     The runtime is loaded in a child process, which a damaged file may crash.
 
     Args:
-        runtime: A key of `scheduler.tools.explain.runtimes.RUNTIMES`.
         device: One of the runtime's devices; the best available one if None.
-
-    Raises:
-        UnknownNameError: If the runtime or the device is unknown.
-        UsageError: If the runtime does not read this file format.
-        MissingBackendError: If the runtime is not installed.
-        StretchError: If the file cannot be read, or the child process crashes.
     """
     model = open_model(path)
     check_runtime(runtime, model)

@@ -36,9 +36,6 @@ def patches(content: bytes, file: TfliteFile, signature: str) -> list[Patch]:
     relative to where it stands: a list that begins four bytes before an
     element has that element alone, once the four bytes say that it has one.
     Weights stay where they are, so that many such copies share them.
-
-    Args:
-        content: The file; `file` is what it was parsed to.
     """
     file.ends(signature)
     definitions = file.model["signature_defs"]
@@ -239,11 +236,7 @@ def source_names() -> list[str]:
 
 
 def write_runner(bundle: Bundle, out: Path) -> list[str]:
-    """Write a folder that CMake builds a runner of one bundle in.
-
-    Args:
-        out: The folder, which must not exist yet.
-    """
+    """Write a folder that CMake builds a runner of one bundle in."""
     if out.exists():
         raise StretchError(f"{out} exists already", "choose a new folder with --out")
     content = tflite_content(bundle)

@@ -119,11 +119,7 @@ class Counters:
         self._seconds = dict.fromkeys(models, 0.0)
 
     def note(self, model: str, outcome: str, seconds: float | None = None) -> None:
-        """A request has come to its end.
-
-        Args:
-            outcome: One of `OUTCOMES`.
-        """
+        """A request has come to its end."""
         with self._lock:
             self._outcomes[model][outcome] += 1
             if seconds is not None:

@@ -433,8 +433,6 @@ def emit(
     """Write a model as it is, or the branched network of a bundle, as a Python package without nn-stretch.
 
     Args:
-        source: Folder of a float bundle, or a model: a name, Python code, a file.
-        out: Folder of the package, which does not exist or is empty; its name is that of the package.
         shape: Of a model's input, batch first; its usual one if None.
         weights: Of a model: ``default``, ``none`` or a file.
     """
@@ -475,14 +473,7 @@ def check_folder(out: Path) -> None:
 
 
 def write_package(out: Path, sources: Sources, model: nn.Module, docstring: str) -> tuple[list[str], float]:
-    """Write the files, import them, and see that they compute what the network computes.
-
-    Args:
-        out: The folder, which does not exist or is empty.
-
-    Returns:
-        Names of the files, and the largest difference from the network's outputs as a share of their largest.
-    """
+    """Write the files, import them, and see that they compute what the network computes."""
     out = out.absolute()
     try:
         staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))

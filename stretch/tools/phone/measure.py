@@ -113,7 +113,6 @@ class Phone:
         """Run a command on the device and give what it printed.
 
         Args:
-            command: Its words; the device's shell sees each as one word, whatever is in it.
             limit: Seconds; those of the phone if None.
         """
         return self._adb(["shell", shlex.join(command)], f"run {command[0]} on the phone", limit).out
@@ -182,7 +181,6 @@ def call(program: str, words: Sequence[str], what: str, limit: float, *, checked
 
     Args:
         limit: Seconds after which it is ended.
-        checked: Whether an exit code other than 0 is an error; that the device is gone always is.
     """
     try:
         ran = subprocess.run([program, *words], capture_output=True, timeout=limit, check=False, stdin=subprocess.DEVNULL)
@@ -507,13 +505,7 @@ _KINDS = {"conv": "conv", "conv1x1": "conv", "grouped": "conv", "depthwise": "de
 
 
 def pair(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel], order: Sequence[str]) -> list[tuple[Kernel, float]]:
-    """Kernels with their times, ms; ambiguous ones are left out.
-
-    Args:
-        operators: Lines of the profile, in the order in which they ran.
-        kernels: What the runtime is said to launch, as `predictors.fusion.fuse` gives it.
-        order: Names of the tensors that the file's operators write, in its order.
-    """
+    """Kernels with their times, ms; ambiguous ones are left out."""
     if all(_NAMED.fullmatch(operator.name) for operator in operators):
         return _by_name(operators, kernels)
     place = {name: number for number, name in enumerate(order)}
@@ -576,11 +568,7 @@ class PhoneTable:
 
 
 def open_table(folder: Path, device: str, benchmark: Path, works: list[SignatureWork]) -> PhoneTable:
-    """The measurements in a folder, or none yet.
-
-    Args:
-        benchmark: The `benchmark_model` that is run: its content tells its version.
-    """
+    """The measurements in a folder, or none yet."""
     digest = hashlib.sha256(read_bytes(benchmark, "program", MAX_BYTES)).hexdigest()[:12]
     opened = PhoneTable(Table.open(folder, brought_in(device), resume=True), device, f"benchmark_model {digest}")
     known = {(row.device, row.network, row.processor, row.core_set, row.precision, row.runtime) for row in opened.table.latencies}

@@ -47,10 +47,8 @@ def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capt
     """Add times to a device's folder of measurements, which is created if missing.
 
     Args:
-        file: Operator profile of `benchmark_model`, or output of `benchncnn`.
         model: The network of a `benchmark_model` file; None for `benchncnn`, whose output names the networks.
         out: Parent folder of ``<device>.measurements``.
-        capture: Returns a model's graph.
     """
     profiled = ORDER.encode() in read_bytes(file, "measurements", MAX_BYTES)
     if profiled and model is None:

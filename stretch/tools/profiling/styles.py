@@ -26,11 +26,7 @@ _MAX_MACS = 2.5e9
 
 
 def draw(style: str, seed: int) -> OpGraph:
-    """Draw a network of a style; the same seed gives the same network.
-
-    Args:
-        style: A name of `styles`.
-    """
+    """Draw a network of a style; the same seed gives the same network."""
     name = f"{style}-{seed:05d}"
     attempt = 0
     while True:

@@ -39,7 +39,6 @@ def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None
     """The report of a run.
 
     Args:
-        traces: Of the measured inferences; none of a run on a board.
         predicted: The run on the device as the plan expects it; None where the bundle or the profile does not say.
     """
     here = "here" if answer.on is None else f"on {answer.on.host}"
@@ -167,12 +166,7 @@ def _in_short(answer: RunAnswer) -> Iterator[str]:
 
 
 def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first: Trace, command: str = "") -> Page:
-    """The report of a simulation.
-
-    Args:
-        latencies_ms: Of every inference.
-        first: The first inference.
-    """
+    """The report of a simulation."""
     end = max([first.end_ns, *(span.end_ns for span in first.spans if span.kind != "load")])
     where = f" on {answer.device}" if answer.device else ""
     busy = Grid(

@@ -20,12 +20,7 @@ Variant = Callable[[], Table]
 
 
 class Fitting:
-    """The first of several variants of a table that is no wider than the terminal.
-
-    Args:
-        variants: From the widest to the narrowest. The last one is taken where none fits,
-            so its columns should come from `column` with `fold`.
-    """
+    """The first of several variants of a table that is no wider than the terminal."""
 
     def __init__(self, variants: Sequence[Variant]) -> None:
         self._variants = variants
@@ -45,11 +40,7 @@ def plain_table() -> Table:
 
 
 def column(table: Table, title: str, *, right: bool = False, fold: bool = False) -> None:
-    """Add a column whose cells are never shortened.
-
-    Args:
-        fold: Whether cells that are too wide go on in the next line; those of other columns are not broken.
-    """
+    """Add a column whose cells are never shortened."""
     table.add_column(title, justify="right" if right else "left", no_wrap=not fold, overflow="fold")
 
 
@@ -58,7 +49,6 @@ def table(*titles: str, rows: Iterable[Sequence[str]]) -> Table:
 
     Args:
         titles: Of the columns; those of columns of numbers, which are aligned at their right, begin with ``>``.
-        rows: The cells of each row.
     """
     filled = plain_table()
     for title in titles:
@@ -115,11 +105,7 @@ def _facts(facts: Sequence[Fact]) -> Table:
 
 
 class GridTable:
-    """A table of a report; where its longest words do not fit beside each other, a paragraph a row.
-
-    Args:
-        grid: The table.
-    """
+    """A table of a report; where its longest words do not fit beside each other, a paragraph a row."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -149,11 +135,7 @@ class GridTable:
 
 
 class TextTimeline:
-    """A timeline of a report as bars of text, as wide as the terminal allows.
-
-    Args:
-        chart: Of `stretch.tools.report.html.charts.timeline`.
-    """
+    """A timeline of a report as bars of text, as wide as the terminal allows."""
 
     def __init__(self, chart: Chart) -> None:
         self._chart = chart

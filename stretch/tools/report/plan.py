@@ -38,12 +38,7 @@ def plan_page(
     roofline: "Callable[[], tuple[str, Figure]] | None" = None,
     command: str = "",
 ) -> Page:
-    """The report of a plan, or of what was built after it.
-
-    Args:
-        plan: The answer; of a built network, with its agreement and calibration.
-        roofline: The original's kernels on the best single processor: what the picture shows in words, and the picture.
-    """
+    """The report of a plan, or of what was built after it."""
     weights, bundle = getattr(plan, "weights", None), getattr(plan, "bundle", None)
     source = "" if weights is None else weights.source + (f" ({weights.detail})" if weights.detail else "")
     sections = [_network(plan), Section("segments", "Segments in numbers", (), _segments(plan)), _timeline(plan)]

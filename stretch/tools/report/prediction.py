@@ -26,11 +26,7 @@ _MARGIN = 4.0
 
 
 def prediction_page(prediction: Prediction, roofline: "Callable[[], tuple[str, Figure]] | None" = None, command: str = "") -> Page:
-    """The page of a prediction.
-
-    Args:
-        roofline: The kernels on the fastest processor: what the picture shows in words, and the picture.
-    """
+    """The page of a prediction."""
     ranked = sorted(prediction.processors.items(), key=lambda item: item[1].latency_ms)
     name, best = ranked[0]
     sections = [Section("processors", "On each processor", (), [_alone("processors-chart", ranked), _table(ranked)])]
@@ -133,11 +129,7 @@ def _kernels(name: str, row: PredictedLatency) -> Grid:
 
 
 def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping[str, PredictedLatency], command: str = "") -> Page:
-    """The page of a refusal.
-
-    Args:
-        alone: The original on each processor, the prediction; empty where that is not known.
-    """
+    """The page of a refusal."""
     sections = []
     if error.rules:
         rows = [
