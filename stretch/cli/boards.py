@@ -34,7 +34,7 @@ def where(
 ) -> "Where | None":
     """The board that the flags name, or None."""
     from scheduler.tools.boards.board import Where
-    from scheduler.tools.boards.host import check_host
+    from scheduler.tools.boards.facts import check_host
 
     if on is None:
         no_flags("a run without a board", "there wheels extras ssh_config", "name it with --on user@host")

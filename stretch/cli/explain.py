@@ -9,7 +9,7 @@ from stretch.cli.output import Output, verb
 @calls(explain_placement)
 def explain(out: Output, run: Call) -> None:
     """Show where each operator runs, why, and its cost."""
-    from stretch.tools.report.explanation import explanation_page, runtime_page
+    from stretch.tools.report.execution import explanation_page, runtime_page
 
     with out.progress("explaining") as progress:
         answer = run(progress=progress)

@@ -141,8 +141,7 @@ def run(
         return
     x = random_input(loaded) if input_file is None else read_input(input_file)
     if adb:
-        from stretch.tools.phone.answer import UNTESTED
-        from stretch.tools.phone.measure import PhoneRequest, measure
+        from stretch.tools.phone.measure import UNTESTED, PhoneRequest, measure
 
         out.warn(UNTESTED)
         request = PhoneRequest(

@@ -80,7 +80,7 @@ def measure_files(
         top5_overlap=overlap.value if overlap else None,
         error=evaluation.error,
         images=evaluation.images,
-        classes=len(evaluation.classes) or None if ranked else None,
+        classes=len(evaluation.sums.classes) or None if ranked else None,
         precisions=_precisions(lowered.manifest),
         delegates=delegates,
     )

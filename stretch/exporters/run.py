@@ -39,9 +39,8 @@ def _write(
 ) -> "ExtractAnswer":
     from stretch.planning.cost.accuracy import save_accuracy
     from stretch.train.answer import ExtractAnswer, ExtractedAccuracy, ranking_answer
-    from stretch.train.extract import extract
-    from stretch.train.rank import check_rank
-    from stretch.train.rank import rank as rank_designs
+    from stretch.train.extract import check_rank, extract
+    from stretch.train.extract import rank as rank_designs
 
     folder = Path(source)
     if rank:

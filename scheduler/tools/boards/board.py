@@ -28,10 +28,8 @@ from predictors.structs import filled
 from scheduler.bundle.load import MANIFEST, Bundle
 from scheduler.bundle.signature import SIGNATURE
 from scheduler.tools.boards.agent import CHUNK, MARK
-from scheduler.tools.boards.archive import BoardArchive, below, digest_of
-from scheduler.tools.boards.facts import SERIES, Facts, check_facts, read_facts
-from scheduler.tools.boards.host import check_host
-from scheduler.tools.boards.ours import distribution, our_archive
+from scheduler.tools.boards.archive import BoardArchive, below, digest_of, distribution, our_archive
+from scheduler.tools.boards.facts import SERIES, Facts, check_facts, check_host, read_facts
 
 # Packages of others that nn-stretch needs on a board: fetched here, for the board's processor and Python, by pip or uv.
 

@@ -1,10 +1,11 @@
-"""What a board is, and whether what is installed there would run."""
+"""What a board is: its name, as ssh takes it, and whether what is installed there would run our packages."""
 
+import re
 import sys
 
 import msgspec
 
-from predictors.errors import MissingBackendError, StretchError
+from predictors.errors import MissingBackendError, StretchError, UsageError
 
 #: Architectures with wheels of everything that is installed, by the names that kernels use.
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -68,3 +69,19 @@ def check_facts(host: str, facts: Facts) -> None:
         )
     if not facts.glibc:
         raise MissingBackendError(f"{host} has no glibc, which packages are compiled for", "choose a system with glibc, not Alpine")
+
+
+#: A user and a host, each without what a shell or a configuration's ``ProxyCommand`` would read as more than a name.
+_HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._+-]*@)?\[?[A-Za-z0-9_:][A-Za-z0-9._:%-]*\]?")
+
+
+def check_host(text: str) -> str:
+    """The name of a host, with or without a user, as `user@host`."""
+    if text.startswith("-"):
+        raise UsageError(f"--on {text} begins with a dash, as an option of ssh does", "name the board as --on user@host")
+    if not _HOST.fullmatch(text):
+        raise UsageError(
+            f"--on {text or '``'} is no name of a host",
+            "name the board as --on user@host; ports and other options belong into the ssh configuration",
+        )
+    return text

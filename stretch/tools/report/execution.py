@@ -1,12 +1,14 @@
-"""The reports of `stretch run`, a bundle measured beside its controls, and of `stretch simulate`, a bundle simulated on its device."""
+"""The reports of `stretch run`, `simulate` and `explain`."""
 
 import shlex
 from collections.abc import Iterator, Sequence
 
 from scheduler.answer import RunAnswer, TimingAnswer
 from scheduler.runtime.trace import Trace, typical
+from scheduler.tools.explain.answer import RuntimeExplanation
 from scheduler.tools.simulation import SimulateAnswer
-from stretch.tools.phone.answer import PhoneAnswer
+from stretch.stages.explain import Explanation
+from stretch.tools.phone.measure import PhoneAnswer
 from stretch.tools.report.html.charts import Bar, Chart, ChartInterval, histogram, intervals, over_time, timeline
 from stretch.tools.report.html.page import Fact, Grid, Page, Section
 
@@ -298,3 +300,74 @@ def phone_page(answer: PhoneAnswer) -> Page:
         source=answer.source,
         notes=notes,
     )
+
+
+def explanation_page(explanation: Explanation) -> Page:
+    """The report of a bundle."""
+    lead = []
+    for name, place in explanation.processors.items():
+        cores = f" on core {'+'.join(map(str, place.cores))}, {place.dispatch}" if place.cores else ""
+        lead.append(f"{name}: {place.delegate}{cores}; {place.reason}")
+    ops = [(op.name, op.op, op.subgraph, op.delegate or "", _ms(op.ms, 3), op.reason) for op in explanation.ops]
+    titles = ("operator", "kind", "subgraph", "delegate", f"ms on {explanation.device}", "why")
+    subgraphs = [(sub.name, sub.processor, f"{sub.macs:,}", _ms(sub.planned_ms, 2), _ms(sub.ms, 2)) for sub in explanation.subgraphs]
+    sums = ("subgraph", "processor", "MACs", "planned ms", f"ms on {explanation.device}")
+    return Page(
+        title=f"{explanation.bundle} on {explanation.device}",
+        lead=lead,
+        sections=[
+            Section("operators", "Operators", (), [Grid("Where each operator runs", titles, ops, right=(4,))]),
+            Section("subgraphs", "Subgraphs", (), [Grid("What each subgraph costs", sums, subgraphs, right=(2, 3, 4))]),
+        ],
+        warnings=explanation.warnings,
+    )
+
+
+def runtime_page(explanation: RuntimeExplanation) -> Page:
+    """The report of a file on a runtime: the counts, the first unsupported operator, what helps, and a row for each operator."""
+    causes = {obstacle.operator: obstacle.cause for obstacle in explanation.obstacles}
+    rows = [
+        (
+            op.name,
+            op.op,
+            op.target or "",
+            "" if op.partition is None else str(op.partition),
+            f"{op.macs:,}",
+            f"{causes[op.name]}: {op.reason}" if op.name in causes else op.reason,
+        )
+        for op in explanation.operators
+    ]
+    grid = Grid("Where each operator runs", ("operator", "kind", "runs on", "part", "MACs", "why"), rows, right=(3, 4))
+    return Page(
+        title=f"{explanation.file} on {explanation.runtime}",
+        lead=runtime_lines(explanation),
+        sections=[Section("operators", "Operators", (), [grid])],
+        warnings=explanation.warnings,
+    )
+
+
+def runtime_lines(explanation: RuntimeExplanation) -> list[str]:
+    """The counts, the first unsupported operator and the fix, a line each."""
+    on, there = sum(op.taken is True for op in explanation.operators), sum(op.taken is not None for op in explanation.operators)
+    share = "" if explanation.share is None else f", {100 * explanation.share:.0f} % of the MACs"
+    parts = "partition" if explanation.partitions == 1 else "partitions"
+    lines = [
+        f"{explanation.runtime}, {explanation.device}: takes {on} of {there} operators{share}, in {explanation.partitions} {parts}, copies {explanation.copies}"
+    ]
+    if not explanation.obstacles:
+        return [*lines, "all operators are supported"]
+    first = explanation.obstacles[0]
+    lines.append(f"first unsupported operator: {first.operator} ({first.op}), {first.cause}")
+    if first.words:
+        lines.append(f"  {explanation.runtime.split()[0]} says: {first.words}")
+    lines.append(f"  {first.change}")
+    if explanation.fix is not None:
+        before, after = explanation.fix.operators
+        lines.append(f"helps, operators off it {before} -> {after}: {'; '.join(explanation.fix.steps)}")
+        if explanation.fix.file is not None:
+            lines.append(f"written: {explanation.fix.file}, largest difference {explanation.fix.max_error:.1e}")
+    return lines
+
+
+def _ms(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

@@ -5,8 +5,7 @@ import pytest
 
 from predictors.errors import StretchError, UsageError
 from scheduler.delegates.opencl.delegate import OpenCLDelegate
-from scheduler.tools.explain.fixing import fix_file
-from scheduler.tools.explain.foreign import explain_file
+from scheduler.tools.explain.foreign import explain_file, fix_file
 from tests.scheduler.tools.explain.files import FOREIGN
 
 pytestmark = [pytest.mark.opencl, pytest.mark.skipif(OpenCLDelegate.unavailable() is not None, reason="no OpenCL device")]

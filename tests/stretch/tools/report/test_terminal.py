@@ -17,7 +17,7 @@ from stretch.planning.pareto import front, front_answer
 from stretch.planning.together import together, together_answer
 from stretch.stages.explain import Explanation, PlacedOperator, PlacedSubgraph
 from stretch.tools.report.comparison import HEADINGS, cells
-from stretch.tools.report.explanation import explanation_page, runtime_lines
+from stretch.tools.report.execution import explanation_page, runtime_lines
 from stretch.tools.report.fit import Fitting, print_page, table, text_bars
 from stretch.tools.report.front import front_page, together_page
 from stretch.tools.report.html.charts import Bar, timeline

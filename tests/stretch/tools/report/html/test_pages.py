@@ -102,7 +102,11 @@ def test_every_contender_file_and_warning_is_on_the_page():
 
 
 def test_rows_without_times_have_a_page():
-    seen = checked(render(comparison_page(CompareAnswer(rows=[ComparedRow(name="x", kind="refused", model="m", device="d", reason="no")], warnings=[]))))
+    seen = checked(
+        render(
+            comparison_page(CompareAnswer(rows=[ComparedRow(name="x", kind="refused", model="m", device="d", reason="no")], warnings=[]))
+        )
+    )
     assert "svg" not in seen.tags
     assert "nothing timed" in seen.text
 

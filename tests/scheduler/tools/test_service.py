@@ -14,7 +14,7 @@ from predictors.errors import StretchError, UsageError
 from scheduler import DeadlineError, Demand, OverloadedError, Scheduler, Service, Session
 from scheduler.delegates import CpuDelegate, NullDelegate
 from scheduler.delegates.base import Compiled, Invocation
-from scheduler.tools.service.service import ServiceRequest, Waiting
+from scheduler.tools.service import ServiceRequest, Waiting
 from tests import onnx_runtime
 
 
